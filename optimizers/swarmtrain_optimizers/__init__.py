@@ -1,0 +1,1 @@
+"""Arithmetic on tensors: codecs, outer and inner optimizers, strategies. No sockets."""

@@ -1,0 +1,110 @@
+"""The run file: typed settings that the organiser writes and every peer hashes.
+
+Data only, never code: a run file travels to strangers. The canonical form (msgpack of all fields,
+defaults written out) is hashed into the ledger's first record.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all sections: unknown keys are errors, not silence."""
+
+
+class RunSection(_Section, frozen=True):
+    """What the run is and when it ends. `rounds` counts committed rounds."""
+
+    name: str
+    seed: int = 0
+    rounds: int = 1000
+
+
+class ModelSection(_Section, frozen=True):
+    """``kind = "byte-transformer"`` is built in; ``"custom"`` is brought by a Python hook."""
+
+    kind: Literal["byte-transformer", "custom"] = "byte-transformer"
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    context: int = 128
+
+
+class DataSection(_Section, frozen=True):
+    """Training text: the standard library's own sources, cut into pieces leased by hash."""
+
+    source: Literal["python-stdlib", "own"] = "python-stdlib"
+    piece_bytes: int = 65_536
+    lease_pieces: int = 8
+    validation_pieces: int = 8
+
+
+class InnerSection(_Section, frozen=True):
+    """The inner optimizer. `lr` follows warm-up, then cosine to `lr_end_fraction`, over the
+    run's cumulative steps (rounds x inner_steps)."""
+
+    optimizer: Literal["adamw"] = "adamw"
+    lr: float = 1e-3
+    lr_end_fraction: float = 0.1
+    warmup_steps: int = 20
+    batch: int = 16
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    grad_clip: float = 1.0
+
+
+class OuterSection(_Section, frozen=True):
+    """DiLoCo (arXiv 2311.08105): `lr` and `momentum` of the Nesterov outer step."""
+
+    strategy: Literal["diloco"] = "diloco"
+    inner_steps: int = 20
+    lr: float = 0.9
+    momentum: float = 0.8
+    error_feedback: bool = False
+
+
+class ExchangeSection(_Section, frozen=True):
+    """How differences travel. Times are in seconds; every other timeout derives from them."""
+
+    codec: Literal["int8", "none"] = "int8"
+    block: int = 1024
+    chunk_values: int = 262_144
+    e_max: int = 0
+    min_contributors: int = 1
+    start_peers: int = 1
+    wait_ready_s: float = 60.0
+    deadline_floor_s: float = 20.0
+    deadline_cap_s: float = 900.0
+
+
+class AdmissionSection(_Section, frozen=True):
+    """Who may come in. `invite_uses` 0 means without limit."""
+
+    invite_uses: int = 0
+    invite_expires_hours: float = 0.0
+    peers_max: int = 64
+
+
+class CheckpointSection(_Section, frozen=True):
+    """`every_rounds`: one named peer writes a checkpoint. `snapshot_rounds`: every peer pins a
+    snapshot for joiners."""
+
+    every_rounds: int = 10
+    keep: int = 3
+    snapshot_rounds: int = 4
+
+
+class RunConfig(_Section, frozen=True):
+    """A whole run file."""
+
+    run: RunSection
+    schema: int = 1
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    inner: InnerSection = InnerSection()
+    outer: OuterSection = OuterSection()
+    exchange: ExchangeSection = ExchangeSection()
+    admission: AdmissionSection = AdmissionSection()
+    checkpoint: CheckpointSection = CheckpointSection()

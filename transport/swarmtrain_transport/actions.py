@@ -1,0 +1,123 @@
+"""What the machines ask of their shell. A machine decides, the shell acts, in the order given.
+
+Time is a value: every event carries `now_s`, and a machine says in `next_wakeup_s` when it wants
+to hear `tick(now_s)` again. There is no timer action to lose or to leak.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swarmtrain_transport.frames import Frame
+from swarmtrain_transport.link import Address, PeerId
+from swarmtrain_transport.messages import CoordinatorMessage, PeerMessage
+
+if TYPE_CHECKING:
+    from swarmtrain_transport.ledger import Record
+    from swarmtrain_transport.result import OpResult
+    from swarmtrain_transport.sync import StateManifest
+
+# ---- both sides
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Coordinator: make this record durable before any later action of the same tuple."""
+
+    record: "Record"
+
+
+@dataclass(frozen=True, slots=True)
+class SendToPeer:
+    """Coordinator: send over the peer's control connection, if it has one."""
+
+    peer: PeerId
+    message: CoordinatorMessage
+
+
+@dataclass(frozen=True, slots=True)
+class ClosePeer:
+    """Coordinator: close the peer's control connection after what was sent."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class SendControl:
+    """Peer: send to the coordinator, if connected; what must arrive is re-sent after HELLO."""
+
+    message: PeerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class SendFrame:
+    """Peer: send on the data lane."""
+
+    peer: PeerId
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class AllowPeer:
+    """Peer: admit this key on the data lane."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class RevokePeer:
+    """Peer: this key left the roster."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """Peer: put this downloaded state of op `op` in place, then call `applied`."""
+
+    op: int
+    manifest: "StateManifest"
+    chunks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """Peer: do the outer step with this committed result, then call `applied`."""
+
+    result: "OpResult"
+
+
+@dataclass(frozen=True, slots=True)
+class OpSkipped:
+    """Peer: the op ended without a result; parameters, momentum and error feedback stay."""
+
+    op: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAccepted:
+    """Peer: a ledger record was verified; keep it with the peer's own copy of the ledger."""
+
+    record: "Record"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """Peer: the last op is applied; save and leave."""
+
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Peer: it is not safe or not allowed to go on; say why and stop."""
+
+    code: str
+    text: str
+
+
+CoordinatorAction = Append | SendToPeer | ClosePeer
+PeerAction = (
+    SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | ApplyResult | OpSkipped
+    | RecordAccepted | RunFinished | Halt
+)  # fmt: skip

@@ -1,0 +1,81 @@
+"""What the exchange needs to know of numbers, as protocols that the caller supplies.
+
+Transport has no torch. A peer hands in an implementation on its codec; the machines only move
+opaque chunks, ask for exact sums and compare hashes.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How the values of one op become bytes (protocol.md part 1, rules 1 and 6).
+
+    Attributes:
+        codec: name of the codec of parts and of the result, such as ``int8`` or ``none``.
+        block: values that share one scale; slices and chunks are multiples of it.
+        e_min: lowest exponent of a legal scale; smaller blocks are sent as zero.
+        e_max: highest exponent of a legal scale; a larger block is reported, never sent.
+    """
+
+    codec: str
+    block: int
+    e_min: int
+    e_max: int
+
+
+class Accumulator(Protocol):
+    """The running float64 sum of one chunk. Order of additions never changes a bit of it."""
+
+    def add(self, part: Buffer, weight: int) -> None:
+        """Add one encoded part times an integer weight in 1..255."""
+
+    def subtract(self, part: Buffer, weight: int) -> None:
+        """Take back exactly what `add` with the same arguments put in."""
+
+    def finish(self, total_weight: int) -> bytes:
+        """The mean as an encoded result chunk (rule 6). The accumulator is spent after it."""
+
+
+class Arithmetic(Protocol):
+    """Exact chunk arithmetic for one codec family."""
+
+    def is_exact(self, codec: str) -> bool:
+        """Whether sums in this codec may be subtracted from (rule 7: if not, sum at the end)."""
+
+    def chunk_bytes(self, num_values: int, window: Window) -> int:
+        """Exact length of an encoded chunk of `num_values` values."""
+
+    def check(self, part: Buffer, num_values: int, window: Window) -> None:
+        """Refuse an illegal part before it is added (rule 3).
+
+        Raises:
+            RemoteFault: reason ``length`` or ``scale``.
+        """
+
+    def accumulator(self, num_values: int, window: Window) -> Accumulator:
+        """A zero sum for a chunk of `num_values` values."""
+
+
+class Contribution(Protocol):
+    """One peer's difference for one op, encoded on demand. Immutable until the op ends."""
+
+    def encode(self, start: int, stop: int, window: Window) -> bytes:
+        """Encode values [start, stop) of the padded vector.
+
+        Encoding the same range under the same window again gives the same bytes.
+
+        Raises:
+            ContributionRefused: a block is not finite or lies above the window.
+        """
+
+
+class ContributionRefused(Exception):
+    """Our own values cannot be sent: reason ``nonfinite`` or ``above-window``."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,171 @@
+"""Data-lane frames: a fixed 48-byte header, then raw bytes.
+
+A header is checked field by field before the body is looked at, so hostile input costs one
+struct.unpack. Frames are fenced by (run, plan, slice, attempt, chunk); membership never fences
+data (protocol.md part 2, IDS).
+"""
+
+import enum
+import struct
+import zlib
+from dataclasses import dataclass
+
+import lz4.block
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+
+_HEADER = struct.Struct("<2sBBQQHHIIIBBHQ")
+_MAGIC = b"SW"
+_FLAG_LZ4 = 1
+_PROBE_BYTES = 65_536
+_COUNTERS = struct.Struct("<QQI")
+
+assert _HEADER.size == limits.HEADER_BYTES
+
+
+class FrameKind(enum.IntEnum):
+    """What a frame is for."""
+
+    PART = 1
+    """One encoded chunk of a contribution, contributor to owner."""
+    CREDIT = 2
+    """Cumulative bytes that the receiver may send to us under this plan."""
+    RANGES = 3
+    """Owner to contributor: these chunks of (slice, attempt) are here; send the others."""
+    GET = 4
+    """Ask for the blob with this SHA-256."""
+    BLOB = 5
+    """The bytes of a blob; the receiver finds by their hash what they are."""
+    MISSING = 6
+    """The blob asked for is not here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message on the data lane. Fields that a kind does not use are zero."""
+
+    kind: FrameKind
+    run_tag: int
+    plan_id: int = 0
+    slice_index: int = 0
+    attempt: int = 0
+    chunk: int = 0
+    set_id: int = 0
+    body: Buffer = b""
+
+
+def pack(frame: Frame) -> tuple[bytes, Buffer]:
+    """Header and body as they go on the wire. Sparse bodies are compressed, dense ones are not.
+
+    Raises:
+        LocalFault: the body is larger than the limit.
+    """
+    if len(frame.body) > limits.FRAME_BYTES_MAX:
+        raise LocalFault(f"frame body of {len(frame.body)} bytes is over the limit")
+    body, flags = _maybe_compress(frame.body)
+    header = _HEADER.pack(
+        _MAGIC, limits.PROTOCOL_VERSION, frame.kind, frame.run_tag, frame.plan_id,
+        frame.slice_index, frame.attempt, frame.chunk, len(body), zlib.crc32(body),
+        flags, 0, 0, frame.set_id,
+    )  # fmt: skip
+    return header, body
+
+
+def unpack(header: Buffer, body: Buffer) -> Frame:
+    """The frame, after every check that needs no knowledge of the op.
+
+    Raises:
+        RemoteFault: reason ``frame``, ``version``, ``length`` or ``crc``.
+    """
+    if len(header) != limits.HEADER_BYTES:
+        raise RemoteFault("frame", f"header of {len(header)} bytes, expected 48")
+    (magic, version, kind, run_tag, plan_id, slice_index, attempt, chunk, num_bytes, crc, flags,
+     spare_byte, spare_short, set_id) = _HEADER.unpack(header)  # fmt: skip
+    if magic != _MAGIC or spare_byte or spare_short or flags & ~_FLAG_LZ4:
+        raise RemoteFault("frame", "not a frame of this protocol")
+    if version != limits.PROTOCOL_VERSION:
+        raise RemoteFault("version", f"frame version {version}, ours is {limits.PROTOCOL_VERSION}")
+    if kind not in FrameKind._value2member_map_:
+        raise RemoteFault("frame", f"unknown frame kind {kind}")
+    if num_bytes != len(body) or num_bytes > limits.FRAME_BYTES_MAX:
+        raise RemoteFault("length", f"body of {len(body)} bytes, header says {num_bytes}")
+    if zlib.crc32(body) != crc:
+        raise RemoteFault("crc", f"checksum of chunk {chunk} does not match")
+    if flags & _FLAG_LZ4:
+        body = _decompress(body)
+    return Frame(FrameKind(kind), run_tag, plan_id, slice_index, attempt, chunk, set_id, body)
+
+
+def _maybe_compress(body: Buffer) -> tuple[Buffer, int]:
+    """Probe the first 64 KiB; compress only if the probe shrinks by an eighth.
+
+    Dense int8 does not compress (ratio 1.000); sparse payloads and zeros do, up to 18x.
+    """
+    if len(body) < 1024:
+        return body, 0
+    probe = memoryview(body)[:_PROBE_BYTES]
+    if len(lz4.block.compress(probe, store_size=False)) > len(probe) * 7 // 8:
+        return body, 0
+    packed = lz4.block.compress(body, store_size=True)
+    return (packed, _FLAG_LZ4) if len(packed) < len(body) else (body, 0)
+
+
+def _decompress(body: Buffer) -> bytes:
+    """The size is read and checked before a byte is decoded, so memory stays bounded."""
+    if len(body) < 4:
+        raise RemoteFault("length", "compressed body without a size")
+    size = int.from_bytes(bytes(body[:4]), "little")
+    if size > limits.FRAME_BYTES_MAX:
+        raise RemoteFault("length", f"compressed body claims {size} bytes")
+    try:
+        data: bytes = lz4.block.decompress(body[4:], uncompressed_size=size)
+    except lz4.block.LZ4BlockError as exc:
+        raise RemoteFault("frame", "compressed body does not decode") from exc
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Body of RANGES: what an owner holds of one contributor's slice.
+
+    Attributes:
+        credit_bytes: cumulative bytes that the contributor may send under this plan.
+        received_bytes: cumulative bytes that arrived from it under this plan.
+        chunks: one flag per chunk of the slice, true where it is here.
+    """
+
+    credit_bytes: int
+    received_bytes: int
+    chunks: tuple[bool, ...]
+
+    def pack(self) -> bytes:
+        """Counters, then the flags as a little-endian bitmap."""
+        bits = sum(1 << index for index, here in enumerate(self.chunks) if here)
+        head = _COUNTERS.pack(self.credit_bytes, self.received_bytes, len(self.chunks))
+        return head + bits.to_bytes((len(self.chunks) + 7) // 8, "little")
+
+    @classmethod
+    def unpack(cls, body: Buffer) -> "Ranges":
+        """Raises RemoteFault with reason ``length`` if the body is not exactly a bitmap."""
+        if len(body) < _COUNTERS.size:
+            raise RemoteFault("length", "RANGES is too short")
+        credit, received, count = _COUNTERS.unpack(body[: _COUNTERS.size])
+        bitmap = bytes(body[_COUNTERS.size :])
+        if len(bitmap) != (count + 7) // 8:
+            raise RemoteFault("length", f"RANGES says {count} chunks in {len(bitmap)} bytes")
+        bits = int.from_bytes(bitmap, "little")
+        return cls(credit, received, tuple(bool(bits >> index & 1) for index in range(count)))
+
+
+def pack_credit(credit_bytes: int) -> bytes:
+    """Body of CREDIT."""
+    return credit_bytes.to_bytes(8, "little")
+
+
+def unpack_credit(body: Buffer) -> int:
+    """Raises RemoteFault with reason ``length``."""
+    if len(body) != 8:
+        raise RemoteFault("length", f"CREDIT of {len(body)} bytes")
+    return int.from_bytes(bytes(body), "little")

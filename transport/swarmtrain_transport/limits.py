@@ -1,0 +1,92 @@
+"""Every bound of the protocol, with its reason. Nothing else in this part holds a magic number."""
+
+PROTOCOL_VERSION = 1
+
+HASH_BYTES = 32
+"""SHA-256: 1.7 GB/s on one core, and collision resistance against hostile peers."""
+
+HEADER_BYTES = 48
+"""A fixed header can be refused before anything is parsed."""
+
+CHUNK_VALUES = 262_144
+"""Values in one wire chunk: int8 gives 256 KiB, where the cost per CURVE frame is amortised
+and a 10 Mbit/s link still shows progress every 0.2 s."""
+
+STATE_CHUNK_BYTES = 1 << 20
+"""State is fetched in pieces of 1 MiB: small enough for several donors to share a small model."""
+
+FRAME_BYTES_MAX = 8 << 20
+"""Largest body on the data lane: a float32 chunk is 1 MiB, a result manifest of 200 000 hashes
+6.4 MiB."""
+
+CONTROL_BYTES_MAX = 4 << 20
+"""Largest control message: a batch of ledger records or the hashes of one large slice."""
+
+RECORDS_BATCH_BYTES = 1 << 20
+"""A joiner's ledger is sent in batches of this many bytes."""
+
+PEERS_MAX = 64
+"""One level of direct exchange; above it groups are needed (protocol.md rule 8)."""
+
+NAME_CHARS_MAX = 64
+"""Names chosen by peers are hostile input; they are shown, so they are short."""
+
+CREDIT_WINDOW_BYTES = 4 << 20
+"""Bytes that one contributor may have under way to one owner: 1 s at 32 Mbit/s."""
+
+FETCH_WINDOW = 4
+"""Requests under way to one holder: hides one round trip at 1 MiB chunks on a 100 Mbit/s link."""
+
+FETCH_TIMEOUT_S = 5.0
+"""A holder that sent nothing of a request for this long is passed over for another."""
+
+FETCH_RETRY_S = 0.25
+"""Pause after every known holder has said that it lacks a chunk."""
+
+NUDGE_S = 1.0
+"""An owner repeats its RANGES to a silent contributor this often; it also heals lost frames."""
+
+PROGRESS_S = 2.0
+"""Application heartbeat: it proves that the machine runs, which a socket heartbeat does not."""
+
+SUSPECT_S = 6.0
+"""Three missed heartbeats: excluded or relieved of its slice, not evicted."""
+
+SUSPECT_CLOSED_S = 2.0
+"""A closed control connection is stronger evidence than silence, but a router may only have
+blinked: one reconnect attempt fits into this time."""
+
+EVICT_S = 30.0
+"""Silence after which a peer leaves the roster; it may come back with the same key."""
+
+WEIGHT_MAX = 255
+"""Integer weights up to 8 bits leave 24 bits of scale spread at 64 peers."""
+
+EXACT_BITS = 53
+"""Bits of a float64 significand: the exact window must fit into it (protocol.md rule 1)."""
+
+PRODUCT_BITS = 15
+"""7 bits of an int8 magnitude and 8 bits of a bfloat16 significand."""
+
+E_MIN_FLOOR = -90
+"""Lowest scale exponent: products and sums stay far above float32's subnormals."""
+
+RESULT_HOLDERS = 3
+"""Live holders that every result chunk needs before COMMIT once the gather deadline passed."""
+
+RESULT_KEEP_OPS = 16
+"""Results of this many ops stay in memory for joiners and for peers that fell behind."""
+
+ATTEMPTS_MAX = 16
+"""Owners tried for one slice before the op is skipped."""
+
+D_SCATTER = 0.5
+D_REPAIR = 0.2
+D_GATHER = 0.9
+"""Fractions of the op's deadline D_op (protocol.md, TIMERS)."""
+
+DEADLINE_EXTENSION_MAX = 2.0
+"""A death may extend D_op, in total to at most this multiple."""
+
+DEADLINE_FACTOR = 3.0
+"""D_op is this multiple of the moving average of past ops, between floor and cap."""

@@ -1,0 +1,278 @@
+"""Control messages as typed structs. msgpack on the wire, limits before parsing, types after.
+
+Peer to coordinator messages are monotone and idempotent: each may be repeated or re-sent in full
+after HELLO without changing what the coordinator knows (protocol.md part 2, MESSAGES).
+"""
+
+from typing import Any
+
+import msgpack
+import msgspec
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="t"):
+    """Base of all control messages; the field ``t`` names the type."""
+
+
+# ---- at the door (the shell's part, before any machine hears of the peer)
+
+
+class Challenge(Message, frozen=True, tag="challenge"):
+    """Coordinator's first words: a nonce to sign and the protocol versions it speaks."""
+
+    nonce: bytes
+    versions: tuple[int, ...]
+
+
+class Knock(Message, frozen=True, tag="knock"):
+    """Peer's answer: who it is and why it may come in.
+
+    `hello` is an encoded Hello. `signature` is by `peer_id` over the ASCII text
+    ``swarmtrain knock 1``, the nonce, the SHA-256 of the coordinator's certificate and `hello`.
+    `token` is the invite's secret, or b"" from a peer that is already a member.
+    """
+
+    version: int
+    peer_id: bytes
+    token: bytes
+    hello: bytes
+    signature: bytes
+
+
+# ---- peer to coordinator
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """First message of every connection; the shell has checked its signature and invite.
+
+    head_index and head_hash are the newest ledger record held (-1 and b"" for none);
+    applied_op and state_root the newest state held (-1 and b"" for none).
+    """
+
+    boot: bytes
+    name: str
+    curve_key: bytes
+    host: str
+    port: int
+    head_index: int
+    head_hash: bytes
+    applied_op: int
+    state_root: bytes
+    retain_bytes: int
+    up_bytes_per_s: int = 0
+    down_bytes_per_s: int = 0
+
+
+class Offer(Message, frozen=True, tag="offer"):
+    """Op 0: the first peer's own state, for a run that has none."""
+
+    state_root: bytes
+    num_values: int
+    layout: bytes
+
+
+class Ready(Message, frozen=True, tag="ready"):
+    """The inner steps of `op` are done; samples are those since the last READY."""
+
+    op: int
+    samples: int
+    applied_op: int
+    state_root: bytes
+
+
+class Got(Message, frozen=True, tag="got"):
+    """Owner: these contributors are complete and valid for (slice, attempt)."""
+
+    plan_id: int
+    slice_index: int
+    attempt: int
+    complete: tuple[bytes, ...]
+    refused: dict[bytes, str] = {}
+
+
+class SliceDone(Message, frozen=True, tag="slice_done"):
+    """Owner: the result of (slice, attempt) over the named set is published."""
+
+    plan_id: int
+    slice_index: int
+    attempt: int
+    set_id: int
+    chunk_hashes: tuple[bytes, ...]
+
+
+class Have(Message, frozen=True, tag="have"):
+    """Receiver: these result chunks of (slice, attempt) are here and verified."""
+
+    plan_id: int
+    slice_index: int
+    attempt: int
+    set_id: int
+    chunks: tuple[bool, ...]
+
+
+class Withdraw(Message, frozen=True, tag="withdraw"):
+    """Contributor: my own values cannot be sent (reason ``nonfinite`` or ``above-window``)."""
+
+    plan_id: int
+    reason: str
+
+
+class Applied(Message, frozen=True, tag="applied"):
+    """The state after `op` is in place here and has this root."""
+
+    op: int
+    state_root: bytes
+
+
+class Progress(Message, frozen=True, tag="progress"):
+    """Every two seconds. The first three fields drive the failure detector, the rest is shown."""
+
+    index: int
+    bytes_in: int
+    bytes_out: int
+    phase: str
+    step: int = 0
+    loss: float = 0.0
+    tokens_per_s: float = 0.0
+    tokens: int = 0
+    control_bytes_in: int = 0
+    control_bytes_out: int = 0
+    replayed_ops: int = 0
+
+
+class CheckpointWritten(Message, frozen=True, tag="checkpoint"):
+    """The peer that PLAN named has written the checkpoint of `op`."""
+
+    op: int
+    manifest_hash: bytes
+
+
+class Evaluated(Message, frozen=True, tag="evaluated"):
+    """Validation loss of the shared state after `op`, in nats per byte (or token)."""
+
+    op: int
+    loss: float
+
+
+class LeaseRequest(Message, frozen=True, tag="lease_request"):
+    """Ask for pieces of the training text."""
+
+    count: int
+
+
+class Leave(Message, frozen=True, tag="leave"):
+    """This peer goes on purpose."""
+
+    reason: str = "asked"
+
+
+# ---- coordinator to peer
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    """Answer to HELLO. `run` is the run file's canonical msgpack, hashed in the RUN record."""
+
+    term: int
+    run_id: str
+    run_key: bytes
+    run: bytes
+    now_index: int
+
+
+class Records(Message, frozen=True, tag="records"):
+    """Consecutive ledger records, oldest first, each as its canonical bytes."""
+
+    first_index: int
+    records: tuple[bytes, ...]
+
+
+class Hashes(Message, frozen=True, tag="hashes"):
+    """Relayed as soon as SLICE_DONE is accepted, so that anybody may serve the chunks."""
+
+    plan_id: int
+    slice_index: int
+    attempt: int
+    set_id: int
+    chunk_hashes: tuple[bytes, ...]
+
+
+class LeaseGrant(Message, frozen=True, tag="lease_grant"):
+    """Pieces of text by content hash; validation pieces are the same for everybody."""
+
+    train: tuple[bytes, ...]
+    validation: tuple[bytes, ...]
+
+
+class Finished(Message, frozen=True, tag="finished"):
+    """The run's last op is committed; apply it, save, leave."""
+
+    op: int
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """The coordinator will not go on with this peer. `code` is an error id, text is shown."""
+
+    code: str
+    text: str
+
+
+PeerMessage = (
+    Knock | Hello | Offer | Ready | Got | SliceDone | Have | Withdraw | Applied | Progress
+    | CheckpointWritten | Evaluated | LeaseRequest | Leave
+)  # fmt: skip
+CoordinatorMessage = Challenge | Welcome | Records | Hashes | LeaseGrant | Finished | Refused
+
+
+def encode(message: Message) -> bytes:
+    """The message as msgpack, through the type's own fields.
+
+    Raises:
+        LocalFault: longer than the control limit.
+    """
+    data: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,)))
+    if len(data) > limits.CONTROL_BYTES_MAX:
+        raise LocalFault(f"{type(message).__name__} of {len(data)} bytes is over the limit")
+    return data
+
+
+def unpack_limited(data: bytes) -> Any:
+    """Untyped msgpack with every size bounded by the message's own length.
+
+    Raises:
+        RemoteFault: reason ``length`` or ``msgpack``.
+    """
+    if len(data) > limits.CONTROL_BYTES_MAX:
+        raise RemoteFault("length", f"control message of {len(data)} bytes")
+    size = len(data)
+    try:
+        return msgpack.unpackb(
+            data, raw=False, use_list=True, strict_map_key=False,
+            max_str_len=size, max_bin_len=size, max_array_len=size, max_map_len=size,
+            max_ext_len=0,
+        )  # fmt: skip
+    except (ValueError, msgpack.UnpackException, RecursionError) as exc:
+        raise RemoteFault("msgpack", "control message does not decode") from exc
+
+
+def decode_from_peer(data: bytes) -> PeerMessage:
+    """A peer's message, checked into its type.
+
+    Raises:
+        RemoteFault: reason ``length``, ``msgpack`` or ``type``.
+    """
+    return _convert(data, PeerMessage)  # type: ignore[no-any-return]  # msgspec types unions as Any
+
+
+def decode_from_coordinator(data: bytes) -> CoordinatorMessage:
+    """The coordinator's message, checked into its type. Raises as `decode_from_peer`."""
+    return _convert(data, CoordinatorMessage)  # type: ignore[no-any-return]  # as above
+
+
+def _convert(data: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.convert(unpack_limited(data), type=kind, builtin_types=(bytes,))
+    except (msgspec.ValidationError, TypeError) as exc:
+        raise RemoteFault("type", str(exc)) from exc

@@ -1,0 +1,46 @@
+"""The committed result of one op, as a peer hands it to its strategy."""
+
+from dataclasses import dataclass
+
+from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.link import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class SliceResult:
+    """One slice of the result: the encoded mean over exactly these contributors.
+
+    Attributes:
+        start: first value of the slice in the padded vector.
+        stop: one past its last value.
+        contributors: S_j of protocol.md, sorted; whose differences are in the mean.
+        chunks: encoded chunks in order; chunk k covers values from start + k * chunk_values.
+    """
+
+    start: int
+    stop: int
+    contributors: tuple[PeerId, ...]
+    chunks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpResult:
+    """Everything that the outer step of one op depends on, and nothing else.
+
+    Attributes:
+        op: number of the op; the state before it is that of op - 1.
+        window: codec, block and scale window of every chunk.
+        chunk_values: values per chunk; the last chunk of a slice may be shorter.
+        num_values: length of the padded vector; slices cover [0, num_values) in order.
+        slices: in vector order.
+        checkpoint_by: the peer that PLAN named to write the checkpoint, or b"".
+        replayed: whether this op was fetched afterwards, not taken part in.
+    """
+
+    op: int
+    window: Window
+    chunk_values: int
+    num_values: int
+    slices: tuple[SliceResult, ...]
+    checkpoint_by: PeerId
+    replayed: bool
