@@ -1,0 +1,258 @@
+"""The closed table of error ids: what each one means, what to do, and its exit status.
+
+A script branches on the exit status, a person searches for the id, so neither is ever used again
+for something else. Ids are SWT-E and three digits by area: 1 install, 2 network, 3 identity and
+invites, 4 resources, 5 rounds, 6 settings, 7 admission, 8 data, 9 internal.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+EXIT_DONE = 0
+EXIT_BUG = 1
+EXIT_USAGE = 2
+EXIT_BAD_DATA = 65
+EXIT_INPUT_MISSING = 66
+EXIT_UNREACHABLE = 69
+EXIT_CANNOT_WRITE = 73
+EXIT_TRY_LATER = 75
+EXIT_PROTOCOL = 76
+EXIT_NOT_ALLOWED = 77
+EXIT_MUST_CHANGE = 78
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    """One row of the table.
+
+    Attributes:
+        code: the id, ``SWT-E203``.
+        title: what happened, in a few words.
+        exit_status: status of the process that ends with this error, as in sysexits.h.
+        explanation: what it means and what can be done, for `swarmtrain explain`.
+    """
+
+    code: str
+    title: str
+    exit_status: int
+    explanation: str
+
+
+_ROWS = (
+    ErrorKind(
+        "SWT-E101", "This machine calculates other bits", EXIT_MUST_CHANGE,
+        "All peers of a run must end every round with the same bits. Before joining, a small\n"
+        "calculation with a known result is made; here it gave another one. Usual causes are an\n"
+        "unusual build of torch or a changed rounding or flush mode. Install the torch version of\n"
+        "constraints.txt in a fresh environment.",
+    ),
+    ErrorKind(
+        "SWT-E201", "Address already in use", EXIT_MUST_CHANGE,
+        "Another program listens on that address and port, often an earlier run that still lives.\n"
+        "Stop it, or choose another port with --listen HOST:PORT (port 0 picks a free one).",
+    ),
+    ErrorKind(
+        "SWT-E202", "Cannot listen on that address", EXIT_MUST_CHANGE,
+        "The address of --listen is not one of this machine, or the system does not allow it\n"
+        "(ports under 1024 need rights). Use 127.0.0.1 for this machine alone, 0.0.0.0 for all\n"
+        "its networks, and --public-host for the name under which others reach it.",
+    ),
+    ErrorKind(
+        "SWT-E203", "The coordinator does not answer", EXIT_UNREACHABLE,
+        "No connection to the address in the invite came about. The run may be down, a firewall\n"
+        "may block the port, or the invite names an address that only its maker can reach\n"
+        "(127.0.0.1 is always the machine that reads it). Nothing is lost: join again later with\n"
+        "the same state directory.",
+    ),
+    ErrorKind(
+        "SWT-E204", "Nothing is running there", EXIT_UNREACHABLE,
+        "`swarmtrain status` asks the process that owns a state directory over a local socket,\n"
+        "and no process answered. Start it with `swarmtrain up` or `swarmtrain join`, or name\n"
+        "another directory with --state-dir.",
+    ),
+    ErrorKind(
+        "SWT-E301", "This is not the coordinator of the invite", EXIT_NOT_ALLOWED,
+        "The invite holds the hash of the coordinator's certificate, and whoever answered showed\n"
+        "another one. Either the coordinator's state directory was lost and made anew, or somebody\n"
+        "stands in between. Nothing was sent. Ask the organiser for a new invite by a way that\n"
+        "you trust.",
+    ),
+    ErrorKind(
+        "SWT-E302", "The identity file is damaged", EXIT_BAD_DATA,
+        "The file with this peer's keys cannot be read. Bring back a copy of it, or move it away\n"
+        "to join as a new peer.",
+    ),
+    ErrorKind(
+        "SWT-E303", "The signature was refused", EXIT_NOT_ALLOWED,
+        "The coordinator could not verify that this peer holds the key it names. The identity file\n"
+        "was mixed from two peers, or messages were altered on the way.",
+    ),
+    ErrorKind(
+        "SWT-E310", "No invite was given", EXIT_USAGE,
+        "Pass the invite that the organiser sent you: swarmtrain join 'swarm://...'. It is also\n"
+        "read from --invite-file, or from the environment variable SWARMTRAIN_INVITE, which other\n"
+        "users of the machine cannot see in the list of processes.",
+    ),
+    ErrorKind(
+        "SWT-E311", "This invite was used up", EXIT_NOT_ALLOWED,
+        "An invite lets in only as many peers as its maker allowed. Ask for a new one. A peer that\n"
+        "was let in before comes back with its old state directory and needs no new invite.",
+    ),
+    ErrorKind(
+        "SWT-E312", "This is not an invite", EXIT_NOT_ALLOWED,
+        "An invite looks like swarm://host:port/run#secret. Often its end was cut off, or the\n"
+        "shell took the part behind # for a comment: put it into quotes.",
+    ),
+    ErrorKind(
+        "SWT-E313", "The coordinator does not know this invite", EXIT_NOT_ALLOWED,
+        "Its secret is not one that this coordinator gave out. It was made for another run, or\n"
+        "altered. Ask the organiser for a new one.",
+    ),
+    ErrorKind(
+        "SWT-E314", "This invite has expired", EXIT_NOT_ALLOWED,
+        "The organiser set a time after which it lets nobody in. Ask for a new one.",
+    ),
+    ErrorKind(
+        "SWT-E315", "This invite was withdrawn", EXIT_NOT_ALLOWED,
+        "The organiser has revoked it. Ask for a new one.",
+    ),
+    ErrorKind(
+        "SWT-E401", "A disk is full at this peer", EXIT_CANNOT_WRITE,
+        "What was written last is left out, what was complete before is intact. Free some space\n"
+        "and join again with the same state directory: the peer catches up.",
+    ),
+    ErrorKind(
+        "SWT-E402", "The disk of the coordinator is full", EXIT_CANNOT_WRITE,
+        "A decision that cannot be made durable is not made, so the coordinator stopped before\n"
+        "sending it. Nothing is lost. Free some space and start it again on the same state\n"
+        "directory; peers come back on their own.",
+    ),
+    ErrorKind(
+        "SWT-E403", "Cannot write to the state directory", EXIT_CANNOT_WRITE,
+        "The directory is not there and cannot be made, or belongs to somebody else. Name one that\n"
+        "you own with --state-dir.",
+    ),
+    ErrorKind(
+        "SWT-E404", "Already running on this state directory", EXIT_TRY_LATER,
+        "A state directory belongs to one process at a time. Stop the other one, or name another\n"
+        "directory with --state-dir.",
+    ),
+    ErrorKind(
+        "SWT-E501", "The other side broke the protocol", EXIT_PROTOCOL,
+        "A message was refused because it could not be meant so. Usually the two sides run\n"
+        "different builds; else somebody sends hostile data. Compare `swarmtrain --version`.",
+    ),
+    ErrorKind(
+        "SWT-E502", "The peer stopped to stay safe", EXIT_PROTOCOL,
+        "Going on could have left this peer with other weights than the rest. Its own state is as\n"
+        "before the round. Join again: it will take the shared state from the others.",
+    ),
+    ErrorKind(
+        "SWT-E601", "Unknown key in the run file", EXIT_MUST_CHANGE,
+        "A misspelt setting would silently be its default, so every unknown key is an error.",
+    ),
+    ErrorKind(
+        "SWT-E602", "The run file is missing", EXIT_INPUT_MISSING,
+        "There is no readable file of that name. The path is relative to where you are.",
+    ),
+    ErrorKind(
+        "SWT-E603", "The run file is not TOML", EXIT_MUST_CHANGE,
+        "It cannot be parsed as TOML in UTF-8. The message names the line.",
+    ),
+    ErrorKind(
+        "SWT-E604", "Wrong type in the run file", EXIT_MUST_CHANGE,
+        "A setting has another type than expected, for instance a text in quotes where a number\n"
+        "belongs, or a required one is missing.",
+    ),
+    ErrorKind(
+        "SWT-E605", "A setting is out of range", EXIT_MUST_CHANGE,
+        "The value cannot work, alone or together with another one that the message names.",
+    ),
+    ErrorKind(
+        "SWT-E606", "The run file has changed", EXIT_MUST_CHANGE,
+        "The hash of the settings stands in the first record of the run's ledger, and every peer\n"
+        "checks it. Bring back the old run file, or start a new run in another --state-dir.",
+    ),
+    ErrorKind(
+        "SWT-E607", "This run brings its own training loop", EXIT_MUST_CHANGE,
+        "Its model is of kind `custom`, which never travels over the network. Take part from a\n"
+        "Python program: with swarmtrain.join(model, optimizer, invite=...).",
+    ),
+    ErrorKind(
+        "SWT-E608", "The run file is of another schema", EXIT_MUST_CHANGE,
+        "It was written for another version of swarmtrain. Update swarmtrain, or the file.",
+    ),
+    ErrorKind(
+        "SWT-E610", "These options do not fit together", EXIT_USAGE,
+        "The command line asks for something impossible; the message says what.",
+    ),
+    ErrorKind(
+        "SWT-E611", "Not an address", EXIT_USAGE,
+        "An address is HOST:PORT, for instance 127.0.0.1:8400 or [::1]:8400; the port is a number\n"
+        "from 0 to 65535, and 0 picks a free one.",
+    ),
+    ErrorKind(
+        "SWT-E612", "No such error id", EXIT_USAGE,
+        "Error ids look like SWT-E203. The list is printed by `swarmtrain explain`.",
+    ),
+    ErrorKind(
+        "SWT-E701", "The run is full", EXIT_TRY_LATER,
+        "It has as many peers as its organiser allows (admission.peers_max). Try again later.",
+    ),
+    ErrorKind(
+        "SWT-E702", "You were removed from this run", EXIT_NOT_ALLOWED,
+        "The organiser no longer admits this key.",
+    ),
+    ErrorKind(
+        "SWT-E703", "The versions do not fit", EXIT_MUST_CHANGE,
+        "Peer and coordinator speak no common version of the protocol. Update the older one.",
+    ),
+    ErrorKind(
+        "SWT-E704", "Too many failed tries from this address", EXIT_TRY_LATER,
+        "The coordinator slows down whoever knocks with bad invites. Wait a minute.",
+    ),
+    ErrorKind(
+        "SWT-E705", "The run is over", EXIT_TRY_LATER,
+        "Its last round is committed and the coordinator takes no more peers.",
+    ),
+    ErrorKind(
+        "SWT-E801", "No training text was found", EXIT_INPUT_MISSING,
+        "The built-in text is the standard library's own sources, and this Python comes without\n"
+        "them (embedded and zipped builds do). Start the coordinator with an ordinary Python.",
+    ),
+    ErrorKind(
+        "SWT-E802", "A piece of text is not what its name says", EXIT_PROTOCOL,
+        "Pieces are named by their hash, and the bytes that came have another one. Nothing was\n"
+        "trained on them.",
+    ),
+    ErrorKind(
+        "SWT-E803", "The checkpoint is damaged", EXIT_BAD_DATA,
+        "A file is missing, cut off or altered: its SHA-256 is not the one in the manifest. An\n"
+        "older checkpoint beside it, or another peer, may still have the state.",
+    ),
+    ErrorKind(
+        "SWT-E804", "The model is not the run's", EXIT_MUST_CHANGE,
+        "Names, shapes or types of the parameters differ from those of the peers in the run, so\n"
+        "their differences cannot be averaged. Build the model exactly as the run does.",
+    ),
+    ErrorKind(
+        "SWT-E805", "The run's log is damaged", EXIT_BAD_DATA,
+        "A record in the coordinator's state directory does not follow from the one before. Bring\n"
+        "back the directory from a copy; peers hold the weights and come back on their own.",
+    ),
+    ErrorKind(
+        "SWT-E806", "No such state directory", EXIT_INPUT_MISSING,
+        "Nothing has run with that directory yet, or it was removed.",
+    ),
+    ErrorKind(
+        "SWT-E901", "Unexpected fault (a bug)", EXIT_BUG,
+        "The program met something that its authors did not foresee. The message names a report\n"
+        "with the details; read it before you send it to anybody, it may hold paths and names.",
+    ),
+)  # fmt: skip
+
+TABLE: Mapping[str, ErrorKind] = MappingProxyType({row.code: row for row in _ROWS})
+"""Every error id that the program can print."""
