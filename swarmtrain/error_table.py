@@ -76,9 +76,9 @@ _ROWS = (
     ErrorKind(
         "SWT-E301", "This is not the coordinator of the invite", EXIT_NOT_ALLOWED,
         "The invite holds the hash of the coordinator's certificate, and whoever answered showed\n"
-        "another one. Either the coordinator's state directory was lost and made anew, or somebody\n"
-        "stands in between. Nothing was sent. Ask the organiser for a new invite by a way that\n"
-        "you trust.",
+        "another one. Either the coordinator's state directory was lost and made anew, or\n"
+        "somebody stands in between. Nothing was sent. Ask the organiser for a new invite by a\n"
+        "way that you trust.",
     ),
     ErrorKind(
         "SWT-E302", "The identity file is damaged", EXIT_BAD_DATA,
@@ -87,8 +87,8 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E303", "The signature was refused", EXIT_NOT_ALLOWED,
-        "The coordinator could not verify that this peer holds the key it names. The identity file\n"
-        "was mixed from two peers, or messages were altered on the way.",
+        "The coordinator could not verify that this peer holds the key it names. The identity\n"
+        "file was mixed from two peers, or messages were altered on the way.",
     ),
     ErrorKind(
         "SWT-E310", "No invite was given", EXIT_USAGE,
@@ -98,8 +98,8 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E311", "This invite was used up", EXIT_NOT_ALLOWED,
-        "An invite lets in only as many peers as its maker allowed. Ask for a new one. A peer that\n"
-        "was let in before comes back with its old state directory and needs no new invite.",
+        "An invite lets in only as many peers as its maker allowed. Ask for a new one. A peer\n"
+        "that was let in before comes back with its old state directory and needs no new invite.",
     ),
     ErrorKind(
         "SWT-E312", "This is not an invite", EXIT_NOT_ALLOWED,
@@ -132,8 +132,8 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E403", "Cannot write to the state directory", EXIT_CANNOT_WRITE,
-        "The directory is not there and cannot be made, or belongs to somebody else. Name one that\n"
-        "you own with --state-dir.",
+        "The directory is not there and cannot be made, or belongs to somebody else. Name one\n"
+        "that you own with --state-dir.",
     ),
     ErrorKind(
         "SWT-E404", "Already running on this state directory", EXIT_TRY_LATER,
