@@ -1,0 +1,59 @@
+"""Where state lives on this machine. Directories are made for their owner alone (0700)."""
+
+from pathlib import Path
+
+import platformdirs
+
+from swarmtrain.errors import UserError, translate
+
+
+def runs_dir() -> Path:
+    """The directory that holds the default state directories of all runs. It may not exist."""
+    return Path(platformdirs.user_state_dir("swarmtrain", appauthor=False)) / "runs"
+
+
+def coordinator_dir(run: str) -> Path:
+    """Default state directory of the coordinator of `run`."""
+    return runs_dir() / run / "coordinator"
+
+
+def peer_dir(run: str, name: str) -> Path:
+    """Default state directory of the peer `name` in `run`."""
+    return runs_dir() / run / "peers" / name
+
+
+def reports_dir() -> Path:
+    """Where reports of unexpected faults go when no state directory is known yet."""
+    return Path(platformdirs.user_state_dir("swarmtrain", appauthor=False)) / "reports"
+
+
+def make_private(directory: Path) -> Path:
+    """Make the directory and those above it that are missing, for the owner alone.
+
+    A directory that exists keeps its rights: the user may have chosen them.
+
+    Raises:
+        UserError: SWT-E403, it cannot be made or is a file; SWT-E401, the disk is full.
+    """
+    missing = []
+    place = directory
+    while not place.exists() and place != place.parent:
+        missing.append(place)
+        place = place.parent
+    try:
+        for place in reversed(missing):
+            place.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise translate(error) or _unusable(directory, error.strerror or str(error)) from error
+    if not directory.is_dir():
+        raise _unusable(directory, "it is a file")
+    return directory
+
+
+def _unusable(directory: Path, reason: str) -> UserError:
+    return UserError(
+        "SWT-E403",
+        f"Cannot use {directory} as state directory: {reason}.",
+        "Without it the process could not come back after a stop.",
+        "Name a directory that you own with --state-dir.",
+    )
