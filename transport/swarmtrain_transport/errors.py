@@ -29,3 +29,26 @@ class LinkLost(TransportError):
 
 class InviteError(TransportError):
     """The text is not an invite, or not one that this version understands."""
+
+
+class IdentityDamaged(TransportError):
+    """The identity file cannot be read as one of ours. It was not changed."""
+
+
+class ListenFailed(TransportError):
+    """The data lane cannot listen at this host and port. Nothing was opened.
+
+    Args:
+        host: the address that was asked for.
+        port: the TCP port that was asked for, 0 for any.
+        what: the reason, one clause.
+    """
+
+    def __init__(self, host: str, port: int, what: str) -> None:
+        super().__init__(f"cannot listen on {host} port {port}: {what}")
+        self.host = host
+        self.port = port
+
+
+class PortInUse(ListenFailed):
+    """Another program listens on this host and port."""

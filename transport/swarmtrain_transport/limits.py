@@ -90,3 +90,34 @@ DEADLINE_EXTENSION_MAX = 2.0
 
 DEADLINE_FACTOR = 3.0
 """D_op is this multiple of the moving average of past ops, between floor and cap."""
+
+LINK_SEND_QUEUE_FRAMES = 1024
+"""Frames waiting for one peer. Credits keep the bytes far lower; this bounds an unreachable one."""
+
+LINK_RECEIVE_QUEUE_FRAMES = 16
+"""Frames of one peer between the socket and the machine: a hostile member can make us hold
+16 x 8 MiB, then TCP holds it back."""
+
+FRAME_SLACK_BYTES = 4096
+"""What encryption and framing add to a body, so that a body of exactly the limit passes."""
+
+ZERO_COPY_BYTES = 64 << 10
+"""Bodies from here on are queued without a copy: a queue to a slow peer then costs no memory,
+because the sender keeps its parts until COMMIT anyway. Below, a copy is cheaper."""
+
+RECONNECT_MIN_S = 0.1
+RECONNECT_MAX_S = 10.0
+"""Pauses between attempts to reach a peer's port, doubling."""
+
+REFUSED_RETRY_MAX_S = 2.0
+"""Longest pause before a peer that refused our key is tried again: it may have learnt of us."""
+
+HANDSHAKE_S = 10.0
+"""A connection that has not proved its key by then is closed."""
+
+LINK_HEARTBEAT_S = 2.0
+LINK_SILENCE_S = 6.0
+"""Socket heartbeat: finds dead paths and stopped machines, not stuck programs."""
+
+UNKNOWN_HANDSHAKES_PER_S = 10
+"""Refused keys reported in one second; more are only counted, so a flood cannot fill the log."""
