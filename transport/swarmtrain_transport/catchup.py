@@ -1,0 +1,86 @@
+"""Applying outcomes in order: the same path for the op just ended and for those missed (T10).
+
+A committed result is named by hashes alone, so it does not matter whether its chunks were gathered
+during the op or are fetched afterwards from whoever has them.
+"""
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.fold import LedgerView, OpView, num_chunks, window_of
+from swarmtrain_transport.ledger import Commit
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.result import OpResult, SliceResult
+
+
+class CatchUp:
+    """Collects committed results, op after op.
+
+    Args:
+        me: own id.
+        view: the ledger's fold.
+        blobs: where chunks are kept.
+        fetcher: asks others for what is missing.
+    """
+
+    def __init__(self, me: PeerId, view: LedgerView, blobs: Blobs, fetcher: Fetcher) -> None:
+        self._me = me
+        self._view = view
+        self._blobs = blobs
+        self._fetcher = fetcher
+
+    def collect(self, op: int, *, replayed: bool) -> OpResult | None:
+        """The whole result of a committed op, or None while chunks are being fetched.
+
+        Raises:
+            RemoteFault: a hash list has the wrong length for the plan.
+        """
+        view = self._view.commits[op]
+        commit = view.outcome
+        assert isinstance(commit, Commit)
+        slices = []
+        for index, outcome in enumerate(commit.slices):
+            chunks = self._chunks(op, view, index, outcome.root)
+            if chunks is not None:
+                spec = view.plan.slices[index]
+                slices.append(SliceResult(spec.start, spec.stop, outcome.contributors, chunks))
+        if len(slices) < len(commit.slices):
+            return None
+        return OpResult(
+            op=op,
+            window=window_of(view.plan),
+            chunk_values=view.plan.chunk_values,
+            num_values=view.plan.slices[-1].stop,
+            slices=tuple(slices),
+            checkpoint_by=view.plan.checkpoint_by,
+            replayed=replayed,
+        )
+
+    def is_known(self, op: int) -> bool:
+        """Whether the view still remembers the plan and outcome of a committed op."""
+        return op in self._view.commits
+
+    def _chunks(self, op: int, view: OpView, index: int, root: bytes) -> tuple[bytes, ...] | None:
+        """One slice's chunks; what is missing is asked for."""
+        hash_list = self._blobs.get(root)
+        if hash_list is None:
+            self._fetcher.want(root, self._sources(view, index), spread=False)
+            return None
+        size = limits.HASH_BYTES
+        if len(hash_list) != size * num_chunks(view.plan, index):
+            raise RemoteFault("manifest", f"op {op}: slice {index} has another number of chunks")
+        joined = bytes(hash_list)
+        digests = [joined[start : start + size] for start in range(0, len(joined), size)]
+        chunks = [self._blobs.get(digest) for digest in digests]
+        for digest, chunk in zip(digests, chunks, strict=True):
+            if chunk is None:
+                self._fetcher.want(digest, self._sources(view, index), spread=False)
+        whole = [bytes(chunk) for chunk in chunks if chunk is not None]
+        return tuple(whole) if len(whole) == len(digests) else None
+
+    def _sources(self, view: OpView, index: int) -> list[PeerId]:
+        """The owner, the other members, then anybody in the roster."""
+        members = [member.peer for member in view.plan.members]
+        order = dict.fromkeys([view.owners[index], *members, *self._view.roster])
+        return [peer for peer in order if peer != self._me and peer in self._view.roster]

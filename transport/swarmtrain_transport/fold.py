@@ -1,0 +1,280 @@
+"""What a chain of decisions means: the fold that coordinator and peers share.
+
+Both sides read the same records into the same view, so a restarted coordinator and a late peer
+know exactly what was decided, and nothing else is state (protocol.md, COORDINATOR STATE).
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger import (
+    AnyBody,
+    Attest,
+    Checkpoint,
+    Commit,
+    Freeze,
+    Gone,
+    Join,
+    Plan,
+    Reassign,
+    Record,
+    Run,
+    Skip,
+    SliceFreeze,
+    pack_struct,
+)
+from swarmtrain_transport.link import Address, PeerId
+
+OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
+
+COMMITS_KEPT = 256
+"""Committed ops whose plans a view remembers, for joiners that replay; older ones are in the
+ledger, and a joiner takes a newer snapshot."""
+
+
+def set_id(contributors: tuple[PeerId, ...]) -> int:
+    """Names a set of contributors in 64 bits: the first 8 bytes of its hash."""
+    return int.from_bytes(hashlib.sha256(b"".join(sorted(contributors))).digest()[:8], "little")
+
+
+def slice_root(chunk_hashes: tuple[bytes, ...]) -> bytes:
+    """Root of one slice's result. Its preimage, the joined hashes, is itself a blob."""
+    return hashlib.sha256(b"".join(chunk_hashes)).digest()
+
+
+def result_root(commit: Commit) -> bytes:
+    """Root of a whole result: plan, contributors per slice and slice roots."""
+    digest = hashlib.sha256(commit.plan_hash + b"".join(sorted(commit.contributors)))
+    for outcome in commit.slices:
+        digest.update(pack_struct(outcome))
+    return digest.digest()
+
+
+def num_chunks(plan: Plan, slice_index: int) -> int:
+    """Chunks of one slice; the last may be short."""
+    spec = plan.slices[slice_index]
+    return -(-(spec.stop - spec.start) // plan.chunk_values)
+
+
+def chunk_range(plan: Plan, slice_index: int, chunk: int) -> tuple[int, int]:
+    """Values [start, stop) of one chunk in the padded vector."""
+    spec = plan.slices[slice_index]
+    start = spec.start + chunk * plan.chunk_values
+    return start, min(start + plan.chunk_values, spec.stop)
+
+
+def window_of(plan: Plan) -> Window:
+    """The plan's codec, block and scale window."""
+    return Window(plan.codec, plan.block, plan.e_min, plan.e_max)
+
+
+@dataclass(slots=True)
+class OpView:
+    """What the ledger says of one op so far.
+
+    Attributes:
+        plan, plan_hash: the PLAN record.
+        owners: current owner per slice.
+        attempts: current attempt per slice.
+        tried: every owner that a slice has had.
+        frozen: FREEZE's contributors, None before it.
+        excluded: reason per excluded planned contributor.
+        slice_sets: contributors per slice, None where they are not decided yet.
+        outcome: COMMIT or SKIP.
+    """
+
+    plan: Plan
+    plan_hash: bytes
+    owners: list[PeerId]
+    attempts: list[int]
+    tried: list[list[PeerId]]
+    frozen: tuple[PeerId, ...] | None = None
+    excluded: dict[PeerId, str] = field(default_factory=dict)
+    slice_sets: list[tuple[PeerId, ...] | None] = field(default_factory=list)
+    outcome: Commit | Skip | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, plan_hash: bytes) -> "OpView":
+        """The view right after PLAN."""
+        owners = [spec.owner for spec in plan.slices]
+        count = len(owners)
+        tried = [[owner] for owner in owners]
+        return cls(plan, plan_hash, owners, [0] * count, tried, slice_sets=[None] * count)
+
+    @property
+    def plan_id(self) -> int:
+        """First 8 bytes of the plan's hash: the fence of its data frames."""
+        return int.from_bytes(self.plan_hash[:8], "little")
+
+    @property
+    def weights(self) -> dict[PeerId, int]:
+        """Planned contributors and their weights."""
+        return {member.peer: member.weight for member in self.plan.members if member.weight}
+
+    @property
+    def boots(self) -> dict[PeerId, bytes]:
+        """Boot id per planned member."""
+        return {member.peer: member.boot for member in self.plan.members}
+
+    def apply(self, body: OpDecision) -> None:
+        """Fold one decision of this op.
+
+        Raises:
+            RemoteFault: reason ``order``: the coordinator contradicts itself.
+        """
+        if self.outcome is not None:
+            raise RemoteFault("order", f"op {self.plan.op} already has an outcome")
+        if isinstance(body, Commit | Skip):
+            self.outcome = body
+        elif isinstance(body, Freeze):
+            self._freeze(body)
+        elif isinstance(body, Reassign):
+            self._reassign(body)
+        else:
+            self._slice_freeze(body)
+
+    def _freeze(self, body: Freeze) -> None:
+        if self.frozen is not None:
+            raise RemoteFault("order", f"second FREEZE of op {self.plan.op}")
+        if not set(body.contributors) <= set(self.weights):
+            raise RemoteFault("order", "FREEZE names a peer that was not planned")
+        self.frozen = tuple(sorted(body.contributors))
+        self.excluded = dict(body.excluded)
+        for index, attempt in enumerate(self.attempts):
+            if attempt == 0:
+                self.slice_sets[index] = self.frozen
+
+    def _reassign(self, body: Reassign) -> None:
+        index = body.slice_index
+        if not 0 <= index < len(self.owners) or body.attempt != self.attempts[index] + 1:
+            raise RemoteFault("order", f"REASSIGN of slice {index} to attempt {body.attempt}")
+        if body.owner not in self.boots:
+            raise RemoteFault("order", "REASSIGN names a peer that was not planned")
+        self.owners[index] = body.owner
+        self.attempts[index] = body.attempt
+        self.tried[index].append(body.owner)
+        self.slice_sets[index] = None
+
+    def _slice_freeze(self, body: SliceFreeze) -> None:
+        index = body.slice_index
+        if not 0 <= index < len(self.owners) or body.attempt != self.attempts[index]:
+            raise RemoteFault("order", f"SFREEZE of slice {index} names a stale attempt")
+        if self.frozen is None or self.slice_sets[index] is not None:
+            raise RemoteFault("order", f"SFREEZE of slice {index} out of order")
+        if not set(body.contributors) <= set(self.frozen):
+            raise RemoteFault("order", "SFREEZE is not a subset of FREEZE")
+        self.slice_sets[index] = tuple(sorted(body.contributors))
+
+
+@dataclass(slots=True)
+class LedgerView:
+    """The fold of all records.
+
+    Attributes:
+        run: record 0.
+        run_tag: fence of all data frames of this run.
+        roster: peers that are in, with their newest JOIN; `join_index` is that record's index.
+        op: the op in progress, or the last one that ended.
+        commits: every committed op with its plan, for the last COMMITS_KEPT ops.
+        last_op: newest op that has an outcome (0 once op 0 is attested, -1 before).
+        last_outcome: hash of the record that decided it.
+        attests: attested state roots by op.
+    """
+
+    run: Run | None = None
+    run_tag: int = 0
+    roster: dict[PeerId, Join] = field(default_factory=dict)
+    join_index: dict[PeerId, int] = field(default_factory=dict)
+    invite_uses: dict[str, set[PeerId]] = field(default_factory=dict)
+    ever_members: set[PeerId] = field(default_factory=set)
+    op: OpView | None = None
+    commits: dict[int, OpView] = field(default_factory=dict)
+    skips: dict[int, Skip] = field(default_factory=dict)
+    committed: int = 0
+    last_op: int = -1
+    last_outcome: bytes = b""
+    attests: dict[int, bytes] = field(default_factory=dict)
+    genesis: Attest | None = None
+    checkpoint: Checkpoint | None = None
+
+    def apply(self, record: Record, body: AnyBody) -> None:
+        """Fold one record that the ledger has verified.
+
+        Raises:
+            RemoteFault: reason ``order``: the record contradicts earlier ones.
+        """
+        if isinstance(body, Plan):
+            self._plan(record, body)
+        elif isinstance(body, Reassign | Freeze | SliceFreeze | Commit | Skip):
+            self._decide(record, body)
+        elif isinstance(body, Join):
+            self._join(record, body)
+        elif isinstance(body, Gone):
+            self.roster.pop(body.peer, None)
+            self.join_index.pop(body.peer, None)
+        elif isinstance(body, Attest):
+            self._attest(record, body)
+        elif isinstance(body, Checkpoint):
+            self.checkpoint = body
+        else:
+            self.run = body
+            self.run_tag = int.from_bytes(record.hash[:8], "little")
+
+    def address_of(self, peer: PeerId) -> Address:
+        """Where a roster member listens. KeyError if it is not in the roster."""
+        join = self.roster[peer]
+        return Address(peer, join.curve_key, join.host, join.port)
+
+    @property
+    def in_progress(self) -> OpView | None:
+        """The op that has no outcome yet, if any."""
+        return self.op if self.op is not None and self.op.outcome is None else None
+
+    def _join(self, record: Record, body: Join) -> None:
+        self.roster[body.peer] = body
+        self.join_index[body.peer] = record.index
+        self.ever_members.add(body.peer)
+        if body.invite:
+            self.invite_uses.setdefault(body.invite, set()).add(body.peer)
+
+    def _plan(self, record: Record, body: Plan) -> None:
+        if self.in_progress is not None or body.op != self.last_op + 1 or self.genesis is None:
+            raise RemoteFault("order", f"PLAN of op {body.op} after op {self.last_op}")
+        if body.previous_outcome != self.last_outcome:
+            raise RemoteFault("order", f"PLAN of op {body.op} names another history")
+        self.op = OpView.of(body, record.hash)
+
+    def _decide(
+        self, record: Record, body: Reassign | Freeze | SliceFreeze | Commit | Skip
+    ) -> None:
+        op = self.in_progress
+        if op is None or body.op != op.plan.op:
+            raise RemoteFault("order", f"{type(body).__name__} of op {body.op} without its PLAN")
+        op.apply(body)
+        if isinstance(body, Commit):
+            self.commits[body.op] = op
+            self.commits.pop(body.op - COMMITS_KEPT, None)
+            self.committed += 1
+        elif isinstance(body, Skip):
+            self.skips[body.op] = body
+        if op.outcome is not None:
+            self.last_op = body.op
+            self.last_outcome = record.hash
+
+    def _attest(self, record: Record, body: Attest) -> None:
+        if body.op in self.attests:
+            raise RemoteFault("order", f"second ATTEST of op {body.op}")
+        if body.op == 0:
+            self.genesis = body
+            self.last_op, self.last_outcome = 0, record.hash
+        elif body.op > self.last_op:
+            raise RemoteFault("order", f"ATTEST of op {body.op} before its COMMIT")
+        self.attests[body.op] = body.state_root
+
+    def root_after(self, op: int) -> bytes | None:
+        """Attested root of the state after `op`; skipped ops leave the state before them."""
+        while op in self.skips:
+            op -= 1
+        return self.attests.get(op)

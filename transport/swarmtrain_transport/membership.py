@@ -1,0 +1,129 @@
+"""The roster as the coordinator lives it: who is connected, synced, ready.
+
+The ledger says who is in; this says what each of them is doing. Everything here is volatile: after
+a restart it is rebuilt from HELLO and from the messages that peers re-send.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from swarmtrain_transport.failure import LifeLine
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Hello, Progress, Ready
+
+_KEPT = 1000
+"""Entries of each list that people may still ask for."""
+
+
+@dataclass(slots=True)
+class PeerLine:
+    """One peer's line in this term.
+
+    Attributes:
+        hello: newest HELLO.
+        life: evidence for the failure detector.
+        connected: whether its control connection is open.
+        sent_index: newest ledger record that was sent on this connection.
+        acked_index: newest ledger record that the peer says it has consumed.
+        applied_op, state_root: newest state that it reports.
+        ready: its newest READY.
+        active: it has sent a READY in this life, so the others wait for it.
+        progress: its newest PROGRESS, for people.
+    """
+
+    hello: Hello
+    life: LifeLine
+    connected: bool = True
+    sent_index: int = -1
+    acked_index: int = -1
+    applied_op: int = -1
+    state_root: bytes = b""
+    ready: Ready | None = None
+    ready_s: float = 0.0
+    active: bool = False
+    leaving: bool = False
+    progress: Progress | None = None
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """One peer as `status` shows it. Bytes count both lanes, all protocol overhead included."""
+
+    peer: str
+    name: str
+    state: str
+    round: int
+    step: int
+    loss: float
+    tokens_per_s: float
+    tokens: int
+    bytes_up: int
+    bytes_down: int
+    replayed_ops: int
+    state_root: str
+    silent_s: float
+
+
+class Exclusion(msgspec.Struct, frozen=True):
+    """Somebody was left out of a round, and why."""
+
+    round: int
+    peer: str
+    reason: str
+
+
+class RoundEvent(msgspec.Struct, frozen=True):
+    """A peer joined, left or was lost while this round was in progress."""
+
+    round: int
+    peer: str
+    event: str
+    reason: str = ""
+
+
+class CoordinatorStatus(msgspec.Struct, frozen=True):
+    """What the coordinator knows, for `status --json`.
+
+    `round` is the newest op with an outcome, `wanted_root` the state root that a returning peer
+    must hold, `losses` the validation loss per op in nats.
+    """
+
+    run: str
+    term: int
+    round: int
+    committed: int
+    rounds: int
+    phase: str
+    wanted_root: str
+    num_values: int
+    peers: tuple[PeerStatus, ...]
+    losses: dict[str, float]
+    exclusions: tuple[Exclusion, ...]
+    events: tuple[RoundEvent, ...]
+    checkpoint_op: int
+    waiting_for: str = ""
+
+
+@dataclass(slots=True)
+class Chronicle:
+    """Bounded memory of what people ask about: losses, exclusions, comings and goings."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    exclusions: list[Exclusion] = field(default_factory=list)
+    events: list[RoundEvent] = field(default_factory=list)
+
+    def excluded(self, op: int, peer: PeerId, reason: str) -> None:
+        """Remember an exclusion."""
+        self.exclusions.append(Exclusion(op, peer.hex(), reason))
+        del self.exclusions[:-_KEPT]
+
+    def event(self, op: int, peer: PeerId, event: str, reason: str = "") -> None:
+        """Remember a coming or going in round `op`."""
+        self.events.append(RoundEvent(op, peer.hex(), event, reason))
+        del self.events[:-_KEPT]
+
+    def loss(self, op: int, loss: float) -> None:
+        """Remember a validation loss; the first report of an op stands."""
+        self.losses.setdefault(op, loss)
+        if len(self.losses) > _KEPT:
+            self.losses.pop(next(iter(self.losses)))

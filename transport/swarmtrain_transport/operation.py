@@ -1,0 +1,305 @@
+"""The coordinator's side of one op: what to decide next, from the ledger and what peers report.
+
+`decide` is a function of (what is logged, what was reported, who is alive, the time) to the next
+record body or None. The caller logs it and asks again, so every decision is durable before
+anything follows from it, and a restarted coordinator that replays the log and hears the reports
+again goes on without deciding twice (protocol.md T4 to T9, T14).
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.fold import OpView, num_chunks, result_root, set_id, slice_root
+from swarmtrain_transport.ledger import Commit, Freeze, Reassign, Skip, SliceFreeze, SliceOutcome
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.matrix import MatrixVerdict, matrix_rule
+
+Decision = Reassign | Freeze | SliceFreeze | Commit | Skip
+SliceTry = tuple[int, int]
+"""(slice, attempt)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """An accepted SLICE_DONE."""
+
+    set_id: int
+    chunk_hashes: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Timers:
+    """The op's deadlines. All derive from D_op and restart at full length with the coordinator.
+
+    Attributes:
+        start_s: when the op (or this term's part of it) began.
+        deadline_s: D_op as PLAN says it.
+        extended_s: what deaths have added to it.
+        assigned_s: time of the last REASSIGN per slice.
+    """
+
+    start_s: float
+    deadline_s: float
+    extended_s: float = 0.0
+    assigned_s: dict[int, float] = field(default_factory=dict)
+
+    def reassigned(self, slice_index: int, now_s: float) -> None:
+        """A death costs the op at most half a deadline, in total at most one."""
+        room = (limits.DEADLINE_EXTENSION_MAX - 1) * self.deadline_s
+        self.extended_s = min(room, self.extended_s + self.deadline_s / 2)
+        self.assigned_s[slice_index] = now_s
+
+    @property
+    def scatter_s(self) -> float:
+        """FREEZE happens at this time at the latest."""
+        return self.start_s + limits.D_SCATTER * self.deadline_s
+
+    @property
+    def gather_s(self) -> float:
+        """From here on COMMIT needs holders, not everybody, and a silent owner is relieved."""
+        slack = (1 - limits.D_GATHER) * self.deadline_s
+        return self.start_s + self.deadline_s + self.extended_s - slack
+
+    @property
+    def end_s(self) -> float:
+        """D_op itself: SKIP."""
+        return self.start_s + self.deadline_s + self.extended_s
+
+    def repair_s(self, slice_index: int) -> float:
+        """SFREEZE of a reassigned slice happens at this time at the latest."""
+        last = self.assigned_s.get(slice_index, self.start_s)
+        return last + limits.D_REPAIR * self.deadline_s
+
+    def stuck_s(self, slice_index: int) -> float:
+        """An owner that has not published by then is relieved."""
+        last = self.assigned_s.get(slice_index)
+        if last is None:
+            return self.gather_s
+        return max(self.gather_s, last + 2 * limits.D_REPAIR * self.deadline_s)
+
+    def wakeups(self) -> list[float]:
+        """Every moment at which a decision may fall due."""
+        times = [self.scatter_s, self.gather_s, self.end_s]
+        for index in self.assigned_s:
+            times += [self.repair_s(index), self.stuck_s(index)]
+        return times
+
+
+class Operation:
+    """What peers have reported of one op in this term; the rest is in the ledger's view."""
+
+    def __init__(self, view: OpView, now_s: float) -> None:
+        self.view = view
+        self.timers = Timers(now_s, view.plan.deadline_s)
+        self.got: dict[SliceTry, set[PeerId]] = {}
+        self.published: dict[SliceTry, Published] = {}
+        self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
+        self.refused: dict[PeerId, str] = {}
+        self.lost: set[PeerId] = set()
+
+    # ---- reports, all idempotent
+
+    def report_got(
+        self, owner: PeerId, slice_try: SliceTry, complete: tuple[PeerId, ...],
+        refused: dict[PeerId, str],
+    ) -> None:  # fmt: skip
+        """An owner holds these contributions whole and valid."""
+        if not self._is_owner(owner, slice_try):
+            return
+        self.got.setdefault(slice_try, set()).update(set(complete) & set(self.view.weights))
+        for peer, reason in refused.items():
+            if peer in self.view.weights:
+                self.refused.setdefault(peer, f"refused:{reason[:32]}")
+
+    def report_withdrawn(self, peer: PeerId, reason: str) -> None:
+        """A contributor cannot send its own values."""
+        self.refused.setdefault(peer, f"withdrew:{reason[:32]}")
+
+    def report_done(
+        self, owner: PeerId, slice_try: SliceTry, name: int, hashes: tuple[bytes, ...]
+    ) -> Published | None:
+        """An owner has published; the answer is what to relay, None if it does not count."""
+        contributors = (
+            self.view.slice_sets[slice_try[0]] if self._is_owner(owner, slice_try) else None
+        )
+        if contributors is None or name != set_id(contributors):
+            return None
+        if len(hashes) != num_chunks(self.view.plan, slice_try[0]):
+            return None
+        if any(len(chunk_hash) != limits.HASH_BYTES for chunk_hash in hashes):
+            return None
+        published = self.published.setdefault(slice_try, Published(name, hashes))
+        self.report_have(owner, slice_try, published.set_id, (True,) * len(hashes))
+        return published
+
+    def report_have(
+        self, peer: PeerId, slice_try: SliceTry, name: int, chunks: tuple[bool, ...]
+    ) -> None:
+        """A member holds verified result chunks."""
+        published = self.published.get(slice_try)
+        if published is None or published.set_id != name or peer not in self.view.boots:
+            return
+        for chunk, here in enumerate(chunks[: len(published.chunk_hashes)]):
+            if here:
+                self.holders.setdefault((*slice_try, chunk), set()).add(peer)
+
+    def report_lost(self, peer: PeerId) -> None:
+        """The process that was planned is gone for good (new boot id, left, evicted)."""
+        self.lost.add(peer)
+        for holders in self.holders.values():
+            holders.discard(peer)
+
+    def _is_owner(self, peer: PeerId, slice_try: SliceTry) -> bool:
+        index, attempt = slice_try
+        return (
+            0 <= index < len(self.view.owners)
+            and self.view.attempts[index] == attempt
+            and self.view.owners[index] == peer
+        )
+
+    # ---- decisions
+
+    def decide(self, alive: AbstractSet[PeerId], now_s: float) -> Decision | None:
+        """The next record of this op, or None when there is nothing to decide yet.
+
+        Args:
+            alive: peers that the failure detector holds to be alive.
+            now_s: the time.
+        """
+        if self.view.outcome is not None:
+            return None
+        live = (set(alive) & set(self.view.boots)) - self.lost
+        if now_s >= self.timers.end_s:
+            return Skip(self.view.plan.op, "deadline")
+        if len(self._contributors(live)) < self.view.plan.min_contributors:
+            return Skip(self.view.plan.op, "too few contributors are left")
+        relieved = self._relieve(live, now_s)
+        if relieved is not None:
+            return relieved
+        if self.view.frozen is None:
+            return self._freeze(live, now_s)
+        return self._slice_freeze(live, now_s) or self._commit(live, now_s)
+
+    def _contributors(self, live: set[PeerId]) -> set[PeerId]:
+        """Peers whose contribution may still enter some slice."""
+        if self.view.frozen is None:
+            return (set(self.view.weights) & live) - set(self.refused)
+        return set(self.view.frozen)
+
+    def _relieve(self, live: set[PeerId], now_s: float) -> Decision | None:
+        """T6: a dead or stuck owner's slice goes to another peer, unless its result is safe."""
+        for index, owner in enumerate(self.view.owners):
+            if self._all_held(index, live, 1):
+                continue
+            if owner not in live:
+                return self._reassign(index, live, "owner lost")
+            published = (index, self.view.attempts[index]) in self.published
+            silent = self.view.frozen is not None and not published
+            if silent and now_s >= self.timers.stuck_s(index):
+                return self._reassign(index, live, "owner silent")
+        return None
+
+    def _reassign(self, index: int, live: set[PeerId], reason: str) -> Decision | None:
+        """The new owner: alive, new to this slice, with the fewest slices now."""
+        tried = set(self.view.tried[index])
+        candidates = sorted(
+            live - tried, key=lambda peer: (self.view.owners.count(peer), self._rank(peer))
+        )
+        attempt = self.view.attempts[index] + 1
+        if not candidates or attempt > limits.ATTEMPTS_MAX:
+            if reason == "owner lost":
+                return Skip(self.view.plan.op, f"no owner is left for slice {index}")
+            return None
+        return Reassign(self.view.plan.op, index, attempt, candidates[0], reason)
+
+    def _rank(self, peer: PeerId) -> int:
+        return next(i for i, member in enumerate(self.view.plan.members) if member.peer == peer)
+
+    def _freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
+        """T4. Slices that were reassigned already are settled by SFREEZE, not by this matrix."""
+        candidates = self._contributors(live)
+        staying = [i for i, attempt in enumerate(self.view.attempts) if attempt == 0]
+        rows = {index: self.got.get((index, 0), set()) for index in staying}
+        if all(candidates <= rows[index] for index in staying):
+            verdict = MatrixVerdict(frozenset(candidates), None)
+        elif now_s < self.timers.scatter_s:
+            return None
+        else:
+            verdict = matrix_rule(candidates, rows)
+        if verdict.reassign is not None:
+            decision = self._reassign(verdict.reassign, live, "unreachable for most")
+            if decision is not None:
+                return decision
+            verdict = MatrixVerdict(frozenset(candidates.intersection(*rows.values())), None)
+        contributors = verdict.contributors
+        if len(contributors) < self.view.plan.min_contributors:
+            return Skip(self.view.plan.op, "too few contributions arrived in time")
+        excluded = {
+            peer: self._exclusion(peer, live)
+            for peer in self.view.weights
+            if peer not in contributors
+        }
+        return Freeze(self.view.plan.op, tuple(sorted(contributors)), excluded)
+
+    def _exclusion(self, peer: PeerId, live: set[PeerId]) -> str:
+        if peer in self.refused:
+            return self.refused[peer]
+        return "late" if peer in live else "lost"
+
+    def _slice_freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
+        """T7: the contributors of a reassigned slice, from what its new owner has."""
+        assert self.view.frozen is not None
+        for index, contributors in enumerate(self.view.slice_sets):
+            if contributors is not None:
+                continue
+            arrived = self.got.get((index, self.view.attempts[index]), set())
+            wanted = set(self.view.frozen) & live
+            if not wanted <= arrived and now_s < self.timers.repair_s(index):
+                continue
+            named = tuple(sorted(set(self.view.frozen) & arrived))
+            if len(named) < self.view.plan.min_contributors:
+                return Skip(self.view.plan.op, f"too few contributors of slice {index} are left")
+            return SliceFreeze(self.view.plan.op, index, self.view.attempts[index], named)
+        return None
+
+    def _commit(self, live: set[PeerId], now_s: float) -> Decision | None:
+        """T8. A late or joining receiver is never waited for: only FREEZE's contributors are."""
+        assert self.view.frozen is not None
+        waiting_for = set(self.view.frozen) & live
+        needed = min(limits.RESULT_HOLDERS, max(1, len(waiting_for)))
+        outcomes = []
+        for index, contributors in enumerate(self.view.slice_sets):
+            published = self.published.get((index, self.view.attempts[index]))
+            if contributors is None or published is None:
+                return None
+            if not self._all_held(index, live, needed):
+                return None
+            if now_s < self.timers.gather_s and not self._held_by(index, waiting_for):
+                return None
+            root = slice_root(published.chunk_hashes)
+            outcomes.append(SliceOutcome(self.view.attempts[index], contributors, root))
+        commit = Commit(
+            self.view.plan.op, self.view.plan_hash, self.view.frozen, tuple(outcomes), b""
+        )
+        return Commit(
+            commit.op, commit.plan_hash, commit.contributors, commit.slices, result_root(commit)
+        )
+
+    def _chunk_holders(self, index: int) -> list[set[PeerId]] | None:
+        slice_try = (index, self.view.attempts[index])
+        published = self.published.get(slice_try)
+        if published is None:
+            return None
+        count = len(published.chunk_hashes)
+        return [self.holders.get((*slice_try, chunk), set()) for chunk in range(count)]
+
+    def _all_held(self, index: int, live: set[PeerId], needed: int) -> bool:
+        """Whether the slice is published and each chunk has this many live holders."""
+        holders = self._chunk_holders(index)
+        return holders is not None and all(len(held & live) >= needed for held in holders)
+
+    def _held_by(self, index: int, peers: set[PeerId]) -> bool:
+        """Whether all of these peers hold every chunk of the slice."""
+        holders = self._chunk_holders(index)
+        return holders is not None and all(peers <= held for held in holders)

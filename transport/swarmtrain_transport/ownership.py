@@ -1,0 +1,111 @@
+"""Owner's side of an op: summing one slice exactly and publishing its mean (T2, T5, T6).
+
+Parts are added on arrival, in whatever order, and kept; at FREEZE the kept parts of everybody who
+is not in the set are subtracted again, bit for bit. Where sums are not exact (protocol.md rule 7)
+nothing is added on arrival and the set is summed once, in the order of the peers' keys.
+"""
+
+from collections.abc import Mapping
+
+from swarmtrain_transport.arithmetic import Accumulator, Arithmetic, Buffer
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.link import PeerId
+
+
+class SliceOwner:
+    """One attempt at one slice.
+
+    Args:
+        view: what the ledger says of the op.
+        slice_index: which slice.
+        attempt: which attempt of it.
+        arithmetic: exact chunk arithmetic.
+    """
+
+    def __init__(
+        self, view: OpView, slice_index: int, attempt: int, arithmetic: Arithmetic
+    ) -> None:
+        self.slice_index = slice_index
+        self.attempt = attempt
+        self.refused: dict[PeerId, str] = {}
+        self.result: tuple[bytes, ...] | None = None
+        self.contributors: tuple[PeerId, ...] = ()
+        self._plan = view.plan
+        self._weights: Mapping[PeerId, int] = view.weights
+        self._window = window_of(view.plan)
+        self._arithmetic = arithmetic
+        self._num_chunks = num_chunks(view.plan, slice_index)
+        self._parts: dict[PeerId, dict[int, Buffer]] = {peer: {} for peer in self._weights}
+        self._sums: list[Accumulator] = [
+            arithmetic.accumulator(self._values(chunk), self._window)
+            for chunk in range(self._num_chunks)
+        ]
+
+    def _values(self, chunk: int) -> int:
+        start, stop = chunk_range(self._plan, self.slice_index, chunk)
+        return stop - start
+
+    def accept(self, peer: PeerId, chunk: int, body: Buffer) -> bool:
+        """Take one part: check, add, keep and mark it in one step.
+
+        Returns:
+            Whether it was new. A part that came before, or of a refused peer, changes nothing.
+
+        Raises:
+            RemoteFault: the part is illegal; the whole contribution is refused from now on.
+        """
+        if peer not in self._weights or not 0 <= chunk < self._num_chunks:
+            raise RemoteFault("member", f"part of chunk {chunk} is not planned")
+        if self.result is not None or peer in self.refused or chunk in self._parts[peer]:
+            return False
+        try:
+            self._arithmetic.check(body, self._values(chunk), self._window)
+        except RemoteFault as fault:
+            self.refused[peer] = fault.reason
+            raise
+        if self._plan.exact:
+            self._sums[chunk].add(body, self._weights[peer])
+        self._parts[peer][chunk] = body
+        return True
+
+    def flags(self, peer: PeerId) -> tuple[bool, ...]:
+        """Which chunks of a contributor are here."""
+        parts = self._parts.get(peer, {})
+        return tuple(chunk in parts for chunk in range(self._num_chunks))
+
+    @property
+    def complete(self) -> tuple[PeerId, ...]:
+        """Contributors whose every chunk is here and legal."""
+        return tuple(
+            peer
+            for peer, parts in self._parts.items()
+            if len(parts) == self._num_chunks and peer not in self.refused
+        )
+
+    def finish(self, contributors: tuple[PeerId, ...]) -> tuple[bytes, ...]:
+        """T5: the encoded mean over exactly these contributors, chunk by chunk.
+
+        Raises:
+            LocalFault: a contributor is not complete here, or another set was frozen before.
+        """
+        if self.result is not None:
+            if contributors != self.contributors:
+                raise LocalFault("a second set was frozen for one attempt of a slice")
+            return self.result
+        if not set(contributors) <= set(self.complete):
+            raise LocalFault("the frozen set names a contribution that is not here")
+        total = sum(self._weights[peer] for peer in contributors)
+        for chunk, accumulator in enumerate(self._sums):
+            for peer, parts in sorted(self._parts.items()):
+                if chunk not in parts:
+                    continue
+                if self._plan.exact and peer not in contributors:
+                    accumulator.subtract(parts[chunk], self._weights[peer])
+                elif not self._plan.exact and peer in contributors:
+                    accumulator.add(parts[chunk], self._weights[peer])
+        self.result = tuple(accumulator.finish(total) for accumulator in self._sums)
+        self.contributors = contributors
+        self._parts = {}
+        self._sums = []
+        return self.result

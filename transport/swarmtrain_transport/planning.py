@@ -1,0 +1,200 @@
+"""Whether an op may begin, and its PLAN (protocol.md T1, part 1 rules 1 and 2). Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits, slices
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.ledger import Member, Plan, SliceSpec
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.membership import PeerLine
+
+
+@dataclass(frozen=True, slots=True)
+class RunTerms:
+    """What the run file says that the exchange must know. Times in seconds.
+
+    Attributes:
+        config: the run file's canonical bytes, sent in WELCOME.
+        config_hash: their SHA-256, in the RUN record.
+        exact: whether the codec's sums are exact (protocol.md rule 7).
+        start_peers: how many peers must be ready before op 1.
+        checkpoint_rounds: every so many ops one peer is named to write a checkpoint.
+    """
+
+    run_id: str
+    config: bytes
+    config_hash: bytes
+    rounds: int
+    codec: str
+    exact: bool
+    block: int
+    chunk_values: int
+    e_max: int
+    min_contributors: int
+    start_peers: int
+    wait_ready_s: float
+    deadline_floor_s: float
+    deadline_cap_s: float
+    checkpoint_rounds: int
+    snapshot_rounds: int
+
+
+def window_floor(e_max: int, total_weight: int) -> int:
+    """Lowest e_min for which every sum of planned contributions is exact in float64 (rule 1)."""
+    bits = limits.EXACT_BITS - limits.PRODUCT_BITS - math.ceil(math.log2(max(1, total_weight)))
+    return max(limits.E_MIN_FLOOR, e_max - bits)
+
+
+def weights_of(samples: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    """Integer weights 1..255 in proportion to samples (rule 2)."""
+    top = max(1, *samples.values()) if samples else 1
+    return {
+        peer: max(1, limits.WEIGHT_MAX * max(0, count) // top) for peer, count in samples.items()
+    }
+
+
+Lines = Mapping[PeerId, PeerLine]
+
+
+def next_plan(
+    terms: RunTerms, view: LedgerView, lines: Lines, deadline_s: float, now_s: float
+) -> Plan | None:
+    """T1: the PLAN that falls due now, if any.
+
+    It is due when all active live peers are ready, or the first has waited for `wait_ready_s`.
+    Live peers that hold the state but are not ready are receivers; a newcomer is active, and so
+    waited for, only after its first READY.
+    """
+    op = view.last_op + 1
+    if view.genesis is None:
+        return None
+    present = _known_to_all(
+        view,
+        {
+            peer: line
+            for peer, line in lines.items()
+            if line.connected and line.life.is_alive(now_s) and _is_synced(view, line, op)
+        },
+    )
+    ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
+    needed = terms.start_peers if op == 1 else terms.min_contributors
+    if len(ready) < max(1, needed):
+        return None
+    lagging = [
+        peer
+        for peer, line in lines.items()
+        if line.active and line.life.is_alive(now_s) and peer not in ready
+    ]
+    first_s = min(line.ready_s for line in ready.values())
+    if lagging and now_s < first_s + terms.wait_ready_s:
+        return None
+    receivers = {peer: line for peer, line in present.items() if peer not in ready}
+    padded = -(-view.genesis.num_values // terms.block) * terms.block
+    return make_plan(terms, op, view.last_outcome, padded, ready, receivers, deadline_s)
+
+
+def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
+    """Without those whose key is not yet in everybody's allow-list (protocol.md, ZAP)."""
+    joined = {peer: view.join_index.get(peer, 1 << 62) for peer in present}
+    settled = {peer: line for peer, line in present.items() if line.acked_index >= joined[peer]}
+    acked = min((line.acked_index for line in settled.values()), default=-1)
+    return {peer: line for peer, line in settled.items() if joined[peer] <= acked}
+
+
+def _is_synced(view: LedgerView, line: PeerLine, op: int) -> bool:
+    """Whether the peer holds the state that `op` starts from, as far as anybody knows."""
+    if line.applied_op != op - 1:
+        return False
+    root = view.root_after(op - 1)
+    return root is None or root == line.state_root
+
+
+def make_plan(
+    terms: RunTerms,
+    op: int,
+    previous_outcome: bytes,
+    num_values: int,
+    contributors: Lines,
+    receivers: Lines,
+    deadline_s: float,
+) -> Plan:
+    """The PLAN of one op. Contributors own slices, receivers only follow.
+
+    The members stand in the order of their keys, so the plan depends on the swarm alone, not on
+    who was ready first.
+    """
+    ready = {peer: line.ready for peer, line in sorted(contributors.items())}
+    weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
+    rates = [
+        float(min(line.hello.up_bytes_per_s, line.hello.down_bytes_per_s))
+        for _, line in sorted(contributors.items())
+    ]
+    shares = slices.shares(rates if all(rates) else [0.0] * len(rates))
+    bounds = slices.cut(num_values, terms.block, shares)
+    members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
+    members += [Member(peer, line.hello.boot, 0) for peer, line in sorted(receivers.items())]
+    order = list(weights)
+    checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
+    return Plan(
+        op=op,
+        previous_outcome=previous_outcome,
+        members=tuple(members),
+        slices=tuple(
+            SliceSpec(start, stop, peer)
+            for peer, (start, stop) in zip(order, bounds, strict=True)
+            if stop > start
+        ),
+        codec=terms.codec,
+        exact=terms.exact,
+        block=terms.block,
+        chunk_values=terms.chunk_values,
+        e_min=window_floor(terms.e_max, sum(weights.values())),
+        e_max=terms.e_max,
+        min_contributors=terms.min_contributors,
+        deadline_s=deadline_s,
+        checkpoint_by=order[op % len(order)] if checkpoint_due else b"",
+        evaluate_by=order[(op + 1) % len(order)],
+    )
+
+
+def check_plan(plan: Plan, num_values: int) -> None:
+    """Every peer checks every plan and refuses loudly.
+
+    Raises:
+        RemoteFault: reason ``plan`` with the rule that is broken.
+    """
+    weights = [member.weight for member in plan.members if member.weight]
+    peers = [member.peer for member in plan.members]
+    total = sum(weights)
+    spread = plan.e_max - plan.e_min
+    bits = limits.PRODUCT_BITS + math.ceil(math.log2(max(1, total)))
+    rules = {
+        "nobody contributes": bool(weights),
+        "a peer is named twice": len(set(peers)) == len(peers),
+        "too many members": len(peers) <= limits.PEERS_MAX,
+        "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
+        "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
+        "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
+        "chunks are multiples of the block": plan.block > 0
+        and plan.chunk_values > 0
+        and plan.chunk_values % plan.block == 0,
+        "chunks are too large": plan.chunk_values * 5 <= limits.FRAME_BYTES_MAX,
+        "slices do not cover the vector": _covers(plan.slices, plan.block, num_values),
+        "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
+        "the deadline is not positive": 0 < plan.deadline_s < math.inf,
+    }
+    for problem, holds in rules.items():
+        if not holds:
+            raise RemoteFault("plan", f"op {plan.op}: {problem}")
+
+
+def _covers(specs: Sequence[SliceSpec], block: int, num_values: int) -> bool:
+    position = 0
+    for spec in specs:
+        if spec.start != position or spec.stop <= spec.start or block <= 0 or spec.stop % block:
+            return False
+        position = spec.stop
+    return position == num_values

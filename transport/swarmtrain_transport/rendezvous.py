@@ -1,0 +1,402 @@
+"""The coordinator as one machine: it lets peers in, plans ops, logs every decision, relays.
+
+It holds the ledger, a line per peer and the op in progress. Whatever it decides is first an
+`Append` action; records reach the peers only after it, in index order, each from its own index
+on. A restart replays the ledger and hears HELLO again: nothing is decided twice (T14). It never
+sees a weight: only hashes, counts and names pass through here.
+"""
+
+from collections.abc import Iterable
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.actions import CoordinatorAction
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.failure import LifeLine
+from swarmtrain_transport.ledger import (
+    Attest,
+    Checkpoint,
+    Commit,
+    Freeze,
+    Gone,
+    Join,
+    Reassign,
+    Record,
+    Run,
+    Sign,
+    Skip,
+    Verify,
+)
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.membership import Chronicle, CoordinatorStatus, PeerLine
+from swarmtrain_transport.messages import (
+    Applied,
+    CheckpointWritten,
+    Evaluated,
+    Finished,
+    Got,
+    Hashes,
+    Have,
+    Hello,
+    Leave,
+    Offer,
+    PeerMessage,
+    Progress,
+    Ready,
+    SliceDone,
+    Welcome,
+    Withdraw,
+)
+from swarmtrain_transport.operation import Operation, SliceTry
+from swarmtrain_transport.planning import RunTerms, next_plan
+from swarmtrain_transport.scribe import Scribe
+from swarmtrain_transport.status_view import describe
+
+Actions = tuple[CoordinatorAction, ...]
+
+
+class Rendezvous:
+    """The whole coordinator, sans IO.
+
+    Args:
+        terms: what the run file says of the exchange.
+        run_key: public key that signs the ledger.
+        records: the ledger of an earlier life, verified as it is replayed.
+        sign: signs a record hash with the run key.
+        verify: checks a signature.
+        term: this life's number, larger than any before.
+        now_s: the time; all timers start here.
+
+    Raises:
+        RemoteFault: the records are not a legal chain.
+    """
+
+    def __init__(
+        self,
+        terms: RunTerms,
+        run_key: bytes,
+        records: Iterable[Record],
+        sign: Sign,
+        verify: Verify,
+        term: int,
+        now_s: float,
+    ) -> None:
+        self.terms = terms
+        self.scribe = Scribe(records, sign, verify, term)
+        self.view = self.scribe.view
+        self.lines: dict[PeerId, PeerLine] = {}
+        self.chronicle = Chronicle()
+        self.operation: Operation | None = None
+        self._run_key = run_key
+        self._now_s = now_s
+        self._op_started_s = now_s
+        self._op_seconds: float | None = None
+        self._unseen = {peer: LifeLine(now_s) for peer in self.view.roster}
+        if self.view.in_progress is not None:
+            self.operation = Operation(self.view.in_progress, now_s)
+            self._op_started_s = now_s
+
+    # ---- events
+
+    def start(self, now_s: float) -> Actions:
+        """First event of a life: a new run gets its RUN record."""
+        self._now_s = now_s
+        if not len(self.scribe.ledger):
+            self.scribe.append(
+                Run(self.terms.run_id, self._run_key, self.terms.config_hash,
+                    limits.PROTOCOL_VERSION)
+            )  # fmt: skip
+        return self._settle()
+
+    def connected(
+        self, peer: PeerId, hello: Hello, now_s: float, *, invite_id: str = ""
+    ) -> Actions:
+        """The door has let a peer in, for the first time or again."""
+        self._now_s = now_s
+        if not self.scribe.knows_history(hello):
+            self.scribe.refuse(peer, "SWT-E562", "This peer holds a ledger that is not this run's.")
+            return self.scribe.take()
+        self._unseen.pop(peer, None)
+        if not self.scribe.has_card(peer, hello):
+            self.scribe.append(
+                Join(peer, hello.boot, hello.name[: limits.NAME_CHARS_MAX], hello.curve_key,
+                     hello.host, hello.port, invite_id)
+            )  # fmt: skip
+            self.chronicle.event(self.view.last_op + 1, peer, "joined")
+        line = PeerLine(hello, LifeLine(now_s), sent_index=hello.head_index)
+        line.acked_index = hello.head_index
+        old = self.lines.get(peer)
+        if old is not None and old.hello.boot == hello.boot:
+            line.ready, line.active, line.progress = old.ready, old.active, old.progress
+        self.lines[peer] = line
+        self._note_boot(peer, hello.boot)
+        self.scribe.send(
+            peer,
+            Welcome(self.scribe.term, self.terms.run_id, self._run_key, self.terms.config,
+                    self.scribe.ledger.head_index),
+        )  # fmt: skip
+        self.scribe.send_records(peer, line)
+        self._relay_known_hashes(peer)
+        if hello.applied_op >= 0:
+            self._on_applied(peer, line, Applied(hello.applied_op, hello.state_root))
+        self._send_finished(peer)
+        return self._settle()
+
+    def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
+        """A message of a connected peer.
+
+        Raises:
+            RemoteFault: the message breaks the protocol; the peer's connection is to be closed.
+        """
+        self._now_s = now_s
+        line = self.lines.get(peer)
+        if line is None:
+            raise RemoteFault("hello", "a message before HELLO")
+        line.life.heard(now_s)
+        self._dispatch(peer, line, message)
+        return self._settle()
+
+    def disconnected(self, peer: PeerId, now_s: float) -> Actions:
+        """A control connection closed, for whatever reason."""
+        self._now_s = now_s
+        line = self.lines.get(peer)
+        if line is not None and line.connected:
+            line.connected = False
+            line.life.closed(now_s)
+        return self._settle()
+
+    def tick(self, now_s: float) -> Actions:
+        """The time that `next_wakeup_s` asked for has come."""
+        self._now_s = now_s
+        return self._settle()
+
+    @property
+    def next_wakeup_s(self) -> float:
+        """When `tick` wants to be called; at most half a second late is harmless."""
+        times = [self._now_s + limits.EVICT_S]
+        for life in self._lives().values():
+            times += [life.suspect_at_s, life.evict_at_s]
+        if self.operation is not None:
+            times += self.operation.timers.wakeups()
+        times += [
+            line.ready_s + self.terms.wait_ready_s for line in self.lines.values() if line.ready
+        ]
+        return min(time for time in times if time > self._now_s)
+
+    @property
+    def is_finished(self) -> bool:
+        """All rounds of the run are committed."""
+        return self.view.committed >= self.terms.rounds
+
+    def is_member(self, peer: PeerId) -> bool:
+        """Whether this key was ever let in (and may come back without an invite)."""
+        return peer in self.view.ever_members
+
+    def status(self, now_s: float) -> CoordinatorStatus:
+        """What people are shown."""
+        return describe(self, now_s)
+
+    # ---- handlers of messages
+
+    def _dispatch(self, peer: PeerId, line: PeerLine, message: PeerMessage) -> None:
+        match message:
+            case Offer():
+                self._on_offer(message)
+            case Ready():
+                self._on_ready(peer, line, message)
+            case Applied():
+                self._on_applied(peer, line, message)
+            case Progress():
+                self._on_progress(line, message)
+            case CheckpointWritten():
+                self._on_checkpoint(peer, message)
+            case Evaluated():
+                self._on_evaluated(message)
+            case Leave():
+                self._remove(peer, evicted=False, reason=message.reason[:200])
+            case Got() | SliceDone() | Have() | Withdraw():
+                operation = self.operation
+                if operation is not None and operation.view.plan_id == message.plan_id:
+                    self._report(operation, peer, message)
+            case _:
+                raise RemoteFault("type", f"{type(message).__name__} is not expected here")
+
+    def _report(
+        self, operation: Operation, peer: PeerId, message: Got | SliceDone | Have | Withdraw
+    ) -> None:
+        """What a peer says of the op in progress."""
+        if isinstance(message, Withdraw):
+            operation.report_withdrawn(peer, message.reason)
+            return
+        slice_try = (message.slice_index, message.attempt)
+        if isinstance(message, Got):
+            operation.report_got(peer, slice_try, message.complete, message.refused)
+        elif isinstance(message, Have):
+            operation.report_have(peer, slice_try, message.set_id, message.chunks)
+        else:
+            self._on_done(operation, peer, slice_try, message)
+
+    def _on_offer(self, message: Offer) -> None:
+        if self.view.genesis is None:
+            if not 0 < message.num_values < 1 << 40 or len(message.state_root) != 32:
+                raise RemoteFault("offer", "the offered state has no sensible shape")
+            self.scribe.append(Attest(0, message.state_root, message.num_values, message.layout))
+
+    def _on_ready(self, peer: PeerId, line: PeerLine, message: Ready) -> None:
+        if line.ready is None or line.ready.op != message.op:
+            line.ready_s = self._now_s
+        line.ready = message
+        line.active = True
+        self._on_applied(peer, line, Applied(message.applied_op, message.state_root))
+
+    def _on_done(
+        self, operation: Operation, peer: PeerId, slice_try: SliceTry, message: SliceDone
+    ) -> None:
+        published = operation.report_done(peer, slice_try, message.set_id, message.chunk_hashes)
+        if published is None:
+            return
+        relay = Hashes(message.plan_id, *slice_try, published.set_id, published.chunk_hashes)
+        for other, line in self.lines.items():
+            if line.connected and other in operation.view.boots:
+                self.scribe.send(other, relay)
+
+    def _on_applied(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
+        line.applied_op = message.op
+        line.state_root = message.state_root
+        attested = self.view.root_after(message.op)
+        if attested is not None:
+            if attested != message.state_root:
+                self.scribe.refuse(peer, "SWT-E561", f"State after round {message.op} differs.")
+            return
+        if message.op in self.view.commits:
+            self._attest(message.op, message.state_root)
+
+    def _on_progress(self, line: PeerLine, message: Progress) -> None:
+        line.progress = message
+        line.acked_index = max(line.acked_index, min(message.index, self.scribe.ledger.head_index))
+
+    def _on_checkpoint(self, peer: PeerId, message: CheckpointWritten) -> None:
+        newest = self.view.checkpoint
+        if newest is None or newest.op < message.op:
+            op = self.view.commits.get(message.op)
+            if op is not None and op.plan.checkpoint_by == peer:
+                self.scribe.append(Checkpoint(message.op, peer, message.manifest_hash))
+
+    def _on_evaluated(self, message: Evaluated) -> None:
+        if message.loss == message.loss and abs(message.loss) < 1e9:
+            self.chronicle.loss(message.op, message.loss)
+
+    # ---- the decisions that fall due after any event
+
+    def _settle(self) -> Actions:
+        self._bury()
+        self._decide()
+        self._plan_next()
+        for peer, line in self.lines.items():
+            if line.connected:
+                self.scribe.send_records(peer, line)
+        return self.scribe.take()
+
+    def _bury(self) -> None:
+        """Evict who has been silent for too long."""
+        for peer, life in self._lives().items():
+            if life.is_gone(self._now_s) and peer in self.view.roster:
+                self._remove(peer, evicted=True, reason="silent")
+
+    def _remove(self, peer: PeerId, *, evicted: bool, reason: str) -> None:
+        self.lines.pop(peer, None)
+        self._unseen.pop(peer, None)
+        if self.operation is not None:
+            self.operation.report_lost(peer)
+        if peer in self.view.roster:
+            self.scribe.append(Gone(peer, evicted, reason))
+            event = "lost" if evicted else "left"
+            self.chronicle.event(self.view.last_op + 1, peer, event, reason)
+
+    def _decide(self) -> None:
+        while self.operation is not None:
+            decision = self.operation.decide(self._alive(), self._now_s)
+            if decision is None:
+                return
+            if isinstance(decision, Reassign):
+                self.operation.timers.reassigned(decision.slice_index, self._now_s)
+            self.scribe.append(decision)
+            if isinstance(decision, Freeze):
+                for peer, reason in decision.excluded.items():
+                    self.chronicle.excluded(decision.op, peer, reason)
+            if isinstance(decision, Commit | Skip):
+                self._end_op(decision)
+
+    def _end_op(self, decision: Commit | Skip) -> None:
+        seconds = self._now_s - self._op_started_s
+        old = self._op_seconds
+        if isinstance(decision, Commit):
+            self._op_seconds = seconds if old is None else 0.7 * old + 0.3 * seconds
+        self.operation = None
+        if self.is_finished:
+            for peer, line in self.lines.items():
+                if line.connected:
+                    self.scribe.send_records(peer, line)
+                    self._send_finished(peer)
+
+    def _plan_next(self) -> None:
+        if self.operation is not None or self.is_finished:
+            return
+        plan = next_plan(self.terms, self.view, self.lines, self._deadline_s(), self._now_s)
+        if plan is None:
+            return
+        self.scribe.append(plan)
+        assert self.view.op is not None
+        self.operation = Operation(self.view.op, self._now_s)
+        self._op_started_s = self._now_s
+
+    def _deadline_s(self) -> float:
+        """D_op: a multiple of what ops have taken, between the only two settings."""
+        if self._op_seconds is None:
+            return self.terms.deadline_cap_s
+        wanted = limits.DEADLINE_FACTOR * self._op_seconds
+        return min(self.terms.deadline_cap_s, max(self.terms.deadline_floor_s, wanted))
+
+    # ---- small parts
+
+    def _alive(self) -> set[PeerId]:
+        return {peer for peer, life in self._lives().items() if life.is_alive(self._now_s)}
+
+    def _lives(self) -> dict[PeerId, LifeLine]:
+        """Life lines of everybody in the roster, also of those not heard of in this term."""
+        return {peer: line.life for peer, line in self.lines.items()} | self._unseen
+
+    def _note_boot(self, peer: PeerId, boot: bytes) -> None:
+        """A restarted process has lost what the op's member held (protocol.md, IDS: boot)."""
+        if self.operation is not None:
+            planned = self.operation.view.boots.get(peer)
+            if planned is not None and planned != boot:
+                self.operation.report_lost(peer)
+
+    def _attest(self, op: int, root: bytes) -> None:
+        """ATTEST once more than half of the op's live members report the same root."""
+        members = self.view.commits[op].boots
+        voters = [
+            line
+            for peer, line in self.lines.items()
+            if peer in members and line.life.is_alive(self._now_s)
+        ]
+        votes = sum(line.applied_op == op and line.state_root == root for line in voters)
+        if 2 * votes > len(voters):
+            self.scribe.append(Attest(op, root))
+            for peer, line in list(self.lines.items()):
+                if line.applied_op == op and line.state_root != root:
+                    self.scribe.refuse(peer, "SWT-E561", f"State after round {op} differs.")
+
+    def _relay_known_hashes(self, peer: PeerId) -> None:
+        if self.operation is None or peer not in self.operation.view.boots:
+            return
+        for slice_try, published in self.operation.published.items():
+            self.scribe.send(
+                peer,
+                Hashes(self.operation.view.plan_id, *slice_try, published.set_id,
+                       published.chunk_hashes),
+            )  # fmt: skip
+
+    def _send_finished(self, peer: PeerId) -> None:
+        if self.is_finished:
+            self.scribe.send(peer, Finished(self.view.last_op))

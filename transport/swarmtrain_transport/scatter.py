@@ -1,0 +1,152 @@
+"""Contributor's side of an op: sending the parts of one difference to the slices' owners (T2, T6).
+
+An owner invites with RANGES: what it holds already and how many bytes it takes. So nothing is
+sent to an owner that has not seen the PLAN, a reconnect repeats only what was lost, and a new
+attempt is a new invitation. Encoded parts are kept unchanged until the op ends, because a repair
+must send the same bytes again.
+"""
+
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Contribution
+from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.frames import Frame, FrameKind, Ranges
+from swarmtrain_transport.link import PeerId
+
+_RESEND_AFTER_S = 2 * limits.NUDGE_S
+"""A chunk sent more recently than this is taken to be under way still."""
+
+
+@dataclass(slots=True)
+class _OwnerLine:
+    credit_bytes: int = 0
+    sent_bytes: int = 0
+    pending: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+class Scatter:
+    """One contributor in one op.
+
+    Args:
+        me: own id.
+        view: what the ledger says of the op; it changes under us as records arrive.
+        contribution: the values, encoded on demand.
+        run_tag: fence of the run.
+    """
+
+    def __init__(self, me: PeerId, view: OpView, contribution: Contribution, run_tag: int) -> None:
+        self._me = me
+        self._view = view
+        self._contribution = contribution
+        self._run_tag = run_tag
+        self._parts: dict[tuple[int, int], bytes] = {}
+        self._owners: dict[PeerId, _OwnerLine] = {}
+        self._sent_s: dict[tuple[int, int, int], float] = {}
+        order = [member.peer for member in view.plan.members]
+        rank = order.index(me)
+        self._order = order[rank + 1 :] + order[:rank]
+
+    def part(self, slice_index: int, chunk: int) -> bytes:
+        """The encoded chunk, the same bytes whenever it is asked for.
+
+        Raises:
+            ContributionRefused: the values cannot be sent.
+        """
+        key = (slice_index, chunk)
+        if key not in self._parts:
+            start, stop = chunk_range(self._view.plan, slice_index, chunk)
+            self._parts[key] = self._contribution.encode(start, stop, window_of(self._view.plan))
+        return self._parts[key]
+
+    def invited(self, owner: PeerId, frame: Frame, now_s: float) -> None:
+        """RANGES from an owner. Stale attempts are ignored.
+
+        Raises:
+            RemoteFault: the body is malformed.
+        """
+        ranges = Ranges.unpack(frame.body)
+        index, attempt = frame.slice_index, frame.attempt
+        if not self._is_wanted(owner, index, attempt):
+            return
+        if len(ranges.chunks) != num_chunks(self._view.plan, index):
+            return
+        line = self._owners.setdefault(owner, _OwnerLine())
+        line.credit_bytes = max(line.credit_bytes, ranges.credit_bytes)
+        queued = set(line.pending)
+        under_way = 0
+        for chunk, here in enumerate(ranges.chunks):
+            key = (index, attempt, chunk)
+            if here or key in queued:
+                continue
+            sent_s = self._sent_s.get(key)
+            if sent_s is not None and now_s < sent_s + _RESEND_AFTER_S:
+                under_way += len(self.part(index, chunk))
+            else:
+                line.pending.append(key)
+        line.sent_bytes = ranges.received_bytes + under_way
+
+    def credited(self, owner: PeerId, credit_bytes: int) -> None:
+        """CREDIT from an owner; cumulative, so a lost one costs nothing."""
+        line = self._owners.setdefault(owner, _OwnerLine())
+        line.credit_bytes = max(line.credit_bytes, credit_bytes)
+
+    def pump(self, now_s: float) -> list[tuple[PeerId, Frame]]:
+        """Frames that may go now: one chunk per owner in turn, starting after our own rank.
+
+        Raises:
+            ContributionRefused: the values cannot be sent.
+        """
+        frames: list[tuple[PeerId, Frame]] = []
+        progressed = True
+        while progressed:
+            progressed = False
+            for owner in self._order:
+                frame = self._next_for(owner, now_s)
+                if frame is not None:
+                    frames.append((owner, frame))
+                    progressed = True
+        return frames
+
+    def _next_for(self, owner: PeerId, now_s: float) -> Frame | None:
+        line = self._owners.get(owner)
+        while line is not None and line.pending:
+            index, attempt, chunk = line.pending[0]
+            if not self._is_wanted(owner, index, attempt):
+                line.pending.pop(0)
+                continue
+            body = self.part(index, chunk)
+            if line.sent_bytes + len(body) > line.credit_bytes:
+                return None
+            line.pending.pop(0)
+            line.sent_bytes += len(body)
+            self._sent_s[(index, attempt, chunk)] = now_s
+            return Frame(
+                FrameKind.PART, self._run_tag, self._view.plan_id, index, attempt, chunk, body=body
+            )
+        return None
+
+    def _is_wanted(self, owner: PeerId, index: int, attempt: int) -> bool:
+        """Whether this owner still sums this attempt and may still use what we send."""
+        view = self._view
+        if not 0 <= index < len(view.owners):
+            return False
+        if view.owners[index] != owner or view.attempts[index] != attempt:
+            return False
+        if view.frozen is not None and self._me not in view.frozen:
+            return False
+        return view.slice_sets[index] is None
+
+    @property
+    def chunks_total(self) -> int:
+        """Chunks that go to other owners if nobody dies."""
+        return sum(
+            num_chunks(self._view.plan, index)
+            for index, spec in enumerate(self._view.plan.slices)
+            if spec.owner != self._me
+        )
+
+    @property
+    def chunks_sent(self) -> int:
+        """Distinct chunks of first attempts that were handed to the link."""
+        return sum(1 for _, attempt, _ in self._sent_s if attempt == 0)

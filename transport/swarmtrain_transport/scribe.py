@@ -1,0 +1,93 @@
+"""The coordinator's pen: it appends to the ledger and keeps what is to be sent, in order.
+
+Every record is an `Append` action before any message that follows from it, and a peer gets records
+strictly in index order, each from its own index on.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.actions import Append, ClosePeer, CoordinatorAction, SendToPeer
+from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.ledger import Body, Join, Ledger, Record, Sign, Verify, make_record
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.membership import PeerLine
+from swarmtrain_transport.messages import CoordinatorMessage, Hello, Records, Refused
+
+
+class Scribe:
+    """Ledger, its fold and the actions of the event at hand.
+
+    Args:
+        records: the ledger of an earlier life, verified as it is replayed.
+        sign: signs a record hash with the run key.
+        verify: checks a signature.
+        term: this life's number.
+
+    Raises:
+        RemoteFault: the records are not a legal chain.
+    """
+
+    def __init__(self, records: Iterable[Record], sign: Sign, verify: Verify, term: int) -> None:
+        self.ledger = Ledger(verify)
+        self.view = LedgerView()
+        self.term = term
+        self._sign = sign
+        self._out: list[CoordinatorAction] = []
+        for record in records:
+            self.view.apply(record, self.ledger.append(record))
+
+    def append(self, body: Body) -> None:
+        """Decide: one record, durable before whatever is sent after it."""
+        record = make_record(len(self.ledger), self.ledger.head_hash, self.term, body, self._sign)
+        self.view.apply(record, self.ledger.append(record))
+        self._out.append(Append(record))
+
+    def send(self, peer: PeerId, message: CoordinatorMessage) -> None:
+        """Send over the peer's control connection."""
+        self._out.append(SendToPeer(peer, message))
+
+    def send_records(self, peer: PeerId, line: PeerLine) -> None:
+        """Everything that the peer has not been sent on this connection."""
+        for batch in _batches(self.ledger.since(line.sent_index + 1)):
+            self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
+        line.sent_index = self.ledger.head_index
+
+    def refuse(self, peer: PeerId, code: str, text: str) -> None:
+        """Say why, then close."""
+        self.send(peer, Refused(code, text))
+        self._out.append(ClosePeer(peer))
+
+    def take(self) -> tuple[CoordinatorAction, ...]:
+        """The actions since the last call."""
+        actions, self._out = tuple(self._out), []
+        return actions
+
+    def knows_history(self, hello: Hello) -> bool:
+        """Whether the peer's newest record is one of ours; a fork is never merged."""
+        if hello.head_index < 0:
+            return True
+        return self.ledger.hash_at(hello.head_index) == hello.head_hash
+
+    def has_card(self, peer: PeerId, hello: Hello) -> bool:
+        """Whether the roster already says what this HELLO says."""
+        join = self.view.roster.get(peer)
+        return join is not None and _card(join) == _card(hello)
+
+
+def _card(who: Join | Hello) -> tuple[bytes, bytes, str, int]:
+    return who.boot, who.curve_key, who.host, who.port
+
+
+def _batches(records: Sequence[Record]) -> list[list[Record]]:
+    """Consecutive records in messages of bounded size."""
+    batches: list[list[Record]] = []
+    room = 0
+    for record in records:
+        size = len(record.body) + 200
+        if size > room:
+            batches.append([])
+            room = limits.RECORDS_BATCH_BYTES
+        batches[-1].append(record)
+        room -= size
+    return batches

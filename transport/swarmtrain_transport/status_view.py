@@ -1,0 +1,93 @@
+"""The coordinator's state in the words that people are shown. Pure reading, no decisions."""
+
+from typing import TYPE_CHECKING
+
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.membership import CoordinatorStatus, PeerLine, PeerStatus
+
+if TYPE_CHECKING:
+    from swarmtrain_transport.rendezvous import Rendezvous
+
+
+def describe(coordinator: "Rendezvous", now_s: float) -> CoordinatorStatus:
+    """A snapshot for `status`."""
+    view = coordinator.view
+    chronicle = coordinator.chronicle
+    root = view.root_after(view.last_op)
+    return CoordinatorStatus(
+        run=coordinator.terms.run_id,
+        term=coordinator.scribe.term,
+        round=max(0, view.last_op),
+        committed=view.committed,
+        rounds=coordinator.terms.rounds,
+        phase=_phase(coordinator),
+        wanted_root=root.hex() if root else "",
+        num_values=view.genesis.num_values if view.genesis else 0,
+        peers=tuple(
+            _peer(peer, line, coordinator, now_s) for peer, line in coordinator.lines.items()
+        ),
+        losses={str(op): loss for op, loss in chronicle.losses.items()},
+        exclusions=tuple(chronicle.exclusions),
+        events=tuple(chronicle.events),
+        checkpoint_op=view.checkpoint.op if view.checkpoint else -1,
+        waiting_for=_waiting_for(coordinator),
+    )
+
+
+def _phase(coordinator: "Rendezvous") -> str:
+    if coordinator.is_finished:
+        return "finished"
+    if coordinator.operation is None:
+        return "training" if coordinator.view.genesis else "waiting for the first peer"
+    if coordinator.operation.view.frozen is None:
+        return "scatter"
+    return "gather"
+
+
+def _waiting_for(coordinator: "Rendezvous") -> str:
+    """What keeps the run from going on, in words; empty while it goes on."""
+    view, terms = coordinator.view, coordinator.terms
+    if coordinator.is_finished or coordinator.operation is not None:
+        return ""
+    alive = [line for line in coordinator.lines.values() if line.connected]
+    if view.genesis is not None and view.last_op >= 1:
+        synced = [line for line in alive if line.applied_op == view.last_op]
+        root = view.root_after(view.last_op)
+        if not synced and root:
+            return f"a peer that holds state root {root.hex()[:16]} (round {view.last_op})"
+    needed = terms.start_peers if view.last_op < 1 else terms.min_contributors
+    if len(alive) < needed:
+        return f"{needed - len(alive)} more peer(s)"
+    return ""
+
+
+def _peer(peer: PeerId, line: PeerLine, coordinator: "Rendezvous", now_s: float) -> PeerStatus:
+    progress = line.progress
+    up = progress.bytes_out + progress.control_bytes_out if progress else 0
+    down = progress.bytes_in + progress.control_bytes_in if progress else 0
+    return PeerStatus(
+        peer=peer.hex(),
+        name=line.hello.name,
+        state=_state(line, coordinator, now_s),
+        round=max(0, line.applied_op),
+        step=progress.step if progress else 0,
+        loss=progress.loss if progress else 0.0,
+        tokens_per_s=progress.tokens_per_s if progress else 0.0,
+        tokens=progress.tokens if progress else 0,
+        bytes_up=up,
+        bytes_down=down,
+        replayed_ops=progress.replayed_ops if progress else 0,
+        state_root=line.state_root.hex(),
+        silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
+    )
+
+
+def _state(line: PeerLine, coordinator: "Rendezvous", now_s: float) -> str:
+    """One word. Silence is drawn differently from being gone: gone peers are not listed."""
+    if not line.connected:
+        return "disconnected"
+    if not line.life.is_alive(now_s):
+        return "silent"
+    if line.applied_op < coordinator.view.last_op and not line.active:
+        return "syncing"
+    return line.progress.phase if line.progress else "connecting"
