@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.swarmtrain-installed
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
 .PHONY: demo test setup lint clean distclean
 
@@ -27,6 +27,7 @@ lint: setup
 	@$(BIN)/mypy --no-error-summary
 
 setup: $(STAMP)
+	@:
 
 # torch comes first and alone: with the rest in one call, pip may try other builds of it.
 $(STAMP): pyproject.toml constraints.txt

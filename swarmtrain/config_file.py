@@ -107,7 +107,7 @@ def _read(path: Path) -> str:
             "SWT-E602",
             f"The run file {path} cannot be read: {error.strerror or error}.",
             f"Looked from {Path.cwd()}.",
-            "Check the path, or begin with examples/run.toml.",
+            'Check the path. The shortest run file is a section [run] with name = "my-run".',
         ) from error
     if len(data) > FILE_BYTES_MAX:
         raise UserError(

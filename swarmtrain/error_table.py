@@ -151,6 +151,18 @@ _ROWS = (
         "before the round. Join again: it will take the shared state from the others.",
     ),
     ErrorKind(
+        "SWT-E561", "This peer's state is not the run's", EXIT_PROTOCOL,
+        "After a round this peer held other bits than the ledger names. It stopped before it could\n"
+        "train on them. Join again: it will take the shared state from the others. If it happens\n"
+        "again, suspect the memory or the processor of this machine.",
+    ),
+    ErrorKind(
+        "SWT-E562", "This peer's ledger is not the run's", EXIT_PROTOCOL,
+        "The records that this peer keeps are not a beginning of the coordinator's. The\n"
+        "coordinator's state directory was perhaps brought back from an older copy, or the state\n"
+        "directory here belongs to another run of the same name. Join with a new --state-dir.",
+    ),
+    ErrorKind(
         "SWT-E601", "Unknown key in the run file", EXIT_MUST_CHANGE,
         "A misspelt setting would silently be its default, so every unknown key is an error.",
     ),

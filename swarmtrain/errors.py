@@ -199,9 +199,9 @@ def _translate_transport(fault: TransportError) -> UserError | None:
     if isinstance(fault, InviteError):
         return UserError(
             "SWT-E312",
-            f"This is not an invite: {cleaned(str(fault))}",
-            "An invite looks like swarm://host:port/run#secret.",
-            "Copy it whole, and put it into quotes: the shell may take # for a comment.",
+            cleaned(str(fault)),
+            "Nothing was sent to anybody.",
+            "An invite looks like swarm://host:port/run#secret; copy it whole, in quotes.",
         )
     if isinstance(fault, LinkLost):
         return UserError(

@@ -1,0 +1,42 @@
+"""`swarmtrain demo`: one coordinator and some peers on this machine, training for two minutes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.options import DemoOptions
+from swarmtrain.cli.situation import Situation
+
+
+def demo(
+    context: typer.Context,
+    peers: Annotated[int, typer.Option(min=1, max=16, help="Peers at the start.")] = 4,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds to commit.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the model and the data.")] = 0,
+    no_churn: Annotated[
+        bool, typer.Option("--no-churn", help="Kill no peer and let none in.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End with one JSON object on stdout.")
+    ] = False,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(help="Directory for state.", show_default="a new temporary directory"),
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Train one model with peers on this machine.
+
+    In round 3 a peer is killed, in round 4 one joins, and all end with the same bits.
+    """
+    options = DemoOptions(
+        peers=peers, rounds=rounds, seed=seed, churn=not no_churn, json=as_json,
+        state_dir=state_dir,
+    )  # fmt: skip
+    situation = context.ensure_object(Situation)
+    situation.begin(verbose=verbose)
+    from swarmtrain.demo.run import run_demo
+
+    raise typer.Exit(run_demo(options))

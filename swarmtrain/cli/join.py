@@ -1,0 +1,111 @@
+"""`swarmtrain join INVITE`: become a peer of a run. `swarmtrain peer start` is its long form."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
+from swarmtrain.cli.options import JoinOptions, check_name, parse_endpoint
+from swarmtrain.cli.situation import Situation, say
+from swarmtrain.errors import UserError, misuse
+from swarmtrain_transport.invite import Invite
+
+INVITE_CHARS_MAX = 4096
+"""An invite has under 200; whatever is longer is another file."""
+
+
+def join(
+    context: typer.Context,
+    invite: Annotated[
+        str,
+        typer.Argument(
+            metavar="INVITE", show_default=False,
+            help="swarm://host:port/run#secret, in quotes. Else SWARMTRAIN_INVITE is read.",
+        ),
+    ] = "",
+    name: Annotated[
+        str, typer.Option(help="Name shown to others.", show_default="drawn from the key")
+    ] = "",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address for the other peers.")
+    ] = "127.0.0.1:0",
+    state_dir: StateDir = None,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    invite_file: Annotated[
+        Path | None, typer.Option(help="Read the invite from this file.", show_default=False)
+    ] = None,
+    freeze_in_round: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", show_default=False,
+            help="Rehearsal of a death: stop in the middle of sending in round N.",
+        ),
+    ] = 0,
+    json_events: JsonEvents = False,
+    verbose: Verbose = False,
+) -> None:  # fmt: skip
+    """Join a run with the invite that its organiser sent you. Ctrl+C leaves after the round."""
+    parsed = Invite.parse(_invite_text(invite, invite_file))
+    address = parse_endpoint(listen)
+    check_name(name)
+    from swarmtrain import dirs
+
+    situation = context.ensure_object(Situation)
+    situation.begin(verbose=verbose)
+    _introduce(parsed, ask=not yes and sys.stdin.isatty() and sys.stderr.isatty())
+    directory = dirs.make_private(state_dir or dirs.peer_dir(parsed.run, name or "peer"))
+    situation.state_dir = directory
+    from swarmtrain.peer.run import run_peer
+
+    status = run_peer(
+        JoinOptions(
+            invite=parsed, name=name, listen=address, state_dir=directory, threads=threads,
+            freeze_in_round=freeze_in_round, json_events=json_events,
+        )
+    )  # fmt: skip
+    raise typer.Exit(status)
+
+
+def _invite_text(argument: str, file: Path | None) -> str:
+    """The invite from the command line, a file or the environment, in this order."""
+    if argument and file is not None:
+        raise misuse("An invite and --invite-file were given.", "Give one of them.")
+    if argument:
+        return argument.strip()
+    if file is not None:
+        return _read_invite(file)
+    text = os.environ.get("SWARMTRAIN_INVITE", "").strip()
+    if not text:
+        raise UserError(
+            "SWT-E310",
+            "No invite was given.",
+            "An invite says where the run is and lets you in.",
+            "swarmtrain join 'swarm://host:port/run#secret'",
+        )
+    return text
+
+
+def _read_invite(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            return stream.read(INVITE_CHARS_MAX).strip()
+    except OSError as error:
+        raise misuse(
+            f"The invite file {file} cannot be read: {error.strerror or error}.",
+            "Check the path, or pass the invite itself.",
+        ) from error
+
+
+def _introduce(invite: Invite, *, ask: bool) -> None:
+    """Say what joining means before anything is sent, and ask once where somebody can answer."""
+    say(f"Run         {invite.run}, coordinator {invite.host}:{invite.port}")
+    say("You send    compressed differences of the model's weights. No files, no user name.")
+    say("            The other peers see your IP address.")
+    if invite.is_loopback:
+        say("Note        this invite names the machine that reads it; it works nowhere else.")
+    if ask and not typer.confirm("Join?", default=True, err=True):
+        raise typer.Exit

@@ -1,0 +1,148 @@
+"""The command `swarmtrain`: finds the command, and turns every ending into words and a status.
+
+Only typer is imported here. A command imports its machinery inside its function, so that --help
+takes a tenth of a second although torch takes three.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmtrain import __version__
+from swarmtrain.cli.demo import demo
+from swarmtrain.cli.explain import explain
+from swarmtrain.cli.join import join
+from swarmtrain.cli.peer import peer_app
+from swarmtrain.cli.situation import Situation, redact, say
+from swarmtrain.cli.status import status
+from swarmtrain.cli.up import up
+from swarmtrain.error_table import EXIT_DONE, EXIT_INTERRUPTED
+from swarmtrain.errors import Interrupted, UserError, render, translate
+
+app = typer.Typer(
+    name="swarmtrain",
+    help="Train one model together: ordinary computers, ordinary internet links.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(up)
+app.command()(join)
+app.add_typer(peer_app)
+app.command()(status)
+app.command()(demo)
+app.command()(explain)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from swarmtrain_transport.limits import PROTOCOL_VERSION
+
+        print(f"swarmtrain {__version__} (protocol {PROTOCOL_VERSION})")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show tracebacks of faults.")
+    ] = False,
+) -> None:
+    context.ensure_object(Situation).verbose = verbose
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line.
+
+    Args:
+        arguments: words after the program's name; None for those of this process.
+
+    Returns:
+        The exit status, as `swarmtrain.error_table` documents it.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    situation = Situation()
+    try:
+        typer.main.get_command(app).main(args=words, prog_name="swarmtrain", obj=situation)
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else EXIT_DONE
+    except Interrupted as ending:
+        return ending.exit_status
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as fault:
+        return _explain_ending(fault, situation, words)
+    return EXIT_DONE
+
+
+def _explain_ending(fault: Exception, situation: Situation, words: list[str]) -> int:
+    error = translate(fault, at_coordinator=situation.at_coordinator)
+    if situation.verbose:
+        say(_traceback(fault))
+    if error is None:
+        error = _bug(fault, situation, words)
+    say(render(error))
+    return error.exit_status
+
+
+def _bug(fault: Exception, situation: Situation, words: list[str]) -> UserError:
+    """The words for a fault that nobody foresaw; the details go into a report."""
+    what = f"Unexpected fault (a bug): {type(fault).__name__}: {fault}"
+    try:
+        report = _write_report(fault, situation, words)
+    except (OSError, UserError):
+        if not situation.verbose:
+            say(_traceback(fault))
+        return UserError("SWT-E901", what, "The details are above; no report could be written.")
+    return UserError(
+        "SWT-E901",
+        what,
+        f"A report with the details is in {report}.",
+        "Read it before you send it to anybody: it may hold paths and names.",
+    )
+
+
+def _write_report(fault: Exception, situation: Situation, words: list[str]) -> Path:
+    import os
+    import platform
+    from datetime import UTC, datetime
+
+    from swarmtrain import dirs
+
+    base = situation.state_dir
+    directory = dirs.make_private(base / "reports" if base else dirs.reports_dir())
+    now = datetime.now(UTC)
+    path = directory / f"fault-{now:%Y%m%dT%H%M%S}-{os.getpid()}.txt"
+    lines = (
+        f"swarmtrain {__version__}",
+        f"python {platform.python_version()} on {platform.platform()}",
+        f"at {now.isoformat(timespec='seconds')}",
+        f"command: {' '.join(words)}",
+        "",
+        _traceback(fault),
+    )
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(handle, "w", encoding="utf-8") as file:
+        file.write(redact("\n".join(lines)))
+    return path
+
+
+def _traceback(fault: Exception) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(fault)).rstrip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""What each command was asked to do, as values that the other parts can import cheaply.
+
+Parsed and checked here, once; whoever receives them need not check again.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmtrain.errors import UserError, cleaned, misuse
+from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.limits import NAME_CHARS_MAX
+
+DEMO_CHURN_PEERS_MIN = 3
+"""One peer is killed, and the two that stay must still be able to average."""
+
+DEMO_CHURN_ROUNDS_MIN = 5
+"""The kill falls into round 3 and the newcomer into round 4; it must take part once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to listen. Port 0 lets the system pick a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """`swarmtrain up`.
+
+    Attributes:
+        run_file: path of the run file.
+        listen: address of the control port.
+        public_host: the name that invites carry, or "" for the listening host.
+        state_dir: where log, keys and certificate live, or None for the run's default.
+        json_events: print events as JSON lines on stdout.
+    """
+
+    run_file: Path
+    listen: Endpoint
+    public_host: str
+    state_dir: Path | None
+    json_events: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """`swarmtrain join`.
+
+    Attributes:
+        invite: the parsed invite.
+        name: name shown to others, or "" for one drawn from the peer's key.
+        listen: address of the data lane.
+        state_dir: where identity, ledger and checkpoints live; it may not exist yet.
+        threads: torch threads for training.
+        freeze_in_round: rehearsal of a death: in this round report how many chunks are sent,
+            then stop in the middle of the exchange. 0 for never.
+        json_events: print events as JSON lines on stdout.
+    """
+
+    invite: Invite
+    name: str
+    listen: Endpoint
+    state_dir: Path
+    threads: int
+    freeze_in_round: int
+    json_events: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """`swarmtrain demo`.
+
+    Attributes:
+        peers: peers at the start.
+        rounds: rounds to commit.
+        seed: seed of the model and of the order of the data.
+        churn: kill one peer in round 3 and let one in in round 4.
+        json: end with one JSON object as the last line of stdout.
+        state_dir: where everything is kept, or None for a new temporary directory.
+    """
+
+    peers: int
+    rounds: int
+    seed: int
+    churn: bool
+    json: bool
+    state_dir: Path | None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be shown.
+
+        Raises:
+            UserError: SWT-E610, churn with too few peers or rounds.
+        """
+        if not self.churn:
+            return
+        if self.peers < DEMO_CHURN_PEERS_MIN:
+            raise misuse(
+                f"The demo with churn needs at least {DEMO_CHURN_PEERS_MIN} peers, "
+                f"not {self.peers}: one is killed and two must still be able to average.",
+                "Ask for more --peers, or add --no-churn.",
+            )
+        if self.rounds < DEMO_CHURN_ROUNDS_MIN:
+            raise misuse(
+                f"The demo with churn needs at least {DEMO_CHURN_ROUNDS_MIN} rounds, "
+                f"not {self.rounds}: a peer is killed in round 3 and one joins in round 4.",
+                "Ask for more --rounds, or add --no-churn.",
+            )
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """``HOST:PORT`` or ``[IPv6]:PORT``.
+
+    Raises:
+        UserError: SWT-E611.
+    """
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})", text)
+    if match is None or int(match[3]) > 65_535:
+        raise UserError(
+            "SWT-E611",
+            f"{cleaned(text)!r} is not an address.",
+            "An address is HOST:PORT, the port from 0 to 65535; 0 picks a free one.",
+            "For instance --listen 127.0.0.1:8400, or --listen [::1]:8400.",
+        )
+    return Endpoint(host=match[1] or match[2], port=int(match[3]))
+
+
+def check_name(name: str) -> str:
+    """A name for a peer, or "" to have one drawn.
+
+    Raises:
+        UserError: SWT-E610, it could not serve as a directory's name.
+    """
+    if name and re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}", name) is None:
+        raise misuse(
+            f"{cleaned(name)!r} cannot be a peer's name.",
+            f"Use up to {NAME_CHARS_MAX} letters, digits, - and _, beginning with a letter or a "
+            "digit.",
+        )
+    return name

@@ -1,0 +1,85 @@
+"""`swarmtrain up run.toml`: the coordinator of a run, until Ctrl+C or the last round."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
+from swarmtrain.cli.options import UpOptions, parse_endpoint
+from swarmtrain.cli.situation import Situation, say
+from swarmtrain_transport.invite import Invite
+
+
+def up(
+    context: typer.Context,
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run's settings.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address for the peers.")
+    ] = "127.0.0.1:8400",
+    public_host: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST", show_default="the listening host",
+            help="Name or address that invites carry.",
+        ),
+    ] = "",
+    state_dir: StateDir = None,
+    json_events: JsonEvents = False,
+    verbose: Verbose = False,
+) -> None:  # fmt: skip
+    """Start the coordinator of a run, and print an invite.
+
+    On an existing state directory it goes on from the last commit.
+    """
+    options = UpOptions(
+        run_file=run_file, listen=parse_endpoint(listen), public_host=public_host,
+        state_dir=state_dir, json_events=json_events,
+    )  # fmt: skip
+    situation = context.ensure_object(Situation)
+    situation.at_coordinator = True
+    situation.begin(verbose=verbose)
+    _serve(options, situation)
+
+
+def _serve(options: UpOptions, situation: Situation) -> None:
+    import asyncio
+
+    from swarmtrain import config_file, dirs
+    from swarmtrain.cli.stopping import run_until_stopped
+
+    config = config_file.load(options.run_file)
+    directory = options.state_dir or dirs.coordinator_dir(config.run.name)
+    situation.state_dir = dirs.make_private(directory)
+    from swarmtrain.coordinator.service import serve
+
+    async def main(stop: asyncio.Event) -> None:
+        await serve(
+            config, directory, options.listen.host, options.listen.port, options.public_host,
+            on_ready=lambda invite: _announce(options, directory, invite), stop=stop,
+        )  # fmt: skip
+
+    run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")
+    say("The coordinator has stopped. The same command goes on from here.")
+
+
+def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
+    """The invite alone on stdout, so that a script can take it; everything else on stderr."""
+    if options.json_events:
+        event = {
+            "event": "ready", "invite": str(invite), "host": invite.host, "port": invite.port,
+            "run": invite.run, "state_dir": str(directory),
+        }  # fmt: skip
+        print(json.dumps(event), flush=True)
+        return
+    say(f"Coordinator of {invite.run} on {invite.host}:{invite.port}, state in {directory}")
+    if invite.is_loopback:
+        say(
+            "This invite names the machine that reads it, so it works on this machine only.\n"
+            "For others: --listen 0.0.0.0:8400 --public-host NAME."
+        )
+    if sys.stdout.isatty():
+        say("Send this invite to those who shall join; whoever has it can come in:")
+    print(f"swarmtrain join '{invite}'" if sys.stdout.isatty() else str(invite), flush=True)
