@@ -1,0 +1,31 @@
+"""What both ends of the control lane agree on beside the messages: paths, headers, pieces' form.
+
+A piece of text travels as one lz4 block after its plain length (4 bytes, little-endian), so that
+the receiver can refuse the length before it unpacks anything.
+"""
+
+import lz4.block
+
+CONTROL_PATH = "/control"
+PIECE_PATH = "/piece/"
+PEER_HEADER = "X-Swarmtrain-Peer"
+SIGNATURE_HEADER = "X-Swarmtrain-Signature"
+
+LENGTH_BYTES = 4
+
+HEARTBEAT_S = 10.0
+"""WebSocket ping of both ends; without an answer in half of it the connection is taken for dead."""
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long a closing handshake may take."""
+
+
+def piece_payload(cert_sha256: bytes, piece_hash: bytes) -> bytes:
+    """What a member signs to fetch a piece: useless for another coordinator or another piece."""
+    return b"swarmtrain piece 1" + cert_sha256 + piece_hash
+
+
+def pack_piece(plain: bytes) -> bytes:
+    """A piece as it travels."""
+    packed: bytes = lz4.block.compress(plain, store_size=True)
+    return packed

@@ -1,0 +1,235 @@
+"""The door: who may come in, decided before any machine hears of a peer.
+
+A peer proves its key by signing the coordinator's nonce together with the certificate that it
+sees, so a signature taken elsewhere opens nothing here. A key that was let in once needs no
+invite again; a new one needs an invite with a use left. The use is not counted here but by the
+store, with the JOIN record, in one transaction.
+
+Refusals name an error id that the peer shows. What is refused costs the stranger a try.
+"""
+
+import hashlib
+import ipaddress
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarmtrain.config import AdmissionSection
+from swarmtrain.coordinator.certificate import SECRET_BYTES, RunKeys
+from swarmtrain.coordinator.store import InviteRow, Store
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.identity import Identity, knock_payload
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Hello, Knock, decode_from_peer
+
+VERSIONS = (limits.PROTOCOL_VERSION,)
+"""Protocol versions that this coordinator speaks."""
+
+FAILED_KNOCKS_MAX = 10
+"""Failed tries of one address within FAILED_WINDOW_S: a person mistypes less often, and at this
+rate 128 bits cannot be guessed."""
+
+FAILED_WINDOW_S = 60.0
+
+ADDRESSES_MAX = 4096
+"""Addresses remembered at once; the longest silent one is forgotten first."""
+
+INVITE_ID_CHARS = 12
+"""Hex digits of the secret's hash that name an invite in records and lists."""
+
+SECONDS_PER_HOUR = 3600.0
+
+
+class DoorClosed(Exception):
+    """This knock is refused.
+
+    Args:
+        code: an id of the error table, sent to the peer.
+        text: what happened and what to do, sent to the peer.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code} {text}")
+        self.code = code
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A peer that proved its key and may come in.
+
+    Attributes:
+        invite_id: the invite of a new key; "" for one that was let in before.
+    """
+
+    peer: PeerId
+    hello: Hello
+    invite_id: str
+
+
+class FailedKnocks:
+    """How often each address failed of late. Bounded in addresses and in tries."""
+
+    def __init__(self) -> None:
+        self._tries: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def note(self, address: str, now_s: float) -> None:
+        """One more failure."""
+        key = _network_of(address)
+        tries = self._tries.setdefault(key, deque(maxlen=FAILED_KNOCKS_MAX))
+        tries.append(now_s)
+        self._tries.move_to_end(key)
+        if len(self._tries) > ADDRESSES_MAX:
+            self._tries.popitem(last=False)
+
+    def are_too_many(self, address: str, now_s: float) -> bool:
+        """Whether the address has used up its tries for now."""
+        tries = self._tries.get(_network_of(address))
+        if tries is None or len(tries) < FAILED_KNOCKS_MAX:
+            return False
+        return now_s - tries[0] < FAILED_WINDOW_S
+
+
+class Door:
+    """Judges knocks.
+
+    Args:
+        store: who was let in before, and the invites.
+        cert_sha256: of the certificate that peers see.
+        peers_max: peers that may be in at once.
+        others_in: how many peers other than the given one are in now.
+        wall_clock: seconds since 1970, for invites that expire.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        cert_sha256: bytes,
+        *,
+        peers_max: int,
+        others_in: Callable[[PeerId], int],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._cert_sha256 = cert_sha256
+        self._peers_max = peers_max
+        self._others_in = others_in
+        self._wall_clock = wall_clock
+        self._failed = FailedKnocks()
+
+    def judge(self, knock: Knock, nonce: bytes, address: str, now_s: float) -> Admitted:
+        """Let the peer in or say why not.
+
+        Args:
+            nonce: the one of this connection's Challenge.
+            address: the stranger's IP address.
+            now_s: monotonic seconds.
+
+        Raises:
+            DoorClosed: with the error id and words for the peer.
+        """
+        is_known = self._store.is_admitted(knock.peer_id)
+        # A member behind the same router as a guesser is not locked out by him.
+        if not is_known and self._failed.are_too_many(address, now_s):
+            raise DoorClosed(
+                "SWT-E704", f"More than {FAILED_KNOCKS_MAX} tries failed. Wait a minute."
+            )
+        try:
+            hello = self._prove(knock, nonce)
+            invite_id = "" if is_known else self._invite_for(knock.token)
+        except DoorClosed:
+            self._failed.note(address, now_s)
+            raise
+        if self._others_in(knock.peer_id) >= self._peers_max:
+            raise DoorClosed(
+                "SWT-E701", f"The run has its {self._peers_max} peers. Try again later."
+            )
+        return Admitted(knock.peer_id, hello, invite_id)
+
+    def _prove(self, knock: Knock, nonce: bytes) -> Hello:
+        if knock.version not in VERSIONS:
+            which = "older" if knock.version < VERSIONS[0] else "newer"
+            advice = "Update the peer." if which == "older" else "Ask the organiser to update."
+            raise DoorClosed(
+                "SWT-E703",
+                f"The peer speaks protocol {knock.version}, {which} than the coordinator's"
+                f" {VERSIONS[-1]}. {advice}",
+            )
+        payload = knock_payload(nonce, self._cert_sha256, knock.hello)
+        if not Identity.verify(knock.peer_id, knock.signature, payload):
+            raise DoorClosed("SWT-E303", "The signature is not by the key that the peer names.")
+        try:
+            hello = decode_from_peer(knock.hello)
+        except RemoteFault as exc:
+            raise DoorClosed("SWT-E501", f"The peer's HELLO was refused: {exc}") from exc
+        if not isinstance(hello, Hello):
+            raise DoorClosed("SWT-E501", "The peer's first message is not HELLO.")
+        return hello
+
+    def _invite_for(self, secret: bytes) -> str:
+        row = None
+        if len(secret) == SECRET_BYTES:
+            row = self._store.invite_of_secret(hashlib.sha256(secret).digest())
+        if row is None:
+            raise DoorClosed("SWT-E313", "This coordinator never gave out that invite.")
+        if row.revoked:
+            raise DoorClosed("SWT-E315", "The organiser has withdrawn this invite.")
+        if row.has_expired(self._wall_clock()):
+            raise DoorClosed("SWT-E314", "This invite has expired. Ask for a new one.")
+        if row.is_used_up():
+            raise DoorClosed(
+                "SWT-E311", f"All {row.uses_max} uses of this invite are taken. Ask for a new one."
+            )
+        return row.invite_id
+
+
+def add_invite(
+    store: Store, secret: bytes, *, uses_max: int, expires_at: float, wall_s: float
+) -> InviteRow:
+    """Make the secret open the door. Only its hash is kept.
+
+    Args:
+        uses_max: new keys that it lets in, 0 for no limit.
+        expires_at: seconds since 1970, 0 for never.
+    """
+    digest = hashlib.sha256(secret).digest()
+    invite_id = digest.hex()[:INVITE_ID_CHARS]
+    row = InviteRow(invite_id, digest, 0, uses_max, wall_s, expires_at, revoked=False)
+    store.add_invite(row)
+    return row
+
+
+def standing_invite(
+    store: Store, keys: RunKeys, settings: AdmissionSection, wall_s: float
+) -> bytes:
+    """Secret of the run's own invite: the same after a restart, until it opens nothing any more.
+
+    When it is used up, expired or revoked, a start of the coordinator makes the next one: only
+    whoever reads its terminal learns of it.
+    """
+    number = 0
+    while True:
+        secret = keys.invite_secret(number)
+        row = store.invite_of_secret(hashlib.sha256(secret).digest())
+        if row is None:
+            hours = settings.invite_expires_hours
+            expires_at = wall_s + hours * SECONDS_PER_HOUR if hours > 0 else 0.0
+            add_invite(
+                store, secret, uses_max=settings.invite_uses, expires_at=expires_at, wall_s=wall_s
+            )
+            return secret
+        if not (row.revoked or row.is_used_up() or row.has_expired(wall_s)):
+            return secret
+        number += 1
+
+
+def _network_of(address: str) -> str:
+    """One household: an IPv4 address, or the /64 that an IPv6 customer can change within."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)

@@ -1,0 +1,220 @@
+"""The coordinator's one port: control WebSockets, pieces of text, and two health questions.
+
+    GET /control        one WebSocket per peer: Challenge, Knock, then msgpack messages
+    GET /piece/{hex}    a piece of text for members, lz4-compressed
+    GET /livez /readyz  for whoever supervises the process
+
+It translates between bytes and the shell's events and decides nothing. All of it is behind TLS
+with the run's own certificate, which peers pin.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from swarmtrain.control_lane import (
+    CLOSE_TIMEOUT_S,
+    CONTROL_PATH,
+    HEARTBEAT_S,
+    PEER_HEADER,
+    PIECE_PATH,
+    SIGNATURE_HEADER,
+    piece_payload,
+)
+from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed
+from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.coordinator.shell import Outlet, Shell
+from swarmtrain.errors import cleaned
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.identity import Identity
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import (
+    Challenge,
+    Hello,
+    Knock,
+    LeaseRequest,
+    Leave,
+    Refused,
+    decode_from_peer,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+NONCE_BYTES = 32
+
+KNOCK_TIMEOUT_S = 10.0
+"""A stranger who says nothing for this long is sent away: two round trips on the worst link."""
+
+STRANGERS_MAX = 128
+"""Connections before the door at once, twice the peers of a full run that all come back."""
+
+WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
+"""Hosts by which a peer says that it listens everywhere."""
+
+
+def seen_host(host: str, remote: str) -> str:
+    """Where others reach a peer: what it says, or where it came from when it says everywhere."""
+    return remote if host.strip() in WILDCARD_HOSTS else host
+
+
+class CoordinatorApp:
+    """Serves one run.
+
+    Args:
+        cert_sha256: of the certificate that peers see.
+    """
+
+    def __init__(self, shell: Shell, door: Door, texts: CorpusService, cert_sha256: bytes) -> None:
+        self._shell = shell
+        self._door = door
+        self._texts = texts
+        self._cert_sha256 = cert_sha256
+        self._num_strangers = 0
+        self.is_ready = False
+        """Whether peers may come: what /readyz answers."""
+
+    def build(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(client_max_size=limits.CONTROL_BYTES_MAX)
+        app.router.add_get(CONTROL_PATH, self._control)
+        app.router.add_get(PIECE_PATH + "{hash:[0-9a-f]{64}}", self._piece)
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        return app
+
+    # ---- health
+
+    async def _livez(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        if self.is_ready and not self._shell.has_failed:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="not ready\n")
+
+    # ---- pieces
+
+    async def _piece(self, request: web.Request) -> web.Response:
+        piece_hash = bytes.fromhex(request.match_info["hash"])
+        try:
+            peer = bytes.fromhex(request.headers.get(PEER_HEADER, ""))
+            signature = bytes.fromhex(request.headers.get(SIGNATURE_HEADER, ""))
+        except ValueError:
+            return web.Response(status=400, text="headers are not hex\n")
+        payload = piece_payload(self._cert_sha256, piece_hash)
+        is_theirs = Identity.verify(peer, signature, payload)
+        if not (is_theirs and self._shell.machine.is_member(peer)):
+            return web.Response(status=403, text="only members read the text\n")
+        packed = self._texts.packed_piece(piece_hash)
+        if packed is None:
+            return web.Response(status=404, text="no such piece\n")
+        return web.Response(body=packed, content_type="application/octet-stream")
+
+    # ---- control
+
+    async def _control(self, request: web.Request) -> web.StreamResponse:
+        if not self.is_ready or self._num_strangers >= STRANGERS_MAX:
+            return web.Response(status=503, text="try again later\n")
+        socket = web.WebSocketResponse(
+            max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S, compress=False,
+            timeout=CLOSE_TIMEOUT_S,
+        )  # fmt: skip
+        await socket.prepare(request)
+        self._num_strangers += 1
+        try:
+            guest = await self._at_the_door(request, socket)
+        finally:
+            self._num_strangers -= 1
+        if guest is not None:
+            await self._converse(socket, *guest)
+        return socket
+
+    async def _at_the_door(
+        self, request: web.Request, socket: web.WebSocketResponse
+    ) -> tuple[PeerId, Outlet] | None:
+        """Challenge, Knock, judgement. None after sending the stranger away."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        try:
+            async with asyncio.timeout(KNOCK_TIMEOUT_S):
+                await socket.send_bytes(encode(Challenge(nonce, VERSIONS)))
+                message = await socket.receive()
+            if message.type is not WSMsgType.BINARY:
+                raise ConnectionError("the stranger left")
+            knock = decode_from_peer(message.data)
+            if not isinstance(knock, Knock):
+                raise RemoteFault("hello", "the first message must be Knock")
+            return self._let_in(request, knock, nonce)
+        except RemoteFault as fault:
+            refusal = Refused("SWT-E501", cleaned(str(fault)))
+        except DoorClosed as closed:
+            refusal = Refused(closed.code, closed.text)
+        except (TimeoutError, ConnectionError):
+            await socket.close()
+            return None
+        logger.info("address=%s refused: %s %s", request.remote, refusal.code, refusal.text)
+        with contextlib.suppress(ConnectionError):
+            await socket.send_bytes(encode(refusal))
+        await socket.close()
+        return None
+
+    def _let_in(self, request: web.Request, knock: Knock, nonce: bytes) -> tuple[PeerId, Outlet]:
+        """Judge and tell the machine without awaiting, so that no two take an invite's last use."""
+        remote = request.remote or ""
+        admitted = self._door.judge(knock, nonce, remote, self._shell.now_s())
+        host = seen_host(admitted.hello.host, remote)
+        hello = msgspec.structs.replace(admitted.hello, host=host)
+        transport = request.transport
+        outlet = Outlet(transport.abort if transport is not None else lambda: None)
+        self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id)
+        return admitted.peer, outlet
+
+    async def _converse(self, socket: web.WebSocketResponse, peer: PeerId, outlet: Outlet) -> None:
+        """Hear the peer until its connection ends, while its own task sends what waits for it."""
+        sending = asyncio.create_task(_send_all(socket, outlet))
+        try:
+            await self._listen(socket, peer, outlet)
+        finally:
+            if self._shell.disconnect(peer, outlet):
+                self._texts.release(peer)
+            outlet.finish()
+            _, late = await asyncio.wait([sending], timeout=CLOSE_TIMEOUT_S)
+            if late:
+                outlet.abort()
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+    async def _listen(self, socket: web.WebSocketResponse, peer: PeerId, outlet: Outlet) -> None:
+        async for message in socket:
+            try:
+                if message.type is not WSMsgType.BINARY:
+                    raise RemoteFault("type", f"a {message.type.name} message on the control lane")
+                self._hear(peer, outlet, message.data)
+            except RemoteFault as fault:
+                logger.warning("peer=%s refused: %s", peer.hex()[:8], fault)
+                outlet.refuse("SWT-E501", cleaned(str(fault)))
+                return
+
+    def _hear(self, peer: PeerId, outlet: Outlet, data: bytes) -> None:
+        message = decode_from_peer(data)
+        if isinstance(message, Knock | Hello):
+            raise RemoteFault("hello", f"{type(message).__name__} after the door")
+        if isinstance(message, LeaseRequest):
+            outlet.put(encode(self._texts.grant(peer, message.count)))
+            return
+        self._shell.receive(peer, outlet, message)
+        if isinstance(message, Leave):
+            outlet.finish()
+
+
+async def _send_all(socket: web.WebSocketResponse, outlet: Outlet) -> None:
+    """Send what is queued, in order, then close. A lost connection ends it."""
+    with contextlib.suppress(ConnectionError):
+        while (data := await outlet.next()) is not None:
+            await socket.send_bytes(data)
+    await socket.close()

@@ -1,0 +1,91 @@
+"""Leases of text: which peer trains on which pieces, and the pieces themselves.
+
+Pieces that fewest peers hold go first, then those leased least often, then in an order drawn from
+the run's seed: all text is seen before any is seen twice, and two peers share a piece only when
+there are more requests than pieces. Leases are no state of the run: a restart forgets them, and a
+peer asks again.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Protocol
+
+from swarmtrain.control_lane import pack_piece
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import LeaseGrant
+
+
+class Text(Protocol):
+    """A text cut into pieces; `swarmtrain.data.corpus.Corpus` is one."""
+
+    @property
+    def train(self) -> tuple[str, ...]:
+        """Hex SHA-256 of each training piece."""
+
+    @property
+    def validation(self) -> tuple[str, ...]:
+        """Hex SHA-256 of each validation piece."""
+
+    def piece(self, piece_hash: str) -> bytes:
+        """The bytes of one piece; KeyError if there is none of that hash."""
+
+
+class CorpusService:
+    """Grants and takes back leases of one text; None leaves every peer to its own text.
+
+    Args:
+        seed: of the order among equals.
+        lease_pieces_max: pieces that one peer holds at most.
+    """
+
+    def __init__(self, text: Text | None, *, seed: int, lease_pieces_max: int) -> None:
+        self._text = text
+        self._lease_pieces_max = lease_pieces_max
+        self._train = tuple(map(bytes.fromhex, text.train)) if text else ()
+        self._validation = tuple(map(bytes.fromhex, text.validation)) if text else ()
+        order = list(range(len(self._train)))
+        random.Random(seed).shuffle(order)
+        self._rank = {piece: order[index] for index, piece in enumerate(self._train)}
+        self._holders = dict.fromkeys(self._train, 0)
+        self._leased = dict.fromkeys(self._train, 0)
+        self._leases: dict[PeerId, tuple[bytes, ...]] = {}
+
+    def grant(self, peer: PeerId, count: int) -> LeaseGrant:
+        """Give the peer `count` pieces (or as many as one may hold) in place of its last ones.
+
+        Raises:
+            RemoteFault: reason ``lease``, a count below 1.
+        """
+        if count < 1:
+            raise RemoteFault("lease", f"a request for {count} pieces")
+        self.release(peer)
+        count = min(count, self._lease_pieces_max)
+        pieces = tuple(sorted(self._train, key=self._priority)[:count])
+        for piece in pieces:
+            self._holders[piece] += 1
+            self._leased[piece] += 1
+        self._leases[peer] = pieces
+        return LeaseGrant(train=pieces, validation=self._validation)
+
+    def release(self, peer: PeerId) -> None:
+        """Take back what the peer holds, if anything."""
+        for piece in self._leases.pop(peer, ()):
+            self._holders[piece] -= 1
+
+    def leases(self) -> Mapping[PeerId, tuple[bytes, ...]]:
+        """Who holds which training pieces."""
+        return dict(self._leases)
+
+    def packed_piece(self, piece_hash: bytes) -> bytes | None:
+        """A piece as it travels, or None if there is none of this hash."""
+        if self._text is None:
+            return None
+        try:
+            plain = self._text.piece(piece_hash.hex())
+        except KeyError:
+            return None
+        return pack_piece(plain)
+
+    def _priority(self, piece: bytes) -> tuple[int, int, int]:
+        return self._holders[piece], self._leased[piece], self._rank[piece]

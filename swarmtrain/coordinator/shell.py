@@ -1,0 +1,277 @@
+"""The shell around the coordinator's machine: carries out its actions, exactly in their order.
+
+All of it runs on one event loop, and every call runs to its end without awaiting, so nothing can
+come between a record that was made durable and the messages that follow from it. An append
+therefore blocks the loop for one fsync; a round has a handful of them. Messages are queued per
+peer and sent by that peer's own task, so a slow peer delays nobody; one whose queue overflows is
+cut off.
+
+When the store cannot keep a record, the shell stops for good: nothing is sent after that, and the
+next start goes on from what is on the disk.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import msgspec
+
+from swarmtrain.errors import cleaned
+from swarmtrain_transport.actions import Append, CoordinatorAction, SendToPeer
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger import Record
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Hello, PeerMessage, Refused, encode
+
+logger = logging.getLogger(__name__)
+
+OUTLET_MESSAGES_MAX = 4096
+"""Messages waiting for one peer: the hashes of every slice of an op and the records of one."""
+
+OUTLET_BYTES_MAX = 64 << 20
+"""Bytes waiting for one peer: a whole ledger on its way to a joiner fits."""
+
+
+class Machine(Protocol):
+    """The coordinator's decisions. `swarmtrain_transport.rendezvous.Rendezvous` is one."""
+
+    @property
+    def next_wakeup_s(self) -> float | None:
+        """When to call `tick` next, None for never."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run's last op is committed."""
+
+    def start(self, now_s: float) -> tuple[CoordinatorAction, ...]:
+        """Begin, or go on after a restart."""
+
+    def connected(
+        self, peer: PeerId, hello: Hello, now_s: float, *, invite_id: str
+    ) -> tuple[CoordinatorAction, ...]:
+        """The door let the peer in, for the first time or again."""
+
+    def received(
+        self, peer: PeerId, message: PeerMessage, now_s: float
+    ) -> tuple[CoordinatorAction, ...]:
+        """A message of a connected peer. RemoteFault: the peer broke the protocol."""
+
+    def disconnected(self, peer: PeerId, now_s: float) -> tuple[CoordinatorAction, ...]:
+        """The peer's connection went away."""
+
+    def tick(self, now_s: float) -> tuple[CoordinatorAction, ...]:
+        """Time has passed."""
+
+    def is_member(self, peer: PeerId) -> bool:
+        """Whether this key was ever let in."""
+
+    def status(self, now_s: float) -> msgspec.Struct:
+        """The run as `swarmtrain status` shows it."""
+
+
+class Outlet:
+    """What waits to be sent to one connection.
+
+    Args:
+        abort: cuts the connection at once, without what waits.
+    """
+
+    def __init__(self, abort: Callable[[], None]) -> None:
+        self._abort = abort
+        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._waiting_bytes = 0
+        self._is_closing = False
+
+    def put(self, data: bytes) -> bool:
+        """Queue a message; False when the peer does not drain its queue."""
+        if self._is_closing:
+            return True
+        full = self._waiting.qsize() >= OUTLET_MESSAGES_MAX
+        if full or self._waiting_bytes + len(data) > OUTLET_BYTES_MAX:
+            return False
+        self._waiting_bytes += len(data)
+        self._waiting.put_nowait(data)
+        return True
+
+    def finish(self) -> None:
+        """Close the connection after what is queued. Later messages are dropped."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._waiting.put_nowait(None)
+
+    def refuse(self, code: str, text: str) -> None:
+        """Tell the peer why, then close its connection."""
+        self.put(encode(Refused(code, text)))
+        self.finish()
+
+    def abort(self) -> None:
+        """Cut the connection now."""
+        self._is_closing = True
+        self._abort()
+
+    async def next(self) -> bytes | None:
+        """The next message to send, None when it is time to close."""
+        data = await self._waiting.get()
+        self._waiting_bytes -= len(data or b"")
+        return data
+
+
+class Shell:
+    """Feeds the machine and does what it asks for.
+
+    Args:
+        keep: makes a record durable before it returns (`Store.append`).
+        roster: the peers that are in.
+        clock: monotonic seconds, the machine's `now_s`.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        keep: Callable[[Record], None],
+        *,
+        roster: Callable[[], Collection[PeerId]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.machine = machine
+        self._keep = keep
+        self._roster = roster
+        self._clock = clock
+        self._outlets: dict[PeerId, Outlet] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+        self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[None] = self._loop.create_future()
+        """Ends with the error that stopped the shell for good."""
+        self.finished = asyncio.Event()
+        """Set when the last op is committed and nobody is in any more."""
+
+    # ---- events
+
+    def start(self) -> None:
+        """Begin the machine's life."""
+        self._step(lambda now_s: self.machine.start(now_s))
+
+    def connect(self, peer: PeerId, outlet: Outlet, hello: Hello, invite_id: str) -> None:
+        """The peer came through the door; an older connection of it is cut."""
+        older = self._outlets.get(peer)
+        self._outlets[peer] = outlet
+        if older is not None:
+            older.abort()
+        self._step(
+            lambda now_s: self.machine.connected(peer, hello, now_s, invite_id=invite_id), peer
+        )
+
+    def receive(self, peer: PeerId, outlet: Outlet, message: PeerMessage) -> None:
+        """A message of the peer. One of a connection that was replaced is dropped."""
+        if self._outlets.get(peer) is outlet:
+            self._step(lambda now_s: self.machine.received(peer, message, now_s), peer)
+
+    def disconnect(self, peer: PeerId, outlet: Outlet) -> bool:
+        """The connection ended. False when it had been replaced by a newer one."""
+        if self._outlets.get(peer) is not outlet:
+            return False
+        del self._outlets[peer]
+        self._step(lambda now_s: self.machine.disconnected(peer, now_s))
+        return True
+
+    def stop(self) -> None:
+        """Close every connection after what is queued. Peers train on and look for a restart."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for outlet in self._outlets.values():
+            outlet.finish()
+
+    # ---- questions
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the shell stopped for good."""
+        return self.failure.done()
+
+    def others_in(self, peer: PeerId) -> int:
+        """How many peers other than this one are in."""
+        roster = self._roster()
+        return len(roster) - (peer in roster)
+
+    def status(self) -> msgspec.Struct:
+        """The run as people see it, now."""
+        return self.machine.status(self._clock())
+
+    def now_s(self) -> float:
+        """The shell's monotonic clock."""
+        return self._clock()
+
+    # ---- carrying out
+
+    def _step(
+        self,
+        decide: Callable[[float], tuple[CoordinatorAction, ...]],
+        peer: PeerId | None = None,
+    ) -> None:
+        if self.has_failed or self._is_stopped:
+            return
+        try:
+            try:
+                actions = decide(self._clock())
+            except RemoteFault as fault:
+                if peer is None:
+                    raise
+                logger.warning("peer=%s refused: %s", peer.hex()[:8], fault)
+                outlet = self._outlets.get(peer)
+                if outlet is not None:
+                    outlet.refuse("SWT-E501", cleaned(str(fault)))
+                actions = ()
+            self._carry_out(actions)
+        except Exception as exc:
+            # A record that is not kept, or a bug: either way the machine no longer knows what
+            # the disk knows, and only a restart brings them together again.
+            self._fail(exc)
+            return
+        self._arm_timer()
+        if self.machine.is_finished and not self._roster():
+            self.finished.set()
+
+    def _carry_out(self, actions: tuple[CoordinatorAction, ...]) -> None:
+        encoded: dict[int, bytes] = {}
+        for action in actions:
+            if isinstance(action, Append):
+                self._keep(action.record)
+                continue
+            outlet = self._outlets.get(action.peer)
+            if outlet is None:
+                continue
+            if isinstance(action, SendToPeer):
+                # The same message often goes to everybody; `actions` keeps it, and its id, alive.
+                key = id(action.message)
+                if key not in encoded:
+                    encoded[key] = encode(action.message)
+                if not outlet.put(encoded[key]):
+                    logger.warning("peer=%s does not read: cut off", action.peer.hex()[:8])
+                    outlet.abort()
+            else:
+                outlet.finish()
+
+    def _arm_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wakeup_s = self.machine.next_wakeup_s
+        if wakeup_s is not None:
+            self._timer = self._loop.call_later(max(0.0, wakeup_s - self._clock()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._step(lambda now_s: self.machine.tick(now_s))
+
+    def _fail(self, error: Exception) -> None:
+        logger.error("stopping for good: %s", error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.failure.set_exception(error)
+        for outlet in tuple(self._outlets.values()):
+            outlet.abort()

@@ -1,0 +1,353 @@
+"""The coordinator's durable memory: the decision log, invites and who was let in, in SQLite.
+
+Every decision must be on the disk before anybody hears of it (protocol.md part 2, LOG), so an
+append is one fsynced transaction that fails unless it continues exactly what is there. WAL with
+synchronous=FULL survives a kill at any instant; the exclusive lock makes a second coordinator on
+the same directory fail at once instead of forking the run.
+
+It knows two things of what records mean: an op has one outcome, and a JOIN uses an invite.
+"""
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmtrain.errors import UserError, disk_full
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger import (
+    GENESIS_HASH,
+    Commit,
+    Join,
+    Record,
+    Skip,
+    body_of,
+    record_from_bytes,
+)
+from swarmtrain_transport.link import PeerId
+
+FILE_NAME = "ledger.sqlite"
+SCHEMA = 1
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS log (
+    idx INTEGER PRIMARY KEY, prev_hash BLOB NOT NULL, hash BLOB NOT NULL, term INTEGER NOT NULL,
+    kind TEXT NOT NULL, op INTEGER, bytes BLOB NOT NULL) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS one_outcome ON log (op) WHERE kind IN ('COMMIT', 'SKIP');
+CREATE TABLE IF NOT EXISTS invites (
+    id TEXT PRIMARY KEY, secret_hash BLOB NOT NULL UNIQUE, uses INTEGER NOT NULL,
+    uses_max INTEGER NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL,
+    revoked INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS admitted (peer_id BLOB PRIMARY KEY, invite_id TEXT NOT NULL) STRICT;
+INSERT OR IGNORE INTO meta VALUES ('schema', 1), ('term', 0);
+"""
+
+
+class StoreError(UserError):
+    """Root of the store's errors. After one of `append`, nothing of that record is kept."""
+
+
+class StoreFull(StoreError):
+    """The disk (or the quota) has no room for the record."""
+
+
+class StoreLocked(StoreError):
+    """Another coordinator has this state directory open."""
+
+
+class StoreConflict(StoreError):
+    """The record does not continue the log: a decision would have been made twice. A bug."""
+
+
+class StoreDamaged(StoreError):
+    """What is on the disk is not an unbroken log of this version."""
+
+
+class StoreFailed(StoreError):
+    """The disk refused to read or write, for another reason than space."""
+
+
+@dataclass(frozen=True, slots=True)
+class InviteRow:
+    """One invite as stored: never its secret, only the secret's SHA-256.
+
+    Attributes:
+        uses_max: 0 for no limit.
+        created_at: seconds since 1970.
+        expires_at: seconds since 1970; 0 for never.
+    """
+
+    invite_id: str
+    secret_hash: bytes
+    uses: int
+    uses_max: int
+    created_at: float
+    expires_at: float
+    revoked: bool
+
+    def is_used_up(self) -> bool:
+        """Whether no further new peer may come in with it."""
+        return 0 < self.uses_max <= self.uses
+
+    def has_expired(self, wall_s: float) -> bool:
+        """Whether its time is over at `wall_s` (seconds since 1970)."""
+        return 0 < self.expires_at <= wall_s
+
+
+class Store:
+    """One open state directory. Belongs to the thread that opened it."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, term: int) -> None:
+        self._db = connection
+        self.path = path
+        self.term = term
+
+    @classmethod
+    def open(cls, directory: Path) -> "Store":
+        """Open or create the store, take its lock and begin the next term.
+
+        Raises:
+            StoreLocked: another process has it open.
+            StoreDamaged: not a store, or of another version.
+            StoreFull, StoreFailed: the disk.
+        """
+        path = directory / FILE_NAME
+        with _translated(path):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # SQLite gives its side files the mode of the main one, so that is set first.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
+        try:
+            with _translated(path):
+                return cls(connection, path, _prepare(connection, path))
+        except StoreError:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """Fold the WAL into the file and release the lock. Closing twice is allowed."""
+        with _translated(self.path):
+            self._db.close()
+
+    # ---- the log
+
+    def records(self) -> tuple[Record, ...]:
+        """All records, oldest first, with the chain of hashes checked.
+
+        Raises:
+            StoreDamaged: a record is missing, altered or out of its place.
+        """
+        with _translated(self.path):
+            rows = self._db.execute("SELECT idx, hash, bytes FROM log ORDER BY idx").fetchall()
+        records: list[Record] = []
+        newest_hash = GENESIS_HASH
+        for position, (index, stored_hash, data) in enumerate(rows):
+            try:
+                record = record_from_bytes(data)
+            except RemoteFault as exc:
+                raise _damaged(self.path, f"record {index} does not decode") from exc
+            if index != position or record.index != position or record.hash != stored_hash:
+                raise _damaged(self.path, f"record {position} is missing or altered")
+            if record.prev_hash != newest_hash:
+                raise _damaged(self.path, f"record {position} does not continue the chain")
+            newest_hash = record.hash
+            records.append(record)
+        return tuple(records)
+
+    def append(self, record: Record) -> None:
+        """Add the record in one transaction that is on the disk when this returns.
+
+        A JOIN also counts a use of its invite, once per key, in the same transaction: a crash
+        can neither lose the use nor count it twice.
+
+        Raises:
+            StoreConflict: not the expected record, another term, a second outcome of an op, or
+                a JOIN by an invite without a use left.
+            StoreFull, StoreFailed: the disk. The log is as it was before the call.
+        """
+        body = body_of(record)
+        kind = str(type(body).__struct_config__.tag)
+        op = body.op if isinstance(body, Commit | Skip) else None
+        with self._transaction():
+            self._expect(record)
+            try:
+                self._db.execute(
+                    "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (record.index, record.prev_hash, record.hash, record.term, kind, op,
+                     record.to_bytes()),
+                )  # fmt: skip
+            except sqlite3.IntegrityError as exc:
+                raise _conflict(f"{kind} would be a second outcome of op {op}") from exc
+            if isinstance(body, Join):
+                self._admit(body)
+
+    def _expect(self, record: Record) -> None:
+        newest = self._db.execute("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1").fetchone()
+        index, digest = newest or (-1, GENESIS_HASH)
+        if record.index != index + 1 or record.prev_hash != digest:
+            raise _conflict(f"record {record.index} does not continue record {index}, the newest")
+        (term,) = self._db.execute("SELECT value FROM meta WHERE key = 'term'").fetchone()
+        if record.term != term:
+            raise _conflict(f"record {record.index} is of term {record.term}, not {term}")
+
+    def _admit(self, join: Join) -> None:
+        is_new = self._db.execute(
+            "INSERT OR IGNORE INTO admitted VALUES (?, ?)", (join.peer, join.invite)
+        ).rowcount
+        if not is_new or not join.invite:
+            return
+        counted = self._db.execute(
+            "UPDATE invites SET uses = uses + 1"
+            " WHERE id = ? AND revoked = 0 AND (uses_max = 0 OR uses < uses_max)",
+            (join.invite,),
+        ).rowcount
+        if not counted:
+            raise _conflict(f"invite {join.invite} has no use left")
+
+    # ---- who may come in
+
+    def is_admitted(self, peer: PeerId) -> bool:
+        """Whether this key was let in once; it needs no invite again."""
+        with _translated(self.path):
+            row = self._db.execute("SELECT 1 FROM admitted WHERE peer_id = ?", (peer,)).fetchone()
+        return row is not None
+
+    def add_invite(self, row: InviteRow) -> None:
+        """Keep a new invite, durably.
+
+        Raises:
+            StoreConflict: one with this id or secret exists.
+        """
+        with self._transaction():
+            try:
+                self._db.execute(
+                    "INSERT INTO invites VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (row.invite_id, row.secret_hash, row.uses, row.uses_max, row.created_at,
+                     row.expires_at, int(row.revoked)),
+                )  # fmt: skip
+            except sqlite3.IntegrityError as exc:
+                raise _conflict(f"invite {row.invite_id} exists already") from exc
+
+    def invites(self) -> tuple[InviteRow, ...]:
+        """All invites, oldest first."""
+        with _translated(self.path):
+            rows = self._db.execute("SELECT * FROM invites ORDER BY created_at, id").fetchall()
+        return tuple(_invite_row(row) for row in rows)
+
+    def invite_of_secret(self, secret_hash: bytes) -> InviteRow | None:
+        """The invite whose secret has this SHA-256, if there is one."""
+        with _translated(self.path):
+            row = self._db.execute(
+                "SELECT * FROM invites WHERE secret_hash = ?", (secret_hash,)
+            ).fetchone()
+        return None if row is None else _invite_row(row)
+
+    def revoke_invite(self, invite_id: str) -> bool:
+        """Let nobody new in with it; who came with it stays. False when it is unknown."""
+        with self._transaction():
+            cursor = self._db.execute("UPDATE invites SET revoked = 1 WHERE id = ?", (invite_id,))
+            return cursor.rowcount > 0
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _translated(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                # After some faults SQLite has rolled back by itself.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> int:
+    """Lock, check and migrate the file; returns the new term."""
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    # On macOS fsync alone leaves the bytes in the drive's cache.
+    connection.execute("PRAGMA fullfsync = ON")
+    connection.execute("BEGIN IMMEDIATE")
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise _damaged(path, str(verdict))
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    if meta["schema"] != SCHEMA:
+        raise _damaged(path, f"it has format {meta['schema']}, this version reads {SCHEMA}")
+    term: int = meta["term"] + 1
+    connection.execute("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
+    connection.execute("COMMIT")
+    return term
+
+
+def _invite_row(row: tuple[str, bytes, int, int, float, float, int]) -> InviteRow:
+    return InviteRow(*row[:6], revoked=bool(row[6]))
+
+
+def _conflict(detail: str) -> StoreConflict:
+    return StoreConflict(
+        "SWT-E901",
+        f"The log refused a decision: {detail}.",
+        "Nothing was written and nothing was sent; the log on the disk is whole.",
+    )
+
+
+def _damaged(path: Path, detail: str) -> StoreDamaged:
+    return StoreDamaged(
+        "SWT-E805",
+        f"{path} is damaged: {detail}.",
+        "The run cannot go on from it. Peers still hold the weights.",
+        "Bring back the state directory from a copy, or start a new run in another one.",
+    )
+
+
+def _full(path: Path) -> StoreFull:
+    base = disk_full(str(path), at_coordinator=True)
+    return StoreFull(base.code, base.what, base.meaning, base.remedy)
+
+
+def _locked(path: Path) -> StoreLocked:
+    return StoreLocked(
+        "SWT-E404",
+        f"{path.parent} is in use by another coordinator.",
+        "Two coordinators on one log would decide twice, so only one may have it.",
+        "Stop the other one, or name another directory with --state-dir.",
+    )
+
+
+def _failed(path: Path, detail: str) -> StoreFailed:
+    return StoreFailed(
+        "SWT-E403",
+        f"{path} cannot be read or written: {detail}.",
+        "A decision that cannot be made durable is not made. What was complete is intact.",
+        "Check the disk and the rights of the directory, or name another with --state-dir.",
+    )
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """SQLite's errors as this module's, once, here."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            raise _full(path) from exc
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise _locked(path) from exc
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+            raise _damaged(path, str(exc)) from exc
+        raise _failed(path, str(exc)) from exc
+    except OSError as exc:
+        if exc.errno in _NO_SPACE:
+            raise _full(path) from exc
+        raise _failed(path, exc.strerror or str(exc)) from exc
