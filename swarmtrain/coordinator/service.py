@@ -1,0 +1,271 @@
+"""The coordinator's life: open or resume a state directory, serve until told or done, close.
+
+A state directory belongs to one run: its settings are hashed into the ledger's first record, so a
+changed run file is refused instead of changing the run under its peers. Whatever ends this life,
+the next one goes on from the last durable record with the same keys and the same invite.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from swarmtrain import config_file
+from swarmtrain.config import RunConfig
+from swarmtrain.control_lane import CLOSE_TIMEOUT_S
+from swarmtrain.coordinator.admission import Door, standing_invite
+from swarmtrain.coordinator.app import CoordinatorApp
+from swarmtrain.coordinator.certificate import RunKeys, load_or_create
+from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.coordinator.shell import Shell
+from swarmtrain.coordinator.store import Store
+from swarmtrain.data.corpus import Corpus, CorpusMissing, build_corpus
+from swarmtrain.errors import UserError, port_in_use, translate
+from swarmtrain.status import StatusServer
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.identity import verify
+from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.ledger import Record, Run, body_of
+from swarmtrain_transport.planning import RunTerms
+from swarmtrain_transport.rendezvous import Rendezvous
+
+logger = logging.getLogger(__name__)
+
+EXACT_CODECS = frozenset({"int8"})
+"""Codecs whose sums are exact (protocol.md part 1 rule 7). Named here because the coordinator
+must not load the codecs themselves."""
+
+ROUTE_PROBE = ("192.0.2.1", 9)
+"""An address that belongs to nobody (RFC 5737): asking for the route to it sends nothing."""
+
+
+async def serve(
+    config: RunConfig,
+    state_dir: Path,
+    host: str,
+    port: int,
+    public_host: str,
+    *,
+    on_ready: Callable[[Invite], None],
+    stop: asyncio.Event,
+    clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
+) -> None:
+    """Coordinate one run until `stop` is set, or the run is finished and everybody has left.
+
+    Args:
+        state_dir: made if it is missing; one coordinator at a time.
+        host: address to listen on.
+        port: TCP port, 0 for any free one.
+        public_host: name that invites carry; "" for the address listened on.
+        on_ready: called once with the run's invite when peers may come.
+        clock: monotonic seconds.
+        wall_clock: seconds since 1970.
+
+    Raises:
+        UserError: SWT-E404 directory in use, E606 settings changed, E805 log or keys damaged,
+            E402 disk full, E403 not writable, E201 or E202 cannot listen, E801 no text.
+    """
+    store = Store.open(state_dir)
+    try:
+        records = store.records()
+        keys = _keys(state_dir, wall_clock(), may_create=not records)
+        _check_same_run(records, config, keys)
+        machine = _machine(config, keys, records, store.term, clock())
+        shell = Shell(machine, store.append, roster=lambda: machine.view.roster.keys(), clock=clock)
+        door = Door(
+            store, keys.cert_sha256, peers_max=config.admission.peers_max,
+            others_in=shell.others_in, wall_clock=wall_clock,
+        )  # fmt: skip
+        # About half a second of reading and hashing; nobody is connected yet, but Ctrl+C may come.
+        text = await asyncio.to_thread(_text, config)
+        pieces_max = config.data.lease_pieces
+        texts = CorpusService(text, seed=config.run.seed, lease_pieces_max=pieces_max)
+        app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
+        runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S)
+        status = StatusServer(state_dir, shell.status)
+        try:
+            real_port = await _listen(runner, host, port, keys)
+            await status.open()
+            secret = standing_invite(store, keys, config.admission, wall_clock())
+            shell.start()
+            if not shell.has_failed:
+                app.is_ready = True
+                name = public_host or reachable_host(host)
+                on_ready(Invite(name, real_port, config.run.name, keys.cert_sha256, secret))
+            await _until_over(shell, stop)
+        finally:
+            app.is_ready = False
+            shell.stop()
+            await status.close()
+            await runner.cleanup()
+    finally:
+        store.close()
+
+
+async def _until_over(shell: Shell, stop: asyncio.Event) -> None:
+    """Wait for the end, and raise what ended it unless it was meant."""
+    asked = asyncio.ensure_future(stop.wait())
+    finished = asyncio.ensure_future(shell.finished.wait())
+    try:
+        await asyncio.wait([asked, finished, shell.failure], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
+        finished.cancel()
+        await asyncio.gather(asked, finished, return_exceptions=True)
+    if shell.has_failed:
+        shell.failure.result()
+
+
+async def _listen(runner: web.AppRunner, host: str, port: int, keys: RunKeys) -> int:
+    """Bind; returns the port that it became."""
+    await runner.setup()
+    site = web.TCPSite(runner, host or None, port, ssl_context=keys.server_context())
+    try:
+        await site.start()
+    except OSError as exc:
+        raise _cannot_listen(host, port, exc) from exc
+    real_port: int = runner.addresses[0][1]
+    return real_port
+
+
+def reachable_host(host: str) -> str:
+    """What an invite says when no public host is given.
+
+    A listening address as it is; for "everywhere" the address by which this machine reaches
+    other networks, or its name when it reaches none.
+    """
+    if host not in ("", "0.0.0.0", "::", "*"):
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(ROUTE_PROBE)
+            found: str = probe.getsockname()[0]
+        except OSError:
+            return socket.gethostname()
+    return socket.gethostname() if ipaddress.ip_address(found).is_unspecified else found
+
+
+# ---- the parts
+
+
+def _keys(state_dir: Path, wall_s: float, *, may_create: bool) -> RunKeys:
+    try:
+        return load_or_create(state_dir, may_create=may_create, wall_s=wall_s)
+    except OSError as exc:
+        raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
+
+
+def _check_same_run(records: tuple[Record, ...], config: RunConfig, keys: RunKeys) -> None:
+    """The ledger's first record must name these settings, this key and this protocol."""
+    if not records:
+        return
+    run = body_of(records[0])
+    if not isinstance(run, Run):
+        raise _damaged("its first record is not RUN")
+    if run.config_hash != config_file.config_hash(config):
+        raise UserError(
+            "SWT-E606",
+            f"The run file differs from the one that run {run.run_id} began with.",
+            "Every peer checks its hash, so a run keeps its settings for life.",
+            "Bring back the old run file, or start a new run in another --state-dir.",
+        )
+    if run.run_key != keys.run_key_public:
+        raise _damaged("its records are signed by another key than the one beside it")
+    if run.protocol != limits.PROTOCOL_VERSION:
+        raise UserError(
+            "SWT-E703",
+            f"The run speaks protocol {run.protocol}, this version {limits.PROTOCOL_VERSION}.",
+            "Its peers would not understand this coordinator.",
+            "Start it with the version of swarmtrain that it began with.",
+        )
+
+
+def _machine(
+    config: RunConfig, keys: RunKeys, records: tuple[Record, ...], term: int, now_s: float
+) -> Rendezvous:
+    try:
+        return Rendezvous(
+            run_terms(config), keys.run_key_public, records, keys.sign, verify, term, now_s
+        )
+    except RemoteFault as exc:
+        raise _damaged(str(exc)) from exc
+
+
+def run_terms(config: RunConfig) -> RunTerms:
+    """What the exchange must know of a run file."""
+    exchange = config.exchange
+    return RunTerms(
+        run_id=config.run.name,
+        config=config_file.canonical(config),
+        config_hash=config_file.config_hash(config),
+        rounds=config.run.rounds,
+        codec=exchange.codec,
+        exact=exchange.codec in EXACT_CODECS,
+        block=exchange.block,
+        chunk_values=exchange.chunk_values,
+        e_max=exchange.e_max,
+        min_contributors=exchange.min_contributors,
+        start_peers=exchange.start_peers,
+        wait_ready_s=exchange.wait_ready_s,
+        deadline_floor_s=exchange.deadline_floor_s,
+        deadline_cap_s=exchange.deadline_cap_s,
+        checkpoint_rounds=config.checkpoint.every_rounds,
+        snapshot_rounds=config.checkpoint.snapshot_rounds,
+    )
+
+
+def _text(config: RunConfig) -> Corpus | None:
+    if config.data.source == "own":
+        return None
+    try:
+        return build_corpus(
+            config.data.piece_bytes, validation_pieces=config.data.validation_pieces
+        )
+    except CorpusMissing as exc:
+        raise UserError(
+            "SWT-E801",
+            "No training text was found on this machine.",
+            "The built-in text is the standard library's own sources, which this Python lacks.",
+            str(exc),
+        ) from exc
+
+
+# ---- the errors
+
+
+def _damaged(detail: str) -> UserError:
+    return UserError(
+        "SWT-E805",
+        f"The run's log is damaged: {detail}.",
+        "The run cannot go on from it. Peers still hold the weights.",
+        "Bring back the state directory from a copy, or start a new run in another one.",
+    )
+
+
+def _unwritable(state_dir: Path, error: OSError) -> UserError:
+    return UserError(
+        "SWT-E403",
+        f"{state_dir} cannot be used: {error.strerror or error}.",
+        "Without its state directory the coordinator could not come back after a stop.",
+        "Name a directory that you own with --state-dir.",
+    )
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
+    if error.errno == errno.EADDRINUSE:
+        return port_in_use(host, port)
+    return UserError(
+        "SWT-E202",
+        f"Cannot listen on {host} port {port}: {error.strerror or error}.",
+        "The address is not one of this machine, or the system does not allow it.",
+        "Use 127.0.0.1 for this machine alone or 0.0.0.0 for all its networks, and a port"
+        " above 1023.",
+    )
