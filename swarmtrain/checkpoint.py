@@ -1,0 +1,368 @@
+"""Shared state on disk: safetensors files and a manifest, complete or not there at all.
+
+A checkpoint is the folder ``op-000012`` with ``model.safetensors`` (the named weights of the
+anchor; loads with safetensors alone), ``outer.safetensors`` (the other arrays of the shared state)
+and ``manifest.json``. It is written aside, synced and renamed, so a crash or a full disk leaves the
+previous one untouched. Nothing in it depends on the peer or the moment: equal state gives equal
+bytes, so the SHA-256 of the manifest can stand in the ledger.
+
+Not here: inner optimizer state and data position, which are a peer's own. Nothing is unpickled.
+"""
+
+import errno
+import hashlib
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from swarmtrain.tensors import Layout, LayoutMismatch
+
+logger = logging.getLogger(__name__)
+
+MODEL_FILE = "model.safetensors"
+OUTER_FILE = "outer.safetensors"
+MANIFEST_FILE = "manifest.json"
+
+ANCHOR = "anchor"
+"""The array of the shared state that is the model's weights."""
+
+MANIFEST_BYTES_MAX = 1 << 20
+"""A manifest has a dozen short lines; whatever is larger is not one."""
+
+_FOLDER = re.compile(r"op-(\d{6,})")
+_WRITING_PREFIX = ".writing-"
+_REMOVED_PREFIX = ".removed-"
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+WriteFile = Callable[[Path, bytes], None]
+
+
+class CheckpointError(Exception):
+    """Root of all errors of checkpoints. The text says what happened and what to do."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """The checkpoint on disk is not what was written: nothing of it may be used."""
+
+
+class CheckpointFull(CheckpointError):
+    """The disk has no room. What was there before is unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a checkpoint belongs to.
+
+    Attributes:
+        run: the run's name.
+        config_hash: SHA-256 of the run file in canonical form, 32 bytes.
+        op: the last committed op that the state contains.
+        state_root: hash of the shared state after that op, 32 bytes.
+    """
+
+    run: str
+    config_hash: bytes
+    op: int
+    state_root: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that was written, or read and verified.
+
+    Attributes:
+        path: its folder.
+        facts: what it belongs to.
+        layout_digest: digest of the layout of the model that it was made from, 32 bytes.
+        manifest_hash: SHA-256 of the manifest's bytes, 32 bytes.
+    """
+
+    path: Path
+    facts: RunFacts
+    layout_digest: bytes
+    manifest_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCheckpoint:
+    """A verified checkpoint and its arrays.
+
+    Attributes:
+        checkpoint: what it is.
+        model: weights by parameter name, float32.
+        outer: the other arrays of the shared state by name, (padded,) float32.
+        array_names: names of the state's arrays, the anchor among them, in the state's order.
+    """
+
+    checkpoint: Checkpoint
+    model: Mapping[str, Tensor]
+    outer: Mapping[str, Tensor]
+    array_names: tuple[str, ...]
+
+    def arrays(self, layout: Layout) -> list[tuple[str, Tensor]]:
+        """The shared state as it was saved: (name, (padded,) float32) in its order.
+
+        Raises:
+            LayoutMismatch: the checkpoint is of another model, or padded to another block.
+        """
+        anchor = layout.pack(self.model)
+        if layout.digest != self.checkpoint.layout_digest:
+            raise LayoutMismatch("the parameters have other types or another order than the run's")
+        for name, array in self.outer.items():
+            if array.shape != anchor.shape:
+                raise LayoutMismatch(
+                    f"`{name}` has shape {tuple(array.shape)}, expected {tuple(anchor.shape)}: "
+                    "the checkpoint was made with another block"
+                )
+        return [(name, anchor if name == ANCHOR else self.outer[name]) for name in self.array_names]
+
+
+class _FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    bytes: int
+    sha256: str
+
+
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: Literal[1]
+    run: str
+    config_hash: str
+    op: int
+    state_root: str
+    layout: str
+    arrays: tuple[str, ...]
+    files: dict[str, _FileFacts]
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write `data` to a new file and sync it to the disk."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def save(
+    directory: Path,
+    facts: RunFacts,
+    layout: Layout,
+    arrays: Sequence[tuple[str, Tensor]],
+    *,
+    write: WriteFile = write_file,
+) -> Checkpoint:
+    """Write the shared state as ``directory/op-000012``; an existing one of this op is replaced.
+
+    Args:
+        directory: where checkpoints live; made if it is not there.
+        facts: what the state belongs to.
+        layout: where the model's parameters lie in the vectors.
+        arrays: the shared state in its order, each (padded,) float32; one is named ``anchor``.
+        write: writes one file durably; an argument so that a full disk can be rehearsed.
+
+    Raises:
+        CheckpointFull: no room on the disk; nothing changed.
+        CheckpointError: the folder cannot be written to; nothing changed.
+        ValueError: there is no anchor, or its padding is not zero (a bug).
+    """
+    files = _encode(facts, layout, arrays)
+    final = directory / folder_name(facts.op)
+    checkpoint = Checkpoint(final, facts, layout.digest, _sha256(files[MANIFEST_FILE]))
+    aside: Path | None = None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=_WRITING_PREFIX, dir=directory))
+        for name, data in files.items():
+            write(aside / name, data)
+        _sync_folder(aside)
+        if final.exists():
+            _remove(final)
+        os.rename(aside, final)
+        _sync_folder(directory)
+    except OSError as exc:
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+        raise _write_error(exc, final, sum(map(len, files.values()))) from exc
+    return checkpoint
+
+
+def load(path: Path, *, manifest_hash: bytes | None = None) -> LoadedCheckpoint:
+    """Read one checkpoint folder; every hash is verified before anything is used.
+
+    Args:
+        path: the folder ``op-000012``.
+        manifest_hash: SHA-256 that the manifest must have, as the ledger names it; None trusts
+            the manifest on disk.
+
+    Raises:
+        CheckpointDamaged: a file is missing, cut off, changed or not what it should be.
+    """
+    raw = _read(path, MANIFEST_FILE, MANIFEST_BYTES_MAX)
+    if manifest_hash is not None and _sha256(raw) != manifest_hash:
+        raise _damaged(path, f"{MANIFEST_FILE} is not the one that the ledger names")
+    try:
+        manifest = msgspec.json.decode(raw, type=_Manifest)
+        facts = RunFacts(
+            run=manifest.run,
+            config_hash=bytes.fromhex(manifest.config_hash),
+            op=manifest.op,
+            state_root=bytes.fromhex(manifest.state_root),
+        )
+        layout_digest = bytes.fromhex(manifest.layout)
+    except (msgspec.DecodeError, ValueError) as exc:
+        raise _damaged(path, f"{MANIFEST_FILE} is not a manifest ({exc})") from exc
+    if set(manifest.files) != {MODEL_FILE, OUTER_FILE}:
+        raise _damaged(path, f"{MANIFEST_FILE} names other files than expected")
+    model = _read_tensors(path, MODEL_FILE, manifest.files[MODEL_FILE])
+    outer = _read_tensors(path, OUTER_FILE, manifest.files[OUTER_FILE])
+    if sorted(manifest.arrays) != sorted([ANCHOR, *outer]):
+        raise _damaged(path, f"{OUTER_FILE} does not hold the arrays that the manifest names")
+    checkpoint = Checkpoint(path, facts, layout_digest, _sha256(raw))
+    return LoadedCheckpoint(checkpoint, model, outer, manifest.arrays)
+
+
+def latest(directory: Path) -> LoadedCheckpoint | None:
+    """The newest checkpoint that is whole; damaged ones are passed over with a warning."""
+    for path in reversed(_folders(directory)):
+        try:
+            return load(path)
+        except CheckpointDamaged as exc:
+            logger.warning("checkpoint passed over path=%s reason=%s", path, exc)
+    return None
+
+
+def prune(directory: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints, and what interrupted writes left behind.
+
+    Only the process that saves into `directory` may call this.
+    """
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, not {keep}")
+    for path in _folders(directory)[:-keep]:
+        _remove(path)
+    if directory.is_dir():
+        for entry in directory.iterdir():
+            if entry.name.startswith((_WRITING_PREFIX, _REMOVED_PREFIX)):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def folder_name(op: int) -> str:
+    """Name of the folder of the state after `op`."""
+    return f"op-{op:06d}"
+
+
+def _encode(
+    facts: RunFacts, layout: Layout, arrays: Sequence[tuple[str, Tensor]]
+) -> dict[str, bytes]:
+    """The files' bytes by name, the manifest last."""
+    state = dict(arrays)
+    if ANCHOR not in state or len(state) != len(arrays):
+        raise ValueError(f"the state needs one array named `{ANCHOR}` and no name twice")
+    anchor = state.pop(ANCHOR)
+    if anchor[layout.num_values :].view(torch.int32).any():  # as bits: -0.0 would not survive
+        raise ValueError("the anchor's padding is not zero: the state would not load as it was")
+    views = layout.named_views(anchor)
+    # One metadata key at most: safetensors writes several in no fixed order.
+    files = {
+        MODEL_FILE: safetensors.torch.save(views, metadata={"format": "pt"}),
+        OUTER_FILE: safetensors.torch.save(state),
+    }
+    manifest = _Manifest(
+        format=1,
+        run=facts.run,
+        config_hash=facts.config_hash.hex(),
+        op=facts.op,
+        state_root=facts.state_root.hex(),
+        layout=layout.digest.hex(),
+        arrays=tuple(name for name, _ in arrays),
+        files={
+            name: _FileFacts(len(data), hashlib.sha256(data).hexdigest())
+            for name, data in files.items()
+        },
+    )
+    encoded = msgspec.json.encode(manifest, order="deterministic")
+    files[MANIFEST_FILE] = msgspec.json.format(encoded, indent=2) + b"\n"
+    return files
+
+
+def _read(path: Path, name: str, size_max: int) -> bytes:
+    try:
+        with open(path / name, "rb") as file:
+            data = file.read(size_max + 1)
+    except OSError as exc:
+        raise _damaged(path, f"{name} cannot be read ({exc.strerror})") from exc
+    if len(data) > size_max:
+        raise _damaged(path, f"{name} is longer than {size_max} bytes")
+    return data
+
+
+def _read_tensors(path: Path, name: str, facts: _FileFacts) -> dict[str, Tensor]:
+    data = _read(path, name, facts.bytes)
+    if len(data) != facts.bytes:
+        raise _damaged(path, f"{name} has {len(data)} of {facts.bytes} bytes")
+    if hashlib.sha256(data).hexdigest() != facts.sha256:
+        raise _damaged(path, f"{name} has other contents than the manifest says")
+    try:
+        return safetensors.torch.load(data)
+    except SafetensorError as exc:
+        raise _damaged(path, f"{name} is not a safetensors file ({exc})") from exc
+
+
+def _folders(directory: Path) -> list[Path]:
+    """Checkpoint folders, oldest op first."""
+    if not directory.is_dir():
+        return []
+    found = [(_FOLDER.fullmatch(path.name), path) for path in directory.iterdir()]
+    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
+
+
+def _remove(path: Path) -> None:
+    """Take a folder away: first its name, at once, then its contents, which may take a while."""
+    gone = path.with_name(f"{_REMOVED_PREFIX}{path.name}")
+    shutil.rmtree(gone, ignore_errors=True)
+    os.rename(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the names in a folder durable, which a synced file alone is not."""
+    if os.name == "nt":  # Windows cannot open folders; NTFS journals names itself.
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _damaged(path: Path, detail: str) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        f"checkpoint {path} is damaged: {detail}. Nothing of it was used. Remove the folder; an "
+        "older checkpoint or another peer still has the state."
+    )
+
+
+def _write_error(exc: OSError, path: Path, num_bytes: int) -> CheckpointError:
+    if exc.errno in _DISK_FULL:
+        return CheckpointFull(
+            f"no room for checkpoint {path} ({num_bytes} bytes: {exc.strerror}). Older "
+            "checkpoints are unchanged and training goes on. Free some space on that disk."
+        )
+    return CheckpointError(
+        f"checkpoint {path} cannot be written ({exc.strerror}). Older checkpoints are unchanged. "
+        "Check the folder and its permissions."
+    )

@@ -1,0 +1,107 @@
+"""Text pieces as batches of token ids: random windows to train on, fixed windows to judge by.
+
+Randomness is an argument, so a seed gives the same batches on every machine. Pieces are joined
+before windows are drawn: a window may span two pieces that were not neighbours, which happens to
+about one window in five hundred and saves every special case for short pieces.
+
+Legend of shapes: B windows, T bytes of context.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Windows of text and, for each byte, the byte that follows it.
+
+    Attributes:
+        x_BT: token ids 0..255, int64.
+        y_BT: the same windows one byte later, int64.
+    """
+
+    x_BT: Tensor
+    y_BT: Tensor
+
+
+class ByteStream:
+    """Endless training batches: windows drawn uniformly over all pieces held.
+
+    Args:
+        pieces: raw text, together at least ``context + 1`` bytes.
+        batch: windows in one batch.
+        context: bytes in one window.
+        rng: source of the draws; seed it per peer, so that peers read different windows.
+
+    Raises:
+        ValueError: the text is shorter than one window and its target.
+    """
+
+    def __init__(
+        self, pieces: Sequence[bytes], *, batch: int, context: int, rng: random.Random
+    ) -> None:
+        self._batch = batch
+        self._context = context
+        self._rng = rng
+        self._text = _joined(pieces, context)
+
+    def replace_pieces(self, pieces: Sequence[bytes]) -> None:
+        """Draw from these pieces from now on, as when a new lease came.
+
+        Raises:
+            ValueError: the text is shorter than one window; the old pieces stay.
+        """
+        self._text = _joined(pieces, self._context)
+
+    def next_batch(self) -> Batch:
+        """The next `batch` windows."""
+        last = len(self._text) - self._context - 1
+        starts = [self._rng.randint(0, last) for _ in range(self._batch)]
+        return _windows(self._text, torch.tensor(starts), self._context)
+
+
+def validation_batches(
+    pieces: Sequence[bytes], *, windows: int, batch: int, context: int
+) -> tuple[Batch, ...]:
+    """The same `windows` windows every time, spread evenly over the text.
+
+    Every peer that evaluates the same weights on the same pieces gets the same loss, up to
+    rounding that differs between machines.
+
+    Args:
+        pieces: raw validation text, in its order.
+        windows: number of windows in all.
+        batch: windows in one batch; the last batch may be smaller.
+        context: bytes in one window.
+
+    Raises:
+        ValueError: the text is shorter than one window, or `windows` is not positive.
+    """
+    if windows < 1:
+        raise ValueError(f"windows must be at least 1, not {windows}")
+    text = _joined(pieces, context)
+    last = len(text) - context - 1
+    starts = torch.arange(windows, dtype=torch.int64) * last // max(1, windows - 1)
+    return tuple(
+        _windows(text, starts[first : first + batch], context) for first in range(0, windows, batch)
+    )
+
+
+def _joined(pieces: Sequence[bytes], context: int) -> Tensor:
+    text = b"".join(pieces)
+    if len(text) < context + 1:
+        raise ValueError(
+            f"the text has {len(text)} bytes, one window needs {context + 1} (context + 1)"
+        )
+    # A bytearray, because torch warns about tensors over read-only memory.
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)  # (num_bytes,) uint8
+
+
+def _windows(text: Tensor, starts: Tensor, context: int) -> Batch:
+    index = starts[:, None] + torch.arange(context + 1)  # (B, T + 1)
+    window = text[index].long()
+    return Batch(window[:, :-1], window[:, 1:])

@@ -1,0 +1,122 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from swarmtrain.config import ModelSection
+from swarmtrain.models.byte_transformer import build_model, generate
+
+SMALL = ModelSection(layers=2, width=16, heads=2, context=12)
+
+
+def tokens(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_demo_model_has_about_800_000_parameters() -> None:
+    model = build_model(ModelSection(), seed=0)
+    assert 780_000 < sum(parameter.numel() for parameter in model.parameters()) < 880_000
+
+
+def test_logits_have_one_row_of_256_per_byte() -> None:
+    assert build_model(SMALL, seed=0)(tokens(3, 12)).shape == (3, 12, 256)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
+    first, second, other = (build_model(SMALL, seed=seed) for seed in (5, 5, 6))
+    for (name, a), b, c in zip(
+        first.named_parameters(), second.parameters(), other.parameters(), strict=True
+    ):
+        assert torch.equal(a, b), name
+        assert a.ndim < 2 or not torch.equal(a, c), name
+
+
+def test_building_leaves_the_global_random_state_alone() -> None:
+    before = torch.random.get_rng_state()
+    build_model(SMALL, seed=5)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_later_byte_never_changes_an_earlier_prediction() -> None:
+    model = build_model(SMALL, seed=0)
+    x = tokens(1, 12)
+    changed = x.clone()
+    changed[0, 7] = (changed[0, 7] + 1) % 256
+    with torch.no_grad():
+        before, after = model(x), model(changed)
+    assert torch.equal(before[0, :7], after[0, :7])
+    assert not torch.equal(before[0, 7:], after[0, 7:])
+
+
+def test_positions_matter() -> None:
+    # Without positions a bag of bytes before the last one would predict the same.
+    model = build_model(SMALL, seed=0)
+    for parameter in model.parameters():
+        parameter.data.mul_(10)
+    with torch.no_grad():
+        forward = model(torch.tensor([[1, 2, 3, 4]]))[0, -1]
+        swapped = model(torch.tensor([[2, 1, 3, 4]]))[0, -1]
+    assert not torch.allclose(forward, swapped, atol=1e-4)
+
+
+def test_the_first_loss_is_that_of_guessing() -> None:
+    x = tokens(4, 13)
+    with torch.no_grad():
+        logits = build_model(SMALL, seed=0)(x[:, :-1])
+    loss = F.cross_entropy(logits.reshape(-1, 256), x[:, 1:].reshape(-1))
+    assert loss.item() == pytest.approx(math.log(256), abs=0.1)
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    model = build_model(SMALL, seed=0)
+    model(tokens(2, 12)).square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_more_bytes_than_the_context_are_refused() -> None:
+    with pytest.raises(ValueError, match="context of 12"):
+        build_model(SMALL, seed=0)(tokens(1, 13))
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        (ModelSection(width=20, heads=4), "multiple of 2 x heads"),
+        (ModelSection(layers=0), "at least 1"),
+        (ModelSection(kind="custom"), "hook"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_with_their_key(
+    section: ModelSection, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        build_model(section, seed=0)
+
+
+def test_generation_is_as_long_as_asked_and_the_same_for_the_same_seed() -> None:
+    model = build_model(SMALL, seed=0)
+    first, second, other = (
+        generate(model, b"def ", num_bytes=30, context=12, temperature=1.0, seed=seed)
+        for seed in (1, 1, 2)
+    )
+    assert len(first) == 30
+    assert first == second != other
+
+
+def test_temperature_zero_takes_the_likeliest_byte() -> None:
+    def after_a_comes_b(tokens_BT: torch.Tensor) -> torch.Tensor:
+        return F.one_hot((tokens_BT + 1) % 256, 256).float()
+
+    written = generate(after_a_comes_b, b"a", num_bytes=5, context=3, temperature=0, seed=0)
+    assert written == b"bcdef"
+
+
+def test_an_empty_prompt_and_a_negative_temperature_are_refused() -> None:
+    model = build_model(SMALL, seed=0)
+    with pytest.raises(ValueError, match="at least one byte"):
+        generate(model, b"", num_bytes=1, context=12, temperature=1.0, seed=0)
+    with pytest.raises(ValueError, match="negative"):
+        generate(model, b"a", num_bytes=1, context=12, temperature=-1.0, seed=0)
