@@ -116,8 +116,17 @@ class Halt:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class PeerFault:
+    """Peer: another peer broke the protocol on the data lane; count it and show it."""
+
+    peer: PeerId
+    reason: str
+    detail: str
+
+
 CoordinatorAction = Append | SendToPeer | ClosePeer
 PeerAction = (
     SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | ApplyResult | OpSkipped
-    | RecordAccepted | RunFinished | Halt
+    | RecordAccepted | RunFinished | Halt | PeerFault
 )  # fmt: skip

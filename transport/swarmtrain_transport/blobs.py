@@ -8,6 +8,7 @@ import hashlib
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.sync import StateManifest
 
 _SNAPSHOTS_KEPT = 2
@@ -26,6 +27,14 @@ class Blobs:
             if digest in blobs:
                 return blobs[digest]
         return None
+
+    def answer(self, request: Frame, run_tag: int) -> Frame:
+        """The answer to a GET: the blob, or that it is not here."""
+        digest = bytes(request.body)
+        found = self.get(digest)
+        if found is None:
+            return Frame(FrameKind.MISSING, run_tag, body=digest)
+        return Frame(FrameKind.BLOB, run_tag, body=found)
 
     def keep_result(self, op: int, data: Buffer) -> bytes:
         """Keep one blob of op `op` and return its hash; ops long past are forgotten."""

@@ -154,6 +154,11 @@ class Exchange:
             actions += self._report_have(index, partial=True)
         return actions
 
+    def close(self) -> None:
+        """The op has an outcome; what is still missing of it is catch-up's business."""
+        for known in self._hashes.values():
+            self._fetcher.cancel(known.chunk_hashes)
+
     # ---- owner
 
     def _begin(self, index: int, attempt: int) -> list[PeerAction]:

@@ -20,6 +20,7 @@ class _Want:
     asked_s: float = 0.0
     passed_over: set[PeerId] = field(default_factory=set)
     not_before_s: float = 0.0
+    rounds: int = 0
 
 
 class Fetcher:
@@ -33,6 +34,7 @@ class Fetcher:
         self._shuffle = shuffle
         self._wants: dict[bytes, _Want] = {}
         self._outstanding: dict[PeerId, int] = {}
+        self._now_s = 0.0
 
     def want(self, digest: bytes, sources: Iterable[PeerId], *, spread: bool) -> None:
         """Ask for a blob until it arrives or is cancelled.
@@ -59,6 +61,11 @@ class Fetcher:
         """Whether anybody still waits for this blob."""
         return digest in self._wants
 
+    def rounds(self, digest: bytes) -> int:
+        """How often every known holder was passed over for this blob."""
+        want = self._wants.get(digest)
+        return want.rounds if want is not None else 0
+
     def arrived(self, digest: bytes) -> bool:
         """A blob came in; whether it was wanted (if not, it is to be dropped)."""
         want = self._wants.pop(digest, None)
@@ -74,6 +81,7 @@ class Fetcher:
 
     def requests(self, now_s: float) -> list[tuple[PeerId, bytes]]:
         """What to ask now, as (peer, hash). Also gives up on requests that took too long."""
+        self._now_s = now_s
         asks = []
         for digest, want in self._wants.items():
             if want.asked is not None and now_s >= want.asked_s + limits.FETCH_TIMEOUT_S:
@@ -92,7 +100,7 @@ class Fetcher:
         for want in self._wants.values():
             if want.asked is not None:
                 times.add(want.asked_s + limits.FETCH_TIMEOUT_S)
-            elif want.not_before_s:
+            elif want.not_before_s > self._now_s:
                 times.add(want.not_before_s)
         return sorted(times)[:2]
 
@@ -100,6 +108,7 @@ class Fetcher:
         left = [peer for peer in want.sources if peer not in want.passed_over]
         if not left:
             want.passed_over.clear()
+            want.rounds += 1
             want.not_before_s = now_s + limits.FETCH_RETRY_S
             return None
         if want.spread:

@@ -5,6 +5,7 @@ is all that a joiner must trust: it fetches the manifest by that hash, then each
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import msgpack
 import msgspec
@@ -12,6 +13,8 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.link import PeerId
 
 
 class ArraySpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -80,3 +83,102 @@ def describe_state(
     chunks = tuple(view[start : start + step] for start in range(0, len(view), step))
     hashes = tuple(hashlib.sha256(chunk).digest() for chunk in chunks)
     return StateManifest(layout, arrays, hashes), chunks
+
+
+_ROUNDS_BEFORE_NEXT = 2
+"""Times that every donor may lack a piece before another snapshot is tried."""
+
+
+class StateSync:
+    """Downloads one attested snapshot from whoever pins it (T13).
+
+    Snapshots are tried in the order given; one that nobody holds any more is given up for the
+    next, so a joiner never waits for a donor that has moved on. Chunks that two snapshots share
+    are fetched once.
+
+    Args:
+        fetcher: asks the donors.
+        donors: peers that may hold a snapshot.
+        candidates: (op, state root) of attested states, the preferred one first.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        donors: Sequence[PeerId],
+        candidates: Sequence[tuple[int, bytes]],
+    ) -> None:
+        self._fetcher = fetcher
+        self._donors = tuple(donors)
+        self._candidates = list(candidates)
+        self._manifest: StateManifest | None = None
+        self._pieces: dict[bytes, bytes] = {}
+        self._wanted: set[bytes] = set()
+
+    @property
+    def op(self) -> int:
+        """Op whose state is being downloaded."""
+        return self._candidates[0][0]
+
+    def set_donors(self, donors: Sequence[PeerId]) -> None:
+        """The roster has changed."""
+        self._donors = tuple(donors)
+        for digest in self._wanted:
+            if self._fetcher.is_wanted(digest):
+                self._fetcher.want(digest, self._donors, spread=True)
+
+    def accept(self, digest: bytes, data: Buffer) -> bool:
+        """Take a verified blob; whether it was one of ours.
+
+        Raises:
+            RemoteFault: reason ``manifest``: the attested bytes are not a manifest.
+        """
+        if digest not in self._wanted:
+            return False
+        self._wanted.discard(digest)
+        if digest == self._candidates[0][1]:
+            self._manifest = manifest_from_bytes(data)
+        else:
+            self._pieces[digest] = bytes(data)
+        return True
+
+    def step(self) -> tuple[int, StateManifest, tuple[bytes, ...]] | None:
+        """Ask for what is missing; the whole state once it is here."""
+        self._give_up_if_gone()
+        op, root = self._candidates[0]
+        if self._manifest is None:
+            self._ask(root)
+            return None
+        missing = [d for d in self._manifest.chunk_hashes if d not in self._pieces]
+        for digest in missing:
+            self._ask(digest)
+        if missing:
+            return None
+        chunks = tuple(self._pieces[digest] for digest in self._manifest.chunk_hashes)
+        if sum(len(chunk) for chunk in chunks) != self._manifest.total_bytes:
+            raise RemoteFault("manifest", "state chunks do not add up to the manifest's arrays")
+        return op, self._manifest, chunks
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Chunks here and chunks in all (0 while the manifest is not known)."""
+        if self._manifest is None:
+            return 0, 0
+        hashes = self._manifest.chunk_hashes
+        return sum(digest in self._pieces for digest in hashes), len(hashes)
+
+    def close(self) -> None:
+        """Want nothing more."""
+        self._fetcher.cancel(self._wanted)
+        self._wanted.clear()
+
+    def _ask(self, digest: bytes) -> None:
+        if digest not in self._wanted:
+            self._wanted.add(digest)
+            self._fetcher.want(digest, self._donors, spread=True)
+
+    def _give_up_if_gone(self) -> None:
+        if any(self._fetcher.rounds(digest) >= _ROUNDS_BEFORE_NEXT for digest in self._wanted):
+            self.close()
+            self._manifest = None
+            self._candidates.append(self._candidates.pop(0))

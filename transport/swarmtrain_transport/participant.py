@@ -1,0 +1,381 @@
+"""A peer as one machine: it follows the ledger, takes part in ops, catches up, serves others.
+
+Its events are control messages, frames, the passing of time and what its own trainer does; its
+answers are actions. The same machine runs in production, in the simulator and in replay.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+
+from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
+from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.catchup import CatchUp
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.exchange import Exchange
+from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.ledger import (
+    AnyBody,
+    Commit,
+    Gone,
+    Join,
+    Plan,
+    Record,
+    Run,
+    Skip,
+    Verify,
+)
+from swarmtrain_transport.ledger_copy import LedgerCopy
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.local import Card, LocalStats
+from swarmtrain_transport.messages import (
+    CoordinatorMessage,
+    Finished,
+    Hashes,
+    Hello,
+    Leave,
+    Progress,
+    Records,
+    Refused,
+    Welcome,
+)
+from swarmtrain_transport.progression import Progression
+from swarmtrain_transport.state_finder import StateFinder
+from swarmtrain_transport.sync import StateManifest
+
+Actions = tuple[do.PeerAction, ...]
+
+_EARLY_FRAMES_MAX = 4 * limits.PEERS_MAX
+"""Invitations that may arrive before their PLAN does."""
+
+
+class Participant:
+    """The whole peer, sans IO.
+
+    Args:
+        card: who and where we are.
+        arithmetic: exact chunk arithmetic on our codec.
+        verify: signature check.
+        shuffle: order of equally good donors (randomness is an argument).
+        records: our own copy of the ledger from an earlier life.
+        now_s: the time.
+
+    Raises:
+        RemoteFault: the records are not a legal chain.
+    """
+
+    def __init__(
+        self,
+        card: Card,
+        arithmetic: Arithmetic,
+        verify: Verify,
+        shuffle: Callable[[Sequence[PeerId]], list[PeerId]],
+        records: Iterable[Record],
+        now_s: float,
+    ) -> None:
+        self.card = card
+        self._copy = LedgerCopy(verify, records)
+        self.view = self._copy.view
+        self.ledger = self._copy.ledger
+        self.blobs = Blobs()
+        self.stats = LocalStats()
+        self.exchange: Exchange | None = None
+        self._arithmetic = arithmetic
+        self._fetcher = Fetcher(shuffle)
+        self._states = StateFinder(card.peer_id, self.view, self._fetcher)
+        self._place = Progression(
+            card, self.view, CatchUp(card.peer_id, self.view, self.blobs, self._fetcher),
+            self._states,
+        )  # fmt: skip
+        self._early: list[tuple[PeerId, Frame]] = []
+        self._welcome_index: int | None = None
+        self._connected = False
+        self._progress_s = now_s
+        self._now_s = now_s
+
+    # ---- what the shell asks
+
+    def hello(self) -> Hello:
+        """HELLO as of now; the door signs it."""
+        return Hello(
+            boot=self.card.boot,
+            name=self.card.name,
+            curve_key=self.card.curve_key,
+            host=self.card.host,
+            port=self.card.port,
+            head_index=self.ledger.head_index,
+            head_hash=self.ledger.head_hash if len(self.ledger) else b"",
+            applied_op=self._place.applied_op,
+            state_root=self._place.state_root,
+            retain_bytes=self.card.retain_bytes,
+        )
+
+    @property
+    def next_wakeup_s(self) -> float:
+        """When tick() has something to do."""
+        times = [self._progress_s, *self._fetcher.wakeups()]
+        if self.exchange is not None:
+            times.append(self.exchange.next_wakeup_s)
+        return min(times)
+
+    @property
+    def applied_op(self) -> int:
+        """Newest op whose outcome is in place here, -1 without a state."""
+        return self._place.applied_op
+
+    @property
+    def state_root(self) -> bytes:
+        """Root of that state, b"" without one."""
+        return self._place.state_root
+
+    @property
+    def sync_progress(self) -> tuple[int, int]:
+        """State chunks downloaded and in all, (0, 0) when not syncing."""
+        return self._states.progress
+
+    # ---- events from our own side
+
+    def start(self, now_s: float) -> Actions:
+        """First event: admit everybody whom our own ledger copy knows."""
+        self._now_s = now_s
+        return tuple(self._allow(peer) for peer in self.view.roster if peer != self.card.peer_id)
+
+    def attach(
+        self,
+        op: int,
+        manifest: StateManifest,
+        chunks: tuple[Buffer, ...],
+        snapshot_rounds: int,
+        now_s: float,
+    ) -> Actions:
+        """The trainer is built; this is its state: op 0's offer, or a restored op.
+
+        It counts only if the ledger attests its root; otherwise the state is downloaded.
+        """
+        self._now_s = now_s
+        self._states.attach(op, manifest, chunks, snapshot_rounds)
+        return self._go_on([])
+
+    def ready(self, op: int, contribution: Contribution, samples: int, now_s: float) -> Actions:
+        """The inner steps of `op` are done. Too late for that op, it is ignored: its outcome is
+        already on its way to the trainer."""
+        self._now_s = now_s
+        if not self._place.ready(op, contribution, samples):
+            return ()
+        return tuple(self._place.reports(connected=self._connected))
+
+    def applied(
+        self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...] | None, now_s: float
+    ) -> Actions:
+        """The trainer has done what LoadState or ApplyResult asked.
+
+        Args:
+            op: which op's state is now in place.
+            manifest: describes that state; its root goes to the coordinator.
+            chunks: its bytes, if they may be pinned as a snapshot (they must not change).
+            now_s: the time.
+        """
+        self._now_s = now_s
+        if chunks is not None:
+            self.blobs.pin_snapshot(op, manifest, chunks)
+        if not self._place.applied(op, manifest.root):
+            text = f"Our state after round {op} differs from the run's."
+            return (do.Halt("SWT-E561", text),)
+        return self._go_on(self._place.reports(connected=self._connected))
+
+    def leave(self, reason: str, now_s: float) -> Actions:
+        """Go on purpose."""
+        self._now_s = now_s
+        return (do.SendControl(self._progress()), do.SendControl(Leave(reason)))
+
+    # ---- events from the control lane
+
+    def control(self, message: CoordinatorMessage, now_s: float) -> Actions:
+        """A message of the coordinator.
+
+        Raises:
+            RemoteFault: it contradicts the ledger or breaks the protocol.
+        """
+        self._now_s = now_s
+        actions: list[do.PeerAction] = []
+        match message:
+            case Welcome():
+                self._connected = True
+                self._states.reconnected()
+                self._welcome_index = message.now_index
+                if not len(self.ledger) and message.now_index < 0:
+                    raise RemoteFault("welcome", "the coordinator has no ledger")
+                actions += self._resend()
+            case Records():
+                actions += self._on_records(message)
+            case Hashes():
+                exchange = self.exchange
+                if exchange is not None and exchange.view.plan_id == message.plan_id:
+                    actions += exchange.hashes(message, now_s)
+            case Finished():
+                self._place.finished_op = message.op
+            case Refused():
+                self._place.is_halted = True
+                return (do.Halt(message.code, message.text),)
+            case _:
+                raise RemoteFault("type", f"{type(message).__name__} is not expected here")
+        return self._go_on(actions)
+
+    def control_down(self, now_s: float) -> Actions:
+        """The control connection closed; ops in progress go on as far as they can."""
+        self._now_s = now_s
+        self._connected = False
+        return ()
+
+    def _on_records(self, message: Records) -> list[do.PeerAction]:
+        actions: list[do.PeerAction] = []
+        roster_changed = False
+        for raw in message.records:
+            taken = self._copy.take(raw)
+            if taken is None:
+                continue
+            record, body = taken
+            actions.append(do.RecordAccepted(record))
+            actions += self._follow(body)
+            roster_changed = roster_changed or isinstance(body, Join | Gone)
+        if roster_changed:
+            actions.append(do.SendControl(self._progress()))
+            self._states.roster_changed()
+        return actions
+
+    def _follow(self, body: AnyBody) -> list[do.PeerAction]:
+        """What one new record means for us."""
+        if isinstance(body, Join):
+            return [] if body.peer == self.card.peer_id else [self._allow(body.peer)]
+        if isinstance(body, Gone):
+            return [] if body.peer == self.card.peer_id else [do.RevokePeer(body.peer)]
+        if isinstance(body, Plan):
+            return self._begin(body)
+        if isinstance(body, Commit | Skip):
+            if self.exchange is not None:
+                self.exchange.close()
+            self.exchange = None
+        elif self.exchange is not None and not isinstance(body, Run):
+            return self.exchange.decided(self._now_s)
+        return []
+
+    def _begin(self, plan: Plan) -> list[do.PeerAction]:
+        """PLAN: take part if it names this very process."""
+        view = self.view.op
+        assert view is not None
+        if view.boots.get(self.card.peer_id) != self.card.boot:
+            return []
+        pending = self._place.pending
+        mine = pending.contribution if pending is not None and pending.op == plan.op else None
+        self.exchange = Exchange(
+            self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
+            self._fetcher, self._now_s,
+        )  # fmt: skip
+        actions = self.exchange.decided(self._now_s)
+        early, self._early = self._early, []
+        for peer, frame in early:
+            if frame.plan_id == view.plan_id:
+                actions += self.exchange.frame(peer, frame, self._now_s)
+        return actions
+
+    # ---- events from the data lane
+
+    def frame(self, peer: PeerId, frame: Frame, now_s: float) -> Actions:
+        """A frame of an authenticated peer. What breaks the protocol is not used but named."""
+        self._now_s = now_s
+        try:
+            return self._on_frame(peer, frame)
+        except RemoteFault as fault:
+            exchange = self.exchange
+            told = exchange.fault_report(frame.slice_index) if exchange is not None else []
+            return (do.PeerFault(peer, fault.reason, fault.detail), *told)
+
+    def _on_frame(self, peer: PeerId, frame: Frame) -> Actions:
+        if frame.kind is FrameKind.GET:
+            return (do.SendFrame(peer, self.blobs.answer(frame, self.view.run_tag)),)
+        if frame.run_tag != self.view.run_tag:
+            raise RemoteFault("run", "a frame of another run")
+        if frame.kind is FrameKind.BLOB:
+            return self._go_on(self._on_blob(frame.body))
+        if frame.kind is FrameKind.MISSING:
+            self._fetcher.missing(peer, bytes(frame.body))
+            return self._go_on([])
+        exchange = self.exchange
+        if exchange is None or exchange.view.plan_id != frame.plan_id:
+            # An owner may see PLAN before we do; its invitation must not be lost.
+            if frame.kind is FrameKind.RANGES and len(self._early) < _EARLY_FRAMES_MAX:
+                self._early.append((peer, frame))
+            return ()
+        return tuple(exchange.frame(peer, frame, self._now_s))
+
+    def _on_blob(self, body: Buffer) -> list[do.PeerAction]:
+        digest = hashlib.sha256(body).digest()
+        if not self._fetcher.arrived(digest):
+            return []
+        if self._states.accept(digest, body):
+            return []
+        if self.exchange is not None:
+            self.blobs.keep_result(self.exchange.view.plan.op, body)
+            return self.exchange.blob_arrived(self._now_s)
+        self.blobs.keep_result(self._place.applied_op + 1, body)
+        return []
+
+    # ---- time, and what falls due after any event
+
+    def tick(self, now_s: float) -> Actions:
+        """The time that `next_wakeup_s` asked for has come."""
+        self._now_s = now_s
+        actions: list[do.PeerAction] = []
+        if now_s >= self._progress_s:
+            self._progress_s = now_s + limits.PROGRESS_S
+            if self._connected:
+                actions.append(do.SendControl(self._progress()))
+        if self.exchange is not None:
+            actions += self.exchange.tick(now_s)
+        return self._go_on(actions)
+
+    def _go_on(self, actions: list[do.PeerAction]) -> Actions:
+        """Sync, apply what is due, and ask for what is missing."""
+        if self._states.is_attached and self._is_informed():
+            actions += self._place.advance(connected=self._connected)
+        if self.view.run_tag:
+            actions += [
+                do.SendFrame(peer, Frame(FrameKind.GET, self.view.run_tag, body=digest))
+                for peer, digest in self._fetcher.requests(self._now_s)
+            ]
+        return tuple(actions)
+
+    def _is_informed(self) -> bool:
+        """Whether we have every record that WELCOME promised."""
+        return self._welcome_index is not None and self.ledger.head_index >= self._welcome_index
+
+    # ---- small parts
+
+    def _allow(self, peer: PeerId) -> do.AllowPeer:
+        return do.AllowPeer(self.view.address_of(peer))
+
+    def _resend(self) -> list[do.PeerAction]:
+        """After HELLO: whatever the coordinator may have missed. All of it is idempotent."""
+        actions: list[do.PeerAction] = [do.SendControl(self._progress())]
+        actions += self._place.reports(connected=True)
+        if self.exchange is not None:
+            actions += self.exchange.resend(self._now_s)
+        return actions
+
+    def _progress(self) -> Progress:
+        stats = self.stats
+        return Progress(
+            index=self.ledger.head_index,
+            bytes_in=stats.bytes_in,
+            bytes_out=stats.bytes_out,
+            phase="syncing" if self._states.is_syncing else stats.phase,
+            step=stats.step,
+            loss=stats.loss,
+            tokens_per_s=stats.tokens_per_s,
+            tokens=stats.tokens,
+            control_bytes_in=stats.control_bytes_in,
+            control_bytes_out=stats.control_bytes_out,
+            replayed_ops=self._place.replayed_ops,
+        )

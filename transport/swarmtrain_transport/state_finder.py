@@ -1,0 +1,113 @@
+"""Where a peer gets the shared state from: its own, if the ledger attests it, else from others.
+
+Nobody's word is taken: the ledger attests a root, and whatever has that root is the state. The
+first peer of a new run offers its own as op 0 (protocol.md part 1 rule 4, part 2 T13).
+"""
+
+from collections.abc import Sequence
+
+from swarmtrain_transport.actions import Halt, LoadState, PeerAction, SendControl
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Offer
+from swarmtrain_transport.sync import StateManifest, StateSync
+
+
+class StateFinder:
+    """Finds the first state of this process, or a newer one after it fell too far behind.
+
+    Args:
+        me: own id.
+        view: the ledger's fold.
+        fetcher: asks donors.
+    """
+
+    def __init__(self, me: PeerId, view: LedgerView, fetcher: Fetcher) -> None:
+        self._me = me
+        self._view = view
+        self._fetcher = fetcher
+        self._sync: StateSync | None = None
+        self._own: tuple[int, StateManifest, tuple[Buffer, ...]] | None = None
+        self._snapshot_rounds = 1
+        self._offered = False
+
+    def attach(
+        self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...], snapshot_rounds: int
+    ) -> None:
+        """Our own state: op 0's offer, or a restored op."""
+        self._own = (op, manifest, chunks)
+        self._snapshot_rounds = max(1, snapshot_rounds)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the trainer is there, so that a state can be loaded at all."""
+        return self._own is not None
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a download is under way."""
+        return self._sync is not None
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """State chunks downloaded and in all, (0, 0) when not syncing."""
+        return self._sync.progress if self._sync is not None else (0, 0)
+
+    def reconnected(self) -> None:
+        """The coordinator may have missed our offer."""
+        self._offered = False
+
+    def roster_changed(self) -> None:
+        """Donors came or went."""
+        if self._sync is not None:
+            self._sync.set_donors(self._donors())
+
+    def accept(self, digest: bytes, data: Buffer) -> bool:
+        """Take a verified blob; whether it belongs to the state that is being downloaded."""
+        return self._sync is not None and self._sync.accept(digest, data)
+
+    def step(self) -> list[PeerAction]:
+        """What to do next; LoadState once a state is there."""
+        assert self._own is not None
+        own_op, manifest, chunks = self._own
+        genesis = self._view.genesis
+        num_values = manifest.arrays[0].num_values
+        if genesis is None:
+            return self._offer(manifest, num_values)
+        if genesis.layout != manifest.layout or genesis.num_values != num_values:
+            text = f"This model has {num_values} values, the run's has {genesis.num_values}"
+            return [Halt("SWT-E804", f"{text} (or other names and shapes).")]
+        if own_op <= self._view.last_op and self._view.root_after(own_op) == manifest.root:
+            return [LoadState(own_op, manifest, tuple(bytes(chunk) for chunk in chunks))]
+        if self._sync is None:
+            self._sync = StateSync(self._fetcher, self._donors(), self._candidates())
+        state = self._sync.step()
+        if state is None:
+            return []
+        self._sync.close()
+        self._sync = None
+        return [LoadState(*state)]
+
+    def _offer(self, manifest: StateManifest, num_values: int) -> list[PeerAction]:
+        if self._offered:
+            return []
+        self._offered = True
+        return [SendControl(Offer(manifest.root, num_values, manifest.layout))]
+
+    def _candidates(self) -> Sequence[tuple[int, bytes]]:
+        """Attested states, best first: a settled snapshot, then the newest, then any.
+
+        A snapshot is settled once the next op has its outcome: by then every donor has had time
+        to pin it.
+        """
+        newest = self._view.last_op
+        attested = sorted(self._view.attests.items(), reverse=True)
+        settled = [
+            item for item in attested if item[0] < newest and item[0] % self._snapshot_rounds == 0
+        ]
+        return list(dict.fromkeys([*settled[:1], *attested]))
+
+    def _donors(self) -> list[PeerId]:
+        return [peer for peer in sorted(self._view.roster) if peer != self._me]
