@@ -11,7 +11,6 @@ Not here: training, and any other size than the run file asks for.
 Legend of shapes: B windows, T bytes, C width, H heads, D width of one head, V byte values.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -28,8 +27,12 @@ MLP_RATIO = 4
 ROTARY_BASE = 10_000.0
 """Longest wavelength of the positions in radians per byte (RoFormer's value)."""
 
-INIT_STD = 0.02
-"""Standard deviation of fresh weights (GPT-2's value): the first loss is close to ln 256."""
+INIT_STD = 0.04
+"""Standard deviation of fresh matrices inside the blocks; twice GPT-2's value, as the width of a
+demo is small. What is added to the residual stream starts at zero (Fixup, arXiv 1901.09321)."""
+
+TABLE_STD = 0.02
+"""The same for embedding and head: small enough that the first loss is close to ln 256."""
 
 
 class ByteTransformer(nn.Module):
@@ -129,12 +132,11 @@ def build_model(section: ModelSection, seed: int) -> ByteTransformer:
             context=section.context,
         )
     generator = torch.Generator().manual_seed(seed)
-    # GPT-2: what is added to the residual stream shrinks with the number of additions.
-    residual_std = INIT_STD / math.sqrt(2 * section.layers)
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 2:
-            is_residual = name.endswith(("attention_out.weight", "mlp_down.weight"))
-            std = residual_std if is_residual else INIT_STD
+        if name.endswith(("attention_out.weight", "mlp_down.weight")):
+            nn.init.zeros_(parameter)
+        elif parameter.ndim == 2:
+            std = INIT_STD if name.startswith("blocks.") else TABLE_STD
             nn.init.normal_(parameter, mean=0.0, std=std, generator=generator)
     return model
 

@@ -1,0 +1,154 @@
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from swarmtrain.config import (
+    ExchangeSection,
+    InnerSection,
+    ModelSection,
+    OuterSection,
+    RunConfig,
+    RunSection,
+)
+from swarmtrain.peer.trainer import BuiltinTrainer, NoTrainingText
+
+TEXT = b"for index in range(10):\n    print(index)\n" * 20
+CONFIG = RunConfig(
+    run=RunSection(name="test", seed=3, rounds=4),
+    model=ModelSection(layers=1, width=16, heads=2, context=16),
+    inner=InnerSection(lr=1e-2, warmup_steps=5, batch=8),
+    outer=OuterSection(inner_steps=10),
+    exchange=ExchangeSection(block=64),
+)
+
+
+@dataclass
+class Leases:
+    """Pieces that arrive between steps, each given once."""
+
+    waiting: list[Sequence[bytes]] = field(default_factory=list)
+
+    def __call__(self) -> Sequence[bytes] | None:
+        return self.waiting.pop(0) if self.waiting else None
+
+
+def trainer(seed: int = 1, leases: Leases | None = None) -> BuiltinTrainer:
+    return BuiltinTrainer(
+        CONFIG,
+        take_pieces=Leases([[TEXT]]) if leases is None else leases,
+        validation=[TEXT],
+        seed=seed,
+    )
+
+
+def test_the_same_seeds_give_the_same_bits_after_ten_steps() -> None:
+    first, second = trainer(), trainer()
+    assert [first.inner_step() for _ in range(10)] == [second.inner_step() for _ in range(10)]
+    assert torch.equal(first.read_weights(), second.read_weights())
+
+
+def test_peers_start_equal_and_read_different_windows() -> None:
+    first, second = trainer(seed=1), trainer(seed=2)
+    assert torch.equal(first.read_weights(), second.read_weights())
+    first.inner_step()
+    second.inner_step()
+    assert not torch.equal(first.read_weights(), second.read_weights())
+
+
+def test_training_lowers_the_validation_loss() -> None:
+    peer = trainer()
+    before = peer.evaluate()
+    assert before == pytest.approx(math.log(256), abs=0.2)
+    for _ in range(40):
+        peer.inner_step()
+    assert peer.evaluate() < before - 1.5
+
+
+def test_evaluating_other_weights_leaves_the_live_model_alone() -> None:
+    peer = trainer()
+    start = peer.read_weights()
+    loss_at_start = peer.evaluate()
+    for _ in range(5):
+        peer.inner_step()
+    live = peer.read_weights()
+    assert peer.evaluate(start) == loss_at_start
+    assert peer.evaluate(live) == peer.evaluate() != loss_at_start
+    assert torch.equal(peer.read_weights(), live)
+
+
+def test_written_weights_are_what_is_trained_on() -> None:
+    first, second = trainer(), trainer()
+    for _ in range(3):
+        first.inner_step()
+    second.write_weights(first.read_weights())
+    out = torch.empty(first.layout.padded)
+    assert torch.equal(second.read_weights(out), first.read_weights())
+
+
+def test_the_learning_rate_goes_by_the_runs_cumulative_steps() -> None:
+    peer = trainer()
+    assert peer.rate() == pytest.approx(CONFIG.inner.lr / 5)
+    for _ in range(5):
+        peer.inner_step()
+    assert peer.rate() == pytest.approx(CONFIG.inner.lr)
+    for _ in range(35):  # To the end of the run: 4 rounds of 10 steps.
+        peer.inner_step()
+    assert peer.rate() == pytest.approx(CONFIG.inner.lr * CONFIG.inner.lr_end_fraction)
+
+
+def test_a_joiner_ramps_up_to_the_rate_of_the_others() -> None:
+    founder, joiner = trainer(), trainer()
+    joiner.continue_at(10)
+    founder.step = 10
+    assert joiner.rate() == pytest.approx(founder.rate() / 5)
+    for _ in range(5):
+        founder.inner_step()
+        joiner.inner_step()
+    assert joiner.rate() == founder.rate()
+    assert joiner.step == 15
+
+
+def test_a_new_lease_replaces_the_text_between_two_steps() -> None:
+    leases = Leases([[TEXT], [b"\x07" * 100]])
+    peer = trainer(leases=leases)
+    peer.inner_step()
+    for _ in range(30):
+        peer.inner_step()
+    assert leases.waiting == []
+    assert peer.write_text(b"\x07", num_bytes=3, temperature=0, seed=0) == "\x07\x07\x07"
+
+
+def test_a_step_without_text_is_refused_and_changes_nothing() -> None:
+    peer = trainer(leases=Leases())
+    before = peer.read_weights()
+    with pytest.raises(NoTrainingText, match="first lease"):
+        peer.inner_step()
+    assert torch.equal(peer.read_weights(), before)
+    assert (peer.step, peer.num_samples) == (0, 0)
+
+
+def test_windows_and_bytes_are_counted() -> None:
+    peer = trainer()
+    peer.inner_step()
+    peer.inner_step()
+    assert (peer.step, peer.num_samples, peer.bytes_per_step) == (2, 16, 128)
+
+
+def test_validation_text_may_come_after_the_start() -> None:
+    peer = BuiltinTrainer(CONFIG, take_pieces=Leases(), validation=[], seed=1)
+    with pytest.raises(ValueError, match="use_validation"):
+        peer.evaluate()
+    peer.use_validation([TEXT])
+    assert peer.evaluate() == trainer().evaluate()
+
+
+def test_written_text_is_that_of_the_given_weights_and_survives_foreign_bytes() -> None:
+    peer = trainer()
+    start = peer.read_weights()
+    drawn = peer.write_text(b"x", num_bytes=40, temperature=1.0, seed=4)
+    assert "\N{REPLACEMENT CHARACTER}" in drawn
+    peer.inner_step()
+    assert drawn == peer.write_text(b"x", num_bytes=40, temperature=1.0, seed=4, vector=start)
