@@ -152,9 +152,9 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E561", "This peer's state is not the run's", EXIT_PROTOCOL,
-        "After a round this peer held other bits than the ledger names. It stopped before it could\n"
-        "train on them. Join again: it will take the shared state from the others. If it happens\n"
-        "again, suspect the memory or the processor of this machine.",
+        "After a round this peer held other bits than the ledger names. It stopped before it\n"
+        "could train on them. Join again: it will take the shared state from the others. If it\n"
+        "happens again, suspect the memory or the processor of this machine.",
     ),
     ErrorKind(
         "SWT-E562", "This peer's ledger is not the run's", EXIT_PROTOCOL,

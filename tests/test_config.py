@@ -72,7 +72,7 @@ def test_an_unknown_section_is_told_like_an_unknown_key(tmp_path, text, line):
         ('lr = "0.1"', "`inner.lr` must be a number, it is text in quotes: '0.1'."),
         ("batch = 1.5", "`inner.batch` must be a whole number, it is 1.5."),
         ("batch = true", "`inner.batch` must be a whole number, it is true."),
-        ('optimizer = "sgd"', '`inner.optimizer` must be "adamw", it is text in quotes: \'sgd\'.'),
+        ('optimizer = "sgd"', "`inner.optimizer` must be \"adamw\", it is text in quotes: 'sgd'."),
         ("lr = [1]", "`inner.lr` must be a number, it is a list."),
     ],
 )
@@ -126,11 +126,8 @@ def test_a_run_without_a_name_is_told_what_to_add(tmp_path, text):
 )
 def test_a_value_that_cannot_work_names_the_key(tmp_path, section, line, key):
     name = 'name = "t"\n'
-    if section == "run":
-        text = f"[run]\n{name}{line}\n"
-    else:
-        text = f"[run]\n{name}[{section}]\n{line}\n"
-    error = refusal(tmp_path, text)
+    header = "" if section == "run" else f"[{section}]\n"
+    error = refusal(tmp_path, f"[run]\n{name}{header}{line}\n")
     assert (error.code, error.exit_status) == ("SWT-E605", 78)
     assert f"`{key}` must" in error.what
 

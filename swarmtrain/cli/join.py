@@ -30,8 +30,12 @@ def join(
         str, typer.Option(help="Name shown to others.", show_default="drawn from the key")
     ] = "",
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for the other peers.")
-    ] = "127.0.0.1:0",
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Address for the other peers.",
+            show_default="any port; on loopback if the invite is",
+        ),
+    ] = "",
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -50,7 +54,7 @@ def join(
 ) -> None:  # fmt: skip
     """Join a run with the invite that its organiser sent you. Ctrl+C leaves after the round."""
     parsed = Invite.parse(_invite_text(invite, invite_file))
-    address = parse_endpoint(listen)
+    address = parse_endpoint(listen or _default_listen(parsed))
     check_name(name)
     from swarmtrain import dirs
 
@@ -98,6 +102,13 @@ def _read_invite(file: Path) -> str:
             f"The invite file {file} cannot be read: {error.strerror or error}.",
             "Check the path, or pass the invite itself.",
         ) from error
+
+
+def _default_listen(invite: Invite) -> str:
+    """Peers reach each other directly: on all addresses unless the whole run is on this machine."""
+    if invite.is_loopback:
+        return "[::1]:0" if ":" in invite.host else "127.0.0.1:0"
+    return "[::]:0" if ":" in invite.host else "0.0.0.0:0"
 
 
 def _introduce(invite: Invite, *, ask: bool) -> None:

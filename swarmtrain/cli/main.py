@@ -19,8 +19,8 @@ from swarmtrain.cli.peer import peer_app
 from swarmtrain.cli.situation import Situation, redact, say
 from swarmtrain.cli.status import status
 from swarmtrain.cli.up import up
-from swarmtrain.error_table import EXIT_DONE, EXIT_INTERRUPTED
-from swarmtrain.errors import Interrupted, UserError, render, translate
+from swarmtrain.error_table import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED
+from swarmtrain.errors import Interrupted, UserError, cleaned, render, translate
 
 app = typer.Typer(
     name="swarmtrain",
@@ -90,7 +90,7 @@ def _explain_ending(fault: Exception, situation: Situation, words: list[str]) ->
     error = translate(fault, at_coordinator=situation.at_coordinator)
     if situation.verbose:
         say(_traceback(fault))
-    if error is None:
+    if error is None or error.exit_status == EXIT_BUG:
         error = _bug(fault, situation, words)
     say(render(error))
     return error.exit_status
@@ -98,7 +98,7 @@ def _explain_ending(fault: Exception, situation: Situation, words: list[str]) ->
 
 def _bug(fault: Exception, situation: Situation, words: list[str]) -> UserError:
     """The words for a fault that nobody foresaw; the details go into a report."""
-    what = f"Unexpected fault (a bug): {type(fault).__name__}: {fault}"
+    what = f"Unexpected fault (a bug): {type(fault).__name__}: {cleaned(redact(str(fault)))}"
     try:
         report = _write_report(fault, situation, words)
     except (OSError, UserError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarmtrain.errors import UserError, cleaned, misuse
+from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.limits import NAME_CHARS_MAX
 
@@ -130,6 +131,25 @@ def parse_endpoint(text: str) -> Endpoint:
             "For instance --listen 127.0.0.1:8400, or --listen [::1]:8400.",
         )
     return Endpoint(host=match[1] or match[2], port=int(match[3]))
+
+
+def check_host(host: str) -> str:
+    """A host that invites can carry, or "" for the listening one.
+
+    Raises:
+        UserError: SWT-E611.
+    """
+    try:
+        if host:
+            Invite(host, 1, "run", bytes(32), bytes(16))
+    except LocalFault as error:
+        raise UserError(
+            "SWT-E611",
+            f"{cleaned(host)!r} is neither an IP address nor a host name.",
+            "Peers would not find the coordinator by it.",
+            "For instance --public-host train.example.org; the port is that of --listen.",
+        ) from error
+    return host
 
 
 def check_name(name: str) -> str:

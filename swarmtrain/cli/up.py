@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
-from swarmtrain.cli.options import UpOptions, parse_endpoint
+from swarmtrain.cli.options import UpOptions, check_host, parse_endpoint
 from swarmtrain.cli.situation import Situation, say
 from swarmtrain_transport.invite import Invite
 
@@ -35,7 +35,7 @@ def up(
     On an existing state directory it goes on from the last commit.
     """
     options = UpOptions(
-        run_file=run_file, listen=parse_endpoint(listen), public_host=public_host,
+        run_file=run_file, listen=parse_endpoint(listen), public_host=check_host(public_host),
         state_dir=state_dir, json_events=json_events,
     )  # fmt: skip
     situation = context.ensure_object(Situation)

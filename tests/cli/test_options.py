@@ -1,0 +1,62 @@
+"""What the command line accepts, before anything heavy is loaded."""
+
+import pytest
+
+from swarmtrain.cli import options
+from swarmtrain.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:8400", "127.0.0.1", 8400),
+        ("[::1]:0", "::1", 0),
+        ("train.example.org:65535", "train.example.org", 65535),
+    ],
+)
+def test_an_address_is_host_and_port_and_prints_as_it_was_given(text, host, port):
+    endpoint = options.parse_endpoint(text)
+    assert (endpoint.host, endpoint.port, str(endpoint)) == (host, port, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "8400", ":8400", "host", "host:", "host:x", "host:65536", "::1:80", "a b:1", "a/b:1"],
+)
+def test_what_is_no_address_is_told_with_an_example(text):
+    with pytest.raises(UserError) as caught:
+        options.parse_endpoint(text)
+    assert (caught.value.code, caught.value.exit_status) == ("SWT-E611", 2)
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", "-a", "x" * 65, "\x1b[31m"])
+def test_a_peer_name_is_safe_as_a_directory(name):
+    with pytest.raises(UserError) as caught:
+        options.check_name(name)
+    assert "\x1b" not in caught.value.what
+    assert options.check_name("quiet-otter_2") == "quiet-otter_2"
+    assert options.check_name("") == ""
+
+
+def test_a_public_host_is_one_that_invites_can_carry():
+    assert options.check_host("train.example.org") == "train.example.org"
+    assert options.check_host("") == ""
+    with pytest.raises(UserError) as caught:
+        options.check_host("train.example.org:8400")
+    assert caught.value.code == "SWT-E611"
+
+
+def demo(peers: int, rounds: int, churn: bool) -> options.DemoOptions:
+    return options.DemoOptions(
+        peers=peers, rounds=rounds, seed=0, churn=churn, json=False, state_dir=None
+    )
+
+
+def test_churn_needs_three_peers_and_five_rounds():
+    assert demo(3, 5, churn=True).churn
+    assert not demo(1, 1, churn=False).churn
+    for peers, rounds in ((2, 8), (4, 4)):
+        with pytest.raises(UserError) as caught:
+            demo(peers, rounds, churn=True)
+        assert (caught.value.code, caught.value.exit_status) == ("SWT-E610", 2)
+        assert "--no-churn" in caught.value.remedy

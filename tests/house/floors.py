@@ -1,0 +1,57 @@
+"""The house's floors, written down once. A file may import from its own line and those above.
+
+A new file is put on its line here before it is written: the line says what it may know of.
+"""
+
+TRANSPORT = (
+    "errors limits clock",
+    "arithmetic slices",
+    "frames messages identity invite",
+    "link",
+    "allow_list reception",
+    "ledger sync result failure matrix fetch flow",
+    "actions fold blobs membership",
+    "planning ownership scatter operation",
+    "scribe status_view exchange catchup local ledger_copy state_finder",
+    "rendezvous participant",
+    "memory_link zmq_link relay",
+)
+
+OPTIMIZERS = (
+    "flush schedule",
+    "codecs.base",
+    "codecs.int8 codecs.raw",
+    "codecs error_feedback exclusions outer inner robust",
+    "strategies.base",
+    "strategies.diloco",
+    "strategies",
+)
+
+SWARMTRAIN = (
+    "error_table config control_lane",
+    "errors tensors config_limits",
+    "config_file dirs cli.options checkpoint numerics data.* data models.* models",
+    "status control_lane",
+    "coordinator.* coordinator peer.* peer simulate.* simulate",
+    "api",
+    "demo.* demo",
+    "cli.* cli",
+    "__main__",
+)
+
+PARTS = {
+    "swarmtrain_transport": TRANSPORT,
+    "swarmtrain_optimizers": OPTIMIZERS,
+    "swarmtrain": SWARMTRAIN,
+}
+
+TRANSPORT_SHELLS = frozenset({"zmq_link", "relay"})
+"""Within transport these alone open sockets and know of event loops."""
+
+SAME_LINE_STRANGERS = (
+    ("swarmtrain.coordinator", "swarmtrain.peer"),
+    ("swarmtrain.peer", "swarmtrain.coordinator"),
+    ("swarmtrain.data", "swarmtrain.models"),
+    ("swarmtrain.models", "swarmtrain.data"),
+)
+"""Neighbours on one line that do not know each other all the same: (who, whom)."""

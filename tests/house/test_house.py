@@ -1,0 +1,308 @@
+"""The rules of the house, executed. Each finding names the file and the line.
+
+Method: the source is read, never imported. Import directions come first, then sizes, then words
+and habits that have no place here.
+"""
+
+import ast
+import re
+from fnmatch import fnmatchcase
+
+import pytest
+from floors import PARTS, SAME_LINE_STRANGERS, TRANSPORT_SHELLS
+from source import ROOT, Module, functions, modules, reached_from, report, text_files
+
+from swarmtrain.error_table import TABLE
+
+FILE_LINES_MAX = 399
+FUNCTION_LINES_MAX = 59
+LINE_CHARS_MAX = 100
+
+SOCKETS = {
+    "socket", "ssl", "select", "selectors", "asyncio", "threading", "multiprocessing", "zmq",
+    "concurrent", "subprocess", "aiohttp", "http", "urllib", "socketserver", "signal",
+}  # fmt: skip
+FILES = {"os", "io", "pathlib", "shutil", "tempfile", "sqlite3", "fcntl", "mmap"}
+AMBIENT = {"time", "random", "secrets", "uuid", "datetime"}
+UNSAFE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
+BANNED_WORDS = {"node", "worker", "miner", "quorum", "method", "algo", "epoch"}
+BANNED_FILES = {"utils.py", "util.py", "common.py", "helpers.py", "helper.py", "misc.py"}
+
+
+def of(part: str) -> list[Module]:
+    return [module for module in modules().values() if module.part == part]
+
+
+def imported(module: Module, forbidden: set[str]) -> list[str]:
+    """Findings: imports whose first word is forbidden, for type checkers alone or not."""
+    return [
+        f"{module.at(found.line)} imports {found.name}"
+        for found in module.imports
+        if found.name.partition(".")[0] in forbidden
+    ]
+
+
+def line_of(place: str, lines: tuple[str, ...]) -> int | None:
+    """Index of the first line that names the place exactly, else of the first that matches it."""
+    for exact in (True, False):
+        for index, line in enumerate(lines):
+            for pattern in line.split():
+                if place == pattern if exact else fnmatchcase(place, pattern):
+                    return index
+    return None
+
+
+# ---- import directions
+
+
+def test_transport_knows_no_tensors_and_nothing_above_it():
+    above = {"torch", "numpy", "safetensors", "swarmtrain", "swarmtrain_optimizers"}
+    report([line for module in of("swarmtrain_transport") for line in imported(module, above)])
+
+
+def test_optimizers_know_no_sockets_no_files_no_clock_and_nothing_above_them():
+    forbidden = SOCKETS | FILES | AMBIENT | {"swarmtrain", "swarmtrain_transport"}
+    found = [line for module in of("swarmtrain_optimizers") for line in imported(module, forbidden)]
+    report(found)
+
+
+def test_within_transport_only_the_shells_do_io():
+    found = []
+    for module in of("swarmtrain_transport"):
+        if module.place in TRANSPORT_SHELLS:
+            continue
+        # The key file is the one file that this part reads and writes, and keys need chance.
+        allowed = FILES | {"secrets"} if module.place == "identity" else set()
+        found += imported(module, (SOCKETS | FILES | AMBIENT) - allowed)
+        if not allowed:
+            found += [
+                f"{module.at(call.lineno)} calls open()"
+                for call in ast.walk(module.tree)
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "open"
+            ]
+    report(found)
+
+
+def test_zmq_is_imported_in_zmq_link_alone():
+    places = {name for name, module in modules().items() if imported(module, {"zmq"})}
+    assert places <= {"swarmtrain_transport.zmq_link"}
+
+
+def test_the_coordinator_never_reaches_tensors_or_the_data_lane():
+    ways = reached_from("swarmtrain.coordinator")
+    forbidden = ("torch", "numpy", "safetensors", "zmq", "swarmtrain_optimizers")
+    report([" -> ".join(ways[name]) for name in forbidden if name in ways])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_file_stands_on_a_line_and_imports_from_its_own_or_above(part):
+    lines = PARTS[part]
+    found = []
+    for module in of(part):
+        if not module.place:
+            continue
+        own = line_of(module.place, lines)
+        if own is None:
+            found.append(f"{module.name} stands on no line of tests/house/floors.py")
+            continue
+        for target in module.imports:
+            place = target.name.partition(".")[2]
+            if target.typing_only or target.name.partition(".")[0] != part or not place:
+                continue
+            above = line_of(place, lines)
+            if above is not None and above > own:
+                found.append(f"{module.at(target.line)} imports {target.name} from below its line")
+    report(found)
+
+
+def test_neighbours_that_are_strangers_do_not_import_each_other():
+    found = [
+        f"{module.at(target.line)} imports {target.name}"
+        for module in modules().values()
+        for target in module.imports
+        for who, whom in SAME_LINE_STRANGERS
+        if f"{module.name}.".startswith(f"{who}.") and f"{target.name}.".startswith(f"{whom}.")
+    ]
+    report(found)
+
+
+def test_imports_are_absolute_and_without_stars():
+    found = [
+        f"{module.at(part.lineno)} {ast.unparse(part)}"
+        for module in modules().values()
+        for part in ast.walk(module.tree)
+        if isinstance(part, ast.ImportFrom) and (part.level or part.names[0].name == "*")
+    ]
+    report(found)
+
+
+# ---- sizes
+
+
+def test_files_and_lines_stay_readable():
+    found = []
+    for path, text in text_files():
+        if path.suffix != ".py":
+            continue
+        lines = text.splitlines()
+        where = path.relative_to(ROOT)
+        if len(lines) > FILE_LINES_MAX:
+            found.append(f"{where} has {len(lines)} lines")
+        found += [
+            f"{where}:{number} has {len(line)} characters"
+            for number, line in enumerate(lines, start=1)
+            if len(line) > LINE_CHARS_MAX
+        ]
+    report(found)
+
+
+def test_functions_stay_readable():
+    found = []
+    for module in modules().values():
+        for function in functions(module.tree):
+            num_lines = (function.end_lineno or function.lineno) - function.lineno + 1
+            if num_lines > FUNCTION_LINES_MAX:
+                found.append(f"{module.at(function.lineno)} {function.name} has {num_lines} lines")
+    report(found)
+
+
+# ---- words and habits
+
+
+def test_no_file_is_a_drawer_for_everything():
+    found = [module.at(1) for module in modules().values() if module.path.name in BANNED_FILES]
+    report(found)
+
+
+def test_every_module_says_what_it_is():
+    missing = [name for name, module in modules().items() if not ast.get_docstring(module.tree)]
+    report(missing)
+
+
+def test_one_word_per_thing():
+    found = []
+    for module in modules().values():
+        for name, line in (*_defined(module.tree), (module.path.stem, 1)):
+            words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+            bad = {word for word in words if word.removesuffix("s") in BANNED_WORDS}
+            if bad:
+                found.append(f"{module.at(line)} {name}: say it with the house's words")
+    report(found)
+
+
+def _defined(tree: ast.Module):
+    """Names that this source brings into being, with their lines."""
+    for part in ast.walk(tree):
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield part.name, part.lineno
+        elif isinstance(part, ast.arg):
+            yield part.arg, part.lineno
+        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            yield part.id, part.lineno
+        elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+            yield part.attr, part.lineno
+
+
+def test_nothing_that_runs_code_from_data():
+    found = []
+    for module in modules().values():
+        found += imported(module, UNSAFE)
+        for call in ast.walk(module.tree):
+            if not isinstance(call, ast.Call):
+                continue
+            name = ast.unparse(call.func)
+            if name in {"eval", "exec", "__import__", "torch.load", "numpy.load", "np.load"}:
+                found.append(f"{module.at(call.lineno)} calls {name}")
+    report(found)
+
+
+def test_no_optimizer_of_torch_makes_the_outer_step():
+    # protocol.md rule 4: torch's SGD gives other bits on another processor.
+    places = [
+        module.name
+        for module in modules().values()
+        if re.search(r"\boptim\.SGD\(|\bimport SGD\b", module.text)
+    ]
+    report(places)
+
+
+def test_no_fault_is_swallowed():
+    found = []
+    for module in modules().values():
+        for part in ast.walk(module.tree):
+            if not isinstance(part, ast.ExceptHandler):
+                continue
+            kind = ast.unparse(part.type) if part.type else ""
+            empty = all(isinstance(line, ast.Pass | ast.Continue) for line in part.body)
+            if not kind or (kind in {"Exception", "BaseException"} and empty):
+                found.append(f"{module.at(part.lineno)} except {kind}")
+    report(found)
+
+
+def test_no_mutable_state_at_module_level():
+    makers = {"list", "dict", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict"}
+    changers = {
+        "append", "add", "update", "pop", "clear", "extend", "insert", "remove", "setdefault",
+        "popitem", "discard",
+    }  # fmt: skip
+    found = []
+    for module in modules().values():
+        mutable = set()
+        for part in module.tree.body:
+            targets = part.targets if isinstance(part, ast.Assign) else []
+            if isinstance(part, ast.AnnAssign):
+                targets = [part.target]
+            value = getattr(part, "value", None)
+            made = isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp)
+            made |= isinstance(value, ast.Call) and ast.unparse(value.func) in makers
+            for name in [ast.unparse(target) for target in targets] if made else []:
+                mutable.add(name)
+                if name != name.upper() and name != "__all__":
+                    found.append(f"{module.at(part.lineno)} {name} is no constant")
+        for part in ast.walk(module.tree):
+            if isinstance(part, ast.Global):
+                found.append(f"{module.at(part.lineno)} global {', '.join(part.names)}")
+            changed = ""
+            if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store | ast.Del):
+                changed = ast.unparse(part.value)
+            elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+                changed = ast.unparse(part.func.value) if part.func.attr in changers else ""
+            if changed in mutable:
+                found.append(f"{module.at(part.lineno)} changes the constant {changed}")
+    report(found)
+
+
+def test_only_the_command_line_prints():
+    found = [
+        module.at(call.lineno)
+        for module in modules().values()
+        if not module.name.startswith(("swarmtrain.cli.", "swarmtrain.demo."))
+        for call in ast.walk(module.tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "print"
+    ]
+    report(found)
+
+
+def test_no_work_is_left_for_later():
+    marks = re.compile(
+        "|".join(rf"\b{a}{b}\b" for a, b in (("TO", "DO"), ("FIX", "ME"), ("XX", "X")))
+    )
+    unbuilt = "NotImplemented" + "Error"
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path, text in text_files()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if marks.search(line) or (unbuilt in line and path.suffix == ".py")
+    ]
+    report(found)
+
+
+def test_every_error_id_in_the_code_is_in_the_table():
+    found = [
+        f"{module.at(number)} {code}"
+        for module in modules().values()
+        for number, line in enumerate(module.text.splitlines(), start=1)
+        for code in re.findall(r"SWT-[A-Z][0-9]+", line)
+        if code not in TABLE
+    ]
+    report(found)

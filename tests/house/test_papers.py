@@ -1,0 +1,82 @@
+"""Packaging and papers: what they say must be so, and must be so on every machine."""
+
+import re
+import tomllib
+
+from source import ROOT, report, text_files
+
+PAPERS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "LICENSE")
+
+
+def pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
+
+
+def test_papers_stand_beside_the_code():
+    report([name for name in PAPERS if not (ROOT / name).is_file()])
+
+
+def test_no_file_knows_the_machine_it_was_written_on():
+    own = re.compile(
+        r"(?<![\w.])/(?:" + "|".join(("ro" + "ot", "wo" + "rk", "Us" + "ers")) + r")/[a-z]"
+        r"|file:" + r"///|extra-index" + r"-url|find" + r"-links"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}:{number} {line.strip()[:80]}"
+        for path, text in text_files()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if own.search(line)
+    ]
+    report(found)
+
+
+def test_papers_name_no_absolute_path():
+    found = [
+        f"{name}: {path}"
+        for name in PAPERS[:-1]
+        for path in re.findall(
+            r"(?<![\w.:/])/(?:home|tmp|opt|usr|var|mnt)/\S+",
+            (ROOT / name).read_text(encoding="utf-8"),
+        )
+    ]
+    report(found)
+
+
+def test_links_between_papers_lead_somewhere():
+    found = []
+    for name in PAPERS[:-1]:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#\s]+)", text):
+            if "://" not in target and not (ROOT / target).exists():
+                found.append(f"{name}: {target}")
+    report(found)
+
+
+def test_continuous_integration_runs_exactly_what_a_contributor_runs():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    commands = [line for line in script.splitlines() if line and not line.startswith("#")]
+    assert commands[0] == "set -euo pipefail"
+    assert commands[1].startswith("cd ")
+    assert commands[2:] == ["make test"]
+
+
+def test_every_dependency_is_pinned_to_a_tested_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    names = {re.split(r"[<>=!~ ]", entry)[0].lower() for entry in wanted}
+    assert names - set(pinned()) == set()
+
+
+def test_torch_is_installed_first_and_in_the_pinned_version():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    calls = re.findall(r"\$\(PIP\) (.+)", makefile)
+    assert calls[0] == f"torch=={pinned()['torch']}"
+    assert "constraints.txt" in calls[1]
+
+
+def test_the_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = (ROOT / "swarmtrain" / "__init__.py").read_text(encoding="utf-8")
+    assert f'__version__ = "{project["version"]}"' in source
