@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -25,7 +26,7 @@ from swarmtrain.coordinator.certificate import RunKeys, load_or_create
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.coordinator.store import Store
-from swarmtrain.data.corpus import Corpus, CorpusMissing, build_corpus
+from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.errors import UserError, port_in_use, translate
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import limits
@@ -84,10 +85,7 @@ async def serve(
             store, keys.cert_sha256, peers_max=config.admission.peers_max,
             others_in=shell.others_in, wall_clock=wall_clock,
         )  # fmt: skip
-        # About half a second of reading and hashing; nobody is connected yet, but Ctrl+C may come.
-        text = await asyncio.to_thread(_text, config)
-        pieces_max = config.data.lease_pieces
-        texts = CorpusService(text, seed=config.run.seed, lease_pieces_max=pieces_max)
+        texts = await asyncio.to_thread(_texts, config)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
         runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S)
         status = StatusServer(state_dir, shell.status)
@@ -114,8 +112,9 @@ async def _until_over(shell: Shell, stop: asyncio.Event) -> None:
     """Wait for the end, and raise what ended it unless it was meant."""
     asked = asyncio.ensure_future(stop.wait())
     finished = asyncio.ensure_future(shell.finished.wait())
+    ends: list[asyncio.Future[Any]] = [asked, finished, shell.failure]
     try:
-        await asyncio.wait([asked, finished, shell.failure], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         asked.cancel()
         finished.cancel()
@@ -222,13 +221,13 @@ def run_terms(config: RunConfig) -> RunTerms:
     )
 
 
-def _text(config: RunConfig) -> Corpus | None:
-    if config.data.source == "own":
-        return None
+def _texts(config: RunConfig) -> CorpusService:
+    """About half a second of reading and hashing, so it runs beside the loop that hears Ctrl+C."""
+    data, seed = config.data, config.run.seed
+    if data.source == "own":
+        return CorpusService(None, seed=seed, lease_pieces_max=data.lease_pieces)
     try:
-        return build_corpus(
-            config.data.piece_bytes, validation_pieces=config.data.validation_pieces
-        )
+        text = build_corpus(data.piece_bytes, validation_pieces=data.validation_pieces)
     except CorpusMissing as exc:
         raise UserError(
             "SWT-E801",
@@ -236,6 +235,7 @@ def _text(config: RunConfig) -> Corpus | None:
             "The built-in text is the standard library's own sources, which this Python lacks.",
             str(exc),
         ) from exc
+    return CorpusService(text, seed=seed, lease_pieces_max=data.lease_pieces)
 
 
 # ---- the errors

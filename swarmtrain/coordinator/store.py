@@ -8,6 +8,7 @@ the same directory fail at once instead of forking the run.
 It knows two things of what records mean: an op has one outcome, and a JOIN uses an invite.
 """
 
+import contextlib
 import errno
 import os
 import sqlite3
@@ -119,8 +120,10 @@ class Store:
         path = directory / FILE_NAME
         with _translated(path):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # SQLite gives its side files the mode of the main one, so that is set first.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            # SQLite gives its side files the mode of the main one, so that is set first. One that
+            # exists is not touched: closing any handle to it would drop this process's locks.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
         try:
             with _translated(path):

@@ -1,0 +1,204 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rig import SECRET, WALL_S, Chain, hello_of, join_body, run_body
+
+from swarmtrain.config import AdmissionSection
+from swarmtrain.coordinator.admission import (
+    FAILED_KNOCKS_MAX,
+    FAILED_WINDOW_S,
+    Door,
+    DoorClosed,
+    FailedKnocks,
+    add_invite,
+    standing_invite,
+)
+from swarmtrain.coordinator.certificate import load_or_create
+from swarmtrain.coordinator.store import Store
+from swarmtrain.error_table import TABLE
+from swarmtrain_transport.identity import Identity, knock_payload
+from swarmtrain_transport.messages import Knock, Leave, encode
+
+CERT = b"c" * 32
+NONCE = b"n" * 32
+ALICE, BOB = Identity.create(), Identity.create()
+
+
+class Scene:
+    """A door with a store behind it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = Store.open(directory)
+        self.chain = Chain(self.store.term)
+        self.store.append(self.chain.next(run_body()))
+        self.num_in = 0
+        self.wall_s = WALL_S
+        self.door = Door(
+            self.store, CERT, peers_max=4, others_in=lambda peer: self.num_in,
+            wall_clock=lambda: self.wall_s,
+        )  # fmt: skip
+
+    def invite(self, uses_max: int = 0, expires_at: float = 0.0, secret: bytes = SECRET) -> str:
+        row = add_invite(
+            self.store, secret, uses_max=uses_max, expires_at=expires_at, wall_s=WALL_S
+        )
+        return row.invite_id
+
+    def lets_in(self, who: Identity, token: bytes = SECRET, **changes: object) -> str:
+        """The invite id that the admission would count on."""
+        now_s = float(str(changes.pop("now_s", 0.0)))
+        address = str(changes.pop("address", "192.0.2.7"))
+        return self.door.judge(knock(who, token, **changes), NONCE, address, now_s).invite_id
+
+    def refuses(self, who: Identity, token: bytes = SECRET, **changes: object) -> str:
+        with pytest.raises(DoorClosed) as caught:
+            self.lets_in(who, token, **changes)
+        assert caught.value.code in TABLE and caught.value.text
+        return caught.value.code
+
+
+def knock(who: Identity, token: bytes, **changes: object) -> Knock:
+    hello = encode(hello_of(who))
+    values: dict[str, object] = {
+        "version": 1, "peer_id": who.peer_id, "token": token, "hello": hello,
+        "signature": who.sign(knock_payload(NONCE, CERT, hello)),
+    }  # fmt: skip
+    return Knock(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_an_invite_lets_a_new_key_in_and_is_used_only_by_its_join(scene: Scene) -> None:
+    invite_id = scene.invite(uses_max=1)
+    assert scene.lets_in(ALICE) == scene.lets_in(BOB) == invite_id
+    scene.store.append(scene.chain.next(join_body(ALICE.peer_id, invite_id)))
+    assert scene.refuses(BOB) == "SWT-E311"
+
+
+def test_a_key_that_was_let_in_needs_no_invite_again(scene: Scene) -> None:
+    invite_id = scene.invite(uses_max=1, expires_at=WALL_S + 60.0)
+    scene.store.append(scene.chain.next(join_body(ALICE.peer_id, invite_id)))
+    scene.wall_s += 61.0
+    scene.store.revoke_invite(invite_id)
+    assert scene.lets_in(ALICE, b"") == scene.lets_in(ALICE, b"nonsense") == ""
+
+
+def test_a_forged_or_cut_secret_is_unknown(scene: Scene) -> None:
+    scene.invite()
+    assert scene.refuses(ALICE, b"f" * 16) == "SWT-E313"
+    assert scene.refuses(ALICE, SECRET[:15]) == "SWT-E313"
+    assert scene.refuses(ALICE, b"") == "SWT-E313"
+
+
+def test_an_expired_and_a_revoked_invite_are_told_apart(scene: Scene) -> None:
+    invite_id = scene.invite(expires_at=WALL_S + 60.0)
+    scene.wall_s = WALL_S + 59.9
+    assert scene.lets_in(ALICE) == invite_id
+    scene.wall_s = WALL_S + 60.0
+    assert scene.refuses(ALICE) == "SWT-E314"
+    scene.store.revoke_invite(invite_id)
+    assert scene.refuses(ALICE) == "SWT-E315"
+
+
+def test_a_signature_by_another_key_over_another_nonce_or_certificate_is_refused(
+    scene: Scene,
+) -> None:
+    scene.invite()
+    hello = encode(hello_of(ALICE))
+    for signature in (
+        BOB.sign(knock_payload(NONCE, CERT, hello)),
+        ALICE.sign(knock_payload(b"o" * 32, CERT, hello)),
+        ALICE.sign(knock_payload(NONCE, b"d" * 32, hello)),
+        ALICE.sign(knock_payload(NONCE, CERT, encode(hello_of(ALICE, name="badger")))),
+        b"",
+    ):
+        assert scene.refuses(ALICE, signature=signature) == "SWT-E303"
+
+
+def test_a_member_must_prove_its_key_too(scene: Scene) -> None:
+    scene.store.append(scene.chain.next(join_body(ALICE.peer_id)))
+    hello = encode(hello_of(ALICE))
+    stolen = BOB.sign(knock_payload(NONCE, CERT, hello))
+    assert scene.refuses(ALICE, b"", signature=stolen) == "SWT-E303"
+
+
+@pytest.mark.parametrize(("version", "word"), [(0, "older"), (2, "newer")])
+def test_an_older_and_a_newer_version_are_told_who_must_update(
+    scene: Scene, version: int, word: str
+) -> None:
+    scene.invite()
+    with pytest.raises(DoorClosed, match=word) as caught:
+        scene.lets_in(ALICE, version=version)
+    assert caught.value.code == "SWT-E703"
+
+
+def test_a_full_run_asks_to_try_later(scene: Scene) -> None:
+    scene.invite()
+    scene.num_in = 4
+    assert scene.refuses(ALICE) == "SWT-E701"
+    scene.num_in = 3
+    assert scene.lets_in(ALICE)
+
+
+def test_a_hello_that_is_none_is_refused(scene: Scene) -> None:
+    scene.invite()
+    for hello in (encode(Leave()), b"\xc1", b""):
+        signature = ALICE.sign(knock_payload(NONCE, CERT, hello))
+        assert scene.refuses(ALICE, hello=hello, signature=signature) == "SWT-E501"
+
+
+def test_an_address_that_fails_too_often_waits_a_minute_but_members_do_not(scene: Scene) -> None:
+    scene.invite()
+    scene.store.append(scene.chain.next(join_body(BOB.peer_id)))
+    for _ in range(FAILED_KNOCKS_MAX):
+        assert scene.refuses(ALICE, b"f" * 16, now_s=10.0) == "SWT-E313"
+    assert scene.refuses(ALICE, now_s=10.0 + FAILED_WINDOW_S - 0.1) == "SWT-E704"
+    assert scene.lets_in(ALICE, now_s=11.0, address="192.0.2.8")
+    assert scene.lets_in(BOB, b"", now_s=11.0) == ""
+    assert scene.lets_in(ALICE, now_s=10.0 + FAILED_WINDOW_S)
+
+
+def test_success_does_not_count_as_a_failed_try(scene: Scene) -> None:
+    scene.invite()
+    for _ in range(3 * FAILED_KNOCKS_MAX):
+        assert scene.lets_in(ALICE)
+
+
+def test_one_household_is_one_address_also_with_ipv6() -> None:
+    failed = FailedKnocks()
+    for number in range(FAILED_KNOCKS_MAX):
+        failed.note(f"2001:db8:1:2::{number:x}%eth0", 0.0)
+    assert failed.are_too_many("2001:db8:1:2:ffff::1", 1.0)
+    assert not failed.are_too_many("2001:db8:1:3::1", 1.0)
+    assert not failed.are_too_many("not an address", 1.0)
+
+
+def test_only_so_many_addresses_are_remembered() -> None:
+    failed = FailedKnocks()
+    for number in range(5000):
+        failed.note(f"10.0.{number // 250}.{number % 250}", 0.0)
+    assert len(failed._tries) == 4096
+
+
+def test_the_standing_invite_is_the_same_until_it_opens_nothing(tmp_path: Path) -> None:
+    keys = load_or_create(tmp_path, may_create=True, wall_s=WALL_S)
+    settings = AdmissionSection(invite_uses=1, invite_expires_hours=1.0)
+    store = Store.open(tmp_path)
+    chain = Chain(store.term)
+    store.append(chain.next(run_body()))
+    first = standing_invite(store, keys, settings, WALL_S)
+    assert standing_invite(store, keys, settings, WALL_S + 3599.0) == first
+    second = standing_invite(store, keys, settings, WALL_S + 3600.0)
+    assert second != first and standing_invite(store, keys, settings, WALL_S + 3601.0) == second
+    row = store.invites()[-1]
+    store.append(chain.next(join_body(b"a" * 32, row.invite_id)))
+    assert standing_invite(store, keys, settings, WALL_S + 3602.0) not in (first, second)
+    store.close()
+    content = (tmp_path / "ledger.sqlite").read_bytes()
+    assert first not in content and second not in content
