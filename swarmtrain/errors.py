@@ -6,10 +6,30 @@ taken from the network without being cut and cleaned.
 """
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from swarmtrain.error_table import EXIT_INTERRUPTED, TABLE, ErrorKind
-from swarmtrain_transport.errors import InviteError, LinkLost, RemoteFault, TransportError
+from swarmtrain_transport.errors import (
+    IdentityDamaged,
+    InviteError,
+    LinkLost,
+    ListenFailed,
+    PortInUse,
+    RemoteFault,
+    TransportError,
+)
+
+NAMED: Mapping[str, str] = MappingProxyType(
+    {
+        "swarmtrain.checkpoint.CheckpointDamaged": "SWT-E803",
+        "swarmtrain.checkpoint.CheckpointFull": "SWT-E401",
+        "swarmtrain.data.corpus.CorpusMissing": "SWT-E801",
+        "swarmtrain.numerics.NumericsError": "SWT-E101",
+        "swarmtrain.tensors.LayoutMismatch": "SWT-E804",
+    }
+)
+"""Errors of modules that load torch, by name: whoever explains an error must not load it too."""
 
 FOREIGN_TEXT_CHARS_MAX = 300
 """Words that the other side sent are shown, so they are short."""
@@ -192,7 +212,18 @@ def _translate_one(fault: BaseException, *, at_coordinator: bool) -> UserError |
         return _translate_transport(fault)
     if isinstance(fault, OSError):
         return _translate_os(fault, at_coordinator=at_coordinator)
+    for kind in type(fault).__mro__:
+        code = NAMED.get(f"{kind.__module__}.{kind.__qualname__}")
+        if code is not None:
+            return _with_own_words(code, fault)
     return None
+
+
+def _with_own_words(code: str, fault: BaseException) -> UserError:
+    """An error whose text already says what happened, what it means and what to do."""
+    text = str(fault).strip() or TABLE[code].title
+    sentence = text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    return UserError(code, sentence, "", f"More: swarmtrain explain {code}")
 
 
 def _translate_transport(fault: TransportError) -> UserError | None:
@@ -203,6 +234,12 @@ def _translate_transport(fault: TransportError) -> UserError | None:
             "Nothing was sent to anybody.",
             "An invite looks like swarm://host:port/run#secret; copy it whole, in quotes.",
         )
+    if isinstance(fault, PortInUse):
+        return port_in_use(fault.host, fault.port)
+    if isinstance(fault, ListenFailed):
+        return _with_own_words("SWT-E202", fault)
+    if isinstance(fault, IdentityDamaged):
+        return _with_own_words("SWT-E302", fault)
     if isinstance(fault, LinkLost):
         return UserError(
             "SWT-E203",

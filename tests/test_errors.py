@@ -1,13 +1,22 @@
 """Errors as people see them."""
 
 import errno
+import importlib
 
 import pytest
 
 from swarmtrain import errors
 from swarmtrain.error_table import TABLE
 from swarmtrain.errors import UserError, render, translate
-from swarmtrain_transport.errors import InviteError, LinkLost, LocalFault, RemoteFault
+from swarmtrain_transport.errors import (
+    IdentityDamaged,
+    InviteError,
+    LinkLost,
+    ListenFailed,
+    LocalFault,
+    PortInUse,
+    RemoteFault,
+)
 
 DOCUMENTED = {1, 2, 65, 66, 69, 73, 75, 76, 77, 78}
 
@@ -71,6 +80,9 @@ def test_a_refusal_with_an_unknown_id_is_the_other_sides_fault():
     [
         (InviteError("The invite is cut off."), "SWT-E312"),
         (LinkLost("gone"), "SWT-E203"),
+        (IdentityDamaged("identity.json is cut off"), "SWT-E302"),
+        (ListenFailed("192.0.2.1", 0, "not an address here"), "SWT-E202"),
+        (PortInUse("127.0.0.1", 8400, "taken"), "SWT-E201"),
         (RemoteFault("scale", "exponent 300"), "SWT-E501"),
         (OSError(errno.ENOSPC, "No space left", "file"), "SWT-E401"),
         (OSError(errno.EADDRINUSE, "in use"), "SWT-E201"),
@@ -82,6 +94,16 @@ def test_faults_of_other_parts_get_their_id(fault, code):
     error = translate(fault)
     assert error is not None
     assert error.code == code
+
+
+@pytest.mark.parametrize("name", errors.NAMED)
+def test_errors_that_are_known_by_name_exist_and_keep_their_words(name):
+    module, _, kind = name.rpartition(".")
+    fault = getattr(importlib.import_module(module), kind)("the file is cut off")
+    error = translate(fault)
+    assert error is not None
+    assert error.code == errors.NAMED[name]
+    assert error.what == "The file is cut off."
 
 
 def test_a_full_disk_at_the_coordinator_has_its_own_words():

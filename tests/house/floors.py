@@ -12,7 +12,7 @@ TRANSPORT = (
     "ledger sync result failure matrix fetch flow",
     "actions fold blobs membership",
     "planning ownership scatter operation",
-    "scribe status_view exchange catchup local ledger_copy state_finder",
+    "scribe status_view exchange catchup local ledger_copy state_finder progression",
     "rendezvous participant",
     "memory_link zmq_link relay",
 )
@@ -32,7 +32,8 @@ SWARMTRAIN = (
     "errors tensors config_limits",
     "config_file dirs cli.options checkpoint numerics data.* data models.* models",
     "status control_lane",
-    "coordinator.* coordinator peer.* peer simulate.* simulate",
+    "coordinator.* coordinator peer.* peer",
+    "simulate.* simulate",
     "api",
     "demo.* demo",
     "cli.* cli",
