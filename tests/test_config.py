@@ -5,7 +5,7 @@ from pathlib import Path
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarmtrain import config_file, config_limits
@@ -184,6 +184,7 @@ def test_canonical_bytes_come_back_as_the_same_settings():
 
 
 @given(st.binary(max_size=200))
+@example(b"\x81\x90\x00")  # a map whose key is a list
 def test_any_bytes_as_settings_are_refused_as_the_other_sides_fault(data):
     with pytest.raises(RemoteFault):
         config_file.from_canonical(data)

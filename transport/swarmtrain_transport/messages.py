@@ -253,7 +253,8 @@ def unpack_limited(data: bytes) -> Any:
             max_str_len=size, max_bin_len=size, max_array_len=size, max_map_len=size,
             max_ext_len=0,
         )  # fmt: skip
-    except (ValueError, msgpack.UnpackException, RecursionError) as exc:
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as exc:
+        # TypeError: a map whose key is a list, which no dict can hold.
         raise RemoteFault("msgpack", "control message does not decode") from exc
 
 
