@@ -241,8 +241,9 @@ class Exchange:
             contributors = self.view.slice_sets[index]
             if contributors is None or owned.result is not None:
                 continue
-            for chunk in owned.finish(contributors):
-                self._blobs.keep_result(self.view.plan.op, chunk)
+            op = self.view.plan.op
+            digests = [self._blobs.keep_result(op, chunk) for chunk in owned.finish(contributors)]
+            self._blobs.keep_result(op, b"".join(digests))
             actions.append(self._done(owned))
         return actions
 

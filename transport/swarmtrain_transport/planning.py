@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits, slices
@@ -60,12 +61,17 @@ Lines = Mapping[PeerId, PeerLine]
 
 
 def next_plan(
-    terms: RunTerms, view: LedgerView, lines: Lines, deadline_s: float, now_s: float
+    terms: RunTerms,
+    view: LedgerView,
+    lines: Lines,
+    expected: AbstractSet[PeerId],
+    deadline_s: float,
+    now_s: float,
 ) -> Plan | None:
     """T1: the PLAN that falls due now, if any.
 
-    It is due when all active live peers are ready, or the first has waited for `wait_ready_s`.
-    Live peers that hold the state but are not ready are receivers; a newcomer is active, and so
+    It is due when all expected peers are ready, or the first has waited for `wait_ready_s`. Live
+    peers that hold the state but are not ready are receivers; a newcomer is expected, and so
     waited for, only after its first READY.
     """
     op = view.last_op + 1
@@ -83,13 +89,8 @@ def next_plan(
     needed = terms.start_peers if op == 1 else terms.min_contributors
     if len(ready) < max(1, needed):
         return None
-    lagging = [
-        peer
-        for peer, line in lines.items()
-        if line.active and line.life.is_alive(now_s) and peer not in ready
-    ]
     first_s = min(line.ready_s for line in ready.values())
-    if lagging and now_s < first_s + terms.wait_ready_s:
+    if expected - set(ready) and now_s < first_s + terms.wait_ready_s:
         return None
     receivers = {peer: line for peer, line in present.items() if peer not in ready}
     padded = -(-view.genesis.num_values // terms.block) * terms.block

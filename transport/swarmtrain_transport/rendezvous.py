@@ -127,6 +127,7 @@ class Rendezvous:
         old = self.lines.get(peer)
         if old is not None and old.hello.boot == hello.boot:
             line.ready, line.active, line.progress = old.ready, old.active, old.progress
+        line.active = line.active or self._last_contributors().get(peer) == hello.boot
         self.lines[peer] = line
         self._note_boot(peer, hello.boot)
         self.scribe.send(
@@ -341,13 +342,29 @@ class Rendezvous:
     def _plan_next(self) -> None:
         if self.operation is not None or self.is_finished:
             return
-        plan = next_plan(self.terms, self.view, self.lines, self._deadline_s(), self._now_s)
+        expected = self._expected()
+        plan = next_plan(
+            self.terms, self.view, self.lines, expected, self._deadline_s(), self._now_s
+        )
         if plan is None:
             return
         self.scribe.append(plan)
         assert self.view.op is not None
         self.operation = Operation(self.view.op, self._now_s)
         self._op_started_s = self._now_s
+
+    def _expected(self) -> set[PeerId]:
+        """Live peers that take part round by round: also after a restart, before they are back."""
+        alive = self._alive()
+        active = {peer for peer, line in self.lines.items() if line.active}
+        return alive & (active | (set(self._unseen) & set(self._last_contributors())))
+
+    def _last_contributors(self) -> dict[PeerId, bytes]:
+        """Contributors of the newest PLAN and their boot ids."""
+        if self.view.op is None:
+            return {}
+        weights = self.view.op.weights
+        return {peer: boot for peer, boot in self.view.op.boots.items() if peer in weights}
 
     def _deadline_s(self) -> float:
         """D_op: a multiple of what ops have taken, between the only two settings."""

@@ -1,0 +1,202 @@
+"""Steps a strategy through the ops of the exchange; the same for a process and a simulation.
+
+It turns what the exchange asks (load this state, apply this result, this op was skipped) into
+calls of a Strategy, and what the trainer did into contributions. It runs on the training thread,
+between two inner steps, so weights never change under a step. Not here: sockets, files, time.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarmtrain.peer.arithmetic import TensorContribution, decode_result
+from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_transport.actions import LoadState
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
+
+
+class Weights(Protocol):
+    """The live weights of whoever trains."""
+
+    def read_weights(self, out: Tensor | None = None) -> Tensor:
+        """(padded,) float32 on the CPU."""
+
+    def write_weights(self, vector: Tensor) -> None:
+        """Go on from these weights, (padded,) float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateImage:
+    """The shared state after an op.
+
+    Attributes:
+        op: the op.
+        manifest: names, lengths and chunk hashes; its root is the state root.
+        chunks: the state's bytes, copied so that they never change; None where nobody needs them.
+    """
+
+    op: int
+    manifest: StateManifest
+    chunks: tuple[memoryview, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """What this peer gives to the next op."""
+
+    op: int
+    contribution: TensorContribution
+    samples: int
+
+
+class Driver:
+    """One peer's strategy and its place in the run.
+
+    Args:
+        me: own id.
+        strategy: what is exchanged and what is done with the result.
+        weights: the trainer's live weights.
+        layout: digest of the model's parameter names and shapes, 32 bytes.
+        num_values: values of the model without padding.
+        snapshot_rounds: state is copied for joiners after every so many ops.
+
+    Attributes:
+        op: newest op whose outcome is in the strategy, -1 before the first state.
+        steps: inner steps since the last READY that had an outcome.
+        included: whether our part was in the last committed op, for people.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        strategy: Strategy,
+        weights: Weights,
+        *,
+        layout: bytes,
+        num_values: int,
+        snapshot_rounds: int,
+    ) -> None:
+        self.op = -1
+        self.steps = 0
+        self.included = False
+        self._me = me
+        self._strategy = strategy
+        self._weights = weights
+        self._layout = layout
+        self._num_values = num_values
+        self._snapshot_rounds = max(1, snapshot_rounds)
+        self._samples = 0
+        self._own: OwnPart | None = None
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy that is driven."""
+        return self._strategy
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether our part is given and its op has no outcome yet."""
+        return self._own is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the inner steps of the next op are done."""
+        return self.op >= 0 and self._own is None and self._strategy.is_due(self.steps)
+
+    def offer(self) -> StateImage:
+        """The trainer's own weights as op 0, in case this peer is the first."""
+        self._strategy.set_initial(self._weights.read_weights())
+        return self._image(0, copy=True)
+
+    def stepped(self, samples: int) -> None:
+        """One inner step over so many samples was made."""
+        self.steps += 1
+        self._samples += samples
+
+    def contribute(self) -> OwnPart:
+        """Take the difference for the next op; it stays until `end_op` or `skip`."""
+        values = self._strategy.pseudo_gradient(self._weights.read_weights())
+        self._own = OwnPart(self.op + 1, TensorContribution(values), self._samples)
+        return self._own
+
+    def load(self, action: LoadState) -> StateImage:
+        """Put a downloaded or restored state in place; local work is dropped.
+
+        Raises:
+            RemoteFault: reason ``manifest``: the state's arrays are not this strategy's.
+        """
+        names = [name for name, _ in self._strategy.state_arrays()]
+        specs = action.manifest.arrays
+        if [spec.name for spec in specs] != names or any(
+            spec.num_values != self._num_values for spec in specs
+        ):
+            raise RemoteFault("manifest", f"the state holds {specs}, this strategy {names}")
+        flat = torch.from_numpy(np.frombuffer(b"".join(action.chunks), dtype="<f4").copy())
+        arrays = {}
+        for index, name in enumerate(names):
+            padded = torch.zeros(self._strategy.num_values, dtype=torch.float32)
+            start = index * self._num_values
+            padded[: self._num_values] = flat[start : start + self._num_values]
+            arrays[name] = padded
+        self._strategy.load_state(arrays)
+        self._weights.write_weights(arrays["anchor"].clone())
+        self._reset(action.op)
+        return self._image(action.op, copy=True)
+
+    def end_op(self, result: OpResult) -> StateImage:
+        """Outer step with a committed result, and weights by protocol.md rules 9 and 10."""
+        mean = decode_result(result)
+        included = [
+            (piece.start, piece.stop, self._me in piece.contributors) for piece in result.slices
+        ]
+        own = self._own.contribution if self._own is not None else None
+        decoded = None
+        if own is not None:
+
+            def decoded(start: int, stop: int) -> Tensor:
+                return _decoded_own(own, result, start, stop)
+
+        now = self._weights.read_weights()
+        self._weights.write_weights(self._strategy.apply(mean, included, now, decoded))
+        self.included = own is not None and any(here for _, _, here in included)
+        if own is not None:
+            self._reset(result.op)
+        self.op = result.op
+        return self._image(result.op, copy=result.op % self._snapshot_rounds == 0)
+
+    def skip(self, op: int) -> None:
+        """The op ended without a result: train on from where we are."""
+        if self._own is not None:
+            self._strategy.skip()
+            self._reset(op)
+        self.op = op
+
+    def _reset(self, op: int) -> None:
+        self._own = None
+        self.steps = 0
+        self._samples = 0
+        self.op = op
+
+    def _image(self, op: int, *, copy: bool) -> StateImage:
+        arrays = self._strategy.state_arrays()
+        specs = tuple(ArraySpec(name, self._num_values) for name, _ in arrays)
+        flat = torch.cat([array[: self._num_values] for _, array in arrays])
+        data = flat.numpy().astype("<f4", copy=False).data.cast("B")
+        manifest, chunks = describe_state(self._layout, specs, data)
+        views = tuple(memoryview(chunk) for chunk in chunks) if copy else None
+        return StateImage(op, manifest, views)
+
+
+def _decoded_own(own: TensorContribution, result: OpResult, start: int, stop: int) -> Tensor:
+    """What the others decoded from our part of one slice, chunk by chunk."""
+    pieces = [
+        own.decoded(low, min(low + result.chunk_values, stop), result.window)
+        for low in range(start, stop, result.chunk_values)
+    ]
+    return torch.cat(pieces) if pieces else torch.empty(0)

@@ -1,0 +1,1 @@
+"""Deterministic simulation: the production machines under a virtual clock, with faults."""
