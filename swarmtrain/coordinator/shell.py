@@ -107,7 +107,7 @@ class Outlet:
 
     def abort(self) -> None:
         """Cut the connection now."""
-        self._is_closing = True
+        self.finish()
         self._abort()
 
     async def next(self) -> bytes | None:

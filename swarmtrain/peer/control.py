@@ -152,6 +152,7 @@ class ControlClient:
         self._fingerprint = aiohttp.Fingerprint(invite.cert_sha256)
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._patience: asyncio.Timeout | None = None
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue(OUTGOING_MAX)
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
@@ -311,14 +312,16 @@ class ControlClient:
         is_first, self._has_been_up = not self._has_been_up, True
         sending = asyncio.create_task(self._send_all(socket, self._outgoing))
         try:
-            self._handler.on_up(is_first=is_first)
-            self._handler.on_message(first)
-            while True:
-                self._handler.on_message(await self._receive(socket))
-        except ConnectionError as exc:
+            # Without end, until `_cut` moves it to now.
+            async with asyncio.timeout(None) as self._patience:
+                self._handler.on_up(is_first=is_first)
+                self._handler.on_message(first)
+                while True:
+                    self._handler.on_message(await self._receive(socket))
+        except (ConnectionError, TimeoutError) as exc:
             logger.info("host=%s connection lost: %s", self._invite.host, exc)
         finally:
-            self._socket = None
+            self._socket = self._patience = None
             if self._closing.is_set():
                 # What was queued before `close`, such as Leave, is on its way out.
                 await asyncio.wait([sending], timeout=CLOSE_TIMEOUT_S)
@@ -360,10 +363,9 @@ class ControlClient:
             self._cut()
 
     def _cut(self) -> None:
-        if self._socket is not None:
-            transport = self._socket.get_extra_info("transport")
-            if transport is not None:
-                transport.abort()
+        """Give up the present connection without waiting for what is queued."""
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time())
 
     def _pause_s(self, failed: int) -> float:
         longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(max(0, failed - 1), 16))

@@ -198,11 +198,8 @@ class Listener:
         """The next message of this type, or ("up", ...) and ("down",) by name."""
         while True:
             event = await self.events.get()
-            if (
-                event[0] == kind
-                if isinstance(event, tuple)
-                else isinstance(kind, type) and isinstance(event, kind)
-            ):
+            name = event[0] if isinstance(event, tuple) else type(event)
+            if name == kind:
                 return event
 
 

@@ -2,7 +2,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rig import SECRET, WALL_S, Chain, hello_of, join_body, run_body
 
 from swarmtrain.config import AdmissionSection
 from swarmtrain.coordinator.admission import (
@@ -19,6 +18,7 @@ from swarmtrain.coordinator.store import Store
 from swarmtrain.error_table import TABLE
 from swarmtrain_transport.identity import Identity, knock_payload
 from swarmtrain_transport.messages import Knock, Leave, encode
+from tests.coordinator.rig import SECRET, WALL_S, Chain, hello_of, join_body, run_body
 
 CERT = b"c" * 32
 NONCE = b"n" * 32

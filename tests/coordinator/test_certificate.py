@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from rig import WALL_S
 
 from swarmtrain.coordinator.certificate import (
     RUN_KEY_FILE,
@@ -14,6 +13,7 @@ from swarmtrain.coordinator.certificate import (
     load_or_create,
 )
 from swarmtrain_transport.identity import verify
+from tests.coordinator.rig import WALL_S
 
 
 def test_keys_are_made_once_and_stay_the_same(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from rig import Chain, join_body, run_body
 
 from swarmtrain.coordinator.store import (
     FILE_NAME,
@@ -20,6 +19,7 @@ from swarmtrain.coordinator.store import (
     StoreLocked,
 )
 from swarmtrain_transport.ledger import Commit, Record, Skip
+from tests.coordinator.rig import Chain, join_body, run_body
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,7 +81,7 @@ def in_another_process(code: str, directory: Path) -> subprocess.CompletedProces
 
 
 def environment() -> dict[str, str]:
-    paths = [ROOT, ROOT / "transport", Path(__file__).parent]
+    paths = [ROOT, ROOT / "transport"]
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
@@ -155,7 +155,7 @@ def test_killed_in_the_middle_of_appends_it_has_everything_that_was_confirmed(
 ) -> None:
     # The child prints an index only after append returned. Whatever was printed must be there.
     code = (
-        "import sys; from pathlib import Path; from rig import *\n"
+        "import sys; from pathlib import Path; from tests.coordinator.rig import *\n"
         "store = Store.open(Path(sys.argv[1])); chain = Chain(store.term, store.records())\n"
         "if not chain.length: store.append(chain.next(run_body()))\n"
         "while True:\n"
