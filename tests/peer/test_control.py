@@ -333,7 +333,7 @@ def test_a_piece_is_asked_for_again_when_the_line_breaks(tmp_path: Path) -> None
         async def handler(request: web.Request) -> web.StreamResponse:
             nonlocal asked
             if request.path == "/control":
-                return await conversation(CHALLENGE, WELCOME)(request)  # type: ignore[no-any-return]
+                return await conversation(CHALLENGE, WELCOME)(request)
             asked += 1
             if asked == 1:
                 return web.Response(status=503)
