@@ -1,0 +1,168 @@
+"""What a codec promises: values become bytes, bytes are summed, a sum becomes bytes again.
+
+A codec is a stateless value, so one instance serves every thread. All methods work on chunks: a
+chunk is a whole number of blocks, and blocks never influence each other, so a vector may be cut
+anywhere between blocks without changing a byte. Not here: what is sent when, and to whom.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Payload = bytes | bytearray | memoryview
+
+PIECE_VALUES = 262_144
+"""Values worked on at once: a wire chunk is one piece. On a whole vector the temporaries would
+leave the caches (a tenth of the speed); with pieces of 65536 the calls cost as much as the work."""
+
+
+class CodecError(ValueError):
+    """Root of what a codec refuses.
+
+    Args:
+        reason: a short code, see the subclasses.
+        detail: the fact and the value.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class IllegalPayload(CodecError):
+    """Bytes that no honest sender makes: reason ``length`` or ``scale``."""
+
+
+class UnencodableValues(CodecError):
+    """Our own values cannot be sent: reason ``nonfinite`` or ``above-window``."""
+
+
+class ScaleWindow(Protocol):
+    """How an op scales its blocks (protocol.md rule 1). Transport's `Window` fits it."""
+
+    @property
+    def block(self) -> int:
+        """Values that share one scale."""
+
+    @property
+    def e_min(self) -> int:
+        """Lowest exponent of a legal scale, at least -90."""
+
+    @property
+    def e_max(self) -> int:
+        """Highest exponent of a legal scale."""
+
+
+class Codec(Protocol):
+    """One way to turn values into bytes. `num_values` is always a multiple of the block."""
+
+    @property
+    def name(self) -> str:
+        """The name in PLAN."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether sums do not depend on order, so that `subtract_` undoes `add_` bit for bit."""
+
+    def payload_bytes(self, num_values: int, block: int) -> int:
+        """Exact length of an encoded chunk."""
+
+    def encode(self, values: Tensor, window: ScaleWindow) -> bytes:
+        """Encode a chunk; the same values give the same bytes.
+
+        Args:
+            values: (num_values,) contiguous float32 on the CPU; only read.
+            window: block and legal exponents of a scale.
+
+        Raises:
+            UnencodableValues: a value is not finite, or a block lies above the window.
+        """
+
+    def check(self, payload: Payload, num_values: int, window: ScaleWindow) -> None:
+        """Refuse an illegal chunk; everything below relies on this test.
+
+        Raises:
+            IllegalPayload: reason ``length`` or ``scale``.
+        """
+
+    def add_(self, acc: Tensor, payload: Payload, weight: int, window: ScaleWindow) -> None:
+        """acc += weight * decoded, for a chunk that `check` passed.
+
+        Args:
+            acc: (num_values,) float64, changed in place.
+            payload: the encoded chunk.
+            weight: integer in 1..255.
+            window: the window under which it was encoded.
+        """
+
+    def subtract_(self, acc: Tensor, payload: Payload, weight: int, window: ScaleWindow) -> None:
+        """Take back exactly what `add_` with the same arguments put in.
+
+        Raises:
+            TypeError: the codec is not exact; sum again without the part instead.
+        """
+
+    def finish(self, acc: Tensor, total_weight: int, window: ScaleWindow) -> bytes:
+        """The mean as an encoded chunk (protocol.md rule 6). `acc` is spent."""
+
+    def decode(self, payload: Payload, num_values: int, window: ScaleWindow) -> Tensor:
+        """(num_values,) float32 of a chunk that `check` passed; |x| < 2^-100 is 0 (rule 5)."""
+
+
+class _Unlocked:
+    """Hands out an array's memory as if it could be written; torch has no read-only tensors."""
+
+    def __init__(self, array: "np.ndarray[Any, Any]") -> None:
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+        self.array = array  # keeps the memory alive as long as a tensor looks at it
+
+
+def view_payload(payload: Payload, dtype: str, count: int, offset: int) -> Tensor:
+    """A tensor over part of a payload: no copy, no warning for read-only bytes.
+
+    Never write to it: `bytes` are shared with whoever else holds them.
+
+    Args:
+        payload: any contiguous buffer.
+        dtype: numpy name with byte order, such as ``<f4``.
+        count: number of items.
+        offset: first byte.
+    """
+    array = np.frombuffer(payload, dtype=dtype, count=count, offset=offset)
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unlocked(array)))
+
+
+def check_length(payload: Payload, wanted: int) -> None:
+    """Refuse a payload of any other length.
+
+    Raises:
+        IllegalPayload: reason ``length``.
+    """
+    length = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+    if length != wanted:
+        raise IllegalPayload("length", f"chunk of {length} bytes, the plan says {wanted}")
+
+
+def check_weight(weight: int) -> None:
+    """Weights are integers in 1..255 (protocol.md rule 2); anything else is a caller's bug.
+
+    Raises:
+        ValueError: `weight` is out of range.
+    """
+    if not 1 <= weight <= 255:
+        raise ValueError(f"weight {weight} is outside 1..255")
+
+
+def piece_values(block: int) -> int:
+    """Values per piece: whole blocks, at least one, about `PIECE_VALUES`."""
+    return max(1, PIECE_VALUES // block) * block
+
+
+def piece_slices(num_values: int, block: int) -> list[slice]:
+    """Slices of `piece_values` values, the last one shorter, that cover a chunk."""
+    step = piece_values(block)
+    return [slice(start, min(start + step, num_values)) for start in range(0, num_values, step)]

@@ -1,0 +1,78 @@
+"""Error feedback: what compression lost, or an exclusion kept back, is sent with the next op.
+
+With beta = 1 (protocol.md rule 9): a = e + Delta is encoded; where the peer was included
+e <- a - dec(enc(a)), where it was not e <- a, at SKIP nothing changes. So per peer and coordinate
+the sum of included dec(c) plus e equals the sum of Delta, whatever fails (Karimireddy et al.,
+arXiv 1901.09847, for the compression half). Not here: when three exclusions end the waiting.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+DecodeOwn = Callable[[int, int], Tensor]
+"""What the others decoded from our part for values [start, stop): (stop - start,)."""
+
+
+class RangeOutcome(NamedTuple):
+    """Whether this peer's contribution is in the result of values [start, stop)."""
+
+    start: int
+    stop: int
+    included: bool
+
+
+def check_cover(outcomes: Sequence[tuple[int, int, bool]], num_values: int) -> None:
+    """Ranges must follow each other and cover the whole vector: nothing settled twice or never.
+
+    Raises:
+        ValueError: they do not.
+    """
+    position = 0
+    for start, stop, _ in outcomes:
+        if start != position or stop < start:
+            raise ValueError(f"range [{start}, {stop}) does not follow position {position}")
+        position = stop
+    if position != num_values:
+        raise ValueError(f"ranges cover {position} of {num_values} values")
+
+
+class ErrorFeedback:
+    """The residual e of one peer.
+
+    Args:
+        num_values: length of the padded vector.
+        dtype: float32; float64 for oracles.
+    """
+
+    def __init__(self, num_values: int, *, dtype: torch.dtype = torch.float32) -> None:
+        self.residual = torch.zeros(num_values, dtype=dtype)  # (num_values,) e
+
+    def corrected(self, delta: Tensor) -> Tensor:
+        """a = e + Delta, a new tensor: what must be encoded."""
+        return torch.add(self.residual, delta)
+
+    def settled(
+        self,
+        corrected: Tensor,
+        outcomes: Sequence[tuple[int, int, bool]],
+        decoded_own: DecodeOwn,
+    ) -> Tensor:
+        """The residual after an op, as a new tensor, so that the caller decides when it counts.
+
+        Args:
+            corrected: the `a` that was encoded for this op.
+            outcomes: ranges in order that cover the vector.
+            decoded_own: asked once per included range.
+        """
+        residual = corrected.clone()
+        for start, stop, included in outcomes:
+            if included and stop > start:
+                residual[start:stop].sub_(decoded_own(start, stop))
+        return residual
+
+    def drop(self) -> None:
+        """e = 0: after a download of state, or when a restored e may have been sent since."""
+        self.residual = torch.zeros_like(self.residual)

@@ -1,0 +1,1 @@
+"""The peer: a shell around the machines, a driver around a strategy, and what joins them."""

@@ -1,0 +1,163 @@
+"""The seam between the exchange, which moves opaque chunks, and the codecs, which know numbers.
+
+Transport describes in `swarmtrain_transport.arithmetic` what it needs; here that is met with a
+codec looked up by PLAN's name for it, and a codec's errors become those of the exchange: the
+other side's bytes were wrong (RemoteFault), or our own values cannot be sent
+(ContributionRefused). Not here: any arithmetic, and any decision.
+"""
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.codecs import codec_named
+from swarmtrain_optimizers.codecs.base import Codec, IllegalPayload, UnencodableValues
+from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.result import OpResult
+
+
+def codec_of(window: Window) -> Codec:
+    """The codec that a plan names.
+
+    Raises:
+        RemoteFault: reason ``codec``, this version does not know it.
+    """
+    try:
+        return codec_named(window.codec)
+    except ValueError as exc:
+        raise RemoteFault("codec", str(exc)) from exc
+
+
+class ChunkSum:
+    """The running float64 sum of one chunk; an `Accumulator` of the exchange.
+
+    Args:
+        codec: of parts and result.
+        num_values: values in the chunk, a multiple of the block.
+        window: scale window of the plan.
+    """
+
+    def __init__(self, codec: Codec, num_values: int, window: Window) -> None:
+        self._codec = codec
+        self._window = window
+        self._acc = torch.zeros(num_values, dtype=torch.float64)
+
+    def add(self, part: Buffer, weight: int) -> None:
+        """Add a part that `CodecArithmetic.check` passed, times its weight."""
+        self._codec.add_(self._acc, part, weight, self._window)
+
+    def subtract(self, part: Buffer, weight: int) -> None:
+        """Take back exactly what `add` with the same arguments put in.
+
+        Raises:
+            LocalFault: the codec is not exact; sum again instead.
+        """
+        if not self._codec.exact:
+            raise LocalFault(f"codec {self._codec.name!r} is not exact: sum again without the part")
+        self._codec.subtract_(self._acc, part, weight, self._window)
+
+    def finish(self, total_weight: int) -> bytes:
+        """The encoded mean; this sum is spent after it."""
+        return self._codec.finish(self._acc, total_weight, self._window)
+
+
+class CodecArithmetic:
+    """Chunk arithmetic on this version's codecs; an `Arithmetic` of the exchange."""
+
+    def is_exact(self, codec: str) -> bool:
+        """Whether sums in this codec may be subtracted from.
+
+        Raises:
+            RemoteFault: reason ``codec``, this version does not know it.
+        """
+        return codec_of(Window(codec, 1, 0, 0)).exact
+
+    def chunk_bytes(self, num_values: int, window: Window) -> int:
+        """Exact length of an encoded chunk of `num_values` values."""
+        return codec_of(window).payload_bytes(num_values, window.block)
+
+    def check(self, part: Buffer, num_values: int, window: Window) -> None:
+        """Refuse an illegal chunk, a part's or a result's, before anything is done with it.
+
+        Raises:
+            RemoteFault: reason ``length`` or ``scale``.
+        """
+        try:
+            codec_of(window).check(part, num_values, window)
+        except IllegalPayload as exc:
+            raise RemoteFault(exc.reason, exc.detail) from exc
+
+    def accumulator(self, num_values: int, window: Window) -> ChunkSum:
+        """A zero sum for a chunk of `num_values` values."""
+        return ChunkSum(codec_of(window), num_values, window)
+
+
+class TensorContribution:
+    """One peer's difference for one op; a `Contribution` of the exchange.
+
+    Args:
+        values: (num_values,) contiguous float32 on the CPU, padded to whole blocks; nobody may
+            change it until the op has ended.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values
+
+    def encode(self, start: int, stop: int, window: Window) -> bytes:
+        """Encode values [start, stop); the same range gives the same bytes.
+
+        Raises:
+            ContributionRefused: reason ``nonfinite`` or ``above-window``.
+            LocalFault: the range is outside the vector or cuts a block.
+        """
+        inside = 0 <= start < stop <= self._values.numel()
+        if not inside or start % window.block or stop % window.block:
+            raise LocalFault(
+                f"range [{start}, {stop}) of {self._values.numel()} values is not made of whole "
+                f"blocks of {window.block}"
+            )
+        try:
+            return codec_of(window).encode(self._values[start:stop], window)
+        except UnencodableValues as exc:
+            raise ContributionRefused(exc.reason) from exc
+
+    def decoded(self, start: int, stop: int, window: Window) -> Tensor:
+        """What the others decode from our part, (stop - start,) float32: for error feedback.
+
+        Encodes again instead of keeping every part: the bytes are the same.
+
+        Raises:
+            ContributionRefused: as `encode`.
+            LocalFault: as `encode`.
+        """
+        payload = self.encode(start, stop, window)
+        return codec_of(window).decode(payload, stop - start, window)
+
+
+def decode_result(result: OpResult) -> Tensor:
+    """The mean difference of an op, (num_values,) float32, from its committed chunks.
+
+    Raises:
+        RemoteFault: reason ``length`` or ``scale``, a chunk is illegal (its owner erred, and its
+            hash was agreed on all the same); or ``result``, slices do not cover the vector.
+    """
+    codec = codec_of(result.window)
+    arithmetic = CodecArithmetic()
+    mean = torch.empty(result.num_values, dtype=torch.float32)
+    position = 0
+    for piece in result.slices:
+        num_chunks = -(-(piece.stop - piece.start) // result.chunk_values)
+        if piece.start != position or piece.stop < position or num_chunks != len(piece.chunks):
+            raise RemoteFault(
+                "result",
+                f"slice [{piece.start}, {piece.stop}) with {len(piece.chunks)} chunks does not "
+                f"follow value {position}",
+            )
+        for chunk in piece.chunks:
+            stop = min(position + result.chunk_values, piece.stop)
+            arithmetic.check(chunk, stop - position, result.window)
+            mean[position:stop] = codec.decode(chunk, stop - position, result.window)
+            position = stop
+    if position != result.num_values:
+        raise RemoteFault("result", f"slices cover {position} of {result.num_values} values")
+    return mean

@@ -1,0 +1,109 @@
+"""Hashes of everything that may enter a state root, with 1 and with 2 threads, as one JSON object.
+
+    python tests/golden/kernels.py           prints {"capability": ..., "1": {...}, "2": {...}}
+    python tests/golden/kernels.py --write   writes the hashes of one thread to kernels.json
+
+A new hash means that old ledgers no longer replay to their roots: only write the file when that
+is what you want, and say so in the CHANGELOG.
+"""
+
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "transport"), str(ROOT / "optimizers"), str(ROOT)]
+
+import torch  # noqa: E402  the paths come first
+
+from swarmtrain import numerics  # noqa: E402
+from swarmtrain_optimizers.codecs.int8 import Int8  # noqa: E402
+from swarmtrain_optimizers.codecs.raw import Raw  # noqa: E402
+from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
+from swarmtrain_optimizers.strategies.diloco import DiLoCo  # noqa: E402
+
+NUM_VALUES = 299_008
+"""Odd multiple of the block, above every threshold at which torch divides work among threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWindow:
+    block: int = 1024
+    e_min: int = -24
+    e_max: int = 0
+
+
+def values(label: str, lowest_exponent: int = -30) -> torch.Tensor:
+    return numerics.probe_values(label, NUM_VALUES, lowest_exponent=lowest_exponent)
+
+
+def sha256(*chunks: bytes | torch.Tensor) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk if isinstance(chunk, bytes) else chunk.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def hash_codec(codec: Int8 | Raw) -> dict[str, str]:
+    window = PlanWindow()
+    acc = torch.zeros(NUM_VALUES, dtype=torch.float64)
+    parts = [codec.encode(values(f"part {index}", -38), window) for index in range(3)]
+    for part, weight in zip(parts, (255, 7, 101), strict=True):
+        codec.add_(acc, part, weight, window)
+    summed = sha256(acc)
+    if codec.exact:
+        codec.subtract_(acc, parts[0], 255, window)
+    result = codec.finish(acc, 108, window)
+    mean = codec.decode(result, NUM_VALUES, window)
+    hashes = {"encode": sha256(*parts), "add": summed, "finish": sha256(result)}
+    hashes["decode"] = sha256(mean)
+    return {f"{codec.name} {name}": value for name, value in hashes.items()}
+
+
+def hash_outer_step() -> str:
+    params, mean, momentum = values("params"), values("mean"), values("momentum")
+    transform = nesterov(0.7, 0.9)
+    after, momentum_after = torch.empty_like(params), torch.empty_like(params)
+    outer_step(transform, mean, params, (momentum,), after, (momentum_after,))
+    return sha256(after, momentum_after)
+
+
+def hash_diloco() -> str:
+    codec, window = Int8(), PlanWindow()
+    strategy = DiLoCo(NUM_VALUES, inner_steps=1, lr=0.9, momentum=0.8, error_feedback=True)
+    weights = values("weights")
+    strategy.set_initial(weights)
+    for op in range(3):
+        part = codec.encode(strategy.pseudo_gradient(weights + values(f"inner {op}", -36)), window)
+        own = codec.decode(part, NUM_VALUES, window)
+        included = [(0, 1024 * 100, op != 1), (1024 * 100, NUM_VALUES, True)]
+        weights = strategy.apply(own, included, weights, own)
+    arrays = [tensor for _, tensor in (*strategy.state_arrays(), *strategy.local_arrays())]
+    return sha256(*arrays, weights)
+
+
+def hash_all() -> dict[str, str]:
+    return {
+        "probe": numerics.probe(),
+        **hash_codec(Int8()),
+        **hash_codec(Raw()),
+        "outer step": hash_outer_step(),
+        "diloco": hash_diloco(),
+    }
+
+
+def main() -> None:
+    report: dict[str, object] = {"capability": torch.backends.cpu.get_cpu_capability()}
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        report[str(num_threads)] = hash_all()
+    if "--write" in sys.argv:
+        golden = Path(__file__).with_name("kernels.json")
+        golden.write_text(json.dumps(report["1"], indent=2) + "\n")
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
