@@ -54,6 +54,7 @@ class CatchUp:
             num_values=view.plan.slices[-1].stop,
             slices=tuple(slices),
             checkpoint_by=view.plan.checkpoint_by,
+            evaluate_by=view.plan.evaluate_by,
             replayed=replayed,
         )
 

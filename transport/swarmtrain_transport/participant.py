@@ -142,6 +142,12 @@ class Participant:
         self._now_s = now_s
         return tuple(self._allow(peer) for peer in self.view.roster if peer != self.card.peer_id)
 
+    def keep_result(self, op: int, slices: Sequence[Sequence[bytes]]) -> None:
+        """Results that the shell kept on disk in an earlier life: chunks per slice."""
+        for chunks in slices:
+            digests = [self.blobs.keep_result(op, chunk) for chunk in chunks]
+            self.blobs.keep_result(op, b"".join(digests))
+
     def attach(
         self,
         op: int,

@@ -151,7 +151,9 @@ class Rendezvous:
         self._now_s = now_s
         line = self.lines.get(peer)
         if line is None:
-            raise RemoteFault("hello", "a message before HELLO")
+            # Evicted while its connection still stood: it says HELLO again on a new one.
+            self.scribe.close(peer)
+            return self.scribe.take()
         line.life.heard(now_s)
         self._dispatch(peer, line, message)
         return self._settle()
@@ -310,6 +312,7 @@ class Rendezvous:
             self.operation.report_lost(peer)
         if peer in self.view.roster:
             self.scribe.append(Gone(peer, evicted, reason))
+            self.scribe.close(peer)
             event = "lost" if evicted else "left"
             self.chronicle.event(self.view.last_op + 1, peer, event, reason)
 

@@ -34,6 +34,7 @@ class OpResult:
         num_values: length of the padded vector; slices cover [0, num_values) in order.
         slices: in vector order.
         checkpoint_by: the peer that PLAN named to write the checkpoint, or b"".
+        evaluate_by: the peer that PLAN named to report the validation loss, or b"".
         replayed: whether this op was fetched afterwards, not taken part in.
     """
 
@@ -43,4 +44,5 @@ class OpResult:
     num_values: int
     slices: tuple[SliceResult, ...]
     checkpoint_by: PeerId
+    evaluate_by: PeerId
     replayed: bool

@@ -58,6 +58,10 @@ class Scribe:
         self.send(peer, Refused(code, text))
         self._out.append(ClosePeer(peer))
 
+    def close(self, peer: PeerId) -> None:
+        """Close the peer's control connection after what was sent."""
+        self._out.append(ClosePeer(peer))
+
     def take(self) -> tuple[CoordinatorAction, ...]:
         """The actions since the last call."""
         actions, self._out = tuple(self._out), []

@@ -1,0 +1,309 @@
+"""A peer's network side: the participant, its two lanes and its timer on one asyncio loop.
+
+Thin on purpose: it hands events to the machine and does what the machine asks, in order. What
+belongs to the trainer goes to `to_trainer` and comes back through methods that the network thread
+calls on this loop. Not here: any decision, any tensor.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from swarmtrain.errors import UserError, refused, translate
+from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.control import ControlClient
+from swarmtrain.peer.rehearsal import FreezingLink
+from swarmtrain.peer.storage import PeerStorage
+from swarmtrain.status import StatusServer
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.errors import RemoteFault, TransportError
+from swarmtrain_transport.frames import Frame
+from swarmtrain_transport.identity import Identity, verify
+from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.ledger import Record
+from swarmtrain_transport.link import Link, PeerId
+from swarmtrain_transport.local import Card
+from swarmtrain_transport.messages import CoordinatorMessage, LeaseGrant, PeerMessage, Welcome
+from swarmtrain_transport.participant import Actions, Participant
+from swarmtrain_transport.zmq_link import ZmqLink
+
+logger = logging.getLogger(__name__)
+
+ForTrainer = (
+    Welcome | LeaseGrant | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished | UserError
+)
+"""What the training thread hears of."""
+
+
+class TrainerNote(msgspec.Struct, frozen=True):
+    """What the training thread says of itself, for PROGRESS and `status`."""
+
+    phase: str = "starting"
+    step: int = 0
+    loss: float = 0.0
+    tokens_per_s: float = 0.0
+    tokens: int = 0
+
+
+class PeerView(msgspec.Struct, frozen=True):
+    """A peer as `status` shows it."""
+
+    run: str
+    name: str
+    peer: str
+    state: str
+    round: int
+    step: int
+    loss: float
+    tokens_per_s: float
+    tokens: int
+    bytes_up: int
+    bytes_down: int
+    state_root: str
+    connected: bool
+    refused_frames: dict[str, int]
+
+
+class PeerShell:
+    """One peer's network side.
+
+    Args:
+        invite: where the coordinator is.
+        storage: state directory.
+        identity: keys.
+        name: shown to others.
+        to_trainer: hears of what concerns training; called on this loop, must not block.
+        rng: of pauses and of the choice among equal donors.
+        freeze: rehearsal of a death: in which round, and who is told.
+    """
+
+    def __init__(
+        self,
+        invite: Invite,
+        storage: PeerStorage,
+        identity: Identity,
+        name: str,
+        *,
+        to_trainer: Callable[[ForTrainer], None],
+        rng: random.Random,
+        freeze: tuple[int, Callable[[int, int], None]] | None = None,
+    ) -> None:
+        self._invite = invite
+        self._storage = storage
+        self._identity = identity
+        self._name = name
+        self._to_trainer = to_trainer
+        self._rng = rng
+        self._freeze = freeze
+        self._note = TrainerNote()
+        self._link: Link | None = None
+        self._zmq: ZmqLink | None = None
+        self._participant: Participant | None = None
+        self._control: ControlClient | None = None
+        self._status: StatusServer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._fault: UserError | None = None
+
+    # ---- life
+
+    async def run(self, host: str, port: int) -> None:
+        """Listen, connect, and go on until `close`.
+
+        Raises:
+            UserError: the coordinator cannot be reached or refuses; nothing can be listened on.
+        """
+        zmq_link = await ZmqLink.open(self._identity, host, port, self)
+        try:
+            self._start_machine(zmq_link, host)
+            self._status = StatusServer(self._storage.directory, self._view)
+            await self._status.open()
+            assert self._participant is not None
+            self._control = ControlClient(
+                self._invite, self._identity, self._participant.hello, self, rng=self._rng
+            )
+            await self._control.run()
+            if self._fault is not None:
+                raise self._fault
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._status is not None:
+                await self._status.close()
+            zmq_link.close()
+            self._participant = None
+
+    def _start_machine(self, zmq_link: ZmqLink, host: str) -> None:
+        advertised = "" if host in ("0.0.0.0", "::", "") else host
+        card = Card(
+            self._identity.peer_id, os.urandom(8), self._name, self._identity.curve_key,
+            advertised, zmq_link.address.port,
+        )  # fmt: skip
+        self._zmq = zmq_link
+        self._participant = Participant(
+            card, CodecArithmetic(), verify, self._shuffled, self._storage.records, self._now_s()
+        )
+        for op, slices in self._storage.results().items():
+            self._participant.keep_result(op, slices)
+        self._link = zmq_link
+        if self._freeze is not None:
+            self._link = FreezingLink(zmq_link, self._participant, *self._freeze)
+        self._act(self._participant.start(self._now_s()))
+
+    async def close(self) -> None:
+        """Send what is queued and end `run`."""
+        if self._control is not None:
+            await self._control.close()
+
+    def _shuffled(self, peers: Sequence[PeerId]) -> list[PeerId]:
+        return self._rng.sample(list(peers), len(peers))
+
+    def _now_s(self) -> float:
+        return self._loop.time()
+
+    # ---- from the training thread, called on this loop
+
+    def note(self, note: TrainerNote) -> None:
+        """What the trainer is doing."""
+        self._note = note
+
+    def machine(self, event: Callable[[Participant, float], Actions]) -> None:
+        """Give the participant an event of the trainer's."""
+        participant = self._participant
+        if participant is not None:
+            self._guarded(lambda: event(participant, self._now_s()))
+
+    def send(self, message: PeerMessage) -> None:
+        """Send a control message that is not the machine's, such as a lease request."""
+        if self._control is not None:
+            self._control.send(message)
+
+    async def fetch_piece(self, digest: bytes) -> bytes:
+        """A piece of text by its hash."""
+        assert self._control is not None
+        return await self._control.fetch_piece(digest)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the control lane is up."""
+        return self._control is not None and self._control.is_up
+
+    # ---- ControlHandler
+
+    def on_up(self, *, is_first: bool) -> None:
+        """The knock was sent; WELCOME tells the machine."""
+
+    def on_down(self) -> None:
+        """The control lane went away."""
+        self.machine(lambda participant, now_s: participant.control_down(now_s))
+
+    def on_message(self, message: CoordinatorMessage) -> None:
+        """A message of the coordinator."""
+        if isinstance(message, LeaseGrant):
+            self._to_trainer(message)
+            return
+        if isinstance(message, Welcome):
+            self._to_trainer(message)
+        self.machine(lambda participant, now_s: participant.control(message, now_s))
+
+    # ---- LinkHandler
+
+    def on_frame(self, peer: PeerId, frame: Frame) -> None:
+        """A frame of another peer."""
+        if isinstance(self._link, FreezingLink):
+            self._link.heard(frame)
+        self.machine(lambda participant, now_s: participant.frame(peer, frame, now_s))
+
+    def on_fault(self, peer: PeerId | None, fault: RemoteFault) -> None:
+        """The link refused something; it has counted it."""
+        logger.info("peer=%s refused=%s", peer.hex()[:8] if peer else "unknown", fault)
+
+    # ---- the machine's wishes
+
+    def _guarded(self, event: Callable[[], Actions]) -> None:
+        """An event that must not tear down the loop: a fault ends this peer with its reason."""
+        try:
+            self._refresh()
+            self._act(event())
+        except (TransportError, UserError, OSError) as error:
+            self._fail(translate(error) or UserError("SWT-E502", str(error)))
+
+    def _fail(self, error: UserError) -> None:
+        if self._fault is None:
+            self._fault = error
+            self._to_trainer(error)
+            self._closing = asyncio.ensure_future(self.close())
+
+    def _act(self, actions: Actions) -> None:
+        assert self._link is not None
+        accepted: list[Record] = []
+        for action in actions:
+            match action:
+                case do.SendControl():
+                    self.send(action.message)
+                case do.SendFrame():
+                    self._link.send(action.peer, action.frame)
+                case do.AllowPeer():
+                    self._link.allow(action.address)
+                case do.RevokePeer():
+                    self._link.revoke(action.peer)
+                case do.RecordAccepted():
+                    accepted.append(action.record)
+                case do.PeerFault():
+                    logger.warning("peer=%s fault=%s", action.peer.hex()[:8], action.detail)
+                case do.Halt():
+                    self._fail(refused(action.code, action.text))
+                case do.LoadState() | do.ApplyResult() | do.OpSkipped() | do.RunFinished():
+                    self._to_trainer(action)
+        if accepted:
+            self._storage.append_records(accepted)
+        self._sleep()
+
+    def _sleep(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._participant is not None:
+            self._timer = self._loop.call_at(self._participant.next_wakeup_s, self._wake)
+
+    def _wake(self) -> None:
+        self.machine(lambda participant, now_s: participant.tick(now_s))
+
+    # ---- numbers
+
+    def _refresh(self) -> None:
+        """What PROGRESS will say."""
+        participant, link, control = self._participant, self._zmq, self._control
+        if participant is None or link is None:
+            return
+        stats = participant.stats
+        stats.bytes_in, stats.bytes_out = link.stats.bytes_received, link.stats.bytes_sent
+        if control is not None:
+            stats.control_bytes_in, stats.control_bytes_out = control.bytes_in, control.bytes_out
+        stats.phase, stats.step, stats.loss = self._note.phase, self._note.step, self._note.loss
+        stats.tokens_per_s, stats.tokens = self._note.tokens_per_s, self._note.tokens
+
+    def _view(self) -> PeerView:
+        self._refresh()
+        participant = self._participant
+        assert participant is not None and self._zmq is not None
+        stats = participant.stats
+        return PeerView(
+            run=self._invite.run,
+            name=self._name,
+            peer=self._identity.peer_id.hex(),
+            state=stats.phase,
+            round=max(0, participant.applied_op),
+            step=stats.step,
+            loss=stats.loss,
+            tokens_per_s=stats.tokens_per_s,
+            tokens=stats.tokens,
+            bytes_up=stats.bytes_out + stats.control_bytes_out,
+            bytes_down=stats.bytes_in + stats.control_bytes_in,
+            state_root=participant.state_root.hex(),
+            connected=self.is_connected,
+            refused_frames=dict(self._zmq.stats.refused),
+        )
