@@ -70,6 +70,7 @@ class Driver:
         op: newest op whose outcome is in the strategy, -1 before the first state.
         steps: inner steps since the last READY that had an outcome.
         included: whether our part was in the last committed op, for people.
+        root: state root after `op`.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Driver:
         self._layout = layout
         self._num_values = num_values
         self._snapshot_rounds = max(1, snapshot_rounds)
+        self.root = b""
         self._samples = 0
         self._own: OwnPart | None = None
 
@@ -113,6 +115,16 @@ class Driver:
         """The trainer's own weights as op 0, in case this peer is the first."""
         self._strategy.set_initial(self._weights.read_weights())
         return self._image(0, copy=True)
+
+    def restored(self, op: int, arrays: dict[str, Tensor]) -> StateImage:
+        """A checkpoint's state after `op`, to be attached; the ledger says whether it counts.
+
+        Args:
+            op: its op.
+            arrays: (padded,) float32 by name.
+        """
+        self._strategy.load_state(arrays)
+        return self._image(op, copy=True)
 
     def stepped(self, samples: int) -> None:
         """One inner step over so many samples was made."""
@@ -189,6 +201,7 @@ class Driver:
         flat = torch.cat([array[: self._num_values] for _, array in arrays])
         data = flat.numpy().astype("<f4", copy=False).data.cast("B")
         manifest, chunks = describe_state(self._layout, specs, data)
+        self.root = manifest.root
         views = tuple(memoryview(chunk) for chunk in chunks) if copy else None
         return StateImage(op, manifest, views)
 

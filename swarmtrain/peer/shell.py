@@ -6,10 +6,12 @@ calls on this loop. Not here: any decision, any tensor.
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
@@ -108,6 +110,8 @@ class PeerShell:
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._fault: UserError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._config_hash = b""
 
     # ---- life
 
@@ -132,6 +136,8 @@ class PeerShell:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            for task in self._tasks - {asyncio.current_task()}:
+                task.cancel()
             if self._status is not None:
                 await self._status.close()
             zmq_link.close()
@@ -187,6 +193,24 @@ class PeerShell:
         assert self._control is not None
         return await self._control.fetch_piece(digest)
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task beside; it ends with this peer, and its failure is this peer's."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            told = translate(error) or UserError("SWT-E901", f"A network task failed: {error!r}.")
+            self._fail(told)
+
+    @property
+    def is_exchanging(self) -> bool:
+        """Whether an op that this process takes part in is under way."""
+        return self._participant is not None and self._participant.exchange is not None
+
     @property
     def is_connected(self) -> bool:
         """Whether the control lane is up."""
@@ -207,6 +231,7 @@ class PeerShell:
             self._to_trainer(message)
             return
         if isinstance(message, Welcome):
+            self._config_hash = hashlib.sha256(message.run).digest()
             self._to_trainer(message)
         self.machine(lambda participant, now_s: participant.control(message, now_s))
 
@@ -236,7 +261,7 @@ class PeerShell:
         if self._fault is None:
             self._fault = error
             self._to_trainer(error)
-            self._closing = asyncio.ensure_future(self.close())
+            self.spawn(self.close())
 
     def _act(self, actions: Actions) -> None:
         assert self._link is not None
@@ -258,10 +283,18 @@ class PeerShell:
                 case do.Halt():
                     self._fail(refused(action.code, action.text))
                 case do.LoadState() | do.ApplyResult() | do.OpSkipped() | do.RunFinished():
+                    self._check_run()
                     self._to_trainer(action)
         if accepted:
             self._storage.append_records(accepted)
         self._sleep()
+
+    def _check_run(self) -> None:
+        """The run file that WELCOME brought must be the one that the ledger names."""
+        assert self._participant is not None
+        run = self._participant.view.run
+        if run is None or run.config_hash != self._config_hash:
+            raise RemoteFault("run", "the run file is not the one that the ledger names")
 
     def _sleep(self) -> None:
         if self._timer is not None:

@@ -40,7 +40,7 @@ class BuiltinTrainer:
         config: the run file; its model must be a built-in one.
         take_pieces: where leased text comes from.
         validation: raw validation pieces; empty if this peer does not evaluate.
-        seed: of this peer's windows; peers with different seeds read different windows.
+        seed: of this peer's windows and initial weights; only the first peer's weights count.
         threads: torch threads, for the whole process.
 
     Attributes:
@@ -68,7 +68,7 @@ class BuiltinTrainer:
         self._rng = random.Random(seed)
         self._stream: ByteStream | None = None
         self._validation = self._make_validation(validation)
-        self.model = build_model(config.model, config.run.seed)
+        self.model = build_model(config.model, seed)
         self.layout = Layout.of(self.model, config.exchange.block)
         self.step = 0
         self.num_samples = 0

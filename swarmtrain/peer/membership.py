@@ -1,0 +1,128 @@
+"""Coming in: identity, numerics, network thread, WELCOME. The same for the command and the hook."""
+
+import hashlib
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmtrain import config_file, numerics
+from swarmtrain.config import RunConfig
+from swarmtrain.errors import UserError
+from swarmtrain.peer.driver import Driver, Weights
+from swarmtrain.peer.session import Hooks, Session
+from swarmtrain.peer.storage import PeerStorage
+from swarmtrain.peer.thread import PeerThread
+from swarmtrain.tensors import Layout
+from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_transport.identity import Identity
+from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.messages import Welcome
+
+Frozen = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A peer that the coordinator has let in, before it has a model.
+
+    Attributes:
+        identity: its keys.
+        name: shown to others.
+        config: the run file, as the coordinator sent it.
+        storage: its state directory.
+        thread: its network side, started.
+    """
+
+    identity: Identity
+    name: str
+    config: RunConfig
+    storage: PeerStorage
+    thread: PeerThread
+
+    @classmethod
+    def enter(
+        cls,
+        invite: Invite,
+        state_dir: Path,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        freeze: tuple[int, Frozen] | None = None,
+    ) -> "Membership":
+        """Knock and wait for WELCOME.
+
+        Args:
+            invite: the run's.
+            state_dir: exists; belongs to this peer alone.
+            name: shown to others, "" for one drawn from the key.
+            host: address of the data lane.
+            port: its port, 0 for a free one.
+            freeze: rehearsal of a death: in which round, and who is told.
+
+        Raises:
+            UserError: the machine is not fit, the directory is in use, the coordinator does not
+                answer or refuses.
+            NumericsError: this machine calculates other bits.
+        """
+        numerics.check()
+        storage = PeerStorage(state_dir)
+        try:
+            identity = storage.identity()
+            shown = name or identity.default_name
+            thread = PeerThread(invite, storage, identity, shown, host, port, freeze=freeze)
+            thread.start()
+            welcome = _first_word(thread)
+            config = config_file.from_canonical(welcome.run)
+        except BaseException:
+            storage.close()
+            raise
+        return cls(identity, shown, config, storage, thread)
+
+    def session(self, weights: Weights, layout: Layout, hooks: Hooks) -> Session:
+        """Bring a model: the strategy of the run file, driven over these weights."""
+        outer = self.config.outer
+        strategy = DiLoCo(
+            layout.padded,
+            inner_steps=outer.inner_steps,
+            lr=outer.lr,
+            momentum=outer.momentum,
+            error_feedback=outer.error_feedback,
+        )
+        driver = Driver(
+            self.identity.peer_id,
+            strategy,
+            weights,
+            layout=layout.digest,
+            num_values=layout.num_values,
+            snapshot_rounds=self.config.checkpoint.snapshot_rounds,
+        )
+        return Session(
+            self.identity.peer_id, self.thread, self.storage, self.config, driver, layout, hooks
+        )
+
+    def own_seed(self) -> int:
+        """A seed of this peer in this run: peers read different windows of the text, and only the
+        first one's initial weights become the run's (protocol.md part 1 rule 4)."""
+        digest = hashlib.sha256(self.config.run.seed.to_bytes(8, "little", signed=True))
+        digest.update(self.identity.peer_id)
+        return int.from_bytes(digest.digest()[:7], "little")
+
+    def close(self) -> None:
+        """End the network thread, if it still runs, and give the directory back."""
+        self.thread.close()
+        self.storage.close()
+
+
+def _first_word(thread: PeerThread) -> Welcome:
+    """WELCOME, or the error that came instead."""
+    while True:
+        try:
+            item = thread.inbox.get(timeout=1.0)
+        except queue.Empty:
+            continue
+        if isinstance(item, UserError):
+            raise item
+        if isinstance(item, Welcome):
+            return item

@@ -1,0 +1,199 @@
+"""`swarmtrain join`: a peer that trains the run's built-in model until it is told to stop.
+
+The main thread trains; the network has its own thread. Ctrl+C once finishes the round and leaves
+cleanly, twice leaves at once: either way the coordinator is told, so that a peer that left is not
+taken for one that vanished.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from torch import Tensor
+
+from swarmtrain.cli.options import JoinOptions
+from swarmtrain.cli.situation import say
+from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.peer.membership import Membership
+from swarmtrain.peer.session import Hooks, RoundReport, Session
+from swarmtrain.peer.text import TextFeed
+from swarmtrain.peer.trainer import BuiltinTrainer
+from swarmtrain_transport.messages import LeaseGrant, LeaseRequest
+
+_LEASE_ROUNDS = 4
+"""New pieces of text are leased after so many rounds."""
+
+
+def run_peer(options: JoinOptions) -> int:
+    """Join, train, leave. Returns the exit status.
+
+    Raises:
+        UserError: what its table says.
+        Interrupted: the second Ctrl+C came before the clean end.
+    """
+    events = _Events(to_stdout=options.json_events)
+    freeze = None
+    if options.freeze_in_round:
+        freeze = (options.freeze_in_round, lambda sent, total: _freeze(options, sent, total))
+    membership = Membership.enter(
+        options.invite, options.state_dir, options.name, options.listen.host, options.listen.port,
+        freeze=freeze,
+    )  # fmt: skip
+    try:
+        events.tell("in", f"in as {membership.name} (key {membership.identity.fingerprint})",
+                    peer=membership.identity.peer_id.hex(), name=membership.name)  # fmt: skip
+        _train(_Peer(membership, options.threads, events), events)
+    finally:
+        membership.close()
+    return 0
+
+
+class _Peer:
+    """The built-in trainer, its text and its session, tied together."""
+
+    def __init__(self, membership: Membership, threads: int, events: "_Events") -> None:
+        config = membership.config
+        if config.model.kind == "custom":
+            raise UserError(
+                "SWT-E607",
+                f"The run {config.run.name} trains a model that it brings itself.",
+                "`swarmtrain join` only knows the built-in models.",
+                "Use swarmtrain.join(model, optimizer, invite=...) in the run's training script.",
+            )
+        self.membership = membership
+        self.feed = TextFeed(config.data)
+        self.trainer = BuiltinTrainer(
+            config,
+            take_pieces=self.feed.take_train,
+            validation=(),
+            seed=membership.own_seed(),
+            threads=threads,
+        )
+        self._events = events
+        self._has_validation = False
+        self._leased_round = 0
+        hooks = Hooks(
+            evaluate=self._evaluate,
+            on_round=self._on_round,
+            on_state=self._on_state,
+            on_lease=self._on_lease,
+            on_welcome=self._lease,
+        )
+        self.session = membership.session(self.trainer, self.trainer.layout, hooks)
+
+    def start(self) -> None:
+        """Ask for text, then for the state; both travel at once."""
+        self._lease()
+        self.session.start()
+
+    def step(self) -> None:
+        """One inner step and whatever falls due."""
+        before = self.trainer.num_samples
+        loss = self.trainer.inner_step()
+        samples = self.trainer.num_samples - before
+        self.session.stepped(samples, loss, self.trainer.bytes_per_step)
+
+    def wait_for_text(self) -> None:
+        """Until the first lease is here."""
+        while not self.feed.has_train and not self.session.should_stop:
+            self.session.idle()
+
+    def _lease(self) -> None:
+        count = self.membership.config.data.lease_pieces
+        self.membership.thread.send(LeaseRequest(count))
+
+    def _on_lease(self, grant: LeaseGrant) -> None:
+        self.membership.thread.run_coroutine(lambda shell: self.feed.fill(shell, grant))
+
+    def _on_state(self, op: int) -> None:
+        self.trainer.continue_at(op * self.membership.config.outer.inner_steps)
+        self._events.tell("state", f"round {op}  state in place", round=op)
+
+    def _on_round(self, report: RoundReport) -> None:
+        words = {
+            "merged": f"merged with {report.contributors - 1} peers",
+            "left-out": f"left out of a result of {report.contributors} peers; work is kept",
+            "replayed": f"caught up with a result of {report.contributors} peers",
+            "followed": f"followed a result of {report.contributors} peers",
+            "skipped": f"skipped: {report.reason}; work is kept",
+        }[report.outcome]
+        self._events.tell(
+            "round", f"round {report.round}  {words}", round=report.round, outcome=report.outcome
+        )
+        if report.round >= self._leased_round + _LEASE_ROUNDS:
+            self._leased_round = report.round
+            self._lease()
+
+    def _evaluate(self, anchor: Tensor) -> float:
+        while self.feed.validation is None and not self.session.is_finished:
+            time.sleep(0.05)  # the first lease is on its way; only op 0 can come before it
+        if not self._has_validation:
+            self.trainer.use_validation(self.feed.validation or ())
+            self._has_validation = True
+        return self.trainer.evaluate(anchor)
+
+
+def _train(peer: _Peer, events: "_Events") -> None:
+    session = peer.session
+    reason = "failed"
+    with _signals(session):
+        try:
+            peer.start()
+            peer.wait_for_text()
+            while not session.should_stop:
+                peer.step()
+            reason = "run finished" if session.is_finished else "asked to stop"
+        except Interrupted:
+            reason = "asked to stop at once"
+            raise
+        finally:
+            session.leave(reason)
+    events.tell("left", f"left cleanly after round {session.driver.op}", round=session.driver.op)
+
+
+@contextmanager
+def _signals(session: Session) -> Iterator[None]:
+    """Once: finish the round. Twice: at once."""
+    asked: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            raise Interrupted(128 + number)
+        say("Finishing this round; Ctrl+C again to leave at once.")
+        session.request_stop()
+
+    old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _freeze(options: JoinOptions, sent: int, total: int) -> None:
+    """The rehearsal's moment: say so, then stop like a machine that lost its power."""
+    event = {
+        "event": "frozen", "round": options.freeze_in_round, "phase": "scatter",
+        "chunks_sent": sent, "chunks_total": total,
+    }  # fmt: skip
+    print(json.dumps(event), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class _Events:
+    """What happened, for people on stderr or as JSON lines on stdout."""
+
+    def __init__(self, *, to_stdout: bool) -> None:
+        self._to_stdout = to_stdout
+
+    def tell(self, event: str, text: str, **facts: object) -> None:
+        if self._to_stdout:
+            print(json.dumps({"event": event, **facts}), file=sys.stdout, flush=True)
+        else:
+            say(f"{time.strftime('%H:%M:%S')}  {text}")

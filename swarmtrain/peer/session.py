@@ -1,0 +1,336 @@
+"""A peer's training thread: inner steps, rounds, leaving. Shared by the command and by the hook.
+
+Between two inner steps it looks into the inbox: it applies results, reports state roots, writes
+checkpoints, and when the inner steps of a round are done it gives its part and waits for the
+outcome. While the coordinator is away it trains on, for one round at most (protocol.md rule 10).
+"""
+
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from swarmtrain import checkpoint
+from swarmtrain.config import RunConfig
+from swarmtrain.config_file import config_hash
+from swarmtrain.errors import UserError, translate
+from swarmtrain.peer.driver import Driver, StateImage
+from swarmtrain.peer.shell import ForTrainer, TrainerNote
+from swarmtrain.peer.storage import PeerStorage
+from swarmtrain.peer.thread import PeerThread
+from swarmtrain.tensors import Layout
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import CheckpointWritten, Evaluated, LeaseGrant, Welcome
+from swarmtrain_transport.result import OpResult
+
+_GLANCE_S = 0.25
+"""How often a waiting trainer looks whether it should go on instead."""
+
+_LONELY_S = 5.0
+"""Without the coordinator for this long, a waiting peer trains on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """How one round ended for this peer.
+
+    Attributes:
+        round: its number.
+        outcome: ``merged``, ``left-out``, ``replayed`` or ``skipped``.
+        contributors: how many peers are in the result (of its first slice).
+        reason: why, where it was skipped.
+    """
+
+    round: int
+    outcome: str
+    contributors: int
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Hooks:
+    """What the owner of a session wants to hear or can do. All run on the training thread.
+
+    Attributes:
+        evaluate: validation loss of an anchor (padded,) float32, None if this peer cannot.
+        on_round: a round has ended.
+        on_state: a state was loaded; the argument is its op.
+        on_lease: text was leased.
+    """
+
+    evaluate: Callable[[Tensor], float] | None = None
+    on_round: Callable[[RoundReport], None] | None = None
+    on_state: Callable[[int], None] | None = None
+    on_lease: Callable[[LeaseGrant], None] | None = None
+    on_welcome: Callable[[], None] | None = None
+
+
+class Session:
+    """One peer from its first state to its leave.
+
+    Args:
+        me: own id.
+        thread: the network side, started, with WELCOME already taken from its inbox.
+        storage: state directory.
+        config: the run file.
+        driver: strategy and weights.
+        layout: of the model.
+        hooks: what the owner wants to hear.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        thread: PeerThread,
+        storage: PeerStorage,
+        config: RunConfig,
+        driver: Driver,
+        layout: Layout,
+        hooks: Hooks,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.driver = driver
+        self.is_finished = False
+        self._me = me
+        self._thread = thread
+        self._storage = storage
+        self._config = config
+        self._layout = layout
+        self._hooks = hooks
+        self._clock = clock
+        self._stop_wanted = False
+        self._round_ended = True
+        self._offered_root = b""
+        self._extra_steps = 0
+        self._seen_s = clock()
+        self._meter = _Meter(clock)
+        self._phase = "starting"
+
+    # ---- life
+
+    def start(self) -> None:
+        """Restore or offer a state, and wait until the run's state is in place.
+
+        Raises:
+            UserError: the run cannot be joined, or the coordinator refused.
+        """
+        image = self._restored() or self.driver.offer()
+        self._offered_root = image.manifest.root
+        chunks = image.chunks or ()
+        rounds = self._config.checkpoint.snapshot_rounds
+        self._thread.machine(
+            lambda participant, now_s: participant.attach(
+                image.op, image.manifest, chunks, rounds, now_s
+            )
+        )
+        self._say("syncing")
+        while self.driver.op < 0 and not self.should_stop:
+            self._look(wait=True)
+        self._say("training")
+
+    def stepped(self, samples: int, loss: float, tokens: int) -> None:
+        """One inner step was made; gives the part and waits when the round is due.
+
+        Args:
+            samples: of the step, for weights.
+            loss: of the step, shown.
+            tokens: of the step, shown.
+        """
+        self._meter.count(loss, tokens)
+        self.driver.stepped(samples)
+        self._round_ended = False
+        self._extra_steps += self.driver.is_waiting
+        self._look(wait=False)
+        self._tell()
+        if self.driver.is_due:
+            self._give()
+        if self.driver.is_waiting:
+            self._await_outcome()
+
+    def idle(self) -> None:
+        """Nothing to train on yet: look what comes, for a moment."""
+        self._look(wait=True)
+
+    def finish_round(self) -> None:
+        """Give what there is and wait for the outcome, as at the end of a loop."""
+        if self.driver.steps and not self.driver.is_waiting:
+            self._give()
+        self._await_outcome()
+
+    def request_stop(self) -> None:
+        """Leave after this round. Safe to call from a signal handler."""
+        self._stop_wanted = True
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run is over, or the round is after which the peer was asked to leave."""
+        return self.is_finished or (self._stop_wanted and self._round_ended)
+
+    def leave(self, reason: str) -> None:
+        """Save the state, say goodbye, end the network thread.
+
+        Raises:
+            UserError: SWT-E401, no room for the checkpoint; the goodbye was said all the same.
+        """
+        try:
+            if self.driver.op >= 0:
+                self._save(self.driver.op)
+        finally:
+            self._thread.leave(reason)
+
+    # ---- rounds
+
+    def _give(self) -> None:
+        part = self.driver.contribute()
+        self._extra_steps = 0
+        self._thread.machine(
+            lambda participant, now_s: participant.ready(
+                part.op, part.contribution, part.samples, now_s
+            )
+        )
+        self._say("exchanging")
+
+    def _await_outcome(self) -> None:
+        while self.driver.is_waiting and not self.should_stop:
+            if self._thread.is_connected or self._extra_steps >= self._config.outer.inner_steps:
+                self._seen_s = self._clock()
+            elif self._clock() - self._seen_s > _LONELY_S:
+                self._say("training alone")
+                return
+            if self._stop_wanted and not self._thread.is_exchanging:
+                self._round_ended = True
+                return
+            self._look(wait=True)
+        self._say("training")
+
+    def _look(self, *, wait: bool) -> None:
+        """Handle what is in the inbox; with `wait`, give it a moment to come."""
+        timeout_s = _GLANCE_S if wait else 0.0
+        while True:
+            try:
+                item = self._thread.inbox.get(block=timeout_s > 0, timeout=timeout_s or None)
+            except queue.Empty:
+                return
+            timeout_s = 0.0
+            self._handle(item)
+
+    def _handle(self, item: ForTrainer) -> None:
+        match item:
+            case UserError():
+                raise item
+            case do.LoadState():
+                self._load(item)
+            case do.ApplyResult():
+                self._apply(item.result)
+            case do.OpSkipped():
+                self.driver.skip(item.op)
+                self._ended(RoundReport(item.op, "skipped", 0, item.reason))
+            case do.RunFinished():
+                self.is_finished = True
+            case LeaseGrant():
+                if self._hooks.on_lease is not None:
+                    self._hooks.on_lease(item)
+            case Welcome():
+                if self._hooks.on_welcome is not None:
+                    self._hooks.on_welcome()
+
+    def _load(self, action: do.LoadState) -> None:
+        image = self.driver.load(action)
+        self._report(image)
+        if self._hooks.on_state is not None:
+            self._hooks.on_state(action.op)
+        if action.op == 0 and image.manifest.root == self._offered_root:
+            self._evaluate(0)
+
+    def _apply(self, result: OpResult) -> None:
+        self._storage.keep_result(result)
+        took_part = self.driver.is_waiting
+        self._report(self.driver.end_op(result))
+        contributors = len(result.slices[0].contributors)
+        outcome = "merged" if self.driver.included else "left-out"
+        if result.replayed or not took_part:
+            outcome = "replayed" if result.replayed else "followed"
+        self._ended(RoundReport(result.op, outcome, contributors))
+        if result.checkpoint_by == self._me:
+            saved = self._save(result.op)
+            self._thread.send(CheckpointWritten(result.op, saved.manifest_hash))
+        if result.evaluate_by == self._me:
+            self._evaluate(result.op)
+
+    def _ended(self, report: RoundReport) -> None:
+        self._round_ended = not self.driver.is_waiting
+        if self._hooks.on_round is not None:
+            self._hooks.on_round(report)
+
+    def _report(self, image: StateImage) -> None:
+        self._thread.machine(
+            lambda participant, now_s: participant.applied(
+                image.op, image.manifest, image.chunks, now_s
+            )
+        )
+
+    def _evaluate(self, op: int) -> None:
+        if self._hooks.evaluate is not None:
+            anchor = dict(self.driver.strategy.state_arrays())["anchor"]
+            self._thread.send(Evaluated(op, self._hooks.evaluate(anchor)))
+
+    # ---- state on disk
+
+    def _restored(self) -> StateImage | None:
+        """The newest checkpoint of this directory, if it fits this model."""
+        try:
+            newest = checkpoint.latest(self._storage.checkpoints)
+            if newest is None or newest.checkpoint.layout_digest != self._layout.digest:
+                return None
+            arrays = newest.arrays(self._layout)
+        except checkpoint.CheckpointError as error:
+            raise translate(error) or error from error
+        return self.driver.restored(newest.checkpoint.facts.op, dict(arrays))
+
+    def _save(self, op: int) -> checkpoint.Checkpoint:
+        arrays = self.driver.strategy.state_arrays()
+        facts = checkpoint.RunFacts(
+            self._config.run.name, config_hash(self._config), op, self.driver.root
+        )
+        try:
+            saved = checkpoint.save(self._storage.checkpoints, facts, self._layout, arrays)
+            checkpoint.prune(self._storage.checkpoints, self._config.checkpoint.keep)
+        except (checkpoint.CheckpointError, OSError) as error:
+            raise translate(error) or error from error
+        return saved
+
+    # ---- numbers
+
+    def _say(self, phase: str) -> None:
+        self._phase = phase
+        self._tell()
+
+    def _tell(self) -> None:
+        meter = self._meter
+        self._thread.note(
+            TrainerNote(self._phase, self.driver.steps, meter.loss, meter.rate, meter.tokens)
+        )
+
+
+class _Meter:
+    """Loss and tokens per second, smoothed over the last steps; waiting does not count."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.loss = 0.0
+        self.rate = 0.0
+        self.tokens = 0
+        self._clock = clock
+        self._last_s: float | None = None
+
+    def count(self, loss: float, tokens: int) -> None:
+        now_s = self._clock()
+        self.tokens += tokens
+        self.loss = loss if self.loss == 0.0 else 0.9 * self.loss + 0.1 * loss
+        if self._last_s is not None and now_s > self._last_s:
+            rate = tokens / (now_s - self._last_s)
+            self.rate = rate if self.rate == 0.0 else 0.9 * self.rate + 0.1 * rate
+        self._last_s = now_s
