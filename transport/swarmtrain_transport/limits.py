@@ -59,6 +59,9 @@ blinked: one reconnect attempt fits into this time."""
 EVICT_S = 30.0
 """Silence after which a peer leaves the roster; it may come back with the same key."""
 
+FINISH_S = 30.0
+"""After the last commit peers are kept for so long if somebody still needs results of theirs."""
+
 WEIGHT_MAX = 255
 """Integer weights up to 8 bits leave 24 bits of scale spread at 64 peers."""
 
@@ -70,6 +73,9 @@ PRODUCT_BITS = 15
 
 E_MIN_FLOOR = -90
 """Lowest scale exponent: products and sums stay far above float32's subnormals."""
+
+E_MAX_CEILING = 100
+"""Highest scale exponent: a mean and its outer step stay far below float32's infinity."""
 
 RESULT_HOLDERS = 3
 """Live holders that every result chunk needs before COMMIT once the gather deadline passed."""

@@ -29,6 +29,7 @@ class PeerLine:
         applied_op, state_root: newest state that it reports.
         ready: its newest READY.
         active: it has sent a READY in this life, so the others wait for it.
+        dismissed: it was told that the run is finished.
         progress: its newest PROGRESS, for people.
     """
 
@@ -42,7 +43,7 @@ class PeerLine:
     ready: Ready | None = None
     ready_s: float = 0.0
     active: bool = False
-    leaving: bool = False
+    dismissed: bool = False
     progress: Progress | None = None
 
 

@@ -179,6 +179,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
         "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
         "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
+        "window too high": plan.e_max <= limits.E_MAX_CEILING,
         "chunks are multiples of the block": plan.block > 0
         and plan.chunk_values > 0
         and plan.chunk_values % plan.block == 0,

@@ -89,6 +89,7 @@ class Rendezvous:
         self._run_key = run_key
         self._now_s = now_s
         self._op_started_s = now_s
+        self._finished_s: float | None = None
         self._op_seconds: float | None = None
         self._unseen = {peer: LifeLine(now_s) for peer in self.view.roster}
         if self.view.in_progress is not None:
@@ -139,7 +140,6 @@ class Rendezvous:
         self._relay_known_hashes(peer)
         if hello.applied_op >= 0:
             self._on_applied(peer, line, Applied(hello.applied_op, hello.state_root))
-        self._send_finished(peer)
         return self._settle()
 
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
@@ -176,6 +176,8 @@ class Rendezvous:
     def next_wakeup_s(self) -> float:
         """When `tick` wants to be called; at most half a second late is harmless."""
         times = [self._now_s + limits.EVICT_S]
+        if self._finished_s is not None:
+            times.append(self._finished_s + limits.FINISH_S)
         for life in self._lives().values():
             times += [life.suspect_at_s, life.evict_at_s]
         if self.operation is not None:
@@ -297,7 +299,22 @@ class Rendezvous:
         for peer, line in self.lines.items():
             if line.connected:
                 self.scribe.send_records(peer, line)
+        if self.is_finished:
+            self._dismiss()
         return self.scribe.take()
+
+    def _dismiss(self) -> None:
+        """The run is over: peers may go once nobody needs their results any more."""
+        if self._finished_s is None:
+            self._finished_s = self._now_s
+        present = {peer: line for peer, line in self.lines.items() if line.connected}
+        behind = any(line.applied_op < self.view.last_op for line in present.values())
+        if behind and self._now_s < self._finished_s + limits.FINISH_S:
+            return
+        for peer, line in present.items():
+            if not line.dismissed:
+                line.dismissed = True
+                self.scribe.send(peer, Finished(self.view.last_op))
 
     def _bury(self) -> None:
         """Evict who has been silent for too long."""
@@ -336,11 +353,6 @@ class Rendezvous:
         if isinstance(decision, Commit):
             self._op_seconds = seconds if old is None else 0.7 * old + 0.3 * seconds
         self.operation = None
-        if self.is_finished:
-            for peer, line in self.lines.items():
-                if line.connected:
-                    self.scribe.send_records(peer, line)
-                    self._send_finished(peer)
 
     def _plan_next(self) -> None:
         if self.operation is not None or self.is_finished:
@@ -416,7 +428,3 @@ class Rendezvous:
                 Hashes(self.operation.view.plan_id, *slice_try, published.set_id,
                        published.chunk_hashes),
             )  # fmt: skip
-
-    def _send_finished(self, peer: PeerId) -> None:
-        if self.is_finished:
-            self.scribe.send(peer, Finished(self.view.last_op))
