@@ -14,8 +14,10 @@ from swarmtrain_transport.fold import OpView, num_chunks, result_root, set_id, s
 from swarmtrain_transport.ledger import Commit, Freeze, Reassign, Skip, SliceFreeze, SliceOutcome
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.matrix import MatrixVerdict, matrix_rule
+from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone, Withdraw
 
 Decision = Reassign | Freeze | SliceFreeze | Commit | Skip
+Report = Got | SliceDone | Have | Withdraw
 SliceTry = tuple[int, int]
 """(slice, attempt)."""
 
@@ -99,6 +101,28 @@ class Operation:
         self.lost: set[PeerId] = set()
 
     # ---- reports, all idempotent
+
+    def hear(self, peer: PeerId, message: Report) -> Hashes | None:
+        """A report on this op; the answer is what its members must hear of it."""
+        if isinstance(message, Withdraw):
+            self.report_withdrawn(peer, message.reason)
+            return None
+        slice_try = (message.slice_index, message.attempt)
+        if isinstance(message, Got):
+            self.report_got(peer, slice_try, message.complete, message.refused)
+        elif isinstance(message, Have):
+            self.report_have(peer, slice_try, message.set_id, message.chunks)
+        elif self.report_done(peer, slice_try, message.set_id, message.chunk_hashes) is not None:
+            return self._hashes(slice_try)
+        return None
+
+    def known_hashes(self) -> list[Hashes]:
+        """What a member that was away must hear."""
+        return [self._hashes(slice_try) for slice_try in self.published]
+
+    def _hashes(self, slice_try: SliceTry) -> Hashes:
+        published = self.published[slice_try]
+        return Hashes(self.view.plan_id, *slice_try, published.set_id, published.chunk_hashes)
 
     def report_got(
         self, owner: PeerId, slice_try: SliceTry, complete: tuple[PeerId, ...],

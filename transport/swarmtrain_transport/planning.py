@@ -65,7 +65,7 @@ def next_plan(
     view: LedgerView,
     lines: Lines,
     expected: AbstractSet[PeerId],
-    deadline_s: float,
+    op_deadline_s: float,
     now_s: float,
 ) -> Plan | None:
     """T1: the PLAN that falls due now, if any.
@@ -94,7 +94,7 @@ def next_plan(
         return None
     receivers = {peer: line for peer, line in present.items() if peer not in ready}
     padded = -(-view.genesis.num_values // terms.block) * terms.block
-    return make_plan(terms, op, view.last_outcome, padded, ready, receivers, deadline_s)
+    return make_plan(terms, op, view.last_outcome, padded, ready, receivers, op_deadline_s)
 
 
 def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
@@ -113,6 +113,19 @@ def _is_synced(view: LedgerView, line: PeerLine, op: int) -> bool:
     return root is None or root == line.state_root
 
 
+def deadline_s(terms: RunTerms, op_seconds: float | None) -> float:
+    """D_op: a multiple of what ops have taken, between floor and cap, the only two settings.
+
+    Args:
+        terms: of the run.
+        op_seconds: moving average of past ops, None before the first.
+    """
+    if op_seconds is None:
+        return terms.deadline_cap_s
+    wanted = limits.DEADLINE_FACTOR * op_seconds
+    return min(terms.deadline_cap_s, max(terms.deadline_floor_s, wanted))
+
+
 def make_plan(
     terms: RunTerms,
     op: int,
@@ -120,7 +133,7 @@ def make_plan(
     num_values: int,
     contributors: Lines,
     receivers: Lines,
-    deadline_s: float,
+    op_deadline_s: float,
 ) -> Plan:
     """The PLAN of one op. Contributors own slices, receivers only follow.
 
@@ -155,7 +168,7 @@ def make_plan(
         e_min=window_floor(terms.e_max, sum(weights.values())),
         e_max=terms.e_max,
         min_contributors=terms.min_contributors,
-        deadline_s=deadline_s,
+        deadline_s=op_deadline_s,
         checkpoint_by=order[op % len(order)] if checkpoint_due else b"",
         evaluate_by=order[(op + 1) % len(order)],
     )

@@ -34,7 +34,6 @@ from swarmtrain_transport.messages import (
     Evaluated,
     Finished,
     Got,
-    Hashes,
     Have,
     Hello,
     Leave,
@@ -46,8 +45,8 @@ from swarmtrain_transport.messages import (
     Welcome,
     Withdraw,
 )
-from swarmtrain_transport.operation import Operation, SliceTry
-from swarmtrain_transport.planning import RunTerms, next_plan
+from swarmtrain_transport.operation import Operation, Report
+from swarmtrain_transport.planning import RunTerms, deadline_s, next_plan
 from swarmtrain_transport.scribe import Scribe
 from swarmtrain_transport.status_view import describe
 
@@ -137,7 +136,9 @@ class Rendezvous:
                     self.scribe.ledger.head_index),
         )  # fmt: skip
         self.scribe.send_records(peer, line)
-        self._relay_known_hashes(peer)
+        if self.operation is not None and peer in self.operation.view.boots:
+            for news in self.operation.known_hashes():
+                self.scribe.send(peer, news)
         if hello.applied_op >= 0:
             self._on_applied(peer, line, Applied(hello.applied_op, hello.state_root))
         return self._settle()
@@ -219,26 +220,20 @@ class Rendezvous:
             case Leave():
                 self._remove(peer, evicted=False, reason=message.reason[:200])
             case Got() | SliceDone() | Have() | Withdraw():
-                operation = self.operation
-                if operation is not None and operation.view.plan_id == message.plan_id:
-                    self._report(operation, peer, message)
+                self._on_report(peer, message)
             case _:
                 raise RemoteFault("type", f"{type(message).__name__} is not expected here")
 
-    def _report(
-        self, operation: Operation, peer: PeerId, message: Got | SliceDone | Have | Withdraw
-    ) -> None:
-        """What a peer says of the op in progress."""
-        if isinstance(message, Withdraw):
-            operation.report_withdrawn(peer, message.reason)
+    def _on_report(self, peer: PeerId, message: Report) -> None:
+        """What a peer says of the op in progress; news of a result goes to all its members."""
+        operation = self.operation
+        if operation is None or operation.view.plan_id != message.plan_id:
             return
-        slice_try = (message.slice_index, message.attempt)
-        if isinstance(message, Got):
-            operation.report_got(peer, slice_try, message.complete, message.refused)
-        elif isinstance(message, Have):
-            operation.report_have(peer, slice_try, message.set_id, message.chunks)
-        else:
-            self._on_done(operation, peer, slice_try, message)
+        news = operation.hear(peer, message)
+        if news is not None:
+            for other, line in self.lines.items():
+                if line.connected and other in operation.view.boots:
+                    self.scribe.send(other, news)
 
     def _on_offer(self, message: Offer) -> None:
         if self.view.genesis is None:
@@ -252,17 +247,6 @@ class Rendezvous:
         line.ready = message
         line.active = True
         self._on_applied(peer, line, Applied(message.applied_op, message.state_root))
-
-    def _on_done(
-        self, operation: Operation, peer: PeerId, slice_try: SliceTry, message: SliceDone
-    ) -> None:
-        published = operation.report_done(peer, slice_try, message.set_id, message.chunk_hashes)
-        if published is None:
-            return
-        relay = Hashes(message.plan_id, *slice_try, published.set_id, published.chunk_hashes)
-        for other, line in self.lines.items():
-            if line.connected and other in operation.view.boots:
-                self.scribe.send(other, relay)
 
     def _on_applied(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
         line.applied_op = message.op
@@ -359,7 +343,12 @@ class Rendezvous:
             return
         expected = self._expected()
         plan = next_plan(
-            self.terms, self.view, self.lines, expected, self._deadline_s(), self._now_s
+            self.terms,
+            self.view,
+            self.lines,
+            expected,
+            deadline_s(self.terms, self._op_seconds),
+            self._now_s,
         )
         if plan is None:
             return
@@ -380,13 +369,6 @@ class Rendezvous:
             return {}
         weights = self.view.op.weights
         return {peer: boot for peer, boot in self.view.op.boots.items() if peer in weights}
-
-    def _deadline_s(self) -> float:
-        """D_op: a multiple of what ops have taken, between the only two settings."""
-        if self._op_seconds is None:
-            return self.terms.deadline_cap_s
-        wanted = limits.DEADLINE_FACTOR * self._op_seconds
-        return min(self.terms.deadline_cap_s, max(self.terms.deadline_floor_s, wanted))
 
     # ---- small parts
 
@@ -418,13 +400,3 @@ class Rendezvous:
             for peer, line in list(self.lines.items()):
                 if line.applied_op == op and line.state_root != root:
                     self.scribe.refuse(peer, "SWT-E561", f"State after round {op} differs.")
-
-    def _relay_known_hashes(self, peer: PeerId) -> None:
-        if self.operation is None or peer not in self.operation.view.boots:
-            return
-        for slice_try, published in self.operation.published.items():
-            self.scribe.send(
-                peer,
-                Hashes(self.operation.view.plan_id, *slice_try, published.set_id,
-                       published.chunk_hashes),
-            )  # fmt: skip
