@@ -116,8 +116,17 @@ class Operation:
             return self._hashes(slice_try)
         return None
 
-    def known_hashes(self) -> list[Hashes]:
-        """What a member that was away must hear."""
+    def returned(self, peer: PeerId, boot: bytes) -> list[Hashes]:
+        """A peer said HELLO: what it must hear of this op, if it is still the planned process.
+
+        A restarted process has lost what the op's member held (protocol.md, IDS: boot).
+        """
+        planned = self.view.boots.get(peer)
+        if planned is None:
+            return []
+        if planned != boot:
+            self.report_lost(peer)
+            return []
         return [self._hashes(slice_try) for slice_try in self.published]
 
     def _hashes(self, slice_try: SliceTry) -> Hashes:

@@ -129,15 +129,14 @@ class Rendezvous:
             line.ready, line.active, line.progress = old.ready, old.active, old.progress
         line.active = line.active or self._last_contributors().get(peer) == hello.boot
         self.lines[peer] = line
-        self._note_boot(peer, hello.boot)
         self.scribe.send(
             peer,
             Welcome(self.scribe.term, self.terms.run_id, self._run_key, self.terms.config,
                     self.scribe.ledger.head_index),
         )  # fmt: skip
         self.scribe.send_records(peer, line)
-        if self.operation is not None and peer in self.operation.view.boots:
-            for news in self.operation.known_hashes():
+        if self.operation is not None:
+            for news in self.operation.returned(peer, hello.boot):
                 self.scribe.send(peer, news)
         if hello.applied_op >= 0:
             self._on_applied(peer, line, Applied(hello.applied_op, hello.state_root))
@@ -378,13 +377,6 @@ class Rendezvous:
     def _lives(self) -> dict[PeerId, LifeLine]:
         """Life lines of everybody in the roster, also of those not heard of in this term."""
         return {peer: line.life for peer, line in self.lines.items()} | self._unseen
-
-    def _note_boot(self, peer: PeerId, boot: bytes) -> None:
-        """A restarted process has lost what the op's member held (protocol.md, IDS: boot)."""
-        if self.operation is not None:
-            planned = self.operation.view.boots.get(peer)
-            if planned is not None and planned != boot:
-                self.operation.report_lost(peer)
 
     def _attest(self, op: int, root: bytes) -> None:
         """ATTEST once more than half of the op's live members report the same root."""
