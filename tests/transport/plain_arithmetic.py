@@ -1,0 +1,89 @@
+"""Exact chunk arithmetic in plain Python integers: the machines under test need no torch.
+
+A part is one scale byte and two bytes per value, a result eight bytes per value and the weight:
+a result says the exact sum and whose weight is in it, so a test can compare with a sum on paper.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+
+SCALE = 7
+ILLEGAL_SCALE = 0xFF
+
+
+def encode_part(values: Sequence[int], scale: int = SCALE) -> bytes:
+    return struct.pack(f"<B{len(values)}h", scale, *values)
+
+
+def decode_part(part: Buffer) -> tuple[int, ...]:
+    return struct.unpack(f"<{(len(part) - 1) // 2}h", bytes(part)[1:])
+
+
+def decode_result(chunk: Buffer) -> tuple[tuple[int, ...], int]:
+    """The sums, value by value, and the total weight."""
+    *sums, weight = struct.unpack(f"<{len(chunk) // 8 - 1}qq", bytes(chunk))
+    return tuple(sums), weight
+
+
+class PlainSum:
+    """Refuses what would be inexact elsewhere: taking out what was never put in."""
+
+    def __init__(self, num_values: int) -> None:
+        self._sums = [0] * num_values
+        self._inside: list[tuple[bytes, int]] = []
+        self._spent = False
+
+    def add(self, part: Buffer, weight: int) -> None:
+        self._inside.append((bytes(part), weight))
+        self._sums = [a + weight * b for a, b in zip(self._sums, decode_part(part), strict=True)]
+
+    def subtract(self, part: Buffer, weight: int) -> None:
+        if (bytes(part), weight) not in self._inside:
+            raise LocalFault("subtracted what was never added")
+        self._inside.remove((bytes(part), weight))
+        self._sums = [a - weight * b for a, b in zip(self._sums, decode_part(part), strict=True)]
+
+    def finish(self, total_weight: int) -> bytes:
+        if self._spent or total_weight <= 0:
+            raise LocalFault(f"finish({total_weight}) of a spent or empty sum")
+        self._spent = True
+        return struct.pack(f"<{len(self._sums)}qq", *self._sums, total_weight)
+
+
+class PlainArithmetic:
+    def is_exact(self, codec: str) -> bool:
+        return codec != "inexact"
+
+    def chunk_bytes(self, num_values: int, window: Window) -> int:
+        return 1 + 2 * num_values
+
+    def check(self, part: Buffer, num_values: int, window: Window) -> None:
+        if len(part) != self.chunk_bytes(num_values, window):
+            raise RemoteFault("length", f"a part of {len(part)} bytes")
+        if bytes(part[:1])[0] == ILLEGAL_SCALE:
+            raise RemoteFault("scale", "not in the window")
+
+    def accumulator(self, num_values: int, window: Window) -> PlainSum:
+        return PlainSum(num_values)
+
+
+class PlainContribution:
+    """Values of one peer. None stands for a value that is no number.
+
+    With `drifting` each call encodes other bytes, as a careless implementation might.
+    """
+
+    def __init__(self, values: Sequence[int | None], *, drifting: bool = False) -> None:
+        self._values = list(values)
+        self._drifting = drifting
+        self.calls = 0
+
+    def encode(self, start: int, stop: int, window: Window) -> bytes:
+        self.calls += 1
+        values = [value for value in self._values[start:stop] if value is not None]
+        if len(values) < stop - start:
+            raise ContributionRefused("nonfinite")
+        return encode_part(values, SCALE + self.calls if self._drifting else SCALE)

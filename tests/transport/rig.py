@@ -1,0 +1,111 @@
+"""Peers, plans and a signed chain for tests of the pure machines: no sockets, no torch."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from swarmtrain_transport.fold import LedgerView, OpView
+from swarmtrain_transport.ledger import (
+    Attest,
+    Body,
+    Join,
+    Ledger,
+    Member,
+    Plan,
+    Record,
+    Run,
+    SliceSpec,
+    make_record,
+)
+from swarmtrain_transport.link import PeerId
+
+RUN_KEY = b"K" * 32
+BOOT = b"boot"
+A, B, C, D, E = (bytes([number]) * 32 for number in range(1, 6))
+STRANGER = b"?" * 32
+LAYOUT = b"L" * 32
+BLOCK = 2
+CHUNK = 4
+
+
+def sign(digest: bytes) -> bytes:
+    return hashlib.sha256(RUN_KEY + digest).digest()
+
+
+def verify(key: bytes, signature: bytes, data: bytes) -> bool:
+    return signature == hashlib.sha256(key + data).digest()
+
+
+def run_body(**changes: Any) -> Run:
+    return msgspec.structs.replace(Run("run", RUN_KEY, bytes(32), 1), **changes)
+
+
+def join_body(peer: PeerId, boot: bytes = BOOT) -> Join:
+    return Join(peer, boot, "name", peer, "127.0.0.1", 4000 + peer[0])
+
+
+def genesis_body(num_values: int = 16, root: bytes = b"R" * 32) -> Attest:
+    return Attest(0, root, num_values, LAYOUT)
+
+
+def plan_body(
+    peers: Sequence[PeerId] = (A, B, C), num_values: int | None = None, **changes: Any
+) -> Plan:
+    """Equal weights 1, one slice of eight values (two chunks) for each of `peers`."""
+    width = 8 if num_values is None else num_values // len(peers)
+    slices = tuple(SliceSpec(i * width, (i + 1) * width, peer) for i, peer in enumerate(peers))
+    plan = Plan(
+        op=1,
+        previous_outcome=b"",
+        members=tuple(Member(peer, BOOT, 1) for peer in peers),
+        slices=slices,
+        codec="plain",
+        exact=True,
+        block=BLOCK,
+        chunk_values=CHUNK,
+        e_min=-30,
+        e_max=0,
+        min_contributors=1,
+        deadline_s=100.0,
+        checkpoint_by=b"",
+        evaluate_by=b"",
+    )
+    return msgspec.structs.replace(plan, **changes)
+
+
+def view_of(plan: Plan) -> OpView:
+    digest = hashlib.sha256(msgspec.msgpack.encode(plan.op)).digest()
+    return OpView.of(plan, digest)
+
+
+class Chain:
+    """A coordinator's pen: records that follow each other, kept and folded."""
+
+    def __init__(self, *bodies: Body) -> None:
+        self.ledger = Ledger(verify)
+        self.view = LedgerView()
+        self.records: list[Record] = []
+        for body in bodies:
+            self.add(body)
+
+    def next_record(self, body: Body, term: int = 1) -> Record:
+        return make_record(len(self.ledger), self.ledger.head_hash, term, body, sign)
+
+    def add(self, body: Body, term: int = 1) -> Record:
+        record = self.next_record(body, term)
+        self.view.apply(record, self.ledger.append(record))
+        self.records.append(record)
+        return record
+
+    def plan(self, *args: Any, **changes: Any) -> Plan:
+        """The next legal PLAN."""
+        changes.setdefault("op", self.view.last_op + 1)
+        changes.setdefault("previous_outcome", self.view.last_outcome)
+        return plan_body(*args, **changes)
+
+
+def begun_chain(peers: Sequence[PeerId] = (A, B, C), num_values: int = 24) -> Chain:
+    """A run with members and op 0, ready for PLAN 1."""
+    return Chain(run_body(), *(join_body(peer) for peer in peers), genesis_body(num_values))
