@@ -10,14 +10,14 @@ class SimClock:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._number = count()
 
-    def at(self, time_s: float, event: Callable[[], None]) -> None:
+    def at(self, time_s: float, event: Callable[[], object]) -> None:
         """Plan an event; one in the past happens now."""
         heapq.heappush(self._queue, (max(time_s, self.now_s), next(self._number), event))
 
-    def after(self, delay_s: float, event: Callable[[], None]) -> None:
+    def after(self, delay_s: float, event: Callable[[], object]) -> None:
         """Plan an event relative to now."""
         self.at(self.now_s + delay_s, event)
 

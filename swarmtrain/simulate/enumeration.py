@@ -2,15 +2,29 @@
 
 A quiet run tells at which boundaries the op begins and ends. Then the run is repeated once for
 each boundary and each set of victims, from the same seed, so that up to the fault it is the quiet
-run bit for bit.
+run bit for bit. The full enumeration is one command:
+
+    python -m swarmtrain.simulate.enumeration --peers 4 --json
+
+It ends with one line (with ``--json`` one object): cases, violations, commits, skips, seconds; the
+exit status is 1 if anything was violated. ``--stride 8`` takes every eighth boundary,
+``--processes 4`` sets how many run side by side.
 """
 
-from collections.abc import Iterator
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+import torch
+
+from swarmtrain.simulate.faults import COORDINATOR, Fault
 from swarmtrain.simulate.invariants import Violation
-from swarmtrain.simulate.world import COORDINATOR, Fault, World
+from swarmtrain.simulate.world import World
 from swarmtrain_transport.ledger import Plan, body_of
 
 
@@ -19,77 +33,158 @@ class Case:
     """One run of the enumeration."""
 
     num_peers: int
-    boundary: int
-    victims: tuple[int, ...]
-    min_contributors: int
+    fault: Fault
+    min_contributors: int = 1
 
     def story(self) -> str:
         """The case in words, enough to repeat it."""
-        names = ["coordinator" if v == COORDINATOR else f"peer {v}" for v in self.victims]
+        fault = self.fault
+        names = ["the coordinator" if v == COORDINATOR else f"peer {v}" for v in fault.victims]
+        happens = [f"{' and '.join(names)} fall"] if names else []
+        happens += [f"peer {number} leaves" for number in fault.leavers]
+        happens += [f"peer {number} loses its control connection" for number in fault.blinkers]
+        happens += ["a newcomer joins"] * fault.newcomers
         return (
             f"{self.num_peers} peers, at least {self.min_contributors} contributors, "
-            f"{' and '.join(names)} at message {self.boundary}"
+            f"at message {fault.boundary}: {', '.join(happens)}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one case ended."""
+    """How one case ended.
+
+    Attributes:
+        case: the case.
+        violations: what did not hold; empty is good.
+        commits, skips: outcomes of all ops.
+        num_survivors: peers alive at the end.
+        roots_agree: whether all of them hold the same state root.
+        op_seconds: of the longest op, in virtual time.
+        excluded: op and peer number to the reason.
+    """
 
     case: Case
     violations: tuple[Violation, ...]
     commits: int
     skips: int
+    num_survivors: int
     roots_agree: bool
+    op_seconds: float
+    excluded: dict[tuple[int, int], str]
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing violated, every op ended, one state root."""
+        return not self.violations and self.roots_agree
 
 
 def run_case(case: Case, *, rounds: int = 2) -> Finding:
-    """Run one case to its end.
-
-    The last op's roots of all survivors must be equal, and every op must have ended.
-    """
+    """Run one case to its end. Whoever dies is replaced where everybody is needed."""
     world = World(
         case.num_peers,
         rounds=rounds,
-        faults=[Fault(case.boundary, case.victims)],
+        faults=[case.fault],
         min_contributors=case.min_contributors,
         replace_dead=case.min_contributors == case.num_peers,
     )
-    world.start(case.num_peers)
+    world.start()
     world.run()
-    last = {peer.machine.state_root for peer in world.survivors}
-    agree = len(last) == 1 and b"" not in last
+    return finding_of(case, world)
+
+
+def finding_of(case: Case, world: World) -> Finding:
+    """What a world that has run to its end shows."""
+    roots = {peer.machine.state_root for peer in world.survivors}
     invariants = world.invariants
-    return Finding(case, tuple(world.violations), invariants.commits, invariants.skips, agree)
+    return Finding(
+        case,
+        tuple(world.violations),
+        invariants.commits,
+        invariants.skips,
+        len(world.survivors),
+        len(roots) == 1 and b"" not in roots,
+        max(invariants.op_seconds.values(), default=0.0),
+        dict(invariants.excluded),
+    )
 
 
 def op_boundaries(num_peers: int, op: int = 1) -> range:
     """Boundaries from the PLAN of `op` to the PLAN of the next op, in a quiet run."""
     world = World(num_peers, rounds=op + 1)
     plans: dict[int, int] = {}
-    world.start(num_peers)
+    world.start()
     while op + 1 not in plans and world.clock.step(1000.0):
-        for record in world.coordinator.disk:
-            body = body_of(record)
-            if isinstance(body, Plan):
-                plans.setdefault(body.op, world.boundary)
+        for planned in world.invariants.plans:
+            plans.setdefault(planned, world.boundary)
     return range(plans[op], plans[op + 1])
 
 
 def cases(num_peers: int, *, stride: int = 1) -> Iterator[Case]:
-    """Single deaths of peers and of the coordinator, each also together; and deaths that force a
-    SKIP because everybody's contribution is required; then a newcomer joins in the dead one's
-    place.
+    """Every fault at every boundary of one op.
+
+    Single deaths of peers and of the coordinator, each peer also together with the coordinator;
+    control connections that blink; goodbyes; and deaths that force a SKIP because everybody's
+    contribution is required, after which a newcomer joins in the dead one's place.
 
     Args:
         num_peers: peers at the start.
         stride: take every so many boundaries.
     """
-    boundaries = op_boundaries(num_peers)[::stride]
     everybody = range(num_peers)
-    alone = [(victim,) for victim in (*everybody, COORDINATOR)]
-    together = [(victim, COORDINATOR) for victim in everybody]
-    for boundary in boundaries:
-        for victims in chain(alone, together):
-            yield Case(num_peers, boundary, victims, 1)
-        yield Case(num_peers, boundary, (0,), num_peers)
+    for boundary in op_boundaries(num_peers)[::stride]:
+        for victims in chain(
+            ((victim,) for victim in (*everybody, COORDINATOR)),
+            ((victim, COORDINATOR) for victim in everybody),
+        ):
+            yield Case(num_peers, Fault(boundary, victims))
+        turn = boundary % num_peers
+        yield Case(num_peers, Fault(boundary, (turn,)), num_peers)
+        yield Case(num_peers, Fault(boundary, leavers=(turn,)))
+        yield Case(num_peers, Fault(boundary, blinkers=(turn,)))
+
+
+def run_all(all_cases: Iterable[Case], processes: int) -> Iterator[Finding]:
+    """Run cases side by side; findings come in the order of the cases."""
+    if processes == 1:
+        yield from map(run_case, all_cases)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield from pool.imap(run_case, all_cases, chunksize=8)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--peers", type=int, default=3)
+    parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", action="store_true", help="one object on the last line")
+    chosen = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    began_s = time.perf_counter()
+    count = commits = skips = bad = 0
+    for finding in run_all(cases(chosen.peers, stride=chosen.stride), chosen.processes):
+        count += 1
+        commits += finding.commits
+        skips += finding.skips
+        if not finding.is_clean:
+            bad += 1
+            told = [f"{v.invariant}: {v.story}" for v in finding.violations] or ["roots differ"]
+            sys.stdout.write(f"{finding.case.story()}: {'; '.join(told)}\n")
+    summary = {
+        "peers": chosen.peers,
+        "cases": count,
+        "violations": bad,
+        "commits": commits,
+        "skips": skips,
+        "seconds": round(time.perf_counter() - began_s, 1),
+    }
+    plain = ", ".join(f"{value} {name}" for name, value in summary.items())
+    sys.stdout.write((json.dumps(summary) if chosen.json else plain) + "\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

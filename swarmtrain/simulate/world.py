@@ -1,45 +1,31 @@
-"""A whole swarm in one process under a virtual clock, with deaths at chosen moments.
+"""A whole swarm in one process under a virtual clock, with faults at chosen moments.
 
 Every message that is delivered, on either lane, is a *boundary*: its number is counted before the
-receiver hears it, and a plan of faults says who dies at which boundary. Control connections are
-ordered and lose what is under way when an end dies; data frames pass through the production
+receiver hears it, and a plan of faults says what happens at which boundary. Control connections
+are ordered and lose what is under way when an end dies; data frames pass through the production
 framing. First version: latency without rates, deaths without return, coordinator restarts.
 """
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
 from swarmtrain.simulate.clock import SimClock
+from swarmtrain.simulate.faults import COORDINATOR, Fault, Handicap
 from swarmtrain.simulate.invariants import Invariants, Violation
+from swarmtrain.simulate.sim_coordinator import SimCoordinator
 from swarmtrain.simulate.sim_peer import SimPeer
-from swarmtrain_transport import actions as do
-from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.memory_link import MemoryNetwork
 from swarmtrain_transport.messages import PeerMessage, decode_from_peer, encode
 from swarmtrain_transport.planning import RunTerms
-from swarmtrain_transport.rendezvous import Rendezvous
 
 _CONTROL_S = 0.002
 _DATA_S = 0.003
 _RESTART_S = 0.3
-COORDINATOR = -1
-"""Stands for the coordinator in a fault plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """At boundary `boundary`, before that message is heard, these die together.
-
-    Attributes:
-        boundary: number of the message.
-        victims: peer numbers; COORDINATOR is restarted after a moment, peers stay dead.
-    """
-
-    boundary: int
-    victims: tuple[int, ...]
+_RECONNECT_S = 0.5
+_REPLACE_S = 1.0
+_NO_HANDICAP = Handicap()
 
 
 def quick_sign(digest: bytes) -> bytes:
@@ -52,57 +38,6 @@ def quick_verify(key: bytes, signature: bytes, data: bytes) -> bool:
     return signature == quick_sign(data)
 
 
-class SimCoordinator:
-    """The production rendezvous on a pretended disk."""
-
-    def __init__(self, world: "World", terms: RunTerms) -> None:
-        self.world = world
-        self.terms = terms
-        self.disk: list[Record] = []
-        self.machine: Rendezvous | None = None
-        self.term = 0
-        self._wakeup_s = float("inf")
-
-    def start(self) -> None:
-        """A new life: replay the disk."""
-        self.term += 1
-        now_s = self.world.clock.now_s
-        self.machine = Rendezvous(
-            self.terms, bytes(32), self.disk, quick_sign, quick_verify, self.term, now_s
-        )
-        self.act(self.machine.start(now_s))
-
-    def crash(self) -> None:
-        """kill -9. What was not yet delivered of its messages is lost."""
-        self.machine = None
-        self._wakeup_s = float("inf")
-
-    def act(self, actions: Iterable[do.CoordinatorAction]) -> None:
-        """Append first, then send, in the machine's order."""
-        for action in actions:
-            if isinstance(action, do.Append):
-                self.disk.append(action.record)
-                self.world.invariants.logged(action.record)
-            elif isinstance(action, do.SendToPeer):
-                self.world.to_peer(action.peer, encode(action.message))
-            else:
-                self.world.close(action.peer)
-        self._sleep()
-
-    def _sleep(self) -> None:
-        if self.machine is None:
-            return
-        wakeup_s = self.machine.next_wakeup_s
-        if wakeup_s != self._wakeup_s:
-            self._wakeup_s = wakeup_s
-            self.world.clock.at(wakeup_s, lambda: self._wake(wakeup_s))
-
-    def _wake(self, wakeup_s: float) -> None:
-        if self.machine is not None and self._wakeup_s == wakeup_s:
-            self._wakeup_s = float("inf")
-            self.act(self.machine.tick(self.world.clock.now_s))
-
-
 class World:
     """Clock, network, coordinator and peers.
 
@@ -110,10 +45,12 @@ class World:
         num_peers: peers at the start.
         rounds: the run ends after so many commits.
         seed: of everything that is drawn.
-        faults: who dies when.
+        faults: what happens when.
+        handicaps: what is wrong with a peer from its start, by number.
         min_contributors: as in the run file.
         replace_dead: a newcomer joins a second after each death.
         slice_chunks: chunks per slice, each of `chunk_values` values.
+        error_feedback: as in the run file.
     """
 
     def __init__(
@@ -123,45 +60,50 @@ class World:
         rounds: int = 2,
         seed: int = 0,
         faults: Iterable[Fault] = (),
+        handicaps: Mapping[int, Handicap] | None = None,
         min_contributors: int = 1,
         replace_dead: bool = False,
         slice_chunks: int = 2,
         chunk_values: int = 64,
+        error_feedback: bool = True,
     ) -> None:
         self.clock = SimClock()
         self.verify = quick_verify
         self.train_s = 1.0
         self.snapshot_rounds = 2
+        self.error_feedback = error_feedback
         self.boundary = 0
         self.violations: list[Violation] = []
         self.invariants = Invariants(self)
+        self._num_peers = num_peers
         self._replace_dead = replace_dead
         self._rng = random.Random(seed)
         self._faults = sorted(faults, key=lambda fault: fault.boundary)
-        self._lane_s: dict[tuple[object, object], float] = {}
+        self._handicaps = dict(handicaps or {})
+        self._lane_s: dict[tuple[object, ...], float] = {}
         self._num_values = num_peers * slice_chunks * chunk_values
         self.network = MemoryNetwork(self._schedule)
-        self.coordinator = SimCoordinator(
-            self, _terms(num_peers, rounds, min_contributors, chunk_values)
-        )
+        terms = _terms(num_peers, rounds, min_contributors, chunk_values)
+        self.coordinator = SimCoordinator(self, terms, quick_sign, quick_verify)
         self.peers: dict[PeerId, SimPeer] = {}
         self._connected: dict[PeerId, int] = {}
-        self.on_boundary: Callable[[int], None] | None = None
 
     # ---- running
 
-    def start(self, num_peers: int) -> None:
-        """The coordinator and so many peers come up."""
+    def start(self) -> None:
+        """The coordinator and the first peers come up."""
         self.coordinator.start()
-        for number in range(num_peers):
-            self.add_peer(number)
+        for _ in range(self._num_peers):
+            self.add_peer()
 
-    def add_peer(self, number: int) -> SimPeer:
-        """A peer's process begins."""
+    def add_peer(self) -> SimPeer:
+        """A peer's process begins; peers are numbered as they come."""
+        number = len(self.peers)
         peer_id = hashlib.sha256(b"peer %d" % number).digest()
         boot = self._rng.randbytes(8)
         rng = random.Random(self._rng.getrandbits(63))
-        peer = SimPeer(self, peer_id, number, boot, self._num_values, rng)
+        handicap = self._handicaps.get(number, _NO_HANDICAP)
+        peer = SimPeer(self, peer_id, number, boot, self._num_values, rng, handicap)
         self.peers[peer_id] = peer
         peer.start()
         return peer
@@ -174,6 +116,7 @@ class World:
     def run(self, until_s: float = 2000.0) -> None:
         """Until the run has finished everywhere, a violation, or the end of time."""
         while not self.violations and self.clock.step(until_s):
+            self.invariants.on_time()
             if self.survivors and all(peer.is_finished for peer in self.survivors):
                 break
         if not self.violations:
@@ -183,7 +126,7 @@ class World:
         """An invariant does not hold."""
         self.violations.append(Violation(invariant, self.clock.now_s, self.boundary, story))
 
-    # ---- lanes
+    # ---- faults
 
     def _deliver(self, hear: Callable[[], None]) -> None:
         """One boundary: faults planned for it strike before the message is heard."""
@@ -194,20 +137,28 @@ class World:
         hear()
 
     def _strike(self, fault: Fault) -> None:
-        peers = {peer.number: peer for peer in self.peers.values()}
-        for victim in fault.victims:
-            if victim == COORDINATOR:
-                self.coordinator.crash()
-                for peer in self.survivors:
-                    self._hang_up(peer)
-                self.clock.after(_RESTART_S, self.coordinator.start)
-            elif victim in peers and peers[victim].is_alive:
-                peers[victim].kill()
+        if COORDINATOR in fault.victims:
+            self.coordinator.crash()
+            self.invariants.coordinator_fell()
+            for peer in self.survivors:
+                self._hang_up(peer)
+            self.clock.after(_RESTART_S, self.coordinator.start)
+        for peer in self.survivors:
+            if peer.number in fault.victims:
+                peer.kill()
                 if self._replace_dead:
-                    newcomer = len(self.peers)
-                    self.clock.after(1.0, lambda number=newcomer: self.add_peer(number))  # type: ignore[misc]  # bound now
+                    self.clock.after(_REPLACE_S, self.add_peer)
+            elif peer.number in fault.leavers:
+                peer.leave()
+            elif peer.number in fault.blinkers:
+                self.hung_up(peer)
+                peer.on_control_down()
+        for _ in range(fault.newcomers):
+            self.add_peer()
 
-    def _in_order(self, lane: tuple[object, object], delay_s: float) -> float:
+    # ---- lanes
+
+    def _in_order(self, lane: tuple[object, ...], delay_s: float) -> float:
         """A moment of arrival that keeps the lane's order."""
         moment = self.clock.now_s + delay_s * (0.5 + self._rng.random())
         moment = max(moment, self._lane_s.get(lane, 0.0) + 1e-9)
@@ -215,43 +166,31 @@ class World:
         return moment
 
     def _schedule(self, source: PeerId, target: PeerId, deliver: Callable[[], None]) -> None:
-        moment = self._in_order((source, target), _DATA_S)
+        lag_s = self.peers[source].handicap.lag_s
+        moment = self._in_order(("data", source, target), _DATA_S + lag_s)
         self.clock.at(moment, lambda: self._deliver(deliver))
 
     def connect(self, peer: SimPeer) -> None:
         """A peer opens its control connection; without a coordinator it tries again."""
+        if peer.is_leaving:
+            return
         if self.coordinator.machine is None:
-            peer._event(lambda: self.connect(peer), 0.5)
+            peer.later(_RECONNECT_S, lambda: self.connect(peer))
             return
         peer.connection += 1
         self._connected[peer.peer_id] = peer.connection
         hello = peer.machine.hello()
+        self._up(peer, lambda: self.coordinator.hear_hello(peer.peer_id, hello))
 
-        def arrive() -> None:
-            machine = self.coordinator.machine
-            if machine is not None and self._is_open(peer, connection):
-                self.coordinator.act(machine.connected(peer.peer_id, hello, self.clock.now_s))
-
-        connection = peer.connection
-        moment = self._in_order((peer.number, connection), _CONTROL_S)
-        self.clock.at(moment, lambda: self._deliver(arrive))
+    def reconnect(self, peer: SimPeer) -> None:
+        """A peer's control connection is gone; it tries again soon."""
+        peer.later(_RECONNECT_S, lambda: self.connect(peer))
 
     def to_coordinator(self, peer: SimPeer, message: PeerMessage) -> None:
         """Send over a peer's control connection, if it is open."""
-        connection = peer.connection
-        if not self._is_open(peer, connection):
-            return
-        data = encode(message)
-
-        def hear() -> None:
-            machine = self.coordinator.machine
-            if machine is not None and self._is_open(peer, connection):
-                self.coordinator.act(
-                    machine.received(peer.peer_id, decode_from_peer(data), self.clock.now_s)
-                )
-
-        moment = self._in_order((peer.number, connection), _CONTROL_S)
-        self.clock.at(moment, lambda: self._deliver(hear))
+        if self._is_open(peer, peer.connection):
+            data = encode(message)
+            self._up(peer, lambda: self.coordinator.hear(peer.peer_id, decode_from_peer(data)))
 
     def to_peer(self, peer_id: PeerId, data: bytes) -> None:
         """Send over a peer's control connection, if it is open."""
@@ -264,8 +203,23 @@ class World:
             if self._is_open(peer, connection):
                 peer.on_control(data)
 
-        moment = self._in_order((connection, peer.number, "down"), _CONTROL_S)  # type: ignore[arg-type]  # any key
+        moment = self._in_order(("down", peer.number, connection), _CONTROL_S)
         self.clock.at(moment, lambda: self._deliver(hear))
+
+    def _up(self, peer: SimPeer, hear: Callable[[], None]) -> None:
+        """Towards the coordinator; what a peer sent before it died may still be lost."""
+        connection = peer.connection
+
+        def arrive() -> None:
+            if self._is_open(peer, connection):
+                hear()
+
+        moment = self._in_order(("up", peer.number, connection), _CONTROL_S)
+        self.clock.at(moment, lambda: self._deliver(arrive))
+
+    def is_connected(self, peer: SimPeer) -> bool:
+        """Whether the peer's control connection stands."""
+        return self._is_open(peer, peer.connection)
 
     def _is_open(self, peer: SimPeer, connection: int) -> bool:
         return peer.is_alive and self._connected.get(peer.peer_id) == connection
@@ -277,16 +231,22 @@ class World:
     def close(self, peer_id: PeerId) -> None:
         """The coordinator closes a connection after what it has sent."""
         peer = self.peers[peer_id]
-        self.clock.after(2 * _CONTROL_S, lambda: self._hang_up(peer))
+        connection = peer.connection
+
+        def hang_up() -> None:
+            if self._is_open(peer, connection):
+                self._hang_up(peer)
+
+        self.clock.after(2 * _CONTROL_S, hang_up)
 
     def hung_up(self, peer: SimPeer) -> None:
-        """A killed peer's connection closes at the coordinator."""
+        """A peer's end of its connection is gone; the coordinator notices."""
         self._connected.pop(peer.peer_id, None)
+        connection = peer.connection
 
         def notice() -> None:
-            machine = self.coordinator.machine
-            if machine is not None and peer.peer_id in machine.lines:
-                self.coordinator.act(machine.disconnected(peer.peer_id, self.clock.now_s))
+            if peer.connection == connection:
+                self.coordinator.hear_close(peer.peer_id)
 
         self.clock.after(_CONTROL_S, notice)
 

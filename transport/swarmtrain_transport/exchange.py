@@ -109,6 +109,9 @@ class Exchange:
         if len(message.chunk_hashes) != num_chunks(self.view.plan, index):
             return []
         self._hashes[index] = message
+        # Told again, or of another attempt: whatever we reported before, the coordinator may not
+        # know it (it has restarted), or it does not count any more.
+        self._reported.pop(index, None)
         self._blobs.keep_result(self.view.plan.op, b"".join(message.chunk_hashes))
         sources = self._holders(index)
         for digest in message.chunk_hashes:

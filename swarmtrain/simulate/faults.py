@@ -1,0 +1,47 @@
+"""What goes wrong in a simulated world: who dies, leaves, comes, blinks, and who is handicapped."""
+
+from dataclasses import dataclass
+
+COORDINATOR = -1
+"""Stands for the coordinator in a fault plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens at boundary `boundary`, before that message is heard.
+
+    Attributes:
+        boundary: number of the message.
+        victims: peers that die together, for ever; COORDINATOR is restarted after a moment.
+        leavers: peers that say goodbye and end.
+        blinkers: peers whose control connection breaks and is made again.
+        newcomers: so many new peers come.
+    """
+
+    boundary: int
+    victims: tuple[int, ...] = ()
+    leavers: tuple[int, ...] = ()
+    blinkers: tuple[int, ...] = ()
+    newcomers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Handicap:
+    """What is wrong with one peer from the start.
+
+    Attributes:
+        slowness: its inner steps take so many times as long.
+        lag_s: its frames take so much longer, in seconds.
+        forges_scales: the parts it sends carry a scale that no encoder writes.
+        nonfinite_op: its difference for this op holds a NaN; 0 for none.
+    """
+
+    slowness: float = 1.0
+    lag_s: float = 0.0
+    forges_scales: bool = False
+    nonfinite_op: int = 0
+
+    @property
+    def is_able(self) -> bool:
+        """Whether its contribution can be expected in every op."""
+        return self == Handicap()
