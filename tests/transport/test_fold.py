@@ -1,5 +1,7 @@
 """What decisions mean: one FREEZE, one outcome, attempts that only go up."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -192,7 +194,7 @@ def test_a_set_has_one_name_whatever_its_order(order: list[bytes]) -> None:
 )
 def test_chunks_of_all_slices_tile_the_vector(widths: list[int], chunk_values: int) -> None:
     bounds = [sum(widths[:i]) for i in range(len(widths) + 1)]
-    specs = tuple(SliceSpec(a, b, A) for a, b in zip(bounds, bounds[1:], strict=False))
+    specs = tuple(SliceSpec(a, b, A) for a, b in itertools.pairwise(bounds))
     plan = plan_body(slices=specs, chunk_values=chunk_values)
     ranges = [
         chunk_range(plan, index, chunk)

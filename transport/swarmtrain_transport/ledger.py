@@ -256,8 +256,15 @@ class Ledger:
         """Records from `index` on."""
         return self._records[index:]
 
-    def append(self, record: Record) -> AnyBody:
+    def append(
+        self, record: Record, judge: Callable[[Record, AnyBody], None] | None = None
+    ) -> AnyBody:
         """Check the record against the chain and keep it.
+
+        Args:
+            record: the next one.
+            judge: what else must hold. It hears of a record that is a legal link before it is
+                kept; if it raises, the record is not kept.
 
         Raises:
             RemoteFault: reason ``chain`` or ``signature``; the ledger is as before.
@@ -273,6 +280,8 @@ class Ledger:
         key = body.run_key if isinstance(body, Run) else self.run.run_key
         if not self._verify(key, record.signature, digest):
             raise RemoteFault("signature", f"record {record.index} is not signed by the run key")
+        if judge is not None:
+            judge(record, body)
         self._records.append(record)
         self._hashes.append(digest)
         return body

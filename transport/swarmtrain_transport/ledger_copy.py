@@ -22,7 +22,7 @@ class LedgerCopy:
         self.ledger = Ledger(verify)
         self.view = LedgerView()
         for record in records:
-            self.view.apply(record, self.ledger.append(record))
+            self.ledger.append(record, self.view.apply)
 
     def take(self, raw: bytes) -> tuple[Record, AnyBody] | None:
         """The next record, or None for one that is here already.
@@ -33,10 +33,12 @@ class LedgerCopy:
         record = record_from_bytes(raw)
         if record.index <= self.ledger.head_index:
             return None
-        body = self.ledger.append(record)
+        return record, self.ledger.append(record, self._judge)
+
+    def _judge(self, record: Record, body: AnyBody) -> None:
+        """Fold a legal link. A record that is refused is not kept, so it is refused again."""
         genesis = self.view.genesis
         if isinstance(body, Plan) and genesis is not None:
             block = max(1, body.block)
             check_plan(body, -(-genesis.num_values // block) * block)
         self.view.apply(record, body)
-        return record, body
