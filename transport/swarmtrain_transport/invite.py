@@ -1,0 +1,192 @@
+"""The string that lets a peer in: where the coordinator is, which one it is, and a secret.
+
+``swarm://host:port/run#secret``. The fragment carries the SHA-256 of the coordinator's
+certificate, so the first connection is already pinned and no authority is asked; the invite's
+secret; and a checksum, so that a cut or mistyped invite is told from a wrong one before anything
+is sent. Host and port are outside the checksum: people may replace them when a router gives the
+same coordinator another address. Whoever holds the string can join; `redacted` is for logs.
+"""
+
+import base64
+import binascii
+import hashlib
+import ipaddress
+import re
+from dataclasses import dataclass, field
+
+from swarmtrain_transport.errors import InviteError, LocalFault
+
+SCHEME = "swarm://"
+PORT_DEFAULT = 8400
+
+_CERT_BYTES = 32
+_SECRET_BYTES = 16
+_CHECK_BYTES = 2
+_LABEL = b"swarmtrain invite 1"
+_INVITE_CHARS_MAX = 600
+_SHOWN_CHARS_MAX = 40
+_FRAGMENT_CHARS = -(-(_CERT_BYTES + _SECRET_BYTES + _CHECK_BYTES) * 4 // 3)
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_PARTS = re.compile(r"(\[[^\]/#]*\]|[^\[\]:/#]*)(?::([^/#]*))?(?:/([^#]*))?(?:#(.*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """One invite. `str()` is the whole text with its secret; `repr` and `redacted` show none.
+
+    Attributes:
+        host: IP address or name of the coordinator, IPv6 without brackets.
+        port: TCP port of its control lane.
+        run: the run's name.
+        cert_sha256: SHA-256 of the coordinator's certificate (DER), 32 bytes.
+        secret: 16 random bytes that the coordinator knows by their hash.
+
+    Raises:
+        LocalFault: a field that no invite can carry.
+    """
+
+    host: str
+    port: int
+    run: str
+    cert_sha256: bytes
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.cert_sha256) != _CERT_BYTES or len(self.secret) != _SECRET_BYTES:
+            raise LocalFault("an invite has a certificate hash of 32 and a secret of 16 bytes")
+        if not _is_host(self.host):
+            raise LocalFault(f"{self.host!r} is neither an IP address nor a host name")
+        if not 1 <= self.port <= 65535:
+            raise LocalFault(f"port {self.port} is not between 1 and 65535")
+        if not _RUN.fullmatch(self.run):
+            raise LocalFault(f"{self.run!r} cannot be a run's name in an invite")
+
+    def __str__(self) -> str:
+        packed = self.cert_sha256 + self.secret
+        fragment = base64.urlsafe_b64encode(packed + _checksum(packed)).rstrip(b"=").decode()
+        return f"{self._prefix()}#{fragment}"
+
+    def redacted(self) -> str:
+        """The invite without what lets a peer in, for logs and screens."""
+        return f"{self._prefix()}#..."
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it works on the coordinator's own machine only."""
+        if self.host.lower() == "localhost" or self.host.lower().endswith(".localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @classmethod
+    def parse(cls, text: str) -> "Invite":
+        """The invite in `text`; space and line breaks from copying are ignored.
+
+        Raises:
+            InviteError: with a sentence that says what is wrong and never repeats the secret.
+        """
+        compact = "".join(text.split()).strip("\"'<>`")
+        if not compact:
+            raise InviteError("The invite is empty. An invite begins with swarm://")
+        if len(compact) > _INVITE_CHARS_MAX:
+            raise InviteError(f"The invite has {len(compact)} characters, far more than any has.")
+        if not compact.lower().startswith(SCHEME):
+            raise _not_an_invite(compact)
+        match = _PARTS.fullmatch(compact[len(SCHEME) :])
+        if match is None:
+            raise InviteError(
+                "The part between swarm:// and the next slash is not host:port. An IPv6 address"
+                " stands in brackets, as in swarm://[::1]:8400/run#..."
+            )
+        host, port_text, run, fragment = match.groups()
+        host = host.removeprefix("[").removesuffix("]")
+        if not _is_host(host):
+            raise InviteError(f"{_show(host)} is neither an IP address nor a host name.")
+        if not run or not _RUN.fullmatch(run):
+            raise InviteError(
+                f"The invite names no run ({_show(run or '')}). Its form is"
+                " swarm://host:port/run#secret"
+            )
+        cert_sha256, secret = _read_fragment(fragment)
+        return cls(host, _read_port(port_text), run, cert_sha256, secret)
+
+    def _prefix(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{SCHEME}{host}:{self.port}/{self.run}"
+
+
+def _read_port(text: str | None) -> int:
+    if text is None:
+        return PORT_DEFAULT
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise InviteError(f"The port {_show(text)} is not a number between 1 and 65535.")
+    return int(text)
+
+
+def _read_fragment(text: str | None) -> tuple[bytes, bytes]:
+    """Certificate hash and secret. Errors count characters and never show them."""
+    if not text:
+        raise InviteError(
+            "The invite has no secret: the part after # is missing. Shells cut an unquoted # off,"
+            " so put the invite into quotes."
+        )
+    if len(text) < _FRAGMENT_CHARS:
+        raise InviteError(
+            f"The invite is cut off: {len(text)} of {_FRAGMENT_CHARS} characters after the #."
+            " Copy all of it."
+        )
+    if len(text) > _FRAGMENT_CHARS:
+        raise InviteError(
+            f"The invite has {len(text)} characters after the #, not {_FRAGMENT_CHARS}."
+            " Something else was copied along."
+        )
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise InviteError(
+            "The part after # holds characters that no invite has. Copy the invite again."
+        ) from exc
+    packed, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
+    # The last character has spare bits; only the text that we would write ourselves is accepted.
+    if _checksum(packed) != check or base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
+        raise InviteError(
+            "The invite's checksum is wrong: at least one character after the # was changed."
+            " Copy the invite again."
+        )
+    return packed[:_CERT_BYTES], packed[_CERT_BYTES:]
+
+
+def _checksum(packed: bytes) -> bytes:
+    return hashlib.sha256(_LABEL + packed).digest()[:_CHECK_BYTES]
+
+
+def _is_host(text: str) -> bool:
+    """IP addresses and plain names. Zone ids are out: they mean something on one machine only."""
+    if ":" in text:
+        try:
+            return "%" not in text and ipaddress.ip_address(text).version == 6
+        except ValueError:
+            return False
+    return _HOST.fullmatch(text) is not None
+
+
+def _not_an_invite(text: str) -> InviteError:
+    scheme = text.split("://", 1)[0] if "://" in text else ""
+    if scheme:
+        return InviteError(
+            f"This is a {_show(scheme)} address, not an invite. An invite begins with swarm://"
+        )
+    return InviteError(
+        "This is not an invite. An invite begins with swarm:// and comes from whoever started"
+        " the run."
+    )
+
+
+def _show(text: str) -> str:
+    """Foreign text in a message: quoted, short, printable."""
+    cut = text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
+    return ascii(cut)
