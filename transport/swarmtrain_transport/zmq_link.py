@@ -6,8 +6,8 @@ the routing id, which a sender may choose, is never looked at. Keys that are not
 away at the handshake by the ZAP handler in this file. This is the only file that knows zmq.
 
 Why it is so:
-- Sockets are read by `loop.add_reader` and drained, not by coroutines: one callback at a time, no
-  task that can die unseen, and `close` needs no await.
+- Sockets are drained by `loop.add_reader`, not by coroutines: no task can die unseen, and `close`
+  needs no await.
 - ZMQ_IMMEDIATE is 0: frames queue (bounded) while a connection is being made. With 1 the first
   frames of an op to a peer that has just been allowed would be refused, and the machine would
   only repeat them at its next nudge, a second later.
@@ -48,11 +48,8 @@ _Take: TypeAlias = Callable[[list[zmq.Frame]], None]
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _DRAIN_FRAMES = 16
 """Frames handled before the loop gets a turn: at most a few milliseconds at 256 KiB each."""
-_WATCHED = (
-    zmq.Event.HANDSHAKE_FAILED_AUTH
-    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
-    | zmq.Event.HANDSHAKE_SUCCEEDED
-)
+_REFUSALS = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+_WATCHED = _REFUSALS | zmq.Event.HANDSHAKE_SUCCEEDED
 
 
 class ZmqLink:
