@@ -68,6 +68,7 @@ class Membership:
         """
         numerics.check()
         storage = PeerStorage(state_dir)
+        thread = None
         try:
             identity = storage.identity()
             shown = name or identity.default_name
@@ -76,6 +77,8 @@ class Membership:
             welcome = _first_word(thread)
             config = config_file.from_canonical(welcome.run)
         except BaseException:
+            if thread is not None:
+                thread.leave("could not come in")
             storage.close()
             raise
         return cls(identity, shown, config, storage, thread)
@@ -109,10 +112,16 @@ class Membership:
         digest.update(self.identity.peer_id)
         return int.from_bytes(digest.digest()[:7], "little")
 
-    def close(self) -> None:
-        """End the network thread, if it still runs, and give the directory back."""
-        self.thread.close()
-        self.storage.close()
+    def close(self, reason: str = "failed") -> None:
+        """Give the directory back. A peer that did not leave before says goodbye now.
+
+        Args:
+            reason: shown to the others.
+        """
+        try:
+            self.thread.leave(reason)
+        finally:
+            self.storage.close()
 
 
 def _first_word(thread: PeerThread) -> Welcome:

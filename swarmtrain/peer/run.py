@@ -6,6 +6,7 @@ taken for one that vanished.
 """
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -17,13 +18,17 @@ from types import FrameType
 from torch import Tensor
 
 from swarmtrain.cli.options import JoinOptions
-from swarmtrain.cli.situation import say
+from swarmtrain.config import RunConfig
 from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.peer.control import CoordinatorUnreachable
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.session import Hooks, RoundReport, Session
+from swarmtrain.peer.shell import PeerShell
 from swarmtrain.peer.text import TextFeed
 from swarmtrain.peer.trainer import BuiltinTrainer
 from swarmtrain_transport.messages import LeaseGrant, LeaseRequest
+
+logger = logging.getLogger(__name__)
 
 _LEASE_ROUNDS = 4
 """New pieces of text are leased after so many rounds."""
@@ -58,13 +63,7 @@ class _Peer:
 
     def __init__(self, membership: Membership, threads: int, events: "_Events") -> None:
         config = membership.config
-        if config.model.kind == "custom":
-            raise UserError(
-                "SWT-E607",
-                f"The run {config.run.name} trains a model that it brings itself.",
-                "`swarmtrain join` only knows the built-in models.",
-                "Use swarmtrain.join(model, optimizer, invite=...) in the run's training script.",
-            )
+        _check_built_in(config)
         self.membership = membership
         self.feed = TextFeed(config.data)
         self.trainer = BuiltinTrainer(
@@ -87,9 +86,12 @@ class _Peer:
         self.session = membership.session(self.trainer, self.trainer.layout, hooks)
 
     def start(self) -> None:
-        """Ask for text, then for the state; both travel at once."""
+        """Text first, because whoever brings the first state also evaluates it."""
         self._lease()
-        self.session.start()
+        while not self.feed.has_train and not self.session.should_stop:
+            self.session.idle()
+        if not self.session.should_stop:
+            self.session.start()
 
     def step(self) -> None:
         """One inner step and whatever falls due."""
@@ -98,17 +100,19 @@ class _Peer:
         samples = self.trainer.num_samples - before
         self.session.stepped(samples, loss, self.trainer.bytes_per_step)
 
-    def wait_for_text(self) -> None:
-        """Until the first lease is here."""
-        while not self.feed.has_train and not self.session.should_stop:
-            self.session.idle()
-
     def _lease(self) -> None:
         count = self.membership.config.data.lease_pieces
         self.membership.thread.send(LeaseRequest(count))
 
     def _on_lease(self, grant: LeaseGrant) -> None:
-        self.membership.thread.run_coroutine(lambda shell: self.feed.fill(shell, grant))
+        self.membership.thread.run_coroutine(lambda shell: self._fill(shell, grant))
+
+    async def _fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
+        try:
+            await self.feed.fill(shell, grant)
+        except CoordinatorUnreachable as error:
+            # The old text lasts until it is back; WELCOME then asks for a new lease.
+            logger.warning("lease lost: %s", error)
 
     def _on_state(self, op: int) -> None:
         self.trainer.continue_at(op * self.membership.config.outer.inner_steps)
@@ -123,37 +127,44 @@ class _Peer:
             "skipped": f"skipped: {report.reason}; work is kept",
         }[report.outcome]
         self._events.tell(
-            "round", f"round {report.round}  {words}", round=report.round, outcome=report.outcome
-        )
+            "round", f"round {report.round}  {words}", round=report.round, outcome=report.outcome,
+            contributors=report.contributors,
+        )  # fmt: skip
         if report.round >= self._leased_round + _LEASE_ROUNDS:
             self._leased_round = report.round
             self._lease()
 
     def _evaluate(self, anchor: Tensor) -> float:
-        while self.feed.validation is None and not self.session.is_finished:
-            time.sleep(0.05)  # the first lease is on its way; only op 0 can come before it
         if not self._has_validation:
             self.trainer.use_validation(self.feed.validation or ())
             self._has_validation = True
-        return self.trainer.evaluate(anchor)
+        loss = self.trainer.evaluate(anchor)
+        op = self.session.driver.op
+        self._events.tell(
+            "evaluated", f"round {op}  validation loss {loss:.3f}", round=op, loss=loss
+        )
+        return loss
 
 
 def _train(peer: _Peer, events: "_Events") -> None:
     session = peer.session
-    reason = "failed"
+    reason, save = "failed", True
     with _signals(session):
         try:
             peer.start()
-            peer.wait_for_text()
             while not session.should_stop:
                 peer.step()
             reason = "run finished" if session.is_finished else "asked to stop"
         except Interrupted:
-            reason = "asked to stop at once"
+            reason, save = "asked to stop at once", False
             raise
         finally:
-            session.leave(reason)
-    events.tell("left", f"left cleanly after round {session.driver.op}", round=session.driver.op)
+            session.leave(reason, save=save)
+    bytes_up, bytes_down = peer.membership.thread.bytes_moved
+    events.tell(
+        "left", f"left cleanly after round {session.driver.op}", round=session.driver.op,
+        root=session.driver.root.hex(), bytes_up=bytes_up, bytes_down=bytes_down,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -165,7 +176,7 @@ def _signals(session: Session) -> Iterator[None]:
         asked.append(number)
         if len(asked) > 1:
             raise Interrupted(128 + number)
-        say("Finishing this round; Ctrl+C again to leave at once.")
+        _say("Finishing this round; Ctrl+C again to leave at once.")
         session.request_stop()
 
     old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -186,6 +197,19 @@ def _freeze(options: JoinOptions, sent: int, total: int) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def _check_built_in(config: RunConfig) -> None:
+    """The command trains built-in models on text that the coordinator serves, nothing else."""
+    custom = config.model.kind == "custom"
+    if custom or config.data.source == "own":
+        brings = "a model" if custom else "data"
+        raise UserError(
+            "SWT-E607",
+            f"The run {config.run.name} trains on {brings} that its peers bring themselves.",
+            "`swarmtrain join` only knows the built-in models and text.",
+            "Use swarmtrain.join(model, optimizer, invite=...) in the run's training script.",
+        )
+
+
 class _Events:
     """What happened, for people on stderr or as JSON lines on stdout."""
 
@@ -196,4 +220,9 @@ class _Events:
         if self._to_stdout:
             print(json.dumps({"event": event, **facts}), file=sys.stdout, flush=True)
         else:
-            say(f"{time.strftime('%H:%M:%S')}  {text}")
+            _say(f"{time.strftime('%H:%M:%S')}  {text}")
+
+
+def _say(text: str) -> None:
+    """A line for people, on stderr: stdout is for results."""
+    print(text, file=sys.stderr, flush=True)

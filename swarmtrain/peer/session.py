@@ -30,7 +30,7 @@ _GLANCE_S = 0.25
 """How often a waiting trainer looks whether it should go on instead."""
 
 _LONELY_S = 5.0
-"""Without the coordinator for this long, a waiting peer trains on."""
+"""Without the coordinator for this long, a waiting peer trains on, and a leaving one goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,7 @@ class Session:
         self._offered_root = b""
         self._extra_steps = 0
         self._seen_s = clock()
+        self._given_s = clock()
         self._meter = _Meter(clock)
         self._phase = "starting"
 
@@ -132,13 +133,16 @@ class Session:
             self._look(wait=True)
         self._say("training")
 
-    def stepped(self, samples: int, loss: float, tokens: int) -> None:
+    def stepped(self, samples: int, loss: float | None, tokens: int) -> None:
         """One inner step was made; gives the part and waits when the round is due.
 
         Args:
             samples: of the step, for weights.
-            loss: of the step, shown.
+            loss: of the step, shown; None if nobody knows it.
             tokens: of the step, shown.
+
+        Raises:
+            UserError: the network side ended, or the state directory cannot be written.
         """
         self._meter.count(loss, tokens)
         self.driver.stepped(samples)
@@ -156,8 +160,12 @@ class Session:
         self._look(wait=True)
 
     def finish_round(self) -> None:
-        """Give what there is and wait for the outcome, as at the end of a loop."""
-        if self.driver.steps and not self.driver.is_waiting:
+        """Give what there is, be it less than a round's steps, wait for the outcome, and stop.
+
+        The others finish their own steps first, so this may take as long as a round of theirs.
+        """
+        self._stop_wanted = True
+        if self.driver.op >= 0 and self.driver.steps and not self.driver.is_waiting:
             self._give()
         self._await_outcome()
 
@@ -170,14 +178,23 @@ class Session:
         """Whether the run is over, or the round is after which the peer was asked to leave."""
         return self.is_finished or (self._stop_wanted and self._round_ended)
 
-    def leave(self, reason: str) -> None:
+    @property
+    def num_others(self) -> int:
+        """How many other peers are in the run now."""
+        return self._thread.num_others
+
+    def leave(self, reason: str, *, save: bool = True) -> None:
         """Save the state, say goodbye, end the network thread.
+
+        Args:
+            reason: shown to the others.
+            save: whether there is time for a checkpoint; without one the last is replayed on.
 
         Raises:
             UserError: SWT-E401, no room for the checkpoint; the goodbye was said all the same.
         """
         try:
-            if self.driver.op >= 0:
+            if save and self.driver.op >= 0:
                 self._save(self.driver.op)
         finally:
             self._thread.leave(reason)
@@ -186,6 +203,7 @@ class Session:
 
     def _give(self) -> None:
         part = self.driver.contribute()
+        self._given_s = self._clock()
         self._extra_steps = 0
         self._thread.machine(
             lambda participant, now_s: participant.ready(
@@ -196,16 +214,23 @@ class Session:
 
     def _await_outcome(self) -> None:
         while self.driver.is_waiting and not self.should_stop:
-            if self._thread.is_connected or self._extra_steps >= self._config.outer.inner_steps:
-                self._seen_s = self._clock()
-            elif self._clock() - self._seen_s > _LONELY_S:
-                self._say("training alone")
-                return
-            if self._stop_wanted and not self._thread.is_exchanging:
+            now_s = self._clock()
+            if self._thread.is_connected:
+                self._seen_s = now_s
+            is_lonely = now_s - self._seen_s > _LONELY_S
+            if self._stop_wanted and (is_lonely or self._waits_in_vain(now_s)):
                 self._round_ended = True
+                break
+            if is_lonely and self._extra_steps < self._config.outer.inner_steps:
+                self._say("training alone")
                 return
             self._look(wait=True)
         self._say("training")
+
+    def _waits_in_vain(self, now_s: float) -> bool:
+        """Whether the others have had their time to get ready, and no exchange has begun."""
+        patience_s = self._config.exchange.wait_ready_s + _LONELY_S
+        return not self._thread.is_exchanging and now_s - self._given_s > patience_s
 
     def _look(self, *, wait: bool) -> None:
         """Handle what is in the inbox; with `wait`, give it a moment to come."""
@@ -286,6 +311,8 @@ class Session:
             newest = checkpoint.latest(self._storage.checkpoints)
             if newest is None or newest.checkpoint.layout_digest != self._layout.digest:
                 return None
+            if newest.checkpoint.facts.config_hash != config_hash(self._config):
+                return None  # of another run that used this directory
             arrays = newest.arrays(self._layout)
         except checkpoint.CheckpointError as error:
             raise translate(error) or error from error
@@ -326,10 +353,11 @@ class _Meter:
         self._clock = clock
         self._last_s: float | None = None
 
-    def count(self, loss: float, tokens: int) -> None:
+    def count(self, loss: float | None, tokens: int) -> None:
         now_s = self._clock()
         self.tokens += tokens
-        self.loss = loss if self.loss == 0.0 else 0.9 * self.loss + 0.1 * loss
+        if loss is not None:
+            self.loss = loss if self.loss == 0.0 else 0.9 * self.loss + 0.1 * loss
         if self._last_s is not None and now_s > self._last_s:
             rate = tokens / (now_s - self._last_s)
             self.rate = rate if self.rate == 0.0 else 0.9 * self.rate + 0.1 * rate

@@ -212,9 +212,27 @@ class PeerShell:
         return self._participant is not None and self._participant.exchange is not None
 
     @property
+    def num_others(self) -> int:
+        """How many other peers are in the roster."""
+        participant = self._participant
+        if participant is None:
+            return 0
+        roster = participant.view.roster
+        return len(roster) - (self._identity.peer_id in roster)
+
+    @property
     def is_connected(self) -> bool:
         """Whether the control lane is up."""
         return self._control is not None and self._control.is_up
+
+    @property
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes sent and received so far, both lanes; also after the end."""
+        control, link = self._control, self._zmq
+        up, down = (control.bytes_out, control.bytes_in) if control is not None else (0, 0)
+        if link is not None:
+            up, down = up + link.stats.bytes_sent, down + link.stats.bytes_received
+        return up, down
 
     # ---- ControlHandler
 

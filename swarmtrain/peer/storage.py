@@ -5,6 +5,7 @@ coordinator sends those records again. Results of ops after the newest checkpoin
 from the run's newest op although the checkpoint is older: state = checkpoint + replay.
 """
 
+import errno
 import fcntl
 import os
 import struct
@@ -44,7 +45,8 @@ class PeerStorage:
         try:
             self._results.mkdir(exist_ok=True)
             self.records = _read_ledger(directory / "ledger.bin")
-            self._ledger = (directory / "ledger.bin").open("ab")
+            # Unbuffered: what a full disk refused must not wait in a buffer and fail once more.
+            self._ledger = (directory / "ledger.bin").open("ab", buffering=0)
         except OSError as error:
             self._lock.close()
             raise _told(error, directory) from error
@@ -73,10 +75,14 @@ class PeerStorage:
         """
         plain = b"".join(_framed(record.to_bytes()) for record in records)
         packed = lz4.block.compress(plain, store_size=False)
+        segment = memoryview(_SEGMENT.pack(len(packed), len(plain)) + packed)
+        whole_bytes = os.fstat(self._ledger.fileno()).st_size
         try:
-            self._ledger.write(_SEGMENT.pack(len(packed), len(plain)) + packed)
-            self._ledger.flush()
+            while segment:
+                segment = segment[self._ledger.write(segment) :]
         except OSError as error:
+            # A torn segment would hide those that follow it.
+            os.ftruncate(self._ledger.fileno(), whole_bytes)
             raise _told(error, self.directory) from error
 
     def keep_result(self, result: OpResult) -> None:
@@ -131,7 +137,7 @@ def _take_lock(directory: Path) -> IO[bytes]:
             "SWT-E404",
             f"Another process uses the state directory {directory}.",
             "A state directory belongs to one peer at a time.",
-            "Stop the other one, or name another directory with --state-dir.",
+            "Stop the other one, or name another directory: --state-dir, state_dir= in Python.",
         ) from error
     return lock
 
@@ -175,4 +181,11 @@ def _unpacked(packed: bytes, packed_bytes: int, plain_bytes: int) -> list[Record
 
 
 def _told(error: OSError, directory: Path) -> UserError:
-    return translate(error) or disk_full(str(directory), at_coordinator=False)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return disk_full(str(directory), at_coordinator=False)
+    return translate(error) or UserError(
+        "SWT-E403",
+        f"Cannot write to {directory}: {error.strerror or error}.",
+        "Without its state directory this peer could not come back after a stop.",
+        "Check the disk, or name a directory that you own with --state-dir.",
+    )

@@ -104,6 +104,16 @@ class PeerThread:
         """Whether an op that this process takes part in is under way."""
         return self._shell is not None and self._shell.is_exchanging
 
+    @property
+    def num_others(self) -> int:
+        """How many other peers are in the run, as far as this one knows."""
+        return self._shell.num_others if self._shell is not None else 0
+
+    @property
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes sent and received by this process, both lanes; also after the end."""
+        return self._shell.bytes_moved if self._shell is not None else (0, 0)
+
     def call(self, action: Callable[[PeerShell], None]) -> None:
         """Do something on the network thread, soon; nothing if it has ended."""
         loop, shell = self._loop, self._shell

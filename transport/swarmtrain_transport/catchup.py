@@ -29,6 +29,7 @@ class CatchUp:
         self._view = view
         self._blobs = blobs
         self._fetcher = fetcher
+        self._wanted: set[bytes] = set()
 
     def collect(self, op: int, *, replayed: bool) -> OpResult | None:
         """The whole result of a committed op, or None while chunks are being fetched.
@@ -36,6 +37,7 @@ class CatchUp:
         Raises:
             RemoteFault: a hash list has the wrong length for the plan.
         """
+        self._wanted.clear()
         view = self._view.commits[op]
         commit = view.outcome
         assert isinstance(commit, Commit)
@@ -62,11 +64,20 @@ class CatchUp:
         """Whether the view still remembers the plan and outcome of a committed op."""
         return op in self._view.commits
 
+    def is_lost(self) -> bool:
+        """Whether a piece that is waited for is, again and again, with nobody who is here."""
+        return any(self._fetcher.rounds(digest) >= limits.LOST_ROUNDS for digest in self._wanted)
+
+    def give_up(self) -> None:
+        """Nothing of it is wanted any more: a later state will make it unnecessary."""
+        self._fetcher.cancel(self._wanted)
+        self._wanted.clear()
+
     def _chunks(self, op: int, view: OpView, index: int, root: bytes) -> tuple[bytes, ...] | None:
         """One slice's chunks; what is missing is asked for."""
         hash_list = self._blobs.get(root)
         if hash_list is None:
-            self._fetcher.want(root, self._sources(view, index), spread=False)
+            self._want(root, view, index)
             return None
         size = limits.HASH_BYTES
         if len(hash_list) != size * num_chunks(view.plan, index):
@@ -76,9 +87,13 @@ class CatchUp:
         chunks = [self._blobs.get(digest) for digest in digests]
         for digest, chunk in zip(digests, chunks, strict=True):
             if chunk is None:
-                self._fetcher.want(digest, self._sources(view, index), spread=False)
+                self._want(digest, view, index)
         whole = [bytes(chunk) for chunk in chunks if chunk is not None]
         return tuple(whole) if len(whole) == len(digests) else None
+
+    def _want(self, digest: bytes, view: OpView, index: int) -> None:
+        self._wanted.add(digest)
+        self._fetcher.want(digest, self._sources(view, index), spread=False)
 
     def _sources(self, view: OpView, index: int) -> list[PeerId]:
         """The owner, the other members, then anybody in the roster."""

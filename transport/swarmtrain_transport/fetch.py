@@ -108,7 +108,7 @@ class Fetcher:
         left = [peer for peer in want.sources if peer not in want.passed_over]
         if not left:
             want.passed_over.clear()
-            want.rounds += 1
+            want.rounds += bool(want.sources)
             want.not_before_s = now_s + limits.FETCH_RETRY_S
             return None
         if want.spread:

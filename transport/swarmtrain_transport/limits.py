@@ -43,6 +43,9 @@ FETCH_TIMEOUT_S = 5.0
 FETCH_RETRY_S = 0.25
 """Pause after every known holder has said that it lacks a chunk."""
 
+LOST_ROUNDS = 8
+"""So often every holder lacked a result, for two seconds or more: then a later state is taken."""
+
 NUDGE_S = 1.0
 """An owner repeats its RANGES to a silent contributor this often; it also heals lost frames."""
 

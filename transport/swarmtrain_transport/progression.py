@@ -101,17 +101,25 @@ class Progression:
 
     def _collect(self, op: int, connected: bool) -> list[do.PeerAction]:
         if not self._catchup.is_known(op):
-            self.applied_op = -1
-            return self._find_state(connected)
+            return self._start_anew(connected)
         boots = self._view.commits[op].boots
         member = boots.get(self._card.peer_id) == self._card.boot
         result = self._catchup.collect(op, replayed=not member)
         if result is None:
-            return []
+            return self._start_anew(connected) if self._catchup.is_lost() else self._stranded()
         self._close(op)
         self._busy = True
         self.replayed_ops += not member
         return [do.ApplyResult(result)]
+
+    def _start_anew(self, connected: bool) -> list[do.PeerAction]:
+        """The results that follow our state are with nobody: take a later state, if there is."""
+        if not self._states.must_be_newer_than(self.applied_op):
+            return self._stranded()
+        self._catchup.give_up()
+        self.applied_op = -1
+        self.pending = None
+        return self._find_state(connected)
 
     def _close(self, op: int) -> None:
         if self.pending is not None and self.pending.op <= op:
@@ -123,4 +131,11 @@ class Progression:
         actions = self._states.step()
         self._busy = any(isinstance(action, do.LoadState) for action in actions)
         self.is_halted = any(isinstance(action, do.Halt) for action in actions)
-        return actions
+        return actions if self._busy or self.is_halted else actions + self._stranded()
+
+    def _stranded(self) -> list[do.PeerAction]:
+        """What to do without what is asked for: wait, unless nobody can ever bring it."""
+        if self.finished_op is None or set(self._view.roster) - {self._card.peer_id}:
+            return []
+        self.is_halted = True
+        return [do.Halt("SWT-E705", "The run is over, and nobody is left who holds its end.")]

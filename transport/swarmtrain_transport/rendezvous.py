@@ -115,6 +115,10 @@ class Rendezvous:
         if not self.scribe.knows_history(hello):
             self.scribe.refuse(peer, "SWT-E562", "This peer holds a ledger that is not this run's.")
             return self.scribe.take()
+        join = self.view.roster.get(peer)
+        if self.is_finished and (join is None or join.boot != hello.boot):
+            self.scribe.refuse(peer, "SWT-E705", "All rounds of this run are done.")
+            return self.scribe.take()
         self._unseen.pop(peer, None)
         if not self.scribe.has_card(peer, hello):
             self.scribe.append(
@@ -292,7 +296,8 @@ class Rendezvous:
             self._finished_s = self._now_s
         present = {peer: line for peer, line in self.lines.items() if line.connected}
         behind = any(line.applied_op < self.view.last_op for line in present.values())
-        if behind and self._now_s < self._finished_s + limits.FINISH_S:
+        # After a restart nobody knows yet what those who are to come back still need.
+        if (behind or self._unseen) and self._now_s < self._finished_s + limits.FINISH_S:
             return
         for peer, line in present.items():
             if not line.dismissed:

@@ -32,6 +32,8 @@ class StateFinder:
         self._own: tuple[int, StateManifest, tuple[Buffer, ...]] | None = None
         self._snapshot_rounds = 1
         self._offered = False
+        self._oldest_op = 0
+        self._candidates_op = -1
 
     def attach(
         self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...], snapshot_rounds: int
@@ -64,6 +66,13 @@ class StateFinder:
         if self._sync is not None:
             self._sync.set_donors(self._donors())
 
+    def must_be_newer_than(self, op: int) -> bool:
+        """The way on from `op` is lost, so only a later state helps; whether there can be one."""
+        if max(self._view.attests, default=-1) <= op:
+            return False
+        self._oldest_op = op + 1
+        return True
+
     def accept(self, digest: bytes, data: Buffer) -> bool:
         """Take a verified blob; whether it belongs to the state that is being downloaded."""
         return self._sync is not None and self._sync.accept(digest, data)
@@ -79,16 +88,30 @@ class StateFinder:
         if genesis.layout != manifest.layout or genesis.num_values != num_values:
             text = f"This model has {num_values} values, the run's has {genesis.num_values}"
             return [Halt("SWT-E804", f"{text} (or other names and shapes).")]
-        if own_op <= self._view.last_op and self._view.root_after(own_op) == manifest.root:
+        if self._is_own_good(own_op, manifest.root):
             return [LoadState(own_op, manifest, tuple(bytes(chunk) for chunk in chunks))]
         if self._sync is None:
             self._sync = StateSync(self._fetcher, self._donors(), self._candidates())
+        elif self._candidates_op < self._view.last_op:
+            self._sync.add_candidates(self._candidates())
+        self._candidates_op = self._view.last_op
         state = self._sync.step()
         if state is None:
             return []
         self._sync.close()
         self._sync = None
         return [LoadState(*state)]
+
+    def _is_own_good(self, op: int, root: bytes) -> bool:
+        """Whether the ledger attests our own state, or leaves open what it was.
+
+        An op whose contributors went before a majority of them had reported has no ATTEST. Its
+        state is what the committed results made it, so whoever kept it goes on from it; were it
+        another one, the next attested root would show it.
+        """
+        if not self._oldest_op <= op <= self._view.last_op:
+            return False
+        return self._view.root_after(op) in (None, root)
 
     def _offer(self, manifest: StateManifest, num_values: int) -> list[PeerAction]:
         if self._offered:
@@ -103,7 +126,10 @@ class StateFinder:
         to pin it.
         """
         newest = self._view.last_op
-        attested = sorted(self._view.attests.items(), reverse=True)
+        attested = sorted(
+            (item for item in self._view.attests.items() if item[0] >= self._oldest_op),
+            reverse=True,
+        )
         settled = [
             item for item in attested if item[0] < newest and item[0] % self._snapshot_rounds == 0
         ]

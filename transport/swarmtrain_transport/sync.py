@@ -127,6 +127,10 @@ class StateSync:
             if self._fetcher.is_wanted(digest):
                 self._fetcher.want(digest, self._donors, spread=True)
 
+    def add_candidates(self, candidates: Sequence[tuple[int, bytes]]) -> None:
+        """The run went on: newer snapshots come next, should this one be given up."""
+        self._candidates[1:1] = [item for item in candidates if item not in self._candidates]
+
     def accept(self, digest: bytes, data: Buffer) -> bool:
         """Take a verified blob; whether it was one of ours.
 
