@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport.errors import RemoteFault
@@ -182,12 +182,14 @@ def test_a_restart_folds_the_same_view() -> None:
     assert isinstance(again.view, LedgerView)
 
 
+@settings(max_examples=40)
 @given(st.permutations([A, B, C]))
 def test_a_set_has_one_name_whatever_its_order(order: list[bytes]) -> None:
     assert set_id(tuple(order)) == set_id((A, B, C))
     assert set_id(tuple(order[:2])) != set_id((A, B, C))
 
 
+@settings(max_examples=40)
 @given(
     widths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     chunk_values=st.integers(1, 16),

@@ -152,7 +152,10 @@ class Operation:
     def report_done(
         self, owner: PeerId, slice_try: SliceTry, name: int, hashes: tuple[bytes, ...]
     ) -> Published | None:
-        """An owner has published; the answer is what to relay, None if it does not count."""
+        """An owner has published; the answer is what to relay, None if it is not news.
+
+        Who was not connected at the time is told at HELLO, so a repetition is not relayed.
+        """
         contributors = (
             self.view.slice_sets[slice_try[0]] if self._is_owner(owner, slice_try) else None
         )
@@ -162,7 +165,9 @@ class Operation:
             return None
         if any(len(chunk_hash) != limits.HASH_BYTES for chunk_hash in hashes):
             return None
-        published = self.published.setdefault(slice_try, Published(name, hashes))
+        if slice_try in self.published:
+            return None
+        published = self.published[slice_try] = Published(name, hashes)
         self.report_have(owner, slice_try, published.set_id, (True,) * len(hashes))
         return published
 
@@ -230,7 +235,9 @@ class Operation:
             published = (index, self.view.attempts[index]) in self.published
             silent = self.view.frozen is not None and not published
             if silent and now_s >= self.timers.stuck_s(index):
-                return self._reassign(index, live, "owner silent")
+                decision = self._reassign(index, live, "owner silent")
+                if decision is not None:
+                    return decision
         return None
 
     def _reassign(self, index: int, live: set[PeerId], reason: str) -> Decision | None:

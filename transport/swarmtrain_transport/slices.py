@@ -14,8 +14,10 @@ def shares(rates: Sequence[float]) -> list[float]:
     """Share of the vector per peer, from min(up, down) rates in any one unit.
 
     Rates that are all zero (not measured yet) give equal shares; with two peers the formula has
-    no solution (a share does not change the load), so shares follow the rates.
+    no solution (a share does not change the load), so shares follow the rates. Peers name their
+    own rates: one below zero counts as zero.
     """
+    rates = [max(0.0, rate) for rate in rates]
     count = len(rates)
     top = max(rates, default=0.0)
     if count == 0 or top <= 0:
