@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +41,9 @@ def join(
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     invite_file: Annotated[
-        Path | None, typer.Option(help="Read the invite from this file.", show_default=False)
+        Path | None,
+        typer.Option(help="Read the invite from this file; - is standard input.",
+                     show_default=False),
     ] = None,
     freeze_in_round: Annotated[
         int,
@@ -69,9 +72,15 @@ def join(
         JoinOptions(
             invite=parsed, name=name, listen=address, state_dir=directory, threads=threads,
             freeze_in_round=freeze_in_round, json_events=json_events,
-        )
+        ),
+        say=say, emit=_emit,
     )  # fmt: skip
     raise typer.Exit(status)
+
+
+def _emit(line: str) -> None:
+    """A line for a program that listens on stdout."""
+    print(line, flush=True)
 
 
 def _invite_text(argument: str, file: Path | None) -> str:
@@ -81,7 +90,7 @@ def _invite_text(argument: str, file: Path | None) -> str:
     if argument:
         return argument.strip()
     if file is not None:
-        return _read_invite(file)
+        return _piped_invite() if str(file) == "-" else _read_invite(file)
     text = os.environ.get("SWARMTRAIN_INVITE", "").strip()
     if not text:
         raise UserError(
@@ -102,6 +111,13 @@ def _read_invite(file: Path) -> str:
             f"The invite file {file} cannot be read: {error.strerror or error}.",
             "Check the path, or pass the invite itself.",
         ) from error
+
+
+def _piped_invite() -> str:
+    """The invite from standard input: whoever starts this process needs not have it yet, and it
+    appears in no list of processes. The trainer takes seconds to load, so that comes first."""
+    import_module("swarmtrain.peer.run")
+    return sys.stdin.buffer.readline(INVITE_CHARS_MAX).decode(errors="replace").strip()
 
 
 def _default_listen(invite: Invite) -> str:

@@ -9,9 +9,8 @@ import json
 import logging
 import os
 import signal
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -30,21 +29,29 @@ from swarmtrain_transport.messages import LeaseGrant, LeaseRequest
 
 logger = logging.getLogger(__name__)
 
+Print = Callable[[str], None]
+
 _LEASE_ROUNDS = 4
 """New pieces of text are leased after so many rounds."""
 
 
-def run_peer(options: JoinOptions) -> int:
+def run_peer(options: JoinOptions, *, say: Print, emit: Print) -> int:
     """Join, train, leave. Returns the exit status.
+
+    Args:
+        options: what was asked for.
+        say: shows people a line.
+        emit: puts out a line for programs.
 
     Raises:
         UserError: what its table says.
         Interrupted: the second Ctrl+C came before the clean end.
     """
-    events = _Events(to_stdout=options.json_events)
+    events = _Events(say, emit if options.json_events else None)
     freeze = None
     if options.freeze_in_round:
-        freeze = (options.freeze_in_round, lambda sent, total: _freeze(options, sent, total))
+        number = options.freeze_in_round
+        freeze = (number, lambda sent, total: _freeze(number, sent, total, emit))
     membership = Membership.enter(
         options.invite, options.state_dir, options.name, options.listen.host, options.listen.port,
         freeze=freeze,
@@ -149,7 +156,7 @@ class _Peer:
 def _train(peer: _Peer, events: "_Events") -> None:
     session = peer.session
     reason, save = "failed", True
-    with _signals(session):
+    with _signals(session, events):
         try:
             peer.start()
             while not session.should_stop:
@@ -168,7 +175,7 @@ def _train(peer: _Peer, events: "_Events") -> None:
 
 
 @contextmanager
-def _signals(session: Session) -> Iterator[None]:
+def _signals(session: Session, events: "_Events") -> Iterator[None]:
     """Once: finish the round. Twice: at once."""
     asked: list[int] = []
 
@@ -176,7 +183,7 @@ def _signals(session: Session) -> Iterator[None]:
         asked.append(number)
         if len(asked) > 1:
             raise Interrupted(128 + number)
-        _say("Finishing this round; Ctrl+C again to leave at once.")
+        events.say("Finishing this round; Ctrl+C again to leave at once.")
         session.request_stop()
 
     old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -187,13 +194,13 @@ def _signals(session: Session) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _freeze(options: JoinOptions, sent: int, total: int) -> None:
+def _freeze(number: int, sent: int, total: int, emit: Print) -> None:
     """The rehearsal's moment: say so, then stop like a machine that lost its power."""
     event = {
-        "event": "frozen", "round": options.freeze_in_round, "phase": "scatter",
+        "event": "frozen", "round": number, "phase": "scatter",
         "chunks_sent": sent, "chunks_total": total,
     }  # fmt: skip
-    print(json.dumps(event), flush=True)
+    emit(json.dumps(event))
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -211,18 +218,14 @@ def _check_built_in(config: RunConfig) -> None:
 
 
 class _Events:
-    """What happened, for people on stderr or as JSON lines on stdout."""
+    """What happened, for people, or as JSON lines where a program listens."""
 
-    def __init__(self, *, to_stdout: bool) -> None:
-        self._to_stdout = to_stdout
+    def __init__(self, say: Print, emit: Print | None) -> None:
+        self.say = say
+        self._emit = emit
 
     def tell(self, event: str, text: str, **facts: object) -> None:
-        if self._to_stdout:
-            print(json.dumps({"event": event, **facts}), file=sys.stdout, flush=True)
+        if self._emit is not None:
+            self._emit(json.dumps({"event": event, **facts}))
         else:
-            _say(f"{time.strftime('%H:%M:%S')}  {text}")
-
-
-def _say(text: str) -> None:
-    """A line for people, on stderr: stdout is for results."""
-    print(text, file=sys.stderr, flush=True)
+            self.say(f"{time.strftime('%H:%M:%S')}  {text}")
