@@ -1,5 +1,6 @@
 """Peers, plans and a signed chain for tests of the pure machines: no sockets, no torch."""
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from swarmtrain_transport.ledger import (
     make_record,
 )
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.planning import RunTerms
 
 RUN_KEY = b"K" * 32
 BOOT = b"boot"
@@ -109,3 +111,26 @@ class Chain:
 def begun_chain(peers: Sequence[PeerId] = (A, B, C), num_values: int = 24) -> Chain:
     """A run with members and op 0, ready for PLAN 1."""
     return Chain(run_body(), *(join_body(peer) for peer in peers), genesis_body(num_values))
+
+
+def terms_of(**changes: Any) -> RunTerms:
+    """Terms of a small run: three equal peers get three slices of two chunks."""
+    terms = RunTerms(
+        run_id="run",
+        config=b"config",
+        config_hash=hashlib.sha256(b"config").digest(),
+        rounds=100,
+        codec="plain",
+        exact=True,
+        block=BLOCK,
+        chunk_values=CHUNK,
+        e_max=0,
+        min_contributors=1,
+        start_peers=1,
+        wait_ready_s=60.0,
+        deadline_floor_s=20.0,
+        deadline_cap_s=100.0,
+        checkpoint_rounds=10,
+        snapshot_rounds=4,
+    )
+    return dataclasses.replace(terms, **changes)

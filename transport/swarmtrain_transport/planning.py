@@ -187,6 +187,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
     bits = limits.PRODUCT_BITS + math.ceil(math.log2(max(1, total)))
     rules = {
         "nobody contributes": bool(weights),
+        "nobody need contribute": plan.min_contributors >= 1,
         "a peer is named twice": len(set(peers)) == len(peers),
         "too many members": len(peers) <= limits.PEERS_MAX,
         "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
@@ -196,7 +197,8 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "chunks are multiples of the block": plan.block > 0
         and plan.chunk_values > 0
         and plan.chunk_values % plan.block == 0,
-        "chunks are too large": plan.chunk_values * 5 <= limits.FRAME_BYTES_MAX,
+        # A larger one would never fit into an owner's credit (four bytes per value at most).
+        "chunks are too large": plan.chunk_values * 4 <= limits.CREDIT_WINDOW_BYTES,
         "slices do not cover the vector": _covers(plan.slices, plan.block, num_values),
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
