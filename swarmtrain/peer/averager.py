@@ -1,0 +1,228 @@
+"""Averaging vectors among the peers of a run: the exchange alone, without model and strategy.
+
+`all_reduce` gives this peer's vector to the next op and returns the committed mean. There is no
+shared state but the digest of the newest result, so that a peer whose result differs is still
+found out. State keeps the vector's length, because PLAN takes it from there: it is an array of
+zeros, whose chunks are one and the same object, and the digest behind it. So a late comer
+downloads one chunk of zeros, the digest, and nothing else.
+
+Not here: what is averaged and why. Training is the affair of driver and session.
+"""
+
+import hashlib
+import queue
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from swarmtrain.config import RunConfig
+from swarmtrain.errors import UserError
+from swarmtrain.peer.arithmetic import TensorContribution, decode_result
+from swarmtrain.peer.membership import Membership
+from swarmtrain.peer.thread import PeerThread
+from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.participant import Actions, Participant
+from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.sync import ArraySpec, StateManifest
+
+_SAMPLES = 1
+"""Everybody's vector counts alike."""
+
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of this peer since it came in, both lanes with their frames, without TCP and TLS."""
+
+    bytes_up: int
+    bytes_down: int
+
+
+class Averager:
+    """One peer that averages vectors of one length with the others of its run.
+
+    Args:
+        me: own id.
+        thread: the network side, started, with WELCOME already taken from its inbox.
+        config: the run file.
+        num_values: length of every vector.
+
+    Attributes:
+        op: newest op whose outcome is known here, -1 before `start`.
+        included: whether our vector is in the newest mean, in all of its slices.
+        is_finished: the run has made its rounds; there will be no more.
+
+    Raises:
+        ValueError: `num_values` is not positive.
+    """
+
+    def __init__(self, me: PeerId, thread: PeerThread, config: RunConfig, num_values: int) -> None:
+        if num_values < 1:
+            raise ValueError(f"a vector of {num_values} values cannot be averaged")
+        self.op = -1
+        self.included = False
+        self.is_finished = False
+        self._me = me
+        self._thread = thread
+        self._num_values = num_values
+        self._padded = -(-num_values // config.exchange.block) * config.exchange.block
+        self._snapshot_rounds = config.checkpoint.snapshot_rounds
+        self._state = _State(num_values)
+
+    @classmethod
+    def of(cls, membership: Membership, num_values: int) -> "Averager":
+        """An averager for a peer that was let in."""
+        return cls(membership.identity.peer_id, membership.thread, membership.config, num_values)
+
+    def start(self) -> None:
+        """Wait until the run's state is in place here.
+
+        Raises:
+            UserError: the run averages vectors of another length, or the coordinator refused.
+        """
+        manifest, chunks = self._state.after(bytes(limits.HASH_BYTES))
+        rounds = self._snapshot_rounds
+        self._thread.machine(
+            lambda participant, now_s: participant.attach(0, manifest, chunks, rounds, now_s)
+        )
+        while self.op < 0:
+            self._take(self._thread.inbox.get())
+
+    def all_reduce(self, vector: Tensor) -> Tensor:
+        """The mean of the vectors that the peers gave to the next op.
+
+        Blocks until the op is committed; a skipped op changes nothing, and the vector is given
+        to the one after it. Whoever is late or lost is left out of the mean, and that may be
+        this peer: see `included`.
+
+        Args:
+            vector: (num_values,) float32 on the CPU; must not change until this returns.
+
+        Raises:
+            UserError: what ended this peer; or SWT-E705, the run is over.
+            ValueError: `vector` has another shape or type.
+        """
+        given = self._padded_values(vector)
+        self._catch_up()
+        mean = None
+        given_to = -1
+        while mean is None:
+            if self.is_finished:
+                raise UserError("SWT-E705", "The run is over: there is no next round.")
+            if given_to <= self.op:
+                given_to = self.op + 1
+                self._give(given_to, TensorContribution(given))
+            mean = self._take(self._thread.inbox.get())
+        return mean
+
+    def traffic(self) -> Traffic:
+        """What was sent and heard so far, asked of the network thread."""
+        answer: queue.SimpleQueue[Traffic] = queue.SimpleQueue()
+
+        def ask(participant: Participant, now_s: float) -> Actions:
+            stats = participant.stats
+            answer.put(
+                Traffic(
+                    stats.bytes_out + stats.control_bytes_out,
+                    stats.bytes_in + stats.control_bytes_in,
+                )
+            )
+            return ()
+
+        self._thread.machine(ask)
+        return answer.get()
+
+    # ---- parts
+
+    def _catch_up(self) -> None:
+        """Take what came since the last call: means of ops that it was too late for."""
+        while True:
+            try:
+                item = self._thread.inbox.get_nowait()
+            except queue.Empty:
+                return
+            self._take(item)
+
+    def _padded_values(self, vector: Tensor) -> Tensor:
+        if vector.shape != (self._num_values,) or vector.dtype != torch.float32:
+            raise ValueError(
+                f"expected ({self._num_values},) float32, got {tuple(vector.shape)} {vector.dtype}"
+            )
+        if self._padded == self._num_values:
+            return vector.contiguous()
+        padded = torch.zeros(self._padded, dtype=torch.float32)
+        padded[: self._num_values] = vector
+        return padded
+
+    def _give(self, op: int, contribution: TensorContribution) -> None:
+        self._thread.machine(
+            lambda participant, now_s: participant.ready(op, contribution, _SAMPLES, now_s)
+        )
+
+    def _take(self, item: object) -> Tensor | None:
+        """Handle one word of the network thread; the mean, if it brought one."""
+        match item:
+            case UserError():
+                raise item
+            case do.LoadState():
+                self._report(item.op, item.manifest, item.chunks)
+            case do.ApplyResult():
+                return self._apply(item.result)
+            case do.OpSkipped():
+                self.op = item.op
+            case do.RunFinished():
+                self.is_finished = True
+        return None
+
+    def _apply(self, result: OpResult) -> Tensor:
+        mean = decode_result(result)[: self._num_values]
+        self.included = all(self._me in piece.contributors for piece in result.slices)
+        # The mean is a function of these bytes; they are a quarter of what it is.
+        digest = hashlib.sha256()
+        for piece in result.slices:
+            for chunk in piece.chunks:
+                digest.update(chunk)
+        self._report(result.op, *self._state.after(digest.digest()))
+        return mean
+
+    def _report(self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...]) -> None:
+        self.op = op
+        pinned = chunks if op % self._snapshot_rounds == 0 else None
+        self._thread.machine(
+            lambda participant, now_s: participant.applied(op, manifest, pinned, now_s)
+        )
+
+
+class _State:
+    """What PLAN and late comers need of a run without state: zeros, then a digest.
+
+    Args:
+        num_values: length of the vectors.
+    """
+
+    def __init__(self, num_values: int) -> None:
+        self._layout = hashlib.sha256(f"swarmtrain averages {num_values}".encode()).digest()
+        self._arrays = (
+            ArraySpec("zeros", num_values),
+            ArraySpec("digest", limits.HASH_BYTES // _FLOAT_BYTES),
+        )
+        self._zeros = bytes(limits.STATE_CHUNK_BYTES)
+        self._zeros_hash = hashlib.sha256(self._zeros).digest()
+        whole, rest = divmod(_FLOAT_BYTES * num_values, limits.STATE_CHUNK_BYTES)
+        self._num_whole = whole
+        self._rest = bytes(rest)
+
+    def after(self, digest: bytes) -> tuple[StateManifest, tuple[bytes, ...]]:
+        """The state with this digest, 32 bytes, as manifest and chunks."""
+        tail = self._rest + digest
+        step = limits.STATE_CHUNK_BYTES
+        tails = tuple(tail[start : start + step] for start in range(0, len(tail), step))
+        hashes = (self._zeros_hash,) * self._num_whole
+        hashes += tuple(hashlib.sha256(chunk).digest() for chunk in tails)
+        manifest = StateManifest(self._layout, self._arrays, hashes)
+        return manifest, (self._zeros,) * self._num_whole + tails
