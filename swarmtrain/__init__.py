@@ -1,3 +1,23 @@
 """Train one model together: ordinary computers, ordinary internet links."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from swarmtrain.api import Swarm as Swarm
+    from swarmtrain.api import join as join
+
 __version__ = "0.1.0"
+
+_LAZY = frozenset({"Swarm", "join"})
+"""Names that need torch: they are resolved when asked for, so that importing this loads nothing."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module("swarmtrain.api"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
-from swarmtrain.cli.options import JoinOptions, check_name, parse_endpoint
+from swarmtrain.cli.options import JoinOptions, check_name, default_endpoint, parse_endpoint
 from swarmtrain.cli.situation import Situation, say
 from swarmtrain.errors import UserError, misuse
 from swarmtrain_transport.invite import Invite
@@ -57,7 +57,7 @@ def join(
 ) -> None:  # fmt: skip
     """Join a run with the invite that its organiser sent you. Ctrl+C leaves after the round."""
     parsed = Invite.parse(_invite_text(invite, invite_file))
-    address = parse_endpoint(listen or _default_listen(parsed))
+    address = parse_endpoint(listen) if listen else default_endpoint(parsed)
     check_name(name)
     from swarmtrain import dirs
 
@@ -118,13 +118,6 @@ def _piped_invite() -> str:
     appears in no list of processes. The trainer takes seconds to load, so that comes first."""
     import_module("swarmtrain.peer.run")
     return sys.stdin.buffer.readline(INVITE_CHARS_MAX).decode(errors="replace").strip()
-
-
-def _default_listen(invite: Invite) -> str:
-    """Peers reach each other directly: on all addresses unless the whole run is on this machine."""
-    if invite.is_loopback:
-        return "[::1]:0" if ":" in invite.host else "127.0.0.1:0"
-    return "[::]:0" if ":" in invite.host else "0.0.0.0:0"
 
 
 def _introduce(invite: Invite, *, ask: bool) -> None:

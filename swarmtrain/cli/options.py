@@ -133,6 +133,14 @@ def parse_endpoint(text: str) -> Endpoint:
     return Endpoint(host=match[1] or match[2], port=int(match[3]))
 
 
+def default_endpoint(invite: Invite) -> Endpoint:
+    """Where a peer listens that was not told: on all addresses, because peers reach each other
+    directly, unless the whole run is on this machine. Any free port."""
+    if invite.is_loopback:
+        return Endpoint("::1" if ":" in invite.host else "127.0.0.1", 0)
+    return Endpoint("::" if ":" in invite.host else "0.0.0.0", 0)
+
+
 def check_host(host: str) -> str:
     """A host that invites can carry, or "" for the listening one.
 

@@ -213,7 +213,7 @@ def test_explain_lists_every_id(capsys):
 def test_joining_introduces_the_run_and_hands_over_what_was_asked(capsys, monkeypatch, tmp_path):
     taken = []
     module = type(sys)("swarmtrain.peer.run")
-    module.run_peer = lambda options: taken.append(options) or 0
+    module.run_peer = lambda options, *, say, emit: taken.append(options) or 0
     monkeypatch.setitem(sys.modules, "swarmtrain.peer.run", module)
     code, out, err = ending(
         capsys, "join", INVITE, "--name", "otter", "--threads", 2, "--freeze-in-round", 3

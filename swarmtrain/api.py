@@ -1,0 +1,314 @@
+"""`swarmtrain.join`: an existing training loop becomes a peer of a run, in three lines.
+
+    with swarmtrain.join(model, optimizer) as swarm:
+        for x, y in loader:
+            loss = loss_fn(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if swarm.should_stop:
+                break
+
+Without an invite nothing happens at all: no hook, no thread, no file, the same bits. With one, the
+optimizer's step hook counts steps; when a round is due it exchanges, between two steps, and
+replaces the trainable parameters in place. Loss, gradients and learning rates are never touched.
+
+Mistakes are loud: whatever goes wrong while joining raises. Weather is not: what goes wrong later
+(unless `strict`) is said once, in the log and in `Swarm.error`, and the loop trains on alone.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from swarmtrain import dirs
+from swarmtrain.cli.options import check_name, default_endpoint, parse_endpoint
+from swarmtrain.errors import UserError, misuse, render, translate
+from swarmtrain.peer.membership import Membership
+from swarmtrain.peer.model_weights import ModelWeights
+from swarmtrain.peer.session import Hooks, RoundReport, Session
+from swarmtrain.tensors import Layout
+from swarmtrain_transport.invite import Invite
+
+logger = logging.getLogger(__name__)
+
+INVITE_VARIABLE = "SWARMTRAIN_INVITE"
+
+
+class Swarm:
+    """What a loop sees of the run. This one is the exact no-op that `join` gives without an invite.
+
+    Attributes:
+        error: what went wrong with the swarm, if anything did; the loop trains alone since.
+    """
+
+    error: Exception | None = None
+
+    @property
+    def round(self) -> int:
+        """Newest round whose outcome is in the weights; 0 at the start and without a run."""
+        return 0
+
+    @property
+    def state_root(self) -> str:
+        """Hex hash of the shared state after `round`, the same at every peer; "" without a run."""
+        return ""
+
+    @property
+    def peers(self) -> int:
+        """How many other peers are in the run now."""
+        return 0
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run's last round is in the weights, so that the loop may end."""
+        return False
+
+    def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
+        """Say what the steps from now on are like.
+
+        Args:
+            loss: of the newest step, shown to people.
+            samples: per step, which give this peer its weight in the mean.
+        """
+
+    def finish_round(self) -> None:
+        """At the end of a loop: give the steps since the last round, wait for it, and leave.
+
+        Without it, leaving in mid-round says goodbye at once, and those steps stay local.
+        """
+
+    def leave(self) -> None:
+        """Leave the run now; the loop may go on alone. Leaving twice is allowed."""
+
+    def __enter__(self) -> "Swarm":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave the run, whatever ended the block."""
+
+
+def join(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    invite: str | None = None,
+    *,
+    name: str = "",
+    listen: str = "",
+    state_dir: str | Path | None = None,
+    samples_per_step: int = 1,
+    strict: bool = False,
+) -> Swarm:
+    """Become a peer of a run with a model and an optimizer of your own.
+
+    Returns when the run's present weights are in the model. Called without an invite, it returns
+    a swarm that does nothing.
+
+    Args:
+        model: all its trainable parameters are exchanged; names, shapes and types must be those of
+            the other peers' models. Buffers and frozen parameters stay your own.
+        optimizer: whose steps count. Its state stays your own.
+        invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
+        name: shown to others; "" for one drawn from the peer's key.
+        listen: ``HOST:PORT`` for the other peers; "" for a free port, on loopback if the invite is.
+        state_dir: keys, ledger and checkpoints; None for the run's place on this machine. A peer
+            that comes back with it goes on from what it holds.
+        samples_per_step: weight of a step in the mean, relative to that of other peers.
+        strict: raise what goes wrong later instead of training on alone.
+
+    Raises:
+        UserError: the invite, key, model, machine or directory does not do, or the coordinator
+            does not answer. `swarmtrain.errors.render` words it, `exit_status` is its status.
+    """
+    text = invite if invite is not None else os.environ.get(INVITE_VARIABLE, "")
+    if not text.strip():
+        return Swarm()
+    if samples_per_step < 1:
+        raise misuse(f"samples_per_step must be at least 1, not {samples_per_step}.")
+    member = _Member(optimizer, samples_per_step, strict=strict)
+    try:
+        member.enter(_come_in(text, name, listen, state_dir), model)
+    except Exception as error:
+        told = translate(error)
+        if told is None or told is error:
+            raise
+        raise told from error
+    return member
+
+
+def _come_in(text: str, name: str, listen: str, state_dir: str | Path | None) -> Membership:
+    parsed = Invite.parse(text)
+    address = parse_endpoint(listen) if listen else default_endpoint(parsed)
+    check_name(name)
+    place = Path(state_dir) if state_dir is not None else dirs.peer_dir(parsed.run, name or "hook")
+    return Membership.enter(parsed, dirs.make_private(place), name, address.host, address.port)
+
+
+class _Member(Swarm):
+    """A swarm with a run behind it."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, samples_per_step: int, *, strict: bool
+    ) -> None:
+        self.error = None
+        self._optimizer = optimizer
+        self._samples = samples_per_step
+        self._strict = strict
+        self._loss: Tensor | float | None = None
+        self._session: Session | None = None
+        self._membership: Membership | None = None
+        self._hook: Any = None
+        self._round = 0
+        self._state_root = ""
+        self._run_is_over = False
+
+    def enter(self, membership: Membership, model: nn.Module) -> None:
+        """Find the run's state, put it into the model, and begin to count steps."""
+        self._membership = membership
+        try:
+            layout = Layout.of(model, membership.config.exchange.block)
+            self._session = membership.session(
+                ModelWeights(model, layout), layout, Hooks(on_round=_log_round)
+            )
+            self._session.start()
+        except BaseException:
+            self._drop("could not begin")
+            raise
+        self._hook = self._optimizer.register_step_post_hook(self._stepped)
+        self._look_round()
+
+    # ---- what the loop sees
+
+    @property
+    def round(self) -> int:
+        """As Swarm.round; after leaving, the last one."""
+        return self._round
+
+    @property
+    def state_root(self) -> str:
+        """As Swarm.state_root."""
+        return self._state_root
+
+    @property
+    def peers(self) -> int:
+        """As Swarm.peers."""
+        return self._session.num_others if self._session is not None else 0
+
+    @property
+    def should_stop(self) -> bool:
+        """As Swarm.should_stop."""
+        return self._run_is_over
+
+    def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
+        """As Swarm.log."""
+        if loss is not None:
+            self._loss = loss.detach() if isinstance(loss, Tensor) else loss
+        if samples is not None:
+            self._samples = max(1, samples)
+
+    def finish_round(self) -> None:
+        """As Swarm.finish_round."""
+        session = self._session
+        if session is not None:
+            self._guarded(session.finish_round)
+            self._look_round()
+            self._go("finished")
+
+    def leave(self) -> None:
+        """As Swarm.leave."""
+        self._go("asked to leave")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """As Swarm.__exit__. An error of the block is not hidden by one of leaving."""
+        try:
+            self._go("finished" if error is None else f"its loop failed: {type(error).__name__}")
+        except Exception:
+            if error is None:
+                raise
+            logger.warning("leaving failed too", exc_info=True)
+
+    # ---- inside
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        """The optimizer's step hook."""
+        session = self._session
+        if session is None or _was_skipped(optimizer):
+            return
+        self._guarded(lambda: session.stepped(self._samples, self._shown_loss(), self._samples))
+        self._look_round()
+
+    def _shown_loss(self) -> float | None:
+        if self._loss is None:
+            return None
+        loss = float(self._loss)
+        return loss if math.isfinite(loss) else None
+
+    def _look_round(self) -> None:
+        """Note where the run is, for when it is left; leave it when it is over."""
+        session = self._session
+        if session is None:
+            return
+        self._round = max(0, session.driver.op)
+        self._state_root = session.driver.root.hex()
+        if session.is_finished:
+            self._run_is_over = True
+            self._go("run finished")
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """What is the swarm's trouble must not become the loop's, unless it asked for that."""
+        try:
+            act()
+        except Exception as error:
+            told = translate(error) or error
+            self.error = told
+            self._drop("failed")
+            if self._strict:
+                raise told from error
+            words = render(told) if isinstance(told, UserError) else repr(told)
+            logger.warning("The swarm is gone, training goes on alone.\n%s", words)
+
+    def _go(self, reason: str) -> None:
+        """Leave with a checkpoint and a goodbye."""
+        session = self._session
+        if session is not None:
+            self._guarded(lambda: session.leave(reason))
+            self._drop(reason)
+
+    def _drop(self, reason: str) -> None:
+        """End all that `enter` began. The weights stay as they are."""
+        hook, membership = self._hook, self._membership
+        self._hook = self._membership = self._session = None
+        if hook is not None:
+            hook.remove()
+        if membership is not None:
+            membership.close(reason)
+
+
+def _log_round(report: RoundReport) -> None:
+    logger.info(
+        "round=%d outcome=%s contributors=%d", report.round, report.outcome, report.contributors
+    )
+
+
+def _was_skipped(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a GradScaler had this step skipped inside the optimizer, as fused ones do: it then
+    hands them what it found, and calls `step` all the same."""
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, Tensor) and bool(found.any())
