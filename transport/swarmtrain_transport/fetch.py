@@ -2,7 +2,9 @@
 
 A want names possible holders; at most FETCH_WINDOW requests are under way to one of them. A
 holder that says MISSING or stays silent is passed over; when all were, the round begins again
-after a pause, because holders come to hold things. Bytes count only if their hash is wanted.
+after a pause, because holders come to hold things. A silent one comes last for other wants too,
+or a dead owner would cost its time-out again for every few chunks. Bytes count only if their hash
+is wanted.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +36,7 @@ class Fetcher:
         self._shuffle = shuffle
         self._wants: dict[bytes, _Want] = {}
         self._outstanding: dict[PeerId, int] = {}
+        self._silent_until_s: dict[PeerId, float] = {}
         self._now_s = 0.0
 
     def want(self, digest: bytes, sources: Iterable[PeerId], *, spread: bool) -> None:
@@ -69,14 +72,18 @@ class Fetcher:
     def arrived(self, digest: bytes) -> bool:
         """A blob came in; whether it was wanted (if not, it is to be dropped)."""
         want = self._wants.pop(digest, None)
-        if want is not None:
-            self._release(want)
-        return want is not None
+        if want is None:
+            return False
+        if want.asked is not None:
+            self._silent_until_s.pop(want.asked, None)
+        self._release(want)
+        return True
 
     def missing(self, peer: PeerId, digest: bytes) -> None:
         """A holder says that it lacks the blob."""
         want = self._wants.get(digest)
         if want is not None and want.asked == peer:
+            self._silent_until_s.pop(peer, None)
             self._pass_over(want)
 
     def requests(self, now_s: float) -> list[tuple[PeerId, bytes]]:
@@ -85,6 +92,7 @@ class Fetcher:
         asks = []
         for digest, want in self._wants.items():
             if want.asked is not None and now_s >= want.asked_s + limits.FETCH_TIMEOUT_S:
+                self._silent_until_s[want.asked] = now_s + limits.EVICT_S
                 self._pass_over(want)
             if want.asked is None and now_s >= want.not_before_s:
                 peer = self._choose(want, now_s)
@@ -113,7 +121,7 @@ class Fetcher:
             return None
         if want.spread:
             left = sorted(self._shuffle(left), key=lambda peer: self._outstanding.get(peer, 0))
-        best = left[0]
+        best = min(left, key=lambda peer: now_s < self._silent_until_s.get(peer, now_s))
         return best if self._outstanding.get(best, 0) < limits.FETCH_WINDOW else None
 
     def _pass_over(self, want: _Want) -> None:

@@ -142,9 +142,16 @@ class Ranges:
 
     def pack(self) -> bytes:
         """Counters, then the flags as a little-endian bitmap."""
-        bits = sum(1 << index for index, here in enumerate(self.chunks) if here)
+        bitmap = bytearray((len(self.chunks) + 7) // 8)
+        for index, here in enumerate(self.chunks):
+            bitmap[index >> 3] |= here << (index & 7)
         head = _COUNTERS.pack(self.credit_bytes, self.received_bytes, len(self.chunks))
-        return head + bits.to_bytes((len(self.chunks) + 7) // 8, "little")
+        return head + bitmap
+
+    @staticmethod
+    def num_bytes(num_chunks: int) -> int:
+        """Length of the body for a slice of so many chunks, to be checked before `unpack`."""
+        return _COUNTERS.size + (num_chunks + 7) // 8
 
     @classmethod
     def unpack(cls, body: Buffer) -> "Ranges":
@@ -155,8 +162,8 @@ class Ranges:
         bitmap = bytes(body[_COUNTERS.size :])
         if len(bitmap) != (count + 7) // 8:
             raise RemoteFault("length", f"RANGES says {count} chunks in {len(bitmap)} bytes")
-        bits = int.from_bytes(bitmap, "little")
-        return cls(credit, received, tuple(bool(bits >> index & 1) for index in range(count)))
+        flags = tuple(bool(bitmap[index >> 3] >> (index & 7) & 1) for index in range(count))
+        return cls(credit, received, flags)
 
 
 def pack_credit(credit_bytes: int) -> bytes:

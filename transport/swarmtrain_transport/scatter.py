@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Contribution
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges
 from swarmtrain_transport.link import PeerId
@@ -65,14 +66,20 @@ class Scatter:
         Raises:
             RemoteFault: the body is malformed.
         """
-        ranges = Ranges.unpack(frame.body)
         index, attempt = frame.slice_index, frame.attempt
         if not self._is_wanted(owner, index, attempt):
             return
-        if len(ranges.chunks) != num_chunks(self._view.plan, index):
+        count = num_chunks(self._view.plan, index)
+        if len(frame.body) != Ranges.num_bytes(count):
+            raise RemoteFault("length", f"RANGES of {len(frame.body)} bytes for {count} chunks")
+        ranges = Ranges.unpack(frame.body)
+        if len(ranges.chunks) != count:
             return
         line = self._owners.setdefault(owner, _OwnerLine())
         line.credit_bytes = max(line.credit_bytes, ranges.credit_bytes)
+        line.pending = [
+            key for key in line.pending if key[:2] != (index, attempt) or not ranges.chunks[key[2]]
+        ]
         queued = set(line.pending)
         under_way = 0
         for chunk, here in enumerate(ranges.chunks):
@@ -84,7 +91,19 @@ class Scatter:
                 under_way += len(self.part(index, chunk))
             else:
                 line.pending.append(key)
-        line.sent_bytes = ranges.received_bytes + under_way
+        used = ranges.received_bytes + under_way
+        elsewhere = self._under_way_elsewhere(owner, (index, attempt), now_s)
+        line.sent_bytes = max(used, min(used + elsewhere, line.sent_bytes))
+
+    def _under_way_elsewhere(self, owner: PeerId, here: tuple[int, int], now_s: float) -> int:
+        """Bytes sent of late to this owner for other slices of its; they share its credit."""
+        return sum(
+            len(self._parts[index, chunk])
+            for (index, attempt, chunk), sent_s in self._sent_s.items()
+            if (index, attempt) != here
+            and now_s < sent_s + _RESEND_AFTER_S
+            and self._is_wanted(owner, index, attempt)
+        )
 
     def credited(self, owner: PeerId, credit_bytes: int) -> None:
         """CREDIT from an owner; cumulative, so a lost one costs nothing."""

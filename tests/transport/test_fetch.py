@@ -1,0 +1,226 @@
+"""Fetching by hash: past the silent and the lacking, within the window, only what is wanted."""
+
+import hashlib
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.sync import describe_state
+from tests.transport.rig import STRANGER, A, B, C, D
+
+W = limits.FETCH_WINDOW
+
+
+def digest_of(number: int) -> bytes:
+    return hashlib.sha256(bytes([number])).digest()
+
+
+X, Y = digest_of(1), digest_of(2)
+
+
+def fetcher() -> Fetcher:
+    return Fetcher(list)
+
+
+def test_holders_are_asked_in_the_order_given() -> None:
+    fetch = fetcher()
+    fetch.want(X, [B, A], spread=False)
+    assert fetch.requests(0.0) == [(B, X)]
+    assert fetch.requests(0.1) == []
+
+
+def test_a_holder_that_lacks_the_blob_is_passed_over_at_once() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A, B], spread=False)
+    fetch.requests(0.0)
+    fetch.missing(A, X)
+    assert fetch.requests(0.0) == [(B, X)]
+
+
+def test_a_silent_holder_is_passed_over_after_its_time() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A, B], spread=False)
+    fetch.requests(0.0)
+    assert fetch.wakeups() == [limits.FETCH_TIMEOUT_S]
+    assert fetch.requests(limits.FETCH_TIMEOUT_S - 0.01) == []
+    assert fetch.requests(limits.FETCH_TIMEOUT_S) == [(B, X)]
+
+
+def test_when_all_were_passed_over_the_round_begins_again_after_a_pause() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A, B], spread=False)
+    for peer in (A, B):
+        assert fetch.requests(0.0) == [(peer, X)]
+        fetch.missing(peer, X)
+    assert fetch.rounds(X) == 0
+    assert fetch.requests(0.0) == []
+    assert fetch.rounds(X) == 1
+    assert fetch.wakeups() == [limits.FETCH_RETRY_S]
+    assert fetch.requests(limits.FETCH_RETRY_S - 0.01) == []
+    assert fetch.requests(limits.FETCH_RETRY_S) == [(A, X)]
+
+
+def test_nobody_is_asked_for_more_than_the_window() -> None:
+    fetch = fetcher()
+    for number in range(3 * W):
+        fetch.want(digest_of(number), [A], spread=False)
+    asked = [digest for _, digest in fetch.requests(0.0)]
+    assert len(asked) == W
+    assert fetch.arrived(asked[0])
+    assert len(fetch.requests(0.0)) == 1
+
+
+def test_state_is_spread_over_the_donors_with_the_fewest_requests() -> None:
+    fetch = fetcher()
+    for number in range(9):
+        fetch.want(digest_of(number), [A, B, C], spread=True)
+    asked = [peer for peer, _ in fetch.requests(0.0)]
+    assert sorted(asked) == [A] * 3 + [B] * 3 + [C] * 3
+
+
+def test_whoever_was_not_asked_cannot_say_that_a_blob_is_missing() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A, B], spread=False)
+    fetch.requests(0.0)
+    for peer in (B, STRANGER):
+        fetch.missing(peer, X)
+    fetch.missing(A, Y)
+    fetch.missing(A, b"no hash")
+    assert fetch.requests(0.0) == []
+
+
+def test_only_wanted_blobs_arrive_and_each_of_them_once() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A], spread=False)
+    assert not fetch.arrived(Y)
+    assert fetch.arrived(X)
+    assert not fetch.arrived(X)
+    assert not fetch.is_wanted(X)
+
+
+def test_a_cancelled_want_frees_its_place_in_the_window() -> None:
+    fetch = fetcher()
+    for number in range(W + 1):
+        fetch.want(digest_of(number), [A], spread=False)
+    fetch.requests(0.0)
+    fetch.cancel([digest_of(0), digest_of(200)])
+    assert fetch.requests(0.0) == [(A, digest_of(W))]
+
+
+def test_new_sources_of_a_known_want_are_asked_next() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A], spread=False)
+    fetch.requests(0.0)
+    fetch.want(X, [B, A], spread=False)
+    fetch.missing(A, X)
+    assert fetch.requests(0.0) == [(B, X)]
+
+
+def test_an_owner_that_died_does_not_hold_up_every_blob_for_its_own_time_out() -> None:
+    """Twelve blobs of a dead owner that another peer has too: one time-out, not three."""
+    fetch = fetcher()
+    wanted = {digest_of(number) for number in range(3 * W)}
+    for digest in wanted:
+        fetch.want(digest, [A, B], spread=False)
+    now_s = 0.0
+    while wanted and now_s < 60.0:
+        for peer, digest in fetch.requests(now_s):
+            if peer == B:
+                fetch.arrived(digest)
+                wanted.discard(digest)
+        now_s += 0.05
+    assert not wanted
+    assert now_s < 2 * limits.FETCH_TIMEOUT_S
+
+
+def test_a_holder_that_answers_again_is_asked_first_again() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A, B], spread=False)
+    fetch.requests(0.0)
+    late_s = limits.FETCH_TIMEOUT_S
+    assert fetch.requests(late_s) == [(B, X)]
+    fetch.want(Y, [A, B], spread=False)
+    assert fetch.requests(late_s) == [(B, Y)]
+    fetch.missing(B, Y)
+    assert fetch.requests(late_s) == [(A, Y)]
+    fetch.arrived(Y)
+    fetch.want(Y, [A, B], spread=False)
+    assert fetch.requests(late_s) == [(A, Y)]
+
+
+STEP = st.tuples(
+    st.sampled_from(["want", "ask", "arrive", "lack", "cancel", "wait"]),
+    st.integers(0, 9),
+    st.sampled_from([A, B, C, D]),
+)
+
+
+@settings(max_examples=80)
+@given(st.lists(STEP, max_size=80), st.booleans())
+def test_any_story_keeps_the_window_and_never_asks_twice_at_once(
+    story: list[tuple[str, int, bytes]], spread: bool
+) -> None:
+    fetch = fetcher()
+    under_way: dict[bytes, tuple[bytes, float]] = {}
+    now_s = 0.0
+    for event, number, peer in story:
+        digest = digest_of(number)
+        if event == "want":
+            fetch.want(digest, [peer, A, B], spread=spread)
+        elif event == "arrive":
+            assert fetch.arrived(digest) or digest not in under_way
+            under_way.pop(digest, None)
+        elif event == "lack":
+            fetch.missing(peer, digest)
+            if under_way.get(digest, (None,))[0] == peer:
+                del under_way[digest]
+        elif event == "cancel":
+            fetch.cancel([digest])
+            under_way.pop(digest, None)
+        else:
+            now_s += 1.3 if event == "wait" else 0.0
+            for key in [
+                k for k, (_, at) in under_way.items() if now_s >= at + limits.FETCH_TIMEOUT_S
+            ]:
+                del under_way[key]
+            for asked, wanted in fetch.requests(now_s):
+                assert wanted not in under_way
+                under_way[wanted] = (asked, now_s)
+        counts = [sum(p == peer for p, _ in under_way.values()) for peer in (A, B, C, D)]
+        assert max(counts) <= W
+
+
+# ---- what a peer serves
+
+
+def test_a_get_is_answered_with_the_blob_or_with_missing() -> None:
+    blobs = Blobs()
+    digest = blobs.keep_result(1, b"bytes")
+    assert digest == hashlib.sha256(b"bytes").digest()
+    found = blobs.answer(Frame(FrameKind.GET, 7, body=digest), 7)
+    assert (found.kind, found.body) == (FrameKind.BLOB, b"bytes")
+    lacking = blobs.answer(Frame(FrameKind.GET, 7, body=X), 7)
+    assert (lacking.kind, lacking.body) == (FrameKind.MISSING, X)
+
+
+def test_results_are_kept_for_a_bounded_number_of_ops() -> None:
+    blobs = Blobs()
+    digests = [blobs.keep_result(op, bytes([op])) for op in range(1, limits.RESULT_KEEP_OPS + 3)]
+    assert [blobs.get(digest) is None for digest in digests[:3]] == [True, True, False]
+
+
+def test_two_snapshots_are_pinned_and_share_what_is_equal() -> None:
+    blobs = Blobs()
+    pinned = []
+    for op in (4, 8, 12):
+        manifest, chunks = describe_state(bytes(32), (), bytes([op]) * 8)
+        blobs.pin_snapshot(op, manifest, chunks)
+        pinned.append(manifest)
+    assert blobs.snapshot_ops == (8, 12)
+    assert blobs.get(pinned[0].root) is None
+    assert all(blobs.get(manifest.root) == manifest.to_bytes() for manifest in pinned[1:])
+    assert all(blobs.get(digest) is not None for digest in pinned[2].chunk_hashes)

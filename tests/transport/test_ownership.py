@@ -1,0 +1,180 @@
+"""Summing one slice: any order, each part once, exactly the frozen set."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.ledger import Member
+from swarmtrain_transport.ownership import SliceOwner
+from tests.transport.plain_arithmetic import (
+    ILLEGAL_SCALE,
+    PlainArithmetic,
+    decode_result,
+    encode_part,
+)
+from tests.transport.rig import BOOT, STRANGER, A, B, C, D, plan_body, view_of
+
+MEMBERS = tuple(Member(peer, BOOT, weight) for peer, weight in ((A, 1), (B, 2), (C, 5), (D, 0)))
+WEIGHTS = {A: 1, B: 2, C: 5}
+
+
+def owner(*, exact: bool = True) -> SliceOwner:
+    """Slice 0 of 8 values in two chunks; contributors A, B, C."""
+    view = view_of(plan_body((A, B, C), members=MEMBERS, exact=exact))
+    return SliceOwner(view, 0, 0, PlainArithmetic())
+
+
+def part(peer: bytes, chunk: int) -> bytes:
+    return encode_part([peer[0] * 100 + chunk * 10 + i for i in range(4)])
+
+
+def expected(contributors: tuple[bytes, ...]) -> list[tuple[tuple[int, ...], int]]:
+    total = sum(WEIGHTS[peer] for peer in contributors)
+    return [
+        (
+            tuple(
+                sum(WEIGHTS[p] * (p[0] * 100 + chunk * 10 + i) for p in contributors)
+                for i in range(4)
+            ),
+            total,
+        )
+        for chunk in range(2)
+    ]
+
+
+def results(slice_owner: SliceOwner, *contributors: bytes) -> list[tuple[tuple[int, ...], int]]:
+    return [decode_result(chunk) for chunk in slice_owner.finish(contributors)]
+
+
+ALL = [(peer, chunk) for peer in (A, B, C) for chunk in range(2)]
+
+
+@settings(max_examples=60)
+@given(
+    order=st.permutations([*ALL, *ALL[:4]]),
+    exact=st.booleans(),
+    kept=st.sets(st.sampled_from([A, B, C]), min_size=1),
+)
+def test_any_interleaving_of_parts_gives_the_same_bytes(
+    order: list[tuple[bytes, int]], exact: bool, kept: set[bytes]
+) -> None:
+    """Some parts arrive twice; the sum is that on paper, and bytes are equal to in-order ones."""
+    contributors = tuple(sorted(kept))
+    one, other = owner(exact=exact), owner(exact=exact)
+    for peer, chunk in order:
+        one.accept(peer, chunk, part(peer, chunk))
+    for peer, chunk in ALL:
+        other.accept(peer, chunk, part(peer, chunk))
+    assert one.finish(contributors) == other.finish(contributors)
+    assert [decode_result(chunk) for chunk in one.result or ()] == expected(contributors)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(ALL), max_size=5), st.permutations(ALL))
+def test_a_peer_that_vanished_amid_its_parts_leaves_no_trace(
+    torn: list[tuple[bytes, int]], order: list[tuple[bytes, int]]
+) -> None:
+    """C sent some of its parts, maybe none: the sum is as if it had never been there."""
+    slice_owner = owner()
+    for peer, chunk in [*torn, *order]:
+        if peer != C or (peer, chunk) in torn:
+            slice_owner.accept(peer, chunk, part(peer, chunk))
+    assert results(slice_owner, A, B) == expected((A, B))
+
+
+def test_a_duplicate_changes_nothing_even_with_other_bytes() -> None:
+    slice_owner = owner()
+    assert slice_owner.accept(A, 0, part(A, 0))
+    assert not slice_owner.accept(A, 0, part(A, 0))
+    assert not slice_owner.accept(A, 0, encode_part([9, 9, 9, 9]))
+    assert not slice_owner.accept(A, 0, b"rubbish")
+    slice_owner.accept(A, 1, part(A, 1))
+    assert slice_owner.complete == (A,)
+    assert results(slice_owner, A) == expected((A,))
+
+
+def test_complete_names_whoever_is_whole_and_flags_say_what_is_here() -> None:
+    slice_owner = owner()
+    slice_owner.accept(B, 1, part(B, 1))
+    assert slice_owner.complete == ()
+    assert slice_owner.flags(B) == (False, True)
+    assert slice_owner.flags(STRANGER) == (False, False)
+    slice_owner.accept(B, 0, part(B, 0))
+    assert slice_owner.complete == (B,)
+
+
+@pytest.mark.parametrize("chunk", [-1, 2, 1 << 31])
+def test_a_chunk_that_is_not_planned_is_refused_and_the_sender_is_not(chunk: int) -> None:
+    slice_owner = owner()
+    with pytest.raises(RemoteFault) as caught:
+        slice_owner.accept(A, chunk, part(A, 0))
+    assert caught.value.reason == "member"
+    assert not slice_owner.refused
+
+
+@pytest.mark.parametrize("peer", [STRANGER, D, b""])
+def test_a_part_of_a_stranger_or_a_receiver_is_refused(peer: bytes) -> None:
+    with pytest.raises(RemoteFault) as caught:
+        owner().accept(peer, 0, part(A, 0))
+    assert caught.value.reason == "member"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (encode_part([1, 2, 3, 4], ILLEGAL_SCALE), "scale"),
+        (encode_part([1, 2, 3]), "length"),
+        (encode_part([1, 2, 3, 4, 5]), "length"),
+        (b"", "length"),
+    ],
+)
+def test_an_illegal_part_refuses_the_whole_contribution_from_then_on(
+    body: bytes, reason: str
+) -> None:
+    slice_owner = owner()
+    for peer in (A, B):
+        slice_owner.accept(peer, 0, part(peer, 0))
+        slice_owner.accept(peer, 1, part(peer, 1))
+    slice_owner.accept(C, 0, part(C, 0))
+    with pytest.raises(RemoteFault) as caught:
+        slice_owner.accept(C, 1, body)
+    assert caught.value.reason == reason
+    assert slice_owner.refused == {C: reason}
+    assert not slice_owner.accept(C, 1, part(C, 1))
+    assert slice_owner.complete == (A, B)
+    assert results(slice_owner, A, B) == expected((A, B))
+
+
+def test_a_second_set_for_one_attempt_is_an_error_and_the_same_set_gives_the_same_bytes() -> None:
+    slice_owner = owner()
+    for peer, chunk in ALL:
+        slice_owner.accept(peer, chunk, part(peer, chunk))
+    first = slice_owner.finish((A, B))
+    assert slice_owner.finish((A, B)) is first
+    with pytest.raises(LocalFault):
+        slice_owner.finish((A, B, C))
+
+
+def test_a_set_that_names_what_is_not_here_is_an_error() -> None:
+    slice_owner = owner()
+    slice_owner.accept(A, 0, part(A, 0))
+    with pytest.raises(LocalFault):
+        slice_owner.finish((A,))
+
+
+def test_what_comes_after_the_result_changes_nothing() -> None:
+    slice_owner = owner()
+    slice_owner.accept(A, 0, part(A, 0))
+    slice_owner.accept(A, 1, part(A, 1))
+    first = slice_owner.finish((A,))
+    assert not slice_owner.accept(B, 0, part(B, 0))
+    assert slice_owner.result == first
+
+
+def test_sums_that_are_not_exact_are_made_once_in_the_order_of_keys() -> None:
+    """Nothing may be subtracted: the plain sum refuses to take out what it never got."""
+    slice_owner = owner(exact=False)
+    for peer, chunk in reversed(ALL):
+        slice_owner.accept(peer, chunk, part(peer, chunk))
+    assert results(slice_owner, A, C) == expected((A, C))
