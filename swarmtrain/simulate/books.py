@@ -1,62 +1,46 @@
-"""A peer's error feedback, kept beside it in float64: nothing given may be lost or sent twice.
+"""A peer's work, accounted for beside it in float64: none of it may be lost or sent twice.
 
-Property (protocol.md I9, rule 9): what is in results plus what is kept equals what was given.
+Property (protocol.md I9, rule 9): what is in results, what error feedback keeps and what the
+weights are ahead of the anchor add up to what the inner steps have done.
 """
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-_TOLERANCE = 1e-7
-"""Float32 rounding of a = e + Delta is below 2e-9 here; half a quantisation step is above 1e-5."""
+BOOKS_TOLERANCE = 1e-6
+"""Float32 roundings here are below 1e-8 each; half a quantisation step is above 5e-5."""
 
 
-@dataclass(slots=True)
 class Books:
-    """One peer's account since it last loaded a state. All tensors are (num_values,) float64.
+    """One peer's account since it last loaded a state. All tensors are (num_values,).
 
-    Attributes:
-        given: differences of ops that were committed.
-        sent: what of them is in results.
-        waiting: the difference given to the op under way.
+    Args:
+        moved: what the inner steps had done until then, float64.
     """
 
-    given: Tensor
-    sent: Tensor
-    waiting: Tensor | None = None
-
-    @classmethod
-    def of(cls, num_values: int) -> "Books":
-        """An empty account."""
-        zero = torch.zeros(num_values, dtype=torch.float64)
-        return cls(zero, zero.clone())
-
-    def give(self, difference: Tensor) -> None:
-        """The inner steps' difference goes to an op."""
-        self.waiting = difference.double()
-
-    def take_back(self) -> None:
-        """The op was skipped; the weights still hold the difference."""
-        self.waiting = None
-
-    def keep(self) -> bool:
-        """The op is committed; False if nothing was given to it."""
-        if self.waiting is None:
-            return False
-        self.given += self.waiting
-        self.waiting = None
-        return True
+    def __init__(self, moved: Tensor) -> None:
+        self._begun = moved.clone()
+        self._sent = torch.zeros_like(moved)
 
     def send(self, start: int, stop: int, decoded: Tensor) -> None:
-        """Values [start, stop) of our part are in the result."""
-        self.sent[start:stop] += decoded[start:stop]
+        """Values [start, stop) of a part are in a result."""
+        self._sent[start:stop] += decoded[start:stop]
 
-    def write_off(self, start: int, stop: int) -> None:
-        """Work that waited too long was dropped on purpose."""
-        self.given[start:stop] = self.sent[start:stop]
+    def write_off(
+        self, start: int, stop: int, moved: Tensor, residual: Tensor, ahead: Tensor
+    ) -> None:
+        """Work that waited too long was dropped on purpose: begin anew there."""
+        here = slice(start, stop)
+        kept = residual[here].double() + ahead[here].double()
+        self._begun[here] = moved[here] - self._sent[here] - kept
 
-    def balance(self, residual: Tensor) -> bool:
-        """Whether sent plus kept is what was given."""
-        error = (self.sent + residual.double() - self.given).abs().max().item()
-        return error < _TOLERANCE
+    def error(self, moved: Tensor, residual: Tensor, ahead: Tensor) -> float:
+        """By how much the account is wrong.
+
+        Args:
+            moved: what the inner steps have done until now.
+            residual: kept by error feedback.
+            ahead: anchor minus weights.
+        """
+        kept = self._sent + residual.double() + ahead.double()
+        return (kept - (moved - self._begun)).abs().max().item()

@@ -1,4 +1,4 @@
-"""Every death at every message of one op: complete where random seeds only sample.
+"""Every death, and other troubles, at every message of one op: complete where seeds only sample.
 
 A quiet run tells at which boundaries the op begins and ends. Then the run is repeated once for
 each boundary and each set of victims, from the same seed, so that up to the fault it is the quiet
@@ -18,35 +18,46 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise, permutations
 
 import torch
 
 from swarmtrain.simulate.faults import COORDINATOR, Fault
 from swarmtrain.simulate.invariants import Violation
 from swarmtrain.simulate.world import World
-from swarmtrain_transport.ledger import Plan, body_of
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run of the enumeration."""
+    """One run of the enumeration.
+
+    Attributes:
+        num_peers: at the start.
+        faults: what happens when.
+        min_contributors: as in the run file; if everybody is needed, the dead are replaced.
+        rounds: commits until the run ends.
+    """
 
     num_peers: int
-    fault: Fault
+    faults: tuple[Fault, ...]
     min_contributors: int = 1
+    rounds: int = 2
 
     def story(self) -> str:
         """The case in words, enough to repeat it."""
-        fault = self.fault
-        names = ["the coordinator" if v == COORDINATOR else f"peer {v}" for v in fault.victims]
-        happens = [f"{' and '.join(names)} fall"] if names else []
-        happens += [f"peer {number} leaves" for number in fault.leavers]
-        happens += [f"peer {number} loses its control connection" for number in fault.blinkers]
-        happens += ["a newcomer joins"] * fault.newcomers
         return (
-            f"{self.num_peers} peers, at least {self.min_contributors} contributors, "
-            f"at message {fault.boundary}: {', '.join(happens)}"
+            f"{self.num_peers} peers, at least {self.min_contributors} contributors; "
+            f"{'; '.join(fault.story() for fault in self.faults)}"
+        )
+
+    def world(self) -> World:
+        """A world in which it happens, not yet started."""
+        return World(
+            self.num_peers,
+            rounds=self.rounds,
+            faults=self.faults,
+            min_contributors=self.min_contributors,
+            replace_dead=self.min_contributors == self.num_peers,
         )
 
 
@@ -60,7 +71,8 @@ class Finding:
         commits, skips: outcomes of all ops.
         num_survivors: peers alive at the end.
         roots_agree: whether all of them hold the same state root.
-        op_seconds: of the longest op, in virtual time.
+        op_seconds: of the longest op, from PLAN to its outcome, in virtual time.
+        round_seconds: the longest time from one PLAN to the next.
         excluded: op and peer number to the reason.
     """
 
@@ -71,6 +83,7 @@ class Finding:
     num_survivors: int
     roots_agree: bool
     op_seconds: float
+    round_seconds: float
     excluded: dict[tuple[int, int], str]
 
     @property
@@ -79,15 +92,9 @@ class Finding:
         return not self.violations and self.roots_agree
 
 
-def run_case(case: Case, *, rounds: int = 2) -> Finding:
-    """Run one case to its end. Whoever dies is replaced where everybody is needed."""
-    world = World(
-        case.num_peers,
-        rounds=rounds,
-        faults=[case.fault],
-        min_contributors=case.min_contributors,
-        replace_dead=case.min_contributors == case.num_peers,
-    )
+def run_case(case: Case) -> Finding:
+    """Run one case to its end."""
+    world = case.world()
     world.start()
     world.run()
     return finding_of(case, world)
@@ -105,6 +112,7 @@ def finding_of(case: Case, world: World) -> Finding:
         len(world.survivors),
         len(roots) == 1 and b"" not in roots,
         max(invariants.op_seconds.values(), default=0.0),
+        max((b - a for a, b in pairwise(invariants.plan_s.values())), default=0.0),
         dict(invariants.excluded),
     )
 
@@ -120,28 +128,44 @@ def op_boundaries(num_peers: int, op: int = 1) -> range:
     return range(plans[op], plans[op + 1])
 
 
-def cases(num_peers: int, *, stride: int = 1) -> Iterator[Case]:
-    """Every fault at every boundary of one op.
+def deaths(num_peers: int, *, op: int = 1, stride: int = 1) -> Iterator[Case]:
+    """At every boundary of `op`: each peer dies, the coordinator dies, each peer with it."""
+    everybody = range(num_peers)
+    for boundary in op_boundaries(num_peers, op)[::stride]:
+        for victims in chain(
+            ((victim,) for victim in (*everybody, COORDINATOR)),
+            ((victim, COORDINATOR) for victim in everybody),
+        ):
+            yield Case(num_peers, (Fault(boundary, victims),), rounds=op + 1)
 
-    Single deaths of peers and of the coordinator, each peer also together with the coordinator;
-    control connections that blink; goodbyes; and deaths that force a SKIP because everybody's
-    contribution is required, after which a newcomer joins in the dead one's place.
+
+def troubles(num_peers: int, *, op: int = 2, stride: int = 1) -> Iterator[Case]:
+    """At every boundary of `op`, of one peer in turn: a death while everybody is needed, which
+    forces a SKIP until a newcomer has taken the place; a goodbye; a control connection that
+    breaks; a link that goes silent in one direction. And a newcomer.
+
+    From op 2 on there is error feedback that could be lost.
+    """
+    links = tuple(permutations(range(num_peers), 2))
+    for number, boundary in enumerate(op_boundaries(num_peers, op)[::stride]):
+        turn = number % num_peers
+        link = links[number % len(links)]
+        yield Case(num_peers, (Fault(boundary, (turn,)),), num_peers, rounds=op + 1)
+        yield Case(num_peers, (Fault(boundary, leavers=(turn,)),), rounds=op + 1)
+        yield Case(num_peers, (Fault(boundary, blinkers=(turn,)),), rounds=op + 1)
+        yield Case(num_peers, (Fault(boundary, cuts=(link,)),), rounds=op + 1)
+        yield Case(num_peers, (Fault(boundary, newcomers=1),), rounds=op + 2)
+
+
+def cases(num_peers: int, *, stride: int = 1) -> Iterator[Case]:
+    """All of them.
 
     Args:
         num_peers: peers at the start.
         stride: take every so many boundaries.
     """
-    everybody = range(num_peers)
-    for boundary in op_boundaries(num_peers)[::stride]:
-        for victims in chain(
-            ((victim,) for victim in (*everybody, COORDINATOR)),
-            ((victim, COORDINATOR) for victim in everybody),
-        ):
-            yield Case(num_peers, Fault(boundary, victims))
-        turn = boundary % num_peers
-        yield Case(num_peers, Fault(boundary, (turn,)), num_peers)
-        yield Case(num_peers, Fault(boundary, leavers=(turn,)))
-        yield Case(num_peers, Fault(boundary, blinkers=(turn,)))
+    yield from deaths(num_peers, stride=stride)
+    yield from troubles(num_peers, stride=stride)
 
 
 def run_all(all_cases: Iterable[Case], processes: int) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ class Fault:
         victims: peers that die together, for ever; COORDINATOR is restarted after a moment.
         leavers: peers that say goodbye and end.
         blinkers: peers whose control connection breaks and is made again.
+        cuts: (source, target): from now on frames of the one do not reach the other.
         newcomers: so many new peers come.
     """
 
@@ -22,7 +23,20 @@ class Fault:
     victims: tuple[int, ...] = ()
     leavers: tuple[int, ...] = ()
     blinkers: tuple[int, ...] = ()
+    cuts: tuple[tuple[int, int], ...] = ()
     newcomers: int = 0
+
+    def story(self) -> str:
+        """In words."""
+        names = ["the coordinator" if v == COORDINATOR else f"peer {v}" for v in self.victims]
+        happens = [f"death of {' and '.join(names)}"] if names else []
+        happens += [f"goodbye of peer {number}" for number in self.leavers]
+        happens += [f"broken control connection of peer {number}" for number in self.blinkers]
+        happens += [
+            f"frames of peer {one} no longer reach peer {other}" for one, other in self.cuts
+        ]
+        happens += ["arrival of a newcomer"] * self.newcomers
+        return f"at message {self.boundary}: {', '.join(happens)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +54,3 @@ class Handicap:
     lag_s: float = 0.0
     forges_scales: bool = False
     nonfinite_op: int = 0
-
-    @property
-    def is_able(self) -> bool:
-        """Whether its contribution can be expected in every op."""
-        return self == Handicap()

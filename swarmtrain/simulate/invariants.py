@@ -13,7 +13,7 @@ from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.driver import OwnPart
-from swarmtrain.simulate.books import Books
+from swarmtrain.simulate.books import BOOKS_TOLERANCE, Books
 from swarmtrain_transport import limits
 from swarmtrain_transport.fold import window_of
 from swarmtrain_transport.ledger import (
@@ -92,6 +92,8 @@ class Invariants:
             freeze = self.frozen.get(body.op)
             if freeze is None or not set(body.contributors) <= set(freeze.contributors):
                 self._violated("I6", f"slice {body.slice_index}: contributors not in FREEZE")
+            else:
+                self._check_fair(body.op, set(freeze.contributors) - set(body.contributors))
         elif isinstance(body, Commit | Skip):
             self._ended(body)
 
@@ -120,6 +122,7 @@ class Invariants:
             kind = "the same" if same else "other"
             self._violated("I6", f"second FREEZE of op {freeze.op} with {kind} contributors")
         self.frozen[freeze.op] = freeze
+        self._check_fair(freeze.op, set(self._weights(freeze.op)) - set(freeze.contributors))
         for peer, reason in freeze.excluded.items():
             self.excluded[(freeze.op, self.world.peers[peer].number)] = reason
 
@@ -135,6 +138,16 @@ class Invariants:
         else:
             self.skips += 1
             self._check_skip(outcome)
+
+    def _check_fair(self, op: int, left_out: set[PeerId]) -> None:
+        """Not in protocol.md's list: nobody who is able is left out."""
+        wronged = [p.number for p in self.world.survivors if p.peer_id in left_out and p.is_able]
+        if wronged:
+            self._violated("fair", f"op {op} leaves out {wronged}, with whom nothing is wrong")
+
+    def _weights(self, op: int) -> dict[PeerId, int]:
+        """Weights of the planned contributors."""
+        return {member.peer: member.weight for member in self.plans[op].members if member.weight}
 
     def _check_commit(self, commit: Commit) -> None:
         """I6 and I8: enough contributors, enough live holders of every slice."""
@@ -153,12 +166,9 @@ class Invariants:
         """L3: no SKIP while enough contributors live and nothing is wrong with them."""
         plan = self.plans[skip.op]
         frozen = self.frozen.get(skip.op)
-        planned = {member.peer for member in plan.members if member.weight}
-        named = planned if frozen is None else set(frozen.contributors)
+        named = set(self._weights(skip.op) if frozen is None else frozen.contributors)
         able = [
-            peer.number
-            for peer in self.world.survivors
-            if peer.peer_id in named and peer.handicap.is_able and not peer.is_leaving
+            peer.number for peer in self.world.survivors if peer.peer_id in named and peer.is_able
         ]
         if len(able) >= plan.min_contributors:
             self._violated("L3", f"op {skip.op} is skipped ({skip.reason}) although {able} live")
@@ -173,13 +183,11 @@ class Invariants:
     def contributed(self, peer: "SimPeer", part: OwnPart) -> None:
         """A peer gave its part to an op."""
         self.parts[(part.op, peer.peer_id)] = part
-        books = self.books.get(peer.peer_id)
-        if books is not None:
-            books.give(peer.strategy.anchor - peer.trainer.read_weights())
+        self._check_books(peer)
 
     def loaded(self, peer: "SimPeer") -> None:
         """A peer took over shared state; its books begin anew."""
-        self.books[peer.peer_id] = Books.of(peer.strategy.num_values)
+        self.books[peer.peer_id] = Books(peer.trainer.moved)
 
     def state_of(self, peer: "SimPeer") -> list[Tensor]:
         """A copy of what no SKIP may change."""
@@ -190,9 +198,6 @@ class Invariants:
         """I1 and I7: SKIP changes nothing: neither what is shared nor what is kept."""
         if not isinstance(self.outcomes.get(op), Skip):
             self._violated("I1", f"peer {peer.number} skips op {op} without a SKIP")
-        books = self.books.get(peer.peer_id)
-        if books is not None:
-            books.take_back()
         after = self.state_of(peer)
         if not all(_same_bits(old, new) for old, new in zip(before, after, strict=True)):
             self._violated("I7", f"peer {peer.number}: op {op} was skipped but changed state")
@@ -214,7 +219,7 @@ class Invariants:
     def _check_sum(self, commit: Commit, result: OpResult) -> None:
         """The mean of the named contributors, summed plainly and rounded as rule 6 says."""
         plan = self.plans[commit.op]
-        weights = {member.peer: member.weight for member in plan.members}
+        weights = self._weights(commit.op)
         mean = torch.zeros(result.num_values, dtype=torch.float64)
         for piece, outcome in zip(result.slices, commit.slices, strict=True):
             here = slice(piece.start, piece.stop)
@@ -239,25 +244,32 @@ class Invariants:
         return self._decoded[key]
 
     def applied(self, peer: "SimPeer", result: OpResult) -> None:
-        """I9: what was sent and what was kept add up to what was given."""
+        """I9: what was sent and what was kept add up to what was done."""
         books = self.books.get(peer.peer_id)
-        if books is None or not books.keep():
+        if books is None:
             return
         for piece in result.slices:
             if peer.peer_id in piece.contributors:
                 plan = self.plans[result.op]
                 books.send(piece.start, piece.stop, self._decode(result.op, peer.peer_id, plan))
         for start, stop in peer.strategy.dropped:
-            books.write_off(start, stop)
+            books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))
         self._check_books(peer)
+
+    def _kept(self, peer: "SimPeer") -> tuple[Tensor, Tensor]:
+        """What is still to be sent: the error feedback, and what the weights are ahead."""
+        residual = dict(peer.strategy.local_arrays())["error_feedback"]
+        return residual, peer.strategy.anchor - peer.trainer.read_weights()
 
     def _check_books(self, peer: "SimPeer") -> None:
         books = self.books.get(peer.peer_id)
-        residual = dict(peer.strategy.local_arrays()).get("error_feedback")
-        if books is None or residual is None or peer.handicap.nonfinite_op:
+        if books is None or not self.world.error_feedback or peer.handicap.nonfinite_op:
             return
-        if not books.balance(residual):
-            self._violated("I9", f"peer {peer.number}: sent plus kept is not what was given")
+        error = books.error(peer.trainer.moved, *self._kept(peer))
+        if not error < BOOKS_TOLERANCE:
+            self._violated(
+                "I9", f"peer {peer.number}: sent plus kept misses what was done by {error:.1e}"
+            )
 
     def rooted(self, peer: "SimPeer", op: int, root: bytes) -> None:
         """I2: one state root per op."""

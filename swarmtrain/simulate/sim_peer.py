@@ -33,16 +33,26 @@ _GRID = 2.0**-16
 _STEPS = 2
 """Inner steps of a round: a result can come between them."""
 
-_SAMPLES = 8
+_SAMPLES = 4096
+
+_LR = 0.7
+_MOMENTUM = 0.9
+"""No powers of two: with those a fused multiply-add would round as separate operations do."""
+
 _GOODBYE_S = 0.01
 _NAN_SCALE = b"\xc0\x7f"
 
 
 class PretendedTrainer:
-    """Holds weights and moves them by a drawn difference."""
+    """Holds weights and moves them by a drawn difference.
+
+    Attributes:
+        moved: (num_values,) float64, by how much all inner steps together have lowered them.
+    """
 
     def __init__(self, num_values: int, rng: random.Random) -> None:
         self._weights = torch.zeros(num_values, dtype=torch.float32)
+        self.moved = torch.zeros(num_values, dtype=torch.float64)
         self._generator = torch.Generator().manual_seed(rng.getrandbits(63))
 
     def read_weights(self, out: Tensor | None = None) -> Tensor:
@@ -56,8 +66,9 @@ class PretendedTrainer:
     def inner_step(self) -> None:
         """Move by a drawn difference."""
         size = self._weights.shape
-        drawn = torch.randint(-1000, 1001, size, generator=self._generator)
-        self._weights = self._weights - drawn.to(torch.float32) * _GRID
+        step = torch.randint(-1000, 1001, size, generator=self._generator).double() * _GRID
+        self._weights = self._weights - step.float()
+        self.moved += step
 
     def diverge(self) -> None:
         """One weight is no number any more."""
@@ -94,6 +105,7 @@ class SimPeer:
         self.is_alive = True
         self.is_leaving = False
         self.is_finished = False
+        self.is_cut = False
         self.connection = 0
         self.replayed_ops: list[int] = []
         self._rng = rng
@@ -107,7 +119,7 @@ class SimPeer:
             card, CodecArithmetic(), world.verify, self._shuffled, (), world.clock.now_s
         )
         self.strategy = DiLoCo(
-            num_values, inner_steps=_STEPS, lr=0.5, momentum=0.5,
+            num_values, inner_steps=_STEPS, lr=_LR, momentum=_MOMENTUM,
             error_feedback=world.error_feedback,
         )  # fmt: skip
         self.trainer = PretendedTrainer(num_values, rng)
@@ -118,6 +130,11 @@ class SimPeer:
 
     def _shuffled(self, peers: Sequence[PeerId]) -> list[PeerId]:
         return self._rng.sample(list(peers), len(peers))
+
+    @property
+    def is_able(self) -> bool:
+        """Whether nothing but death could keep its part out of an op."""
+        return not (self.is_cut or self.is_leaving or self.handicap != Handicap())
 
     # ---- life
 

@@ -153,6 +153,10 @@ class World:
             elif peer.number in fault.blinkers:
                 self.hung_up(peer)
                 peer.on_control_down()
+        numbered = {peer.number: peer for peer in self.peers.values()}
+        for source, target in fault.cuts:
+            self.network.cut(numbered[source].peer_id, numbered[target].peer_id)
+            numbered[source].is_cut = numbered[target].is_cut = True
         for _ in range(fault.newcomers):
             self.add_peer()
 
