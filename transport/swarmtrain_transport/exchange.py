@@ -55,6 +55,8 @@ class Exchange:
         self._owned: dict[int, SliceOwner] = {}
         self._hashes: dict[int, Hashes] = {}
         self._reported: dict[int, tuple[bool, ...]] = {}
+        self._refusals_told: dict[int, int] = {}
+        self._withdrawn = ""
         self._received: dict[PeerId, int] = {}
         self._credited: dict[PeerId, int] = {}
         self._heard_s: dict[tuple[int, PeerId], float] = {}
@@ -149,6 +151,8 @@ class Exchange:
         self._now_s = now_s
         self._reported.clear()
         actions: list[PeerAction] = []
+        if self._withdrawn:
+            actions += self._withdraw(self._withdrawn)
         for owned in self._owned.values():
             actions.append(self._got(owned))
             if owned.result is not None:
@@ -197,9 +201,14 @@ class Exchange:
         return actions
 
     def fault_report(self, slice_index: int) -> list[PeerAction]:
-        """GOT with the refusals, after a part was found illegal."""
+        """GOT with the refusals, after a part was found illegal; nothing if nobody new is refused.
+
+        A member may send us bad frames without end; the coordinator hears of it once.
+        """
         owned = self._owned.get(slice_index)
-        return [self._got(owned)] if owned is not None else []
+        if owned is None or self._refusals_told.get(slice_index) == len(owned.refused):
+            return []
+        return [self._got(owned)]
 
     def _extend_credit(self, peer: PeerId, owned: SliceOwner) -> list[PeerAction]:
         """Grant more once half of the window is used up."""
@@ -232,6 +241,7 @@ class Exchange:
         return self.view.frozen is None or peer in self.view.frozen
 
     def _got(self, owned: SliceOwner) -> PeerAction:
+        self._refusals_told[owned.slice_index] = len(owned.refused)
         return SendControl(
             Got(self.view.plan_id, owned.slice_index, owned.attempt, owned.complete,
                 dict(owned.refused))
@@ -270,6 +280,7 @@ class Exchange:
 
     def _withdraw(self, reason: str) -> list[PeerAction]:
         self.scatter = None
+        self._withdrawn = reason
         return [SendControl(Withdraw(self.view.plan_id, reason))]
 
     # ---- receiver
