@@ -319,7 +319,8 @@ class ControlClient:
                 while True:
                     self._handler.on_message(await self._receive(socket))
         except (ConnectionError, TimeoutError) as exc:
-            logger.info("host=%s connection lost: %s", self._invite.host, exc)
+            if not self._closing.is_set():
+                logger.info("host=%s connection lost: %s", self._invite.host, exc)
         finally:
             self._socket = self._patience = None
             if self._closing.is_set():

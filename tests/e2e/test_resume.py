@@ -1,0 +1,77 @@
+"""A run that is interrupted in every way and ends with the same bits at every peer."""
+
+import shutil
+
+import pytest
+from e2e_rig import SMALL_MODEL, outcomes, place, saved_root
+
+pytestmark = pytest.mark.timeout(240)
+
+ROUNDS = 24
+
+RUN = f"""
+[run]
+name = "resume"
+rounds = {ROUNDS}
+{SMALL_MODEL}
+[exchange]
+start_peers = 2
+min_contributors = 2
+wait_ready_s = 5.0
+deadline_floor_s = 10.0
+deadline_cap_s = 20.0
+[checkpoint]
+every_rounds = 3
+snapshot_rounds = 2
+"""
+
+
+def test_a_run_goes_on_after_everything_was_stopped_and_half_of_it_deleted(tmp_path):
+    with place(tmp_path) as here:
+        run_file = here.run_file(RUN)
+        up = here.up(run_file)
+        invite = up.invite
+        ann, bob = here.join(invite, "ann"), here.join(invite, "bob")
+        for peer in (ann, bob):
+            peer.event("round", outcome="merged", round=lambda n: n >= 2)
+
+        # The coordinator dies; it comes back at the same place and the peers go on by themselves.
+        up.running.kill()
+        reached = {peer: len(peer.lines) for peer in (ann, bob)}
+        up = here.up(run_file, port=up.port)
+        assert up.invite == invite
+        for peer, start in reached.items():
+            peer.event("round", start + 2, outcome="merged")
+
+        # One leaves, the other is killed while it waits for company; nobody holds the run now.
+        ann.interrupt()
+        assert ann.end() == 0
+        assert "Finishing this round" in ann.said
+        left = ann.event("left")["round"]
+        bob.event("round", round=left)
+        bob.kill()
+        up.stop()
+        decided = outcomes(up.state_dir)
+        assert list(decided.values()).count("COMMIT") >= 3
+
+        # The same directory: the run waits for whoever holds its state. Bob does, by his last
+        # checkpoint and the results that he kept; ann has lost everything and gets it from bob.
+        shutil.rmtree(tmp_path / "ann")
+        up = here.up(run_file, port=up.port)
+        assert up.invite == invite
+        waiting = up.status()
+        assert waiting["wanted_root"]
+        assert waiting["waiting_for"].startswith(
+            f"a peer that holds state root {waiting['wanted_root'][:16]}"
+        )
+        ann, bob = here.join(invite, "ann"), here.join(invite, "bob")
+        assert ann.event("state")["round"] >= 1
+        for peer in (ann, bob):
+            peer.event("round", outcome="merged", round=lambda n: n > max(decided))
+            assert peer.end() == 0, str(peer)
+        assert up.running.end() == 0
+        after = outcomes(up.state_dir)
+        assert {op: after[op] for op in decided} == decided
+        assert list(after.values()).count("COMMIT") == ROUNDS
+        assert saved_root(tmp_path / "ann") == saved_root(tmp_path / "bob")
+        assert saved_root(tmp_path / "ann")[0] == max(after)
