@@ -1,15 +1,18 @@
 """Rehearsal of a death: a link that stops in the middle of sending, on an event, not on a clock.
 
-In the round that is asked for it lets half of the parts pass and holds the rest back. Owners who
-miss parts repeat their RANGES; once one of those shows that a part arrived, the world has seen a
-contribution begin and not end, and whoever asked is told. What follows (being killed) is the
-asker's affair. The machine behind it is the production one and knows nothing of this.
+In the round that is asked for it lets the first half of every slice's parts pass and holds the rest
+back. Owners who miss parts repeat their RANGES; once one of those shows that a part arrived, the
+world has seen a contribution begin and not end, and whoever asked is told. What follows (being
+killed) is the asker's affair. The machine behind it is the production one and knows nothing of
+this. A slice of one chunk has no half: where all are so small, nothing is sent and nobody is told.
 """
 
 from collections.abc import Callable
 
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fold import num_chunks
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges
+from swarmtrain_transport.ledger import Plan
 from swarmtrain_transport.link import Address, Link, LinkStats, PeerId
 from swarmtrain_transport.participant import Participant
 
@@ -35,7 +38,7 @@ class FreezingLink:
         self._participant = participant
         self._op = op
         self._on_frozen = on_frozen
-        self._passed = 0
+        self._passed: set[tuple[int, int]] = set()
         self._is_frozen = False
 
     @property
@@ -53,29 +56,32 @@ class FreezingLink:
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
         """As the real link, but for parts beyond the first half in the round of the rehearsal."""
-        total = self._chunks_total()
-        if frame.kind is FrameKind.PART and total > 1:
-            if self._is_frozen or self._passed >= max(1, total // 2):
+        plan = self._plan()
+        if frame.kind is FrameKind.PART and plan is not None:
+            # Half of every slice, not of them all: an owner that has its part repeats no RANGES.
+            if self._is_frozen or frame.chunk >= num_chunks(plan, frame.slice_index) // 2:
                 return True
-            self._passed += 1
+            self._passed.add((frame.slice_index, frame.chunk))
         return self._link.send(peer, frame)
 
     def heard(self, frame: Frame) -> None:
         """A frame came in; RANGES with a chunk in it proves that an owner has added a part."""
         if frame.kind is not FrameKind.RANGES or self._is_frozen or not self._passed:
             return
-        total = self._chunks_total()
+        exchange = self._participant.exchange
+        if self._plan() is None or exchange is None or exchange.scatter is None:
+            return
         try:
-            arrived = total > 1 and any(Ranges.unpack(frame.body).chunks)
+            arrived = any(Ranges.unpack(frame.body).chunks)
         except RemoteFault:
             return  # the machine says so
         if arrived:
             self._is_frozen = True
-            self._on_frozen(self._passed, total)
+            self._on_frozen(len(self._passed), exchange.scatter.chunks_total)
 
-    def _chunks_total(self) -> int:
-        """Chunks that go to other owners in the round of the rehearsal, 0 in other rounds."""
+    def _plan(self) -> Plan | None:
+        """The plan of the rehearsal's round while that round is under way."""
         exchange = self._participant.exchange
-        if exchange is None or exchange.view.plan.op != self._op or exchange.scatter is None:
-            return 0
-        return exchange.scatter.chunks_total
+        if exchange is None or exchange.view.plan.op != self._op:
+            return None
+        return exchange.view.plan

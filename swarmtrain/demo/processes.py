@@ -1,0 +1,199 @@
+"""The demo's processes: started by the commands that anybody uses, heard, and ended for certain.
+
+Every process is `python -m swarmtrain up` or `join` with `--json-events`; what it prints comes as
+events through one queue, and stands in its log beside its messages. Invites are handed over on
+standard input, where no other user of the machine sees them. All processes are in one group that a
+guard leads, so that nothing outlives the demo, whatever ends it.
+"""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from swarmtrain.demo.events import Ended, Heard, parse
+from swarmtrain.demo.setting import COORDINATOR, Place
+
+News = tuple[str, Heard]
+"""Who, and what."""
+
+_LOOK_S = 0.05
+"""How often a process that shall end is looked at."""
+
+_KILLED_S = 10.0
+"""SIGKILL is not answered at once by a process that waits for a disk."""
+
+_TAIL_LINES = 12
+
+
+class Processes:
+    """Everything that one demo starts.
+
+    Args:
+        place: where logs and state directories are.
+
+    Attributes:
+        news: what the processes say, each with its name.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._place = place
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._listeners: list[threading.Thread] = []
+        self._guard = subprocess.Popen(
+            [sys.executable, "-m", "swarmtrain.demo.guard"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0,
+        )  # fmt: skip
+
+    # ---- starting
+
+    def start_coordinator(self) -> None:
+        """`swarmtrain up` on a free port of this machine."""
+        self._start(
+            COORDINATOR,
+            "up", str(self._place.run_file), "--listen", "127.0.0.1:0",
+            "--state-dir", str(self._place.coordinator),
+        )  # fmt: skip
+
+    def start_peer(self, name: str, *, freeze_in_round: int = 0) -> None:
+        """`swarmtrain join`; it waits for its invite.
+
+        Args:
+            name: shown to others.
+            freeze_in_round: stop in the middle of this round's exchange, 0 for never.
+        """
+        freeze = ("--freeze-in-round", str(freeze_in_round)) if freeze_in_round else ()
+        self._start(
+            name,
+            "join", "--invite-file", "-", "--name", name, "--listen", "127.0.0.1:0",
+            "--state-dir", str(self._place.peer(name)), "--threads", "1", "--yes", *freeze,
+        )  # fmt: skip
+
+    def hand_invite(self, name: str, invite: str) -> None:
+        """Give a waiting peer the invite. One that is gone says so by its own end."""
+        stream = self._running[name].stdin
+        assert stream is not None
+        try:
+            stream.write(f"{invite}\n".encode())
+            stream.close()
+        except BrokenPipeError:
+            return
+
+    def _start(self, name: str, *words: str) -> None:
+        command = [sys.executable, "-m", "swarmtrain", *words, "--json-events"]
+        path = self._place.log(name)
+        with path.open("ab", buffering=0) as log:
+            log.write(f"$ swarmtrain {' '.join(command[3:])}\n".encode())
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                process_group=self._guard.pid,
+            )  # fmt: skip
+        self._running[name] = process
+        listener = threading.Thread(
+            target=_listen, args=(name, process, path, self.news.put), name=f"hear-{name}",
+            daemon=True,
+        )  # fmt: skip
+        self._listeners.append(listener)
+        listener.start()
+
+    # ---- ending
+
+    def kill(self, name: str) -> None:
+        """End a process as a power cut would: SIGKILL."""
+        self._running[name].kill()
+
+    def stop(self, *, patience_s: float, hurry: Callable[[], bool] = lambda: False) -> None:
+        """End all that run: first the peers, so that they can say goodbye, then the coordinator.
+
+        Args:
+            patience_s: for a clean end; then comes SIGTERM, then SIGKILL.
+            hurry: asked again and again; True ends the patience.
+        """
+        coordinator = self._running.get(COORDINATOR)
+        peers = [process for process in self._running.values() if process is not coordinator]
+        _end(peers, patience_s, hurry)
+        if coordinator is not None:
+            _end([coordinator], patience_s, hurry)
+
+    def close(self) -> None:
+        """End whatever is left, the guard last. Closing twice is allowed."""
+        self.stop(patience_s=0.0, hurry=lambda: True)
+        for listener in self._listeners:
+            listener.join(_KILLED_S)
+        for process in self._running.values():
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    _close_quietly(stream)
+        # The guard ignores gentle signals, and nobody else is left in its group.
+        self._guard.kill()
+        self._guard.wait()
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+
+
+def tail(path: Path) -> list[str]:
+    """The last lines of a log."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            return [line.rstrip() for line in deque(lines, _TAIL_LINES)]
+    except OSError as error:
+        return [f"({path} cannot be read: {error.strerror})"]
+
+
+def _listen(
+    name: str, process: subprocess.Popen[bytes], path: Path, tell: Callable[[News], None]
+) -> None:
+    """Runs on its own thread until the process is gone."""
+    assert process.stdout is not None
+    with path.open("ab", buffering=0) as log:
+        for line in process.stdout:
+            log.write(line)
+            event = parse(line)
+            if event is not None:
+                tell((name, event))
+    tell((name, Ended(process.wait())))
+
+
+def _end(
+    processes: Iterable[subprocess.Popen[bytes]], patience_s: float, hurry: Callable[[], bool]
+) -> None:
+    """SIGINT finishes the round, SIGTERM after it leaves at once, SIGKILL asks nobody."""
+    left = [process for process in processes if process.poll() is None]
+    steps = ((signal.SIGINT, patience_s), (signal.SIGTERM, patience_s / 4))
+    for number, wait_s in steps:
+        if left and not hurry():
+            for process in left:
+                process.send_signal(number)
+            left = _wait(left, wait_s, hurry)
+    for process in left:
+        process.kill()
+    _wait(left, _KILLED_S, lambda: False)
+
+
+def _wait(
+    processes: list[subprocess.Popen[bytes]], wait_s: float, hurry: Callable[[], bool]
+) -> list[subprocess.Popen[bytes]]:
+    """Those that still run after so many seconds, or when it has become urgent."""
+    until_s = time.monotonic() + wait_s
+    left = [process for process in processes if process.poll() is None]
+    while left and time.monotonic() < until_s and not hurry():
+        time.sleep(_LOOK_S)
+        left = [process for process in left if process.poll() is None]
+    return left
+
+
+def _close_quietly(stream: object) -> None:
+    """Close a pipe whose other end may be gone with unread bytes in between."""
+    try:
+        stream.close()  # type: ignore[attr-defined]
+    except BrokenPipeError:
+        return

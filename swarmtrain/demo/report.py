@@ -1,0 +1,202 @@
+"""What a demo has shown: the numbers at its end, as one object and as lines for people. Pure."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from swarmtrain.demo.setting import Cast
+from swarmtrain.demo.story import Facts, Killed, joined, lost
+
+_BYTES_PER_VALUE = 4
+"""Data-parallel training exchanges float32 gradients."""
+
+
+class PeerRoot(msgspec.Struct, frozen=True):
+    """The state root, in hex, with which a peer left."""
+
+    peer: str
+    root: str
+
+
+class PeerRound(msgspec.Struct, frozen=True):
+    """Something happened to a peer in a round."""
+
+    peer: str
+    round: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The last line of `swarmtrain demo --json`.
+
+    Attributes:
+        peers: at the start.
+        rounds: committed.
+        val_loss_first: of the first weights, in nats per byte, None if nobody measured it.
+        val_loss_last: of the newest weights that were measured.
+        val_loss_order0: of the same text when each byte is guessed from byte frequencies alone.
+        state_roots: of those alive at the end.
+        lost: peers that vanished.
+        joined: peers that came after the start.
+        killed: the peer that was killed, None without churn.
+        replayed_ops: results that the newcomer replayed.
+        bytes_up_per_peer: mean over the surviving founders, all protocol bytes of both lanes.
+        bytes_up_data_parallel: what each peer had sent in data-parallel training.
+        seconds: from the start to the end of the last peer.
+        model_path: safetensors file with the final weights, "" if nobody holds them.
+        state_dir: holds run.toml, coordinator/, peers/NAME/ and logs/.
+    """
+
+    peers: int
+    rounds: int
+    val_loss_first: float | None
+    val_loss_last: float | None
+    val_loss_order0: float
+    state_roots: tuple[PeerRoot, ...]
+    lost: tuple[PeerRound, ...]
+    joined: tuple[PeerRound, ...]
+    killed: Killed | None
+    replayed_ops: int
+    bytes_up_per_peer: int
+    bytes_up_data_parallel: int
+    seconds: float
+    model_path: str
+    state_dir: str
+
+
+def data_parallel_bytes(peers: int, num_values: int, inner_steps: int) -> int:
+    """Bytes that each peer sends when gradients are averaged after every inner step.
+
+    A ring all-reduce, the least that is known: 2 (N - 1) / N x 4 x values per step.
+
+    Args:
+        peers: N.
+        num_values: parameters of the model.
+        inner_steps: of the whole run.
+    """
+    return 2 * (peers - 1) * _BYTES_PER_VALUE * num_values * inner_steps // peers
+
+
+def mean_bytes_up(facts: Facts, cast: Cast) -> int:
+    """Bytes that a surviving founder has sent, in the mean: exact once they have left."""
+    sent = [facts.left[name].bytes_up for name in cast.survivors if name in facts.left]
+    if not sent and facts.status is not None:
+        sent = [peer.bytes_up for peer in facts.status.peers if peer.name in cast.survivors]
+    return sum(sent) // max(1, len(sent))
+
+
+def make_report(
+    facts: Facts,
+    cast: Cast,
+    *,
+    inner_steps: int,
+    order0_loss: float,
+    seconds: float,
+    model_path: Path | None,
+    state_dir: Path,
+) -> Report:
+    """Everything that was found, in the order of the report's fields.
+
+    Args:
+        facts: of the story at its end.
+        cast: who took part.
+        inner_steps: of one round.
+        order0_loss: see Report.
+        seconds: see Report.
+        model_path: see Report.
+        state_dir: see Report.
+    """
+    rounds = len(facts.committed)
+    num_values = facts.status.num_values if facts.status is not None else 0
+    return Report(
+        peers=len(cast.founders),
+        rounds=rounds,
+        val_loss_first=facts.losses.get(0),
+        val_loss_last=facts.losses[max(facts.losses)] if facts.losses else None,
+        val_loss_order0=order0_loss,
+        state_roots=tuple(
+            PeerRoot(name, facts.left[name].root) for name in cast.everybody if name in facts.left
+        ),
+        lost=tuple(PeerRound(*found) for found in lost(facts)),
+        joined=tuple(PeerRound(*found) for found in joined(facts, cast)),
+        killed=facts.killed,
+        replayed_ops=len(facts.replayed),
+        bytes_up_per_peer=mean_bytes_up(facts, cast),
+        bytes_up_data_parallel=data_parallel_bytes(
+            len(cast.founders), num_values, rounds * inner_steps
+        ),
+        seconds=round(seconds, 1),
+        model_path=str(model_path) if model_path is not None else "",
+        state_dir=str(state_dir),
+    )
+
+
+def disagreement(report: Report) -> str:
+    """Why the demo did not show what it promises, "" if it did."""
+    roots = {found.root for found in report.state_roots}
+    if len(roots) > 1:
+        return (
+            "The peers do NOT hold the same weights: their state roots differ. This must never "
+            "happen; please report it with the logs."
+        )
+    if not roots:
+        return "Nobody was left to say which weights the run ended with."
+    return ""
+
+
+def in_words(report: Report, written: str) -> Iterator[str]:
+    """The report as lines for people.
+
+    Args:
+        report: the numbers.
+        written: what the model wrote.
+    """
+    yield ""
+    yield f"validation loss  {_losses(report)}"
+    yield f"                 guessing from byte frequencies alone: {report.val_loss_order0:.3f}"
+    yield f"bytes sent       {_bytes(report)}"
+    yield f"rounds           {report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}"
+    yield "state roots      " + _verdict(report)
+    for found in report.state_roots:
+        yield f"  {found.peer:<14} {found.root}"
+    yield "the model writes"
+    for line in written.splitlines():
+        yield f"  | {line}"
+    yield f"the model is in  {report.model_path}"
+    yield f"the rest is in   {report.state_dir} (run.toml, coordinator, peers, logs)"
+
+
+def _losses(report: Report) -> str:
+    first, last = report.val_loss_first, report.val_loss_last
+    if first is None or last is None:
+        return "nobody measured it"
+    return f"{first:.3f} at the start, {last:.3f} at the end, in nats per byte"
+
+
+def _bytes(report: Report) -> str:
+    sent = f"{report.bytes_up_per_peer / 1e6:.1f} MB per peer"
+    if not report.bytes_up_data_parallel or not report.bytes_up_per_peer:
+        return sent
+    parallel = report.bytes_up_data_parallel
+    times = parallel / report.bytes_up_per_peer
+    return f"{sent}; data-parallel training: {parallel / 1e6:.0f} MB, {times:.0f} times as much"
+
+
+def _coming_and_going(report: Report) -> str:
+    words = ""
+    if report.killed is not None:
+        words += f"; {report.killed.peer} was killed in round {report.killed.round}"
+    for found in report.joined:
+        words += (
+            f"; {found.peer} joined in round {found.round} and replayed "
+            f"{report.replayed_ops} {'result' if report.replayed_ops == 1 else 'results'}"
+        )
+    return words
+
+
+def _verdict(report: Report) -> str:
+    if disagreement(report):
+        return "DIFFERENT"
+    if len(report.state_roots) == 1:
+        return "one peer, so there is nothing to compare"
+    return f"all {len(report.state_roots)} peers hold the same bits"

@@ -1,0 +1,266 @@
+"""`swarmtrain demo`: starts the processes, does what the story wishes, shows it, and ends it all.
+
+The demo is a bystander: it uses the commands `up` and `join`, hears what they say and asks
+`status`, as anybody could. The one thing that only it does is to kill a peer.
+
+torch is loaded at the very end, to let the model write: until then the cores are the peers'.
+"""
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from swarmtrain.cli.options import DemoOptions
+from swarmtrain.config import RunConfig
+from swarmtrain.data.corpus import build_corpus
+from swarmtrain.demo import story
+from swarmtrain.demo.processes import Processes, tail
+from swarmtrain.demo.report import disagreement, in_words, make_report
+from swarmtrain.demo.setting import (
+    COORDINATOR,
+    KILL_ROUND,
+    Cast,
+    Place,
+    write_run_file,
+)
+from swarmtrain.demo.view import Scene, View, make_scene, open_view, stream_for
+from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
+from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.status import ask
+from swarmtrain_transport.membership import CoordinatorStatus
+
+_GLANCE_S = 0.2
+"""The longest wait for news: a picture is drawn, a signal is seen, this often."""
+
+_ASK_S = 0.7
+"""How often the coordinator is asked for its status."""
+
+_PATIENCE_S = 20.0
+"""After Ctrl+C: time for peers to finish their round and say goodbye."""
+
+_LIMIT_S = (600.0, 240.0)
+"""No demo lasts longer than the first, and the second for each round: an op has two minutes."""
+
+
+def run_demo(options: DemoOptions) -> int:
+    """Run a demo to its end.
+
+    Returns:
+        0, or 1 if something went otherwise than promised (then it was said what).
+
+    Raises:
+        UserError: the state directory cannot be used, there is no text on this machine.
+        Interrupted: a signal ended it; all processes are gone.
+    """
+    place = Place.make(options.state_dir)
+    config = write_run_file(place, options)
+    view = open_view(stream_for(is_json=options.json))
+    try:
+        return _Demo(options, place, config, view).run()
+    finally:
+        view.close()
+
+
+class _Demo:
+    """One demo, from its first process to its last word."""
+
+    def __init__(self, options: DemoOptions, place: Place, config: RunConfig, view: View) -> None:
+        self._options = options
+        self._place = place
+        self._config = config
+        self._view = view
+        self._cast = Cast.of(options)
+        self._began_s = time.monotonic()
+        self._story = story.Story(self._cast, options.rounds, self._began_s)
+        self._invite = ""
+        self._scene: Scene | None = None
+        self._signals: list[int] = []
+        data = config.data
+        text = build_corpus(data.piece_bytes, validation_pieces=data.validation_pieces)
+        self._order0_loss = text.order0_loss
+
+    def run(self) -> int:
+        """From the first process to the report."""
+        self._view.lines(_introduction(self._options, self._config, self._place))
+        failure: story.Fail | None = None
+        processes = Processes(self._place)
+        try:
+            with self._listening(), _asking(self._place.coordinator, processes):
+                self._start(processes)
+                while failure is None and not self._story.is_over:
+                    failure = self._go_on(processes)
+                if failure is None:
+                    processes.stop(patience_s=_PATIENCE_S, hurry=lambda: bool(self._signals))
+                self._check_signals(processes)
+        finally:
+            processes.close()
+            self._view.close()
+        if failure is not None:
+            self._view.lines(_regrets(failure, self._place))
+            return EXIT_BUG
+        return self._end(time.monotonic() - self._began_s)
+
+    # ---- while it runs
+
+    def _start(self, processes: Processes) -> None:
+        processes.start_coordinator()
+        for name in self._cast.founders:
+            freeze = KILL_ROUND if name == self._cast.victim else 0
+            processes.start_peer(name, freeze_in_round=freeze)
+
+    def _go_on(self, processes: Processes) -> story.Fail | None:
+        """Wait a moment for news and do what follows from it."""
+        wishes: list[story.Wish] = []
+        try:
+            name, event = processes.news.get(timeout=_GLANCE_S)
+        except queue.Empty:
+            pass
+        else:
+            self._invite = getattr(event, "invite", self._invite)
+            wishes += self._story.hear(name, event, time.monotonic())
+        now_s = time.monotonic()
+        wishes += self._story.tick(now_s)
+        base_s, round_s = _LIMIT_S
+        if now_s - self._began_s > base_s + round_s * self._options.rounds:
+            wishes.append(story.Fail("This takes too long.", COORDINATOR))
+        self._check_signals(processes)
+        failure = self._grant(wishes, processes)
+        self._draw()
+        return failure
+
+    def _grant(self, wishes: list[story.Wish], processes: Processes) -> story.Fail | None:
+        for wish in wishes:
+            match wish:
+                case story.Say():
+                    self._view.say(time.monotonic() - self._began_s, wish.text)
+                case story.Invite():
+                    processes.hand_invite(wish.name, self._invite)
+                case story.Kill():
+                    processes.kill(wish.name)
+                case story.StartPeer():
+                    processes.start_peer(wish.name)
+                case story.Fail():
+                    return wish
+        return None
+
+    def _draw(self) -> None:
+        scene = make_scene(
+            self._story.facts, self._cast, self._options.rounds,
+            self._config.outer.inner_steps, self._order0_loss, self._scene,
+        )  # fmt: skip
+        if scene != self._scene:
+            self._scene = scene
+            self._view.show(scene)
+
+    # ---- signals
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Signals are noted; the loop looks at them between two events."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._signals.append(number)
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        old = {number: signal.signal(number, note) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _check_signals(self, processes: Processes) -> None:
+        if not self._signals:
+            return
+        text = "stopping: the peers finish their round and leave; Ctrl+C again ends them at once"
+        self._view.say(time.monotonic() - self._began_s, text)
+        processes.stop(patience_s=_PATIENCE_S, hurry=lambda: len(self._signals) > 1)
+        raise Interrupted(128 + self._signals[0])
+
+    # ---- the end
+
+    def _end(self, seconds: float) -> int:
+        facts = self._story.facts
+        model_path = self._saved_model()
+        report = make_report(
+            facts, self._cast, inner_steps=self._config.outer.inner_steps,
+            order0_loss=self._order0_loss, seconds=seconds, model_path=model_path,
+            state_dir=self._place.root,
+        )  # fmt: skip
+        written = ""
+        if model_path is not None:
+            from swarmtrain.demo.writing import write_lines
+
+            written = write_lines(model_path, self._config.model, self._options.seed)
+        self._view.lines(in_words(report, written))
+        problem = disagreement(report)
+        if problem:
+            self._view.lines(["", problem])
+        if self._options.json:
+            print(msgspec.json.encode(report).decode(), flush=True)
+        return EXIT_BUG if problem else EXIT_DONE
+
+    def _saved_model(self) -> Path | None:
+        """The final weights, as a founder saved them when it left."""
+        from swarmtrain import checkpoint
+
+        for name in self._cast.survivors:
+            left = self._story.facts.left[name]
+            folder = self._place.peer(name) / "checkpoints" / checkpoint.folder_name(left.round)
+            path = folder / checkpoint.MODEL_FILE
+            if path.exists():
+                return path
+        return None
+
+
+@contextmanager
+def _asking(state_dir: Path, processes: Processes) -> Iterator[None]:
+    """Ask the coordinator for its status again and again, on a thread of its own."""
+    over = threading.Event()
+
+    def keep_asking() -> None:
+        while not over.wait(_ASK_S):
+            try:
+                found = msgspec.convert(ask(state_dir), CoordinatorStatus)
+            except UserError:
+                continue  # not up yet, or no more
+            processes.news.put((COORDINATOR, found))
+
+    thread = threading.Thread(target=keep_asking, name="ask-status", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _introduction(options: DemoOptions, config: RunConfig, place: Place) -> Iterator[str]:
+    """What is about to happen, for somebody who knows nothing of it."""
+    peers = "1 peer trains" if options.peers == 1 else f"{options.peers} peers train"
+    yield f"{peers} one model on this machine, a byte transformer, on Python's own source code."
+    steps = config.outer.inner_steps
+    yield f"Each peer is a process: it makes {steps} inner steps alone, then all exchange 8-bit"
+    yield "differences of their weights over encrypted sockets. That is a round. A coordinator"
+    yield "keeps the order of events and never sees a weight."
+    if options.churn:
+        yield f"In round {KILL_ROUND} a peer is killed while it sends; in the next a new one joins."
+    yield f"All files: {place.root}"
+    yield ""
+
+
+def _regrets(failure: story.Fail, place: Place) -> Iterator[str]:
+    """Why it went wrong, with the last lines of the log that should tell more."""
+    yield ""
+    yield f"The demo has failed. {failure.text}"
+    yield f"The last lines of {place.log(failure.name)}:"
+    for line in tail(place.log(failure.name)):
+        yield f"  | {line}"
+    yield "All processes were ended. The other logs are beside it."

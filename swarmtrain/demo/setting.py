@@ -1,0 +1,183 @@
+"""What a demo begins with: who takes part, where its files are, and the run file.
+
+The run file is written out with comments because it is meant to be read, and to be used again with
+`swarmtrain up`. Its numbers were tuned so that a round takes seconds on two cores and the loss
+falls visibly. Not here: processes.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmtrain import config_file, dirs
+from swarmtrain.cli.options import DemoOptions
+from swarmtrain.config import RunConfig
+from swarmtrain.errors import misuse
+
+COORDINATOR = "coordinator"
+
+KILL_ROUND = 3
+"""The first rounds show the normal course, so that the third one shows the difference."""
+
+FOUNDERS = (
+    "badger", "crane", "otter", "lynx", "heron", "marten", "raven", "seal",
+    "stork", "tern", "vole", "weasel", "beaver", "falcon", "ibex", "jackdaw",
+)  # fmt: skip
+"""Names of the peers at the start: short, and told apart by their first letters."""
+
+NEWCOMER = "newt"
+
+_VICTIM_INDEX = 2
+"""Not the first: nobody shall think that the first one is special."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who takes part.
+
+    Attributes:
+        founders: peers at the start.
+        victim: the founder that is killed, None without churn.
+        newcomer: the peer that joins later, None without churn.
+    """
+
+    founders: tuple[str, ...]
+    victim: str | None
+    newcomer: str | None
+
+    @classmethod
+    def of(cls, options: DemoOptions) -> "Cast":
+        """The cast that the options ask for."""
+        founders = FOUNDERS[: options.peers]
+        if not options.churn:
+            return cls(founders, None, None)
+        return cls(founders, founders[_VICTIM_INDEX], NEWCOMER)
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """All peers that appear at some time."""
+        return (*self.founders, self.newcomer) if self.newcomer else self.founders
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """Founders that are there from the start to the end."""
+        return tuple(name for name in self.founders if name != self.victim)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The demo's files.
+
+    Attributes:
+        root: the state directory, absolute.
+    """
+
+    root: Path
+
+    @classmethod
+    def make(cls, wanted: Path | None) -> "Place":
+        """A new directory, or the wanted one if no run has been in it.
+
+        Raises:
+            UserError: SWT-E610, a run has been there; SWT-E403 or E401, it cannot be made.
+        """
+        if wanted is None:
+            root = Path(tempfile.mkdtemp(prefix="swarmtrain-demo-"))
+        else:
+            root = dirs.make_private(wanted.absolute())
+        place = cls(root)
+        if place.coordinator.exists():
+            raise misuse(
+                f"{root} already holds a run.",
+                "A demo begins anew: name another --state-dir, or leave it out for a new one. To "
+                f"go on with that run: swarmtrain up {place.run_file} --state-dir "
+                f"{place.coordinator}",
+            )
+        dirs.make_private(place.logs)
+        return place
+
+    @property
+    def run_file(self) -> Path:
+        """The run's settings."""
+        return self.root / "run.toml"
+
+    @property
+    def coordinator(self) -> Path:
+        """State directory of the coordinator."""
+        return self.root / COORDINATOR
+
+    @property
+    def logs(self) -> Path:
+        """What the processes said."""
+        return self.root / "logs"
+
+    def peer(self, name: str) -> Path:
+        """State directory of a peer."""
+        return self.root / "peers" / name
+
+    def log(self, name: str) -> Path:
+        """What one process said."""
+        return self.logs / f"{name}.log"
+
+
+def write_run_file(place: Place, options: DemoOptions) -> RunConfig:
+    """Write the run file and read it back as everybody will read it."""
+    text = _RUN_FILE.format(
+        rounds=options.rounds,
+        seed=options.seed,
+        start_peers=options.peers,
+        min_contributors=min(2, options.peers),
+    )
+    place.run_file.write_text(text, encoding="utf-8")
+    return config_file.load(place.run_file)
+
+
+_RUN_FILE = """\
+# The run file of the demo. Start a coordinator with it: swarmtrain up run.toml
+
+[run]
+name = "demo"
+seed = {seed}
+rounds = {rounds}             # committed rounds; then the run is over
+
+[model]
+kind = "byte-transformer"     # predicts the next byte; about 0.8 million parameters
+layers = 4
+width = 128
+heads = 4
+context = 128
+
+[data]
+source = "python-stdlib"      # the coordinator's own Python sources, leased to peers by hash
+
+[inner]                       # what each peer does on its own
+optimizer = "adamw"
+lr = 2e-3
+lr_end_fraction = 0.1
+warmup_steps = 10
+batch = 8
+weight_decay = 0.1
+beta1 = 0.9
+beta2 = 0.95
+grad_clip = 1.0
+
+[outer]                       # what is done with the peers' mean difference
+strategy = "diloco"
+inner_steps = 20              # inner steps between two exchanges
+lr = 0.9
+momentum = 0.8
+
+[exchange]
+codec = "int8"                # a byte per value, and a scale per block
+block = 1024
+chunk_values = 32768          # small, so that a peer can be stopped in the middle of many
+start_peers = {start_peers}
+min_contributors = {min_contributors}
+wait_ready_s = 60.0           # a slow peer is waited for so long, a lost one is not
+deadline_floor_s = 20.0
+deadline_cap_s = 60.0
+
+[checkpoint]
+every_rounds = 4
+snapshot_rounds = 2           # newcomers download the state of such a round and replay the rest
+"""

@@ -1,0 +1,31 @@
+"""Lets the final model write a few lines, from its file alone. Loads torch."""
+
+from pathlib import Path
+
+import safetensors.torch
+
+from swarmtrain.config import ModelSection
+from swarmtrain.models.byte_transformer import build_model, generate
+
+_PROMPT = b"\n\ndef "
+_TEMPERATURE = 0.8
+_NUM_BYTES = 240
+
+
+def write_lines(model_path: Path, section: ModelSection, seed: int) -> str:
+    """What the model writes after "def", as printable lines.
+
+    Args:
+        model_path: a safetensors file with the weights by parameter name.
+        section: sizes of the model.
+        seed: of the draws.
+    """
+    model = build_model(section, seed=0)
+    model.load_state_dict(safetensors.torch.load_file(model_path))
+    model.eval()
+    written = generate(
+        model, _PROMPT, num_bytes=_NUM_BYTES, context=section.context,
+        temperature=_TEMPERATURE, seed=seed,
+    )  # fmt: skip
+    text = (_PROMPT + written).decode("utf-8", errors="replace").strip("\n")
+    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
