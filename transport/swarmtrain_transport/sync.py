@@ -94,7 +94,7 @@ class StateSync:
 
     Snapshots are tried in the order given; one that nobody holds any more is given up for the
     next, so a joiner never waits for a donor that has moved on. Chunks that two snapshots share
-    are fetched once.
+    are fetched once. One whose bytes are no state is not asked for again.
 
     Args:
         fetcher: asks the donors.
@@ -114,11 +114,7 @@ class StateSync:
         self._manifest: StateManifest | None = None
         self._pieces: dict[bytes, bytes] = {}
         self._wanted: set[bytes] = set()
-
-    @property
-    def op(self) -> int:
-        """Op whose state is being downloaded."""
-        return self._candidates[0][0]
+        self._spoilt: set[bytes] = set()
 
     def set_donors(self, donors: Sequence[PeerId]) -> None:
         """The roster has changed."""
@@ -129,7 +125,11 @@ class StateSync:
 
     def add_candidates(self, candidates: Sequence[tuple[int, bytes]]) -> None:
         """The run went on: newer snapshots come next, should this one be given up."""
-        self._candidates[1:1] = [item for item in candidates if item not in self._candidates]
+        self._candidates[1:1] = [
+            item
+            for item in candidates
+            if item not in self._candidates and item[1] not in self._spoilt
+        ]
 
     def accept(self, digest: bytes, data: Buffer) -> bool:
         """Take a verified blob; whether it was one of ours.
@@ -141,14 +141,24 @@ class StateSync:
             return False
         self._wanted.discard(digest)
         if digest == self._candidates[0][1]:
-            self._manifest = manifest_from_bytes(data)
+            try:
+                self._manifest = manifest_from_bytes(data)
+            except RemoteFault:
+                self._drop_spoilt()
+                raise
         else:
             self._pieces[digest] = bytes(data)
         return True
 
     def step(self) -> tuple[int, StateManifest, tuple[bytes, ...]] | None:
-        """Ask for what is missing; the whole state once it is here."""
+        """Ask for what is missing; the whole state once it is here.
+
+        Raises:
+            RemoteFault: reason ``manifest``: the attested chunks are not the manifest's arrays.
+        """
         self._give_up_if_gone()
+        if not self._candidates:
+            return None
         op, root = self._candidates[0]
         if self._manifest is None:
             self._ask(root)
@@ -160,6 +170,7 @@ class StateSync:
             return None
         chunks = tuple(self._pieces[digest] for digest in self._manifest.chunk_hashes)
         if sum(len(chunk) for chunk in chunks) != self._manifest.total_bytes:
+            self._drop_spoilt()
             raise RemoteFault("manifest", "state chunks do not add up to the manifest's arrays")
         return op, self._manifest, chunks
 
@@ -186,3 +197,9 @@ class StateSync:
             self.close()
             self._manifest = None
             self._candidates.append(self._candidates.pop(0))
+
+    def _drop_spoilt(self) -> None:
+        """Whoever attested this snapshot, nobody can load it."""
+        self.close()
+        self._manifest = None
+        self._spoilt.add(self._candidates.pop(0)[1])
