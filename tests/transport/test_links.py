@@ -5,8 +5,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 import pytest
-from link_rig import (
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import LocalFault
+from swarmtrain_transport.frames import Frame, FrameKind, pack
+from swarmtrain_transport.link import Address
+from swarmtrain_transport.memory_link import MemoryNetwork
+from tests.transport.link_rig import (
     MemoryWorld,
+    Recorder,
     Station,
     World,
     ZmqWorld,
@@ -16,12 +23,6 @@ from link_rig import (
     part,
     run_in,
 )
-
-from swarmtrain_transport import limits
-from swarmtrain_transport.errors import LocalFault
-from swarmtrain_transport.frames import Frame, FrameKind, pack
-from swarmtrain_transport.link import Address
-from swarmtrain_transport.memory_link import MemoryNetwork
 
 Scenario = Callable[[World], Coroutine[None, None, None]]
 
@@ -343,8 +344,6 @@ def test_closing_twice_is_harmless_and_a_closed_link_sends_nothing(run: Run) -> 
 
 
 def memory_pair(network: MemoryNetwork) -> tuple[Station, Station]:
-    from link_rig import Recorder
-
     stations = []
     for name in ("ada", "ben"):
         identity, recorder = identity_of(name), Recorder()
@@ -356,9 +355,7 @@ def memory_pair(network: MemoryNetwork) -> tuple[Station, Station]:
 
 def test_a_scheduler_decides_when_each_frame_arrives_and_whether() -> None:
     pending: list[tuple[bytes, bytes, Callable[[], None]]] = []
-    network = MemoryNetwork(
-        lambda source, target, deliver: pending.append((source, target, deliver))
-    )
+    network = MemoryNetwork(lambda *frame: pending.append(frame))
     ada, ben = memory_pair(network)
     for number in range(3):
         ada.link.send(ben.id, part(number))

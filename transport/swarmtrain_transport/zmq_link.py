@@ -1,9 +1,8 @@
 """The data lane over the internet: link.Link's contract on ZeroMQ sockets with CURVE.
 
-One ROUTER listens and only receives; one DEALER per allowed peer only sends. Each direction
-therefore has its own connection, a peer is known by the CURVE key that its connection proved, and
-the routing id, which a sender may choose, is never looked at. Keys that are not allowed are turned
-away at the handshake by the ZAP handler in this file. This is the only file that knows zmq.
+One ROUTER listens and only receives; one DEALER per allowed peer only sends. A peer is known by the
+CURVE key that its connection proved; the routing id, which a sender may choose, is never looked at.
+Keys that are not allowed are turned away at the handshake. No other file knows zmq.
 
 Why it is so:
 - Sockets are drained by `loop.add_reader`, not by coroutines: no task can die unseen, and `close`
@@ -11,14 +10,14 @@ Why it is so:
 - ZMQ_IMMEDIATE is 0: frames queue (bounded) while a connection is being made. With 1 the first
   frames of an op to a peer that has just been allowed would be refused, and the machine would
   only repeat them at its next nudge, a second later.
-- After ZAP code 400 libzmq 4.3.5 never tries that connection again, and after 300 it sits in the
-  handshake until HANDSHAKE_IVL (both measured). So we answer 400, each DEALER's monitor reports
-  the refusal, and the route is opened anew after a pause: a peer that learns of our key later
-  than we of its address is reached within two seconds.
+- libzmq 4.3.5 gives a connection up for good after ZAP code 400 and after anything that is not
+  ZMTP, and after 300 it sits in the handshake until HANDSHAKE_IVL (all measured). So we answer
+  400, and each DEALER's monitor shows a disconnection that libzmq does not retry; the route is
+  then opened anew after a pause. A peer that learns of our key late is reached within 2 s.
 - libzmq cannot close one connection of a ROUTER. A revoked key is refused frame by frame, and
   its connection is shut down through the descriptor that its own frame names.
 
-Host names are resolved by libzmq on its one I/O thread and stall it, so addresses should be IPs.
+libzmq resolves names on its one I/O thread, which stalls it: addresses should be IPs.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ import itertools
 import socket as sockets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -45,11 +44,9 @@ _Socket: TypeAlias = "zmq.Socket[bytes]"
 _Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 _Take: TypeAlias = Callable[[list[zmq.Frame]], None]
 
-_ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _DRAIN_FRAMES = 16
 """Frames handled before the loop gets a turn: at most a few milliseconds at 256 KiB each."""
-_REFUSALS = zmq.Event.HANDSHAKE_FAILED_AUTH | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
-_WATCHED = _REFUSALS | zmq.Event.HANDSHAKE_SUCCEEDED
+_WATCHED = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 
 
 class ZmqLink:
@@ -69,9 +66,7 @@ class ZmqLink:
         self._listener = _Reader(ground.loop, listener, self._on_message)
 
     @classmethod
-    async def open(
-        cls, identity: Identity, host: str, port: int, handler: LinkHandler
-    ) -> "ZmqLink":
+    async def open(cls, identity: Identity, host: str, port: int, handler: LinkHandler) -> Self:
         """A link that listens on `host` and `port` (0 for a free one) and admits nobody yet.
 
         Raises:
@@ -161,8 +156,6 @@ class ZmqLink:
         self._zap.close()
         self._ground.context.destroy(linger=0)
 
-    # ---- what the sockets say
-
     def _on_message(self, parts: list[zmq.Frame]) -> None:
         key = _proved_key(parts[-1])
         peer = self._reception.allowed.peer_of(key)
@@ -210,7 +203,7 @@ class _Ground:
     def __post_init__(self) -> None:
         self.zap = self.context.socket(zmq.ROUTER)
         self.zap.setsockopt(zmq.LINGER, 0)
-        self.zap.bind(_ZAP_ENDPOINT)
+        self.zap.bind("inproc://zeromq.zap.01")
 
 
 class _Reader:
@@ -255,7 +248,7 @@ class _Reader:
 
 
 class _Route:
-    """The way to one peer: a DEALER, and a monitor that tells when the peer refused us."""
+    """The way to one peer: a DEALER, and a monitor that tells when libzmq gave it up."""
 
     def __init__(self, ground: _Ground, address: Address) -> None:
         self._ground = ground
@@ -274,27 +267,34 @@ class _Route:
         self._retry = None
         endpoint = f"inproc://route-{next(self._ground.monitor_numbers)}"
         self.socket = _make_sender(self._ground, self._address)
-        self.socket.monitor(endpoint, int(_WATCHED))
+        self.socket.monitor(endpoint, _WATCHED)
         events = self._ground.context.socket(zmq.PAIR)
         events.setsockopt(zmq.LINGER, 0)
+        events.setsockopt(zmq.RCVHWM, 0)
         events.connect(endpoint)
         self._monitor = _Reader(self._ground.loop, events, self._on_event)
         self.socket.connect(_endpoint(self._address.host, self._address.port))
 
     def _disconnect(self) -> None:
-        self._monitor.close()
+        # The monitor first: with nobody to read its events libzmq's I/O thread would block in
+        # sending one, holding the lock that closing the socket needs.
         self.socket.disable_monitor()
+        self._monitor.close()
         self.socket.close(linger=0)
 
     def _on_event(self, parts: list[zmq.Frame]) -> None:
         event = parse_monitor_message([part.bytes for part in parts])["event"]
-        if event == zmq.Event.HANDSHAKE_SUCCEEDED:
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._pause_s = limits.RECONNECT_MIN_S
-        elif self._retry is None:
+        elif event == zmq.EVENT_DISCONNECTED and self._retry is None:
             self._retry = self._ground.loop.call_later(self._pause_s, self._reopen)
-            self._pause_s = min(2 * self._pause_s, limits.REFUSED_RETRY_MAX_S)
+        elif event == zmq.EVENT_CONNECT_RETRIED and self._retry is not None:
+            # Follows at once where libzmq tries again by itself; queued frames are then kept.
+            self._retry.cancel()
+            self._retry = None
 
     def _reopen(self) -> None:
+        self._pause_s = min(2 * self._pause_s, limits.REFUSED_RETRY_MAX_S)
         self._disconnect()
         self._connect()
 
