@@ -3,8 +3,9 @@
 A legal scale is +0 or a normal bfloat16 inside the plan's window of exponents, so every product
 of scale, value and weight is an integer multiple of 2^(e_min - 7), and a float64 holds any sum of
 them without rounding: order, subsets and subtraction never change a bit (rule 1). Only operations
-of rule 4 are used; the few numbers per block go through numpy, whose calls cost less than
-torch's and round alike. Not here: error feedback, which keeps what the rounding loses.
+of rule 4 are used, through numpy: they round as torch's do, and a call costs a fraction, so that
+pieces can be small enough for the cache. Not here: error feedback, which keeps what the rounding
+loses.
 
 A chunk is all scales (raw bfloat16 bits, little-endian uint16), then all values (int8).
 """
@@ -23,9 +24,8 @@ from swarmtrain_optimizers.codecs.base import (
     UnencodableValues,
     check_length,
     check_weight,
-    piece_slices,
-    piece_values,
-    view_payload,
+    row_slices,
+    rows_at_once,
 )
 
 VALUE_MAX = 127
@@ -36,6 +36,9 @@ _ROUND_UP = 0xFFFF
 
 Bits = npt.NDArray[np.uint32]
 """Scales as the sixteen bits of a bfloat16, one per block."""
+
+Blocks = npt.NDArray[np.float32]
+"""Values with a row per block."""
 
 
 def _lowest_bits(window: ScaleWindow) -> int:
@@ -62,43 +65,51 @@ def _scales(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.float32]:
     return scales
 
 
-class _ChunkWriter:
-    """A chunk that is being encoded, and memory for one piece of it.
+def _absmax(blocks: Blocks) -> npt.NDArray[np.float32]:
+    """Largest magnitude of each block, never -0.0; NaN if a block has one."""
+    absmax: npt.NDArray[np.float32] = np.abs(np.maximum(blocks.max(axis=1), -blocks.min(axis=1)))
+    return absmax
+
+
+def _quantized(blocks: Blocks, bits: Bits, *, clamps: bool) -> bytes:
+    """The chunk of these scales and q = round(x / s).
 
     Args:
-        num_values: values of the chunk.
-        block: values that share a scale.
+        blocks: values, a row per block.
+        bits: scales, one per block.
+        clamps: whether a quotient may round to more than `VALUE_MAX`.
     """
-
-    def __init__(self, num_values: int, block: int) -> None:
-        num_blocks = num_values // block
-        self._block = block
-        self._payload = np.empty(2 * num_blocks + num_values, dtype=np.uint8)
-        self._bits = self._payload[: 2 * num_blocks].view("<u2")
-        self._values = torch.from_numpy(self._payload[2 * num_blocks :].view(np.int8))
-        self._ratio = torch.empty(min(piece_values(block), num_values), dtype=torch.float32)
-
-    def absmax(self, values: Tensor) -> npt.NDArray[np.float32]:
-        """Largest magnitude of each block of a piece; NaN if a block has one."""
-        magnitudes = torch.abs(values, out=self._ratio[: values.numel()])
-        absmax: npt.NDArray[np.float32] = magnitudes.view(-1, self._block).amax(1).numpy()
-        return absmax
-
-    def put(self, piece: slice, values: Tensor, bits: Bits) -> None:
-        """q = clamp(round(x / s), -127, 127) and s, at their places."""
-        first_block = piece.start // self._block
-        self._bits[first_block : first_block + bits.size] = bits
-        # A zero scale stands for a block of zeros: dividing by infinity makes them, without NaN.
-        divisors = np.where(bits == 0, np.float32(math.inf), _scales(bits))
-        ratio = self._ratio[: values.numel()]
-        blocks = ratio.view(-1, self._block)
-        torch.div(values.view_as(blocks), torch.from_numpy(divisors).view(-1, 1), out=blocks)
+    num_blocks, block = blocks.shape
+    payload = np.empty(2 * num_blocks + blocks.size, dtype=np.uint8)
+    payload[: 2 * num_blocks].view("<u2")[:] = bits
+    values = payload[2 * num_blocks :].view(np.int8).reshape(num_blocks, block)
+    # A zero scale stands for a block of zeros: dividing by infinity makes them, without NaN.
+    divisors = np.where(bits == 0, np.float32(math.inf), _scales(bits)).reshape(-1, 1)
+    scratch = _scratch(num_blocks, block)
+    for rows in row_slices(num_blocks, block):
+        ratio = scratch[: rows.stop - rows.start]
+        np.divide(blocks[rows], divisors[rows], out=ratio)
+        np.rint(ratio, out=ratio)
         # Clamp before converting: out of range, float to int8 differs between CPUs (rule 3).
-        self._values[piece].copy_(ratio.round_().clamp_(-VALUE_MAX, VALUE_MAX))
+        if clamps:
+            np.clip(ratio, -VALUE_MAX, VALUE_MAX, out=ratio)
+        np.copyto(values[rows], ratio, casting="unsafe")
+    return payload.tobytes()
 
-    def to_bytes(self) -> bytes:
-        """The chunk."""
-        return self._payload.tobytes()
+
+def _scratch(num_blocks: int, block: int) -> Blocks:
+    """Memory for the rows of one of `row_slices`."""
+    return np.empty((min(rows_at_once(block), num_blocks), block), dtype=np.float32)
+
+
+def _parts(
+    payload: Payload, num_values: int, block: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int8]]:
+    """Scales as a column and values with a row per block, of a payload that `check` passed."""
+    num_blocks = num_values // block
+    bits = np.frombuffer(payload, dtype="<u2", count=num_blocks)
+    values = np.frombuffer(payload, dtype=np.int8, count=num_values, offset=2 * num_blocks)
+    return _scales(bits).reshape(-1, 1), values.reshape(num_blocks, block)
 
 
 class Int8:
@@ -117,22 +128,20 @@ class Int8:
         Raises:
             UnencodableValues: reason ``nonfinite`` or ``above-window``.
         """
-        writer = _ChunkWriter(values.numel(), window.block)
-        for piece in piece_slices(values.numel(), window.block):
-            absmax = writer.absmax(values[piece])
-            largest = float(absmax.max())
-            # First of all: rounding a NaN up as an integer could wrap to -0.0 (rule 3).
-            if not math.isfinite(largest):
-                raise UnencodableValues("nonfinite", "a value is NaN or infinite")
-            bits = _scale_bits(absmax, window)
-            if bits.max() > _highest_bits(window):
-                raise UnencodableValues(
-                    "above-window",
-                    f"the largest value, {largest:.3g}, needs a scale above exponent "
-                    f"{window.e_max}",
-                )
-            writer.put(piece, values[piece], bits)
-        return writer.to_bytes()
+        blocks = values.numpy().reshape(-1, window.block)
+        absmax = _absmax(blocks)
+        largest = float(absmax.max())
+        # First of all: rounding a NaN up as an integer could wrap to -0.0 (rule 3).
+        if not math.isfinite(largest):
+            raise UnencodableValues("nonfinite", "a value is NaN or infinite")
+        bits = _scale_bits(absmax, window)
+        if bits.max() > _highest_bits(window):
+            raise UnencodableValues(
+                "above-window",
+                f"the largest value, {largest:.3g}, needs a scale above exponent {window.e_max}",
+            )
+        # s >= absmax / 127 but for one rounding, so no quotient reaches 127.5.
+        return _quantized(blocks, bits, clamps=False)
 
     def check(self, payload: Payload, num_values: int, window: ScaleWindow) -> None:
         """Length first, then every scale's raw bits: 0x0000, or sign 0 and inside the window.
@@ -162,16 +171,17 @@ class Int8:
         self._accumulate(acc, payload, -weight, window.block)
 
     def _accumulate(self, acc: Tensor, payload: Payload, factor: int, block: int) -> None:
-        num_blocks = acc.numel() // block
-        values = view_payload(payload, "i1", acc.numel(), 2 * num_blocks)
-        bits = np.frombuffer(payload, dtype="<u2", count=num_blocks)
-        factors = torch.from_numpy(_scales(bits).astype(np.float64) * factor).view(-1, 1)
-        scratch = torch.empty(min(piece_values(block), acc.numel()), dtype=torch.float64)
-        for piece in piece_slices(acc.numel(), block):
-            total = acc[piece]
-            part = scratch[: total.numel()].copy_(values[piece])
-            part.view(-1, block).mul_(factors[piece.start // block : piece.stop // block])
-            total.add_(part)
+        scales, values = _parts(payload, acc.numel(), block)
+        # 8 bits of a scale, 8 of a weight and 7 of a value: float32 holds the product exactly,
+        # at half the cost; only the sum needs float64.
+        factors = scales * np.float32(factor)
+        sums = acc.numpy().reshape(values.shape)
+        scratch = _scratch(*values.shape)
+        for rows in row_slices(len(values), block):
+            part = scratch[: rows.stop - rows.start]
+            np.copyto(part, values[rows])
+            np.multiply(part, factors[rows], out=part)
+            np.add(sums[rows], part, out=sums[rows])
 
     def finish(self, acc: Tensor, total_weight: int, window: ScaleWindow) -> bytes:
         """mean32 = float32(acc / W), then as `encode` (rule 6); `acc` is spent.
@@ -179,18 +189,16 @@ class Int8:
         The scale is also held at the window's top. Parts with |q| <= 127 never need that; a
         hostile part with q = -128 could otherwise make a result that everybody refuses.
         """
-        writer = _ChunkWriter(acc.numel(), window.block)
-        for piece in piece_slices(acc.numel(), window.block):
-            mean = acc[piece].div_(total_weight).to(torch.float32)
-            bits = _scale_bits(writer.absmax(mean), window)
-            writer.put(piece, mean, np.minimum(bits, np.uint32(_highest_bits(window))))
-        return writer.to_bytes()
+        mean = np.empty(acc.numel(), dtype=np.float32)
+        # Divided in float64, rounded once into float32.
+        np.divide(acc.numpy(), total_weight, out=mean, casting="same_kind")
+        blocks = mean.reshape(-1, window.block)
+        bits = np.minimum(_scale_bits(_absmax(blocks), window), np.uint32(_highest_bits(window)))
+        return _quantized(blocks, bits, clamps=True)
 
     def decode(self, payload: Payload, num_values: int, window: ScaleWindow) -> Tensor:
         """s * q, exact in float32. A legal scale is at least 2^-90, so nothing is left to flush."""
-        num_blocks = num_values // window.block
-        values = torch.empty(num_values, dtype=torch.float32)
-        values.copy_(view_payload(payload, "i1", num_values, 2 * num_blocks))
-        scales = _scales(np.frombuffer(payload, dtype="<u2", count=num_blocks))
-        values.view(-1, window.block).mul_(torch.from_numpy(scales).view(-1, 1))
-        return values
+        decoded = torch.empty(num_values, dtype=torch.float32)
+        scales, values = _parts(payload, num_values, window.block)
+        np.multiply(values, scales, out=decoded.numpy().reshape(values.shape))
+        return decoded
