@@ -6,6 +6,7 @@ first peer of a new run offers its own as op 0 (protocol.md part 1 rule 4, part 
 
 from collections.abc import Sequence
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Halt, LoadState, PeerAction, SendControl
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.fetch import Fetcher
@@ -111,6 +112,8 @@ class StateFinder:
         """
         if not self._oldest_op <= op <= self._view.last_op:
             return False
+        if op + limits.RESULT_KEEP_OPS < self._view.last_op and self._donors():
+            return False  # the results in between are forgotten, a newer state is not
         return self._view.root_after(op) in (None, root)
 
     def _offer(self, manifest: StateManifest, num_values: int) -> list[PeerAction]:
