@@ -272,7 +272,7 @@ def test_a_withdrawal_amid_scatter_is_subtracted_everywhere() -> None:
 # ---- T5 to T7: freeze, publish, repair
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32), st.sets(st.sampled_from([A, B, C]), min_size=1))
 def test_any_order_of_frames_gives_the_same_sums_and_hashes(seed: int, kept: set[PeerId]) -> None:
     rng = random.Random(seed)

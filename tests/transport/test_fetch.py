@@ -159,7 +159,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(STEP, max_size=80), st.booleans())
 def test_any_story_keeps_the_window_and_never_asks_twice_at_once(
     story: list[tuple[str, int, bytes]], spread: bool

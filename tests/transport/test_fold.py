@@ -182,14 +182,14 @@ def test_a_restart_folds_the_same_view() -> None:
     assert isinstance(again.view, LedgerView)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.permutations([A, B, C]))
 def test_a_set_has_one_name_whatever_its_order(order: list[bytes]) -> None:
     assert set_id(tuple(order)) == set_id((A, B, C))
     assert set_id(tuple(order[:2])) != set_id((A, B, C))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     widths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     chunk_values=st.integers(1, 16),

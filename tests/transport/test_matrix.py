@@ -22,7 +22,7 @@ def test_nothing_missing_means_everybody() -> None:
     assert matrix_rule(set(peers), full(peers)) == MatrixVerdict(frozenset(peers), None)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(count=st.integers(2, 12), slow=st.integers(0, 11))
 def test_one_slow_contributor_is_left_out_and_nobody_is_relieved(count: int, slow: int) -> None:
     peers = names(count)
@@ -35,7 +35,7 @@ def test_one_slow_contributor_is_left_out_and_nobody_is_relieved(count: int, slo
     assert verdict == MatrixVerdict(frozenset(peers) - {peers[slow]}, None)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(count=st.integers(3, 12), bad=st.integers(0, 11))
 def test_one_unreachable_owner_is_relieved_and_nobody_is_left_out(count: int, bad: int) -> None:
     peers = names(count)
@@ -45,7 +45,7 @@ def test_one_unreachable_owner_is_relieved_and_nobody_is_left_out(count: int, ba
     assert matrix_rule(set(peers), rows) == MatrixVerdict(frozenset(peers), bad)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     count=st.integers(2, 12),
     contributor=st.integers(0, 11),
@@ -63,7 +63,7 @@ def test_one_bad_link_costs_one_contribution_at_most(
     assert verdict.contributors == frozenset(peers) - {peers[contributor]}
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(count=st.integers(4, 12), slow=st.integers(0, 11), bad=st.integers(0, 11))
 def test_a_slow_contributor_and_an_unreachable_owner_are_told_apart(
     count: int, slow: int, bad: int
@@ -90,7 +90,7 @@ def test_many_slow_contributors_do_not_make_the_owners_look_unreachable() -> Non
     assert matrix_rule(set(peers), rows) == MatrixVerdict(frozenset(fast), None)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 8).flatmap(
         lambda count: st.lists(

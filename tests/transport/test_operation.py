@@ -588,7 +588,7 @@ REPORT = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(REPORT, max_size=60), st.integers(1, 3))
 def test_whatever_happens_an_op_ends_once_by_twice_its_deadline(
     story: list[tuple[str, int, set[bytes]]], min_contributors: int

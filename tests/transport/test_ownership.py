@@ -50,7 +50,7 @@ def results(slice_owner: SliceOwner, *contributors: bytes) -> list[tuple[tuple[i
 ALL = [(peer, chunk) for peer in (A, B, C) for chunk in range(2)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     order=st.permutations([*ALL, *ALL[:4]]),
     exact=st.booleans(),
@@ -70,7 +70,7 @@ def test_any_interleaving_of_parts_gives_the_same_bytes(
     assert [decode_result(chunk) for chunk in one.result or ()] == expected(contributors)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(ALL), max_size=5), st.permutations(ALL))
 def test_a_peer_that_vanished_amid_its_parts_leaves_no_trace(
     torn: list[tuple[bytes, int]], order: list[tuple[bytes, int]]

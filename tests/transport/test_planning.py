@@ -220,7 +220,7 @@ def test_every_so_many_ops_a_contributor_is_named_to_write_the_checkpoint() -> N
     assert set(named) - {b""} <= {A, B}
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(INT64, INT64, INT64), min_size=1, max_size=3), st.integers(-60, 100))
 def test_whatever_peers_say_of_themselves_the_plan_is_legal(
     claims: list[tuple[int, int, int]], e_max: int
@@ -242,14 +242,14 @@ def test_weights_are_the_floor_of_255_times_the_share_of_the_largest() -> None:
     assert weights_of({}) == {}
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(INT64, max_size=3))
 def test_weights_are_1_to_255_whatever_peers_claim(samples: list[int]) -> None:
     named = dict(zip((A, B, C), samples, strict=False))
     assert all(1 <= weight <= 255 for weight in weights_of(named).values())
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 64 * 255), st.integers(-40, 100))
 def test_the_window_is_as_wide_as_exact_sums_allow_and_not_wider(total: int, e_max: int) -> None:
     """Checked against whole numbers: the largest sum in units of the smallest part's last bit."""

@@ -230,7 +230,7 @@ def test_a_receiver_that_becomes_an_owner_is_served_too() -> None:
     assert len(sent(sender)) == 3
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.booleans(), max_size=70), st.integers(0, (1 << 64) - 1))
 def test_ranges_survive_their_bytes_and_have_the_length_they_should(
     flags: list[bool], credit: int

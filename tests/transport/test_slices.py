@@ -19,7 +19,7 @@ def slowest(rates: list[float], weights: list[float]) -> float:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(RATES)
 def test_weighted_slices_are_never_slower_than_equal_ones(rates: list[float]) -> None:
     weights = shares(rates)
@@ -27,7 +27,7 @@ def test_weighted_slices_are_never_slower_than_equal_ones(rates: list[float]) ->
     assert slowest(rates, weights) <= slowest(rates, equal) * (1 + 1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(RATES)
 def test_everybody_who_owns_something_ends_at_the_same_time(rates: list[float]) -> None:
     weights = shares(rates)
@@ -42,7 +42,7 @@ def test_everybody_who_owns_something_ends_at_the_same_time(rates: list[float]) 
     assert all(time >= max(ends) * (1 - 1e-6) for time in idle)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(st.just(0.0), st.floats(1.0, 1e12)), max_size=64))
 def test_shares_are_not_negative_and_add_up_to_one(rates: list[float]) -> None:
     weights = shares(rates)
@@ -52,13 +52,13 @@ def test_shares_are_not_negative_and_add_up_to_one(rates: list[float]) -> None:
         assert sum(weights) == pytest.approx(1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 64), st.floats(1e3, 1e9))
 def test_equal_rates_give_equal_shares(count: int, rate: float) -> None:
     assert shares([rate] * count) == pytest.approx([1 / count] * count)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(1e3, 1e9), min_size=1, max_size=20))
 def test_a_peer_that_cannot_serve_owns_nothing(rates: list[float]) -> None:
     assert shares([*rates, 0.0])[-1] == 0
@@ -86,7 +86,7 @@ def test_rates_that_cannot_be_count_as_none(rates: list[float]) -> None:
     assert sum(weights) == pytest.approx(1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     blocks=st.integers(1, 5000),
     block=st.integers(1, 64),

@@ -191,7 +191,7 @@ def test_bytes_that_are_no_manifest_are_refused(data: bytes) -> None:
     assert caught.value.reason == "manifest"
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=120))
 def test_any_bytes_are_a_manifest_or_a_remote_fault(data: bytes) -> None:
     try:

@@ -4,6 +4,8 @@ The ledger says who is in; this says what each of them is doing. Everything here
 a restart it is rebuilt from HELLO and from the messages that peers re-send.
 """
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import msgspec
@@ -45,6 +47,16 @@ class PeerLine:
     active: bool = False
     dismissed: bool = False
     progress: Progress | None = None
+
+
+def agreed_root(
+    lines: Mapping[PeerId, PeerLine], voters: AbstractSet[PeerId], op: int
+) -> bytes | None:
+    """The state root after `op` that more than half of the voters report, None without one."""
+    at_op = [
+        line.state_root for peer, line in lines.items() if line.applied_op == op and peer in voters
+    ]
+    return next((root for root in at_op if 2 * at_op.count(root) > len(voters)), None)
 
 
 class PeerStatus(msgspec.Struct, frozen=True):

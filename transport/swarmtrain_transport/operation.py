@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.claims import shown
 from swarmtrain_transport.fold import OpView, num_chunks, result_root, set_id, slice_root
 from swarmtrain_transport.ledger import Commit, Freeze, Reassign, Skip, SliceFreeze, SliceOutcome
 from swarmtrain_transport.link import PeerId
@@ -143,11 +144,11 @@ class Operation:
         self.got.setdefault(slice_try, set()).update(set(complete) & set(self.view.weights))
         for peer, reason in refused.items():
             if peer in self.view.weights:
-                self.refused.setdefault(peer, f"refused:{reason[:32]}")
+                self.refused.setdefault(peer, f"refused:{shown(reason, 32)}")
 
     def report_withdrawn(self, peer: PeerId, reason: str) -> None:
         """A contributor cannot send its own values."""
-        self.refused.setdefault(peer, f"withdrew:{reason[:32]}")
+        self.refused.setdefault(peer, f"withdrew:{shown(reason, 32)}")
 
     def report_done(
         self, owner: PeerId, slice_try: SliceTry, name: int, hashes: tuple[bytes, ...]

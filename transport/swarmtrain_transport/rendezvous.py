@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
+from swarmtrain_transport.claims import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.failure import LifeLine
 from swarmtrain_transport.ledger import (
@@ -27,7 +28,7 @@ from swarmtrain_transport.ledger import (
     Verify,
 )
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.membership import Chronicle, CoordinatorStatus, PeerLine
+from swarmtrain_transport.membership import Chronicle, CoordinatorStatus, PeerLine, agreed_root
 from swarmtrain_transport.messages import (
     Applied,
     CheckpointWritten,
@@ -110,8 +111,9 @@ class Rendezvous:
     def connected(
         self, peer: PeerId, hello: Hello, now_s: float, *, invite_id: str = ""
     ) -> Actions:
-        """The door has let a peer in, for the first time or again."""
+        """The door has let a peer in, or again. RemoteFault: a false HELLO, nothing changed."""
         self._now_s = now_s
+        check_hello(hello)
         if not self.scribe.knows_history(hello):
             self.scribe.refuse(peer, "SWT-E562", "This peer holds a ledger that is not this run's.")
             return self.scribe.take()
@@ -122,15 +124,16 @@ class Rendezvous:
         self._unseen.pop(peer, None)
         if not self.scribe.has_card(peer, hello):
             self.scribe.append(
-                Join(peer, hello.boot, hello.name[: limits.NAME_CHARS_MAX], hello.curve_key,
+                Join(peer, hello.boot, shown(hello.name, limits.NAME_CHARS_MAX), hello.curve_key,
                      hello.host, hello.port, invite_id)
             )  # fmt: skip
             self.chronicle.event(self.view.last_op + 1, peer, "joined")
-        line = PeerLine(hello, LifeLine(now_s), sent_index=hello.head_index)
+        line = PeerLine(hello, LifeLine(now_s), sent_index=max(-1, hello.head_index))
         line.acked_index = hello.head_index
         old = self.lines.get(peer)
         if old is not None and old.hello.boot == hello.boot:
-            line.ready, line.active, line.progress = old.ready, old.active, old.progress
+            line.ready, line.ready_s = old.ready, old.ready_s
+            line.active, line.progress = old.active, old.progress
         line.active = line.active or self._last_contributors().get(peer) == hello.boot
         self.lines[peer] = line
         self.scribe.send(
@@ -159,6 +162,7 @@ class Rendezvous:
             self.scribe.close(peer)
             return self.scribe.take()
         line.life.heard(now_s)
+        check_claim(message)
         self._dispatch(peer, line, message)
         return self._settle()
 
@@ -219,9 +223,9 @@ class Rendezvous:
             case CheckpointWritten():
                 self._on_checkpoint(peer, message)
             case Evaluated():
-                self._on_evaluated(message)
+                self._on_evaluated(peer, message)
             case Leave():
-                self._remove(peer, evicted=False, reason=message.reason[:200])
+                self._remove(peer, evicted=False, reason=shown(message.reason, 200))
             case Got() | SliceDone() | Have() | Withdraw():
                 self._on_report(peer, message)
             case _:
@@ -240,8 +244,6 @@ class Rendezvous:
 
     def _on_offer(self, message: Offer) -> None:
         if self.view.genesis is None:
-            if not 0 < message.num_values < 1 << 40 or len(message.state_root) != 32:
-                raise RemoteFault("offer", "the offered state has no sensible shape")
             self.scribe.append(Attest(0, message.state_root, message.num_values, message.layout))
 
     def _on_ready(self, peer: PeerId, line: PeerLine, message: Ready) -> None:
@@ -259,8 +261,7 @@ class Rendezvous:
             if attested != message.state_root:
                 self.scribe.refuse(peer, "SWT-E561", f"State after round {message.op} differs.")
             return
-        if message.op in self.view.commits:
-            self._attest(message.op, message.state_root)
+        self._attest(message.op)
 
     def _on_progress(self, line: PeerLine, message: Progress) -> None:
         line.progress = message
@@ -273,8 +274,10 @@ class Rendezvous:
             if op is not None and op.plan.checkpoint_by == peer:
                 self.scribe.append(Checkpoint(message.op, peer, message.manifest_hash))
 
-    def _on_evaluated(self, message: Evaluated) -> None:
-        if message.loss == message.loss and abs(message.loss) < 1e9:
+    def _on_evaluated(self, peer: PeerId, message: Evaluated) -> None:
+        op = self.view.commits.get(message.op)
+        is_named = op.plan.evaluate_by == peer if op is not None else message.op == 0
+        if is_named and abs(message.loss) < 1e9:
             self.chronicle.loss(message.op, message.loss)
 
     # ---- the decisions that fall due after any event
@@ -282,6 +285,7 @@ class Rendezvous:
     def _settle(self) -> Actions:
         self._bury()
         self._decide()
+        self._attest(self.view.last_op)
         self._plan_next()
         for peer, line in self.lines.items():
             if line.connected:
@@ -340,20 +344,17 @@ class Rendezvous:
         old = self._op_seconds
         if isinstance(decision, Commit):
             self._op_seconds = seconds if old is None else 0.7 * old + 0.3 * seconds
+        elif old is not None:
+            # Too short, maybe: a network that is slower now would skip for ever.
+            self._op_seconds = max(old, seconds)
         self.operation = None
 
     def _plan_next(self) -> None:
         if self.operation is not None or self.is_finished:
             return
         expected = self._expected()
-        plan = next_plan(
-            self.terms,
-            self.view,
-            self.lines,
-            expected,
-            deadline_s(self.terms, self._op_seconds),
-            self._now_s,
-        )
+        limit_s = deadline_s(self.terms, self._op_seconds)
+        plan = next_plan(self.terms, self.view, self.lines, expected, limit_s, self._now_s)
         if plan is None:
             return
         self.scribe.append(plan)
@@ -383,16 +384,13 @@ class Rendezvous:
         """Life lines of everybody in the roster, also of those not heard of in this term."""
         return {peer: line.life for peer, line in self.lines.items()} | self._unseen
 
-    def _attest(self, op: int, root: bytes) -> None:
-        """ATTEST once more than half of the op's live members report the same root."""
-        members = self.view.commits[op].boots
-        voters = [
-            line
-            for peer, line in self.lines.items()
-            if peer in members and line.life.is_alive(self._now_s)
-        ]
-        votes = sum(line.applied_op == op and line.state_root == root for line in voters)
-        if 2 * votes > len(voters):
+    def _attest(self, op: int) -> None:
+        """ATTEST once more than half of those alive, or expected back, report the same root."""
+        if op not in self.view.commits or op in self.view.attests:
+            return
+        voters = self._alive() & set(self.view.commits[op].boots)
+        root = agreed_root(self.lines, voters, op)
+        if root is not None:
             self.scribe.append(Attest(op, root))
             for peer, line in list(self.lines.items()):
                 if line.applied_op == op and line.state_root != root:

@@ -2,11 +2,17 @@
 
 from typing import TYPE_CHECKING
 
+from swarmtrain_transport import limits
+from swarmtrain_transport.claims import finite, shown
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import CoordinatorStatus, PeerLine, PeerStatus
 
 if TYPE_CHECKING:
     from swarmtrain_transport.rendezvous import Rendezvous
+
+_PHASE_CHARS_MAX = 32
+_COUNT_MAX = 2**63 - 1
+"""Sums of what peers claim must still fit into what readers of JSON can hold."""
 
 
 def describe(coordinator: "Rendezvous", now_s: float) -> CoordinatorStatus:
@@ -67,15 +73,15 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: "Rendezvous", now_s: float)
     down = progress.bytes_in + progress.control_bytes_in if progress else 0
     return PeerStatus(
         peer=peer.hex(),
-        name=line.hello.name,
+        name=shown(line.hello.name, limits.NAME_CHARS_MAX),
         state=_state(line, coordinator, now_s),
         round=max(0, line.applied_op),
         step=progress.step if progress else 0,
-        loss=progress.loss if progress else 0.0,
-        tokens_per_s=progress.tokens_per_s if progress else 0.0,
+        loss=finite(progress.loss) if progress else 0.0,
+        tokens_per_s=finite(progress.tokens_per_s) if progress else 0.0,
         tokens=progress.tokens if progress else 0,
-        bytes_up=up,
-        bytes_down=down,
+        bytes_up=min(up, _COUNT_MAX),
+        bytes_down=min(down, _COUNT_MAX),
         replayed_ops=progress.replayed_ops if progress else 0,
         state_root=line.state_root.hex(),
         silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
@@ -90,4 +96,4 @@ def _state(line: PeerLine, coordinator: "Rendezvous", now_s: float) -> str:
         return "silent"
     if line.applied_op < coordinator.view.last_op and not line.active:
         return "syncing"
-    return line.progress.phase if line.progress else "connecting"
+    return shown(line.progress.phase, _PHASE_CHARS_MAX) if line.progress else "connecting"
