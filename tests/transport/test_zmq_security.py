@@ -316,6 +316,21 @@ def test_a_listener_that_is_no_zmq_at_all_is_left_and_the_real_one_is_reached_la
     run(scenario)
 
 
+def test_a_route_may_be_closed_at_any_moment_of_its_connection() -> None:
+    # Found as a deadlock: libzmq's I/O thread reported a disconnection to a monitor that nobody
+    # read any more, and kept the lock that closing the socket waits for.
+    async def scenario(world: World) -> None:
+        ada, refusing = await world.add("ada"), await world.add("refusing")
+        for turn in range(150):
+            ada.link.allow(refusing.address)
+            ada.link.send(refusing.id, part(turn))
+            for _ in range(turn % 5):
+                await asyncio.sleep(0)
+            ada.link.revoke(refusing.id)
+
+    run(scenario)
+
+
 def test_a_handler_that_raises_is_reported_to_the_loop_and_later_frames_still_come() -> None:
     class Fragile(Recorder):
         def on_frame(self, peer: bytes, frame: Frame) -> None:

@@ -103,16 +103,17 @@ class Invite:
                 " stands in brackets, as in swarm://[::1]:8400/run#..."
             )
         host, port_text, run, fragment = match.groups()
-        host = host.removeprefix("[").removesuffix("]")
-        if not _is_host(host):
+        bare = host.removeprefix("[").removesuffix("]")
+        if not _is_host(bare) or (":" in bare) != host.startswith("["):
             raise InviteError(f"{_show(host)} is neither an IP address nor a host name.")
+        port = _read_port(port_text)
         if not run or not _RUN.fullmatch(run):
             raise InviteError(
                 f"The invite names no run ({_show(run or '')}). Its form is"
                 " swarm://host:port/run#secret"
             )
         cert_sha256, secret = _read_fragment(fragment)
-        return cls(host, _read_port(port_text), run, cert_sha256, secret)
+        return cls(bare, port, run, cert_sha256, secret)
 
     def _prefix(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
