@@ -1,0 +1,114 @@
+"""One op at the coordinator: reports go in, decisions fall and are folded."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.fold import OpView, num_chunks, set_id
+from swarmtrain_transport.ledger import (
+    Freeze,
+    Member,
+    Plan,
+    Reassign,
+)
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone
+from swarmtrain_transport.operation import Decision, Operation
+from tests.transport.rig import BOOT, A, B, C, plan_body, view_of
+
+DEADLINE_S = 100.0
+SCATTER_S = limits.D_SCATTER * DEADLINE_S
+GATHER_S = limits.D_GATHER * DEADLINE_S
+REPAIR_S = limits.D_REPAIR * DEADLINE_S
+
+
+@dataclass
+class Table:
+    """One op with peers that are alive and report; decisions are folded as they fall."""
+
+    plan: Plan
+    alive: set[PeerId] = field(default_factory=set)
+    now_s: float = 0.0
+    log: list[Decision] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.view: OpView = view_of(self.plan)
+        self.op = Operation(self.view, 0.0)
+        self.alive = self.alive or {member.peer for member in self.plan.members}
+
+    @property
+    def indexes(self) -> range:
+        return range(len(self.plan.slices))
+
+    def decide(self, now_s: float | None = None) -> Decision | None:
+        if now_s is not None:
+            self.now_s = now_s
+        decision = self.op.decide(self.alive, self.now_s)
+        if decision is not None:
+            if isinstance(decision, Reassign):
+                self.op.timers.reassigned(decision.slice_index, self.now_s)
+            self.view.apply(decision)
+            self.log.append(decision)
+        return decision
+
+    def decide_all(self, now_s: float | None = None) -> list[Decision]:
+        decisions = []
+        while (decision := self.decide(now_s)) is not None:
+            decisions.append(decision)
+        return decisions
+
+    def got(self, index: int, *peers: PeerId, refused: dict[PeerId, str] | None = None) -> None:
+        """The current owner of a slice says whose contribution it has whole."""
+        attempt = self.view.attempts[index]
+        report = Got(self.view.plan_id, index, attempt, peers, refused or {})
+        assert self.op.hear(self.view.owners[index], report) is None
+
+    def got_all(self, *indexes: int) -> None:
+        for index in indexes or self.indexes:
+            self.got(index, *self.view.weights)
+
+    def hashes(self, index: int) -> tuple[bytes, ...]:
+        attempt = self.view.attempts[index]
+        return tuple(
+            bytes([index, attempt, chunk]) + bytes(29)
+            for chunk in range(num_chunks(self.plan, index))
+        )
+
+    def done(self, index: int) -> Hashes | None:
+        contributors = self.view.slice_sets[index]
+        assert contributors is not None
+        attempt = self.view.attempts[index]
+        name = set_id(contributors)
+        message = SliceDone(self.view.plan_id, index, attempt, name, self.hashes(index))
+        return self.op.hear(self.view.owners[index], message)
+
+    def have(self, index: int, *peers: PeerId, chunks: tuple[bool, ...] | None = None) -> None:
+        contributors = self.view.slice_sets[index]
+        assert contributors is not None
+        flags = chunks or (True,) * num_chunks(self.plan, index)
+        attempt = self.view.attempts[index]
+        for peer in peers:
+            self.op.hear(peer, Have(self.view.plan_id, index, attempt, set_id(contributors), flags))
+
+    def freeze(self) -> None:
+        """Everybody is complete everywhere."""
+        self.got_all()
+        assert isinstance(self.decide(), Freeze)
+
+    def publish(self, *holders: PeerId) -> None:
+        """All owners publish, and these members have everything."""
+        for index in self.indexes:
+            self.done(index)
+            self.have(index, *holders)
+
+    def lose(self, peer: PeerId) -> None:
+        self.alive.discard(peer)
+
+
+def table(*peers: PeerId, **changes: Any) -> Table:
+    return Table(plan_body(peers or (A, B, C), **changes))
+
+
+def with_receivers(*receivers: PeerId) -> Table:
+    members = tuple(Member(peer, BOOT, 1) for peer in (A, B, C))
+    return table(members=members + tuple(Member(peer, BOOT, 0) for peer in receivers))

@@ -1,0 +1,260 @@
+"""COMMIT and SKIP, and the reports that count for neither (protocol.md T8, T9, T14)."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmtrain_transport.fold import result_root, set_id, slice_root
+from swarmtrain_transport.ledger import (
+    Commit,
+    Freeze,
+    Skip,
+)
+from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone
+from tests.transport.rig import STRANGER, A, B, C, D, E, plan_body
+from tests.transport.table import (
+    DEADLINE_S,
+    GATHER_S,
+    REPAIR_S,
+    SCATTER_S,
+    Table,
+    table,
+    with_receivers,
+)
+
+# ---- reports that do not count
+
+
+def test_reports_of_other_owners_attempts_and_slices_change_nothing() -> None:
+    op = table()
+    absurd = [(-1, 0), (3, 0), (1 << 62, 0), (0, 1), (0, -1), (0, 1 << 62)]
+    for index, attempt in absurd:
+        op.op.hear(A, Got(op.view.plan_id, index, attempt, (A, B, C), {B: "scale"}))
+        op.op.hear(A, SliceDone(op.view.plan_id, index, attempt, 0, (bytes(32),)))
+        op.op.hear(A, Have(op.view.plan_id, index, attempt, 0, (True,)))
+    op.op.hear(B, Got(op.view.plan_id, 0, 0, (A, B, C), {C: "scale"}))
+    assert not op.op.got and not op.op.refused and not op.op.published and not op.op.holders
+
+
+def test_only_planned_contributors_count_in_got() -> None:
+    op = with_receivers(D)
+    op.got(0, A, STRANGER, D, b"", refused={STRANGER: "scale", D: "scale"})
+    assert op.op.got == {(0, 0): {A}}
+    assert not op.op.refused
+
+
+def test_slice_done_counts_with_the_frozen_set_and_one_hash_per_chunk() -> None:
+    op = table()
+    plan_id = op.view.plan_id
+    hashes = op.hashes(0)
+    name = set_id((A, B, C))
+    assert op.op.hear(A, SliceDone(plan_id, 0, 0, name, hashes)) is None
+    op.freeze()
+    wrong = [
+        (A, set_id((A, B)), hashes),
+        (A, name, hashes[:1]),
+        (A, name, (*hashes, hashes[0])),
+        (A, name, (hashes[0], b"short")),
+        (B, name, hashes),
+        (STRANGER, name, hashes),
+    ]
+    for peer, claimed, listed in wrong:
+        assert op.op.hear(peer, SliceDone(plan_id, 0, 0, claimed, listed)) is None
+    assert not op.op.published
+    expected = Hashes(plan_id, 0, 0, name, hashes)
+    assert op.op.hear(A, SliceDone(plan_id, 0, 0, name, hashes)) == expected
+
+
+def test_the_first_slice_done_stands_and_is_relayed_once() -> None:
+    """Or one owner could make the coordinator send to everybody as often as it likes."""
+    op = table()
+    op.freeze()
+    assert op.done(0) is not None
+    assert op.done(0) is None
+    other = tuple(bytes([9]) * 32 for _ in op.hashes(0))
+    again = SliceDone(op.view.plan_id, 0, 0, set_id((A, B, C)), other)
+    assert op.op.hear(A, again) is None
+    assert op.op.published[(0, 0)].chunk_hashes == op.hashes(0)
+
+
+def test_have_counts_for_members_and_for_the_named_set_only() -> None:
+    op = table()
+    op.freeze()
+    op.done(0)
+    before = {key: set(value) for key, value in op.op.holders.items()}
+    op.have(0, STRANGER)
+    op.op.hear(B, Have(op.view.plan_id, 0, 0, 12345, (True, True)))
+    assert op.op.holders == before
+    op.op.hear(B, Have(op.view.plan_id, 0, 0, set_id((A, B, C)), (True,) * 100_000))
+    assert set(op.op.holders) == {(0, 0, 0), (0, 0, 1)}
+
+
+# ---- COMMIT and SKIP
+
+
+def test_commit_waits_until_every_living_contributor_has_everything() -> None:
+    op = table()
+    op.freeze()
+    op.publish(A, B)
+    for index in (0, 1):
+        op.have(index, C)
+    op.have(2, C)
+    commit = op.decide()
+    assert isinstance(commit, Commit)
+    assert commit.contributors == (A, B, C)
+    assert [outcome.root for outcome in commit.slices] == [
+        slice_root(op.hashes(index)) for index in op.indexes
+    ]
+    assert commit.result_root == result_root(commit)
+    assert commit.plan_hash == op.view.plan_hash
+
+
+def test_commit_does_not_follow_from_slice_done_alone() -> None:
+    op = table()
+    op.freeze()
+    op.publish()
+    assert op.decide(GATHER_S - 0.01) is None
+    assert op.decide(GATHER_S) is None
+
+
+def test_a_late_reader_is_waited_for_until_d_gather_and_then_holders_suffice() -> None:
+    op = table(A, B, C, D)
+    op.freeze()
+    op.publish(A, B, C)
+    op.have(3, D)
+    assert op.decide(GATHER_S - 0.01) is None
+    assert isinstance(op.decide(GATHER_S), Commit)
+
+
+def test_after_d_gather_each_chunk_still_needs_its_holders() -> None:
+    op = table(A, B, C, D)
+    op.freeze()
+    op.publish(A)
+    for index in op.indexes:
+        op.have(index, B, chunks=(True, False))
+    assert op.decide(GATHER_S) is None
+    for index in op.indexes:
+        op.have(index, B, C)
+    assert isinstance(op.decide(), Commit)
+
+
+def test_the_dead_hold_nothing() -> None:
+    op = table(A, B, C, D)
+    op.freeze()
+    op.publish(A, B, C, D)
+    op.lose(D)
+    assert isinstance(op.decide(), Commit)
+    op = table(A, B, C, D)
+    op.freeze()
+    op.publish(A, D)
+    op.have(0, B)
+    op.lose(D)
+    assert not any(isinstance(d, Commit) for d in op.decide_all(GATHER_S))
+
+
+def test_receivers_are_never_waited_for() -> None:
+    op = with_receivers(D, E)
+    op.freeze()
+    op.publish(A, B, C)
+    assert isinstance(op.decide(), Commit)
+
+
+def test_commit_names_the_attempt_and_the_set_of_a_repaired_slice() -> None:
+    op = table()
+    op.freeze()
+    op.done(0)
+    op.done(1)
+    op.lose(C)
+    op.decide_all()
+    op.got(2, A, B)
+    op.decide_all()
+    op.done(2)
+    for index in op.indexes:
+        op.have(index, A, B)
+    commit = op.decide()
+    assert isinstance(commit, Commit)
+    assert [(s.attempt, s.contributors) for s in commit.slices] == [
+        (0, (A, B, C)),
+        (0, (A, B, C)),
+        (1, (A, B)),
+    ]
+
+
+def test_the_op_is_skipped_at_d_op_even_with_everything_but_one_slice() -> None:
+    op = table()
+    op.freeze()
+    op.done(0)
+    op.done(1)
+    assert op.decide(99.99) is not None
+    op = table()
+    op.got_all(0, 1)
+    assert op.decide(100.0) == Skip(1, "deadline")
+
+
+def test_nothing_is_decided_after_an_outcome() -> None:
+    op = table()
+    assert isinstance(op.decide(1e9), Skip)
+    assert op.decide(2e9) is None
+
+
+def test_a_restarted_coordinator_goes_on_from_the_log_and_repeated_reports() -> None:
+    op = table()
+    op.freeze()
+    op.publish(A)
+    again = Table(op.plan)
+    for decision in op.log:
+        again.view.apply(decision)
+    assert again.decide() is None
+    again.got_all()
+    assert again.decide() is None
+    again.publish(A, B, C)
+    assert isinstance(again.decide(), Commit)
+
+
+def test_wakeups_name_every_moment_at_which_something_falls_due() -> None:
+    op = table()
+    assert set(op.op.timers.wakeups()) >= {SCATTER_S, GATHER_S, 100.0}
+    op.freeze()
+    op.lose(C)
+    op.decide_all(10.0)
+    times = op.op.timers.wakeups()
+    assert 10.0 + REPAIR_S in times
+    assert op.op.timers.stuck_s(2) in times and op.op.timers.end_s in times
+
+
+REPORT = st.tuples(
+    st.sampled_from(["got", "done", "have", "lose", "back", "wait"]),
+    st.integers(0, 3),
+    st.sets(st.sampled_from([A, B, C, D])),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(REPORT, max_size=60), st.integers(1, 3))
+def test_whatever_happens_an_op_ends_once_by_twice_its_deadline(
+    story: list[tuple[str, int, set[bytes]]], min_contributors: int
+) -> None:
+    """The fold refuses contradictions, so that none is raised is half of the property."""
+    op = Table(plan_body((A, B, C, D), min_contributors=min_contributors))
+    for event, index, peers in story:
+        settled = op.view.slice_sets[index] is not None
+        if event == "got":
+            op.got(index, *peers)
+        elif event == "done" and settled:
+            op.done(index)
+        elif event == "have" and settled:
+            op.have(index, *peers)
+        elif event == "lose":
+            op.alive -= peers
+        elif event == "back":
+            op.alive |= peers
+        elif event == "wait":
+            op.now_s += 7.0
+        op.decide_all()
+    op.decide_all(2 * DEADLINE_S)
+    assert op.view.outcome is not None
+    outcome = op.view.outcome
+    if isinstance(outcome, Commit):
+        assert all(len(s.contributors) >= min_contributors for s in outcome.slices)
+        assert all(set(s.contributors) <= set(outcome.contributors) for s in outcome.slices)
+    assert sum(isinstance(d, Freeze) for d in op.log) <= 1
+    assert sum(isinstance(d, Commit | Skip) for d in op.log) == 1
