@@ -123,6 +123,8 @@ def _decompress(body: Buffer) -> bytes:
         data: bytes = lz4.block.decompress(body[4:], uncompressed_size=size)
     except lz4.block.LZ4BlockError as exc:
         raise RemoteFault("frame", "compressed body does not decode") from exc
+    if len(data) != size:
+        raise RemoteFault("length", f"compressed body claims {size} bytes, holds {len(data)}")
     return data
 
 

@@ -12,6 +12,8 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 
+_DETAIL_CHARS_MAX = 200
+
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="t"):
     """Base of all control messages; the field ``t`` names the type."""
@@ -276,4 +278,5 @@ def _convert(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.convert(unpack_limited(data), type=kind, builtin_types=(bytes,))
     except (msgspec.ValidationError, TypeError) as exc:
-        raise RemoteFault("type", str(exc)) from exc
+        # The text may quote the other side: cut it, and let nothing steer a terminal.
+        raise RemoteFault("type", ascii(str(exc)[:_DETAIL_CHARS_MAX])[1:-1]) from exc
