@@ -189,6 +189,12 @@ class Driver:
             self._reset(op)
         self.op = op
 
+    def settle(self) -> None:
+        """The run is over: its weights take the place of steps that no round will merge."""
+        anchor = dict(self._strategy.state_arrays())["anchor"]
+        self._weights.write_weights(anchor.clone())
+        self._reset(self.op)
+
     def _reset(self, op: int) -> None:
         self._own = None
         self.steps = 0

@@ -255,6 +255,7 @@ class Session:
                 self.driver.skip(item.op)
                 self._ended(RoundReport(item.op, "skipped", 0, item.reason))
             case do.RunFinished():
+                self.driver.settle()
                 self.is_finished = True
             case LeaseGrant():
                 if self._hooks.on_lease is not None:

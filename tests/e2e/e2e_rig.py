@@ -20,7 +20,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.status import ask
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 90.0
+DEADLINE_S = 180.0
 
 SMALL_MODEL = """
 [model]

@@ -10,7 +10,7 @@ import resource
 import pytest
 from e2e_rig import SMALL_MODEL, Place, Running, Up, outcomes, place
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 RUN = f"""
 [run]
@@ -62,24 +62,24 @@ def test_leaving_vanishing_returning_and_full_disks(tmp_path):
         up = coordinator_runs_out_of_room(here, up, run_file, [ann, bob])
 
         # A power cut at ann. Bob goes on alone, ann comes back with the same key and catches up.
-        alone = merged_after(bob, 0)
+        # Results are kept for 16 rounds only, so after more of them ann needs the newer state.
         ann.kill()
-        behind = int(bob.event("round", round=lambda n: n > alone, outcome="merged")["round"])
-        up.status_when(lambda view: view["round"] > behind + 3)
+        vanished = up.status()["round"]
+        merged_after(bob, vanished + 20)
         ann = here.join(up.invite, "ann")
         assert ann.event("in")["peer"] == ids["ann"]
-        assert ann.event("state")["round"] > 0
-        merged_after(ann, 0)
+        assert ann.event("state")["round"] > vanished
+        merged_after(ann, vanished)
 
         # Twice Ctrl+C: at once, and yet with a goodbye.
         ann.interrupt()
         ann.wait("the first answer", lambda: "Ctrl+C again" in ann.said)
         ann.interrupt()
-        assert ann.end() in (130, 0)  # 0: its round ended before the second one came
-        went = up.status_when(lambda view: [e for e in view["events"] if e["event"] == "left"])
-        assert [(e["peer"], e["event"]) for e in went["events"] if e["event"] != "joined"] == [
-            (ids["ann"], "left")
-        ]
+        at_once = ann.end() == 130  # else its round ended before the second one came
+        view = up.status_when(lambda view: view["events"][-1]["event"] == "left")
+        goodbye = view["events"][-1]
+        assert goodbye["peer"] == ids["ann"]
+        assert goodbye["reason"] == ("asked to stop at once" if at_once else "asked to stop")
 
         # Bob's disk is full: he says so and goodbye, and keeps what was whole.
         no_more_room(bob, file_bytes=64)

@@ -5,7 +5,7 @@ import re
 import pytest
 from e2e_rig import ROOT, place, saved_root
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 LOOP = ROOT / "examples" / "plain_loop.py"
 RUN_FILE = ROOT / "examples" / "custom_run.toml"

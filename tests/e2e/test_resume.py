@@ -5,7 +5,7 @@ import shutil
 import pytest
 from e2e_rig import SMALL_MODEL, outcomes, place, saved_root
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 ROUNDS = 24
 

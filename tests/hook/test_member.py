@@ -1,0 +1,151 @@
+"""When the hook counts a step, and what it does when it is over. The session is a stand-in; real
+runs are in tests/e2e."""
+
+import pytest
+import torch
+from torch import nn
+
+from swarmtrain.api import _Member
+from swarmtrain.errors import UserError
+
+
+class StandIn:
+    """Takes the place of session, driver and membership, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.driver = self
+        self.op = 3
+        self.root = b"\xab"
+        self.is_finished = False
+        self.num_others = 2
+        self.stepped_with: list[tuple[int, float | None]] = []
+        self.left: list[str] = []
+        self.closed: list[str] = []
+        self.trouble: Exception | None = None
+
+    def stepped(self, samples: int, loss: float | None, tokens: int) -> None:
+        assert tokens == samples
+        self.stepped_with.append((samples, loss))
+        if self.trouble is not None:
+            raise self.trouble
+
+    def leave(self, reason: str) -> None:
+        self.left.append(reason)
+
+    def close(self, reason: str) -> None:
+        self.closed.append(reason)
+
+
+def made(*, strict: bool = False, fused: bool = False):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    member = _Member(optimizer, 4, strict=strict)
+    session = StandIn()
+    member._session = member._membership = session
+    member._hook = optimizer.register_step_post_hook(member._stepped)
+    return member, session, model, optimizer
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.0) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = model(torch.ones(1, 2)).sum() * factor
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def test_every_step_counts_once_with_its_samples_and_the_newest_loss():
+    member, session, model, optimizer = made()
+    step(model, optimizer)
+    member.log(loss=torch.tensor(2.5, requires_grad=True), samples=7)
+    step(model, optimizer)
+    member.log(loss=float("nan"))
+    step(model, optimizer)
+    assert session.stepped_with == [(4, None), (7, 2.5), (7, None)]
+    assert (member.round, member.peers, member.state_root) == (3, 2, "ab")
+
+
+def test_gradient_accumulation_and_schedules_do_not_disturb_the_count():
+    member, session, model, optimizer = made()
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    schedule.step()
+    assert len(session.stepped_with) == 1
+    assert schedule.get_last_lr() == [pytest.approx(0.01)]
+    assert not member.should_stop
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_a_grad_scaler_skips_does_not_count(fused):
+    _, session, model, optimizer = made(fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for factor in (1.0, float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(1, 2)).sum() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert len(session.stepped_with) == 2
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_a_finished_run_is_left_once_and_the_loop_may_go_on():
+    member, session, model, optimizer = made()
+    session.is_finished = True
+    step(model, optimizer)
+    assert member.should_stop
+    assert session.left == ["run finished"]
+    step(model, optimizer)
+    member.leave()
+    with member:
+        pass
+    assert (session.left, len(session.stepped_with)) == (["run finished"], 1)
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_the_block_leaves_with_a_word_on_why():
+    member, session, _, optimizer = made()
+    with member:
+        pass
+    assert (session.left, session.closed) == (["finished"], ["finished"])
+    assert not optimizer._optimizer_step_post_hooks
+    member, session, _, _ = made()
+    with pytest.raises(ZeroDivisionError), member:
+        _ = 1 / 0
+    assert session.left == ["its loop failed: ZeroDivisionError"]
+
+
+def test_trouble_never_reaches_a_loop_that_is_not_strict(caplog):
+    member, session, model, optimizer = made()
+    session.trouble = UserError("SWT-E401", "No space is left.")
+    for _ in range(3):
+        step(model, optimizer)
+    assert member.error is session.trouble
+    assert len(session.stepped_with) == 1
+    assert session.closed == ["failed"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "SWT-E401" in caplog.text
+    assert not member.should_stop
+
+
+def test_a_strict_loop_gets_the_error():
+    member, session, model, optimizer = made(strict=True)
+    session.trouble = OSError(28, "No space left on device")
+    with pytest.raises(UserError) as raised:
+        step(model, optimizer)
+    assert raised.value.code == "SWT-E401"
+    assert member.error is raised.value
+    assert session.closed == ["failed"]
+
+
+def test_an_interrupt_while_waiting_for_the_others_ends_the_loop():
+    _, session, model, optimizer = made()
+    session.trouble = None
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    session.stepped = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        step(model, optimizer)

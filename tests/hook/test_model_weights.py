@@ -1,0 +1,45 @@
+"""Reading and replacing the weights of a model that somebody else made."""
+
+import torch
+from torch import nn
+
+from swarmtrain.peer.model_weights import ModelWeights
+from swarmtrain.tensors import Layout
+
+
+def test_float32_weights_are_replaced_in_place_and_read_back_exactly():
+    model = nn.Linear(3, 2)
+    before = list(model.parameters())
+    weights = ModelWeights(model, Layout.of(model, 16))
+    vector = weights.read_weights()
+    vector[:8] += torch.arange(8) / 3
+    weights.write_weights(vector)
+    assert torch.equal(weights.read_weights(), vector)
+    assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_what_bfloat16_cannot_hold_is_given_back_until_a_step_changes_it():
+    model = nn.Linear(3, 2).to(torch.bfloat16)
+    weights = ModelWeights(model, Layout.of(model, 16))
+    vector = torch.zeros(16)
+    vector[:8] = 1 + torch.arange(1, 9) / 1000  # none of these is a bfloat16
+    weights.write_weights(vector)
+    rounded = Layout.of(model, 16).read(model)
+    assert not torch.equal(rounded, vector)
+    assert torch.equal(weights.read_weights(), vector)
+    # A step moves one value; the others still give back exactly what was written.
+    with torch.no_grad():
+        model.bias[0] += 1
+    moved = weights.read_weights()
+    assert torch.equal(moved[:6], vector[:6])
+    assert torch.equal(moved[7:], vector[7:])
+    assert abs(float(moved[6] - vector[6]) - 1) < 0.01
+
+
+def test_float64_weights_survive_a_round_trip_within_float32():
+    model = nn.Linear(3, 2).double()
+    weights = ModelWeights(model, Layout.of(model, 16))
+    vector = weights.read_weights()
+    weights.write_weights(vector)
+    assert torch.equal(weights.read_weights(), vector)
+    assert model.weight.dtype == torch.float64
