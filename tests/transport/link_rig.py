@@ -161,9 +161,10 @@ class ZmqWorld:
             station.link.close()
 
 
-def run_in(
-    make: Callable[[], World], scenario: Callable[[World], Coroutine[None, None, None]]
-) -> None:
+Scenario = Callable[[World], Coroutine[None, None, None]]
+
+
+def run_in(make: Callable[[], World], scenario: Scenario) -> None:
     """One scenario in a fresh world, which is closed whatever happens."""
 
     async def main() -> None:
@@ -182,3 +183,19 @@ def introduce(*stations: Station) -> None:
         for other in stations:
             if one is not other:
                 one.link.allow(other.address)
+
+
+async def honest(world: World) -> tuple[Station, Station]:
+    """Ada and Ben, who allow each other."""
+    ada, ben = await world.add("ada"), await world.add("ben")
+    introduce(ada, ben)
+    return ada, ben
+
+
+async def reach(world: World, source: Station, target: Station) -> None:
+    """Send until one more frame is heard: frames may be lost while a connection is made."""
+    count = len(target.heard.chunks_from(source.id))
+    await world.repeat(
+        lambda: source.link.send(target.id, part(0)),
+        lambda: len(target.heard.chunks_from(source.id)) > count,
+    )

@@ -1,7 +1,7 @@
 """One contract, two links: what link.py promises, asked of memory_link and of zmq_link alike."""
 
 import hashlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,10 +10,9 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.frames import Frame, FrameKind, pack
 from swarmtrain_transport.link import Address
-from swarmtrain_transport.memory_link import MemoryNetwork
 from tests.transport.link_rig import (
     MemoryWorld,
-    Recorder,
+    Scenario,
     Station,
     World,
     ZmqWorld,
@@ -21,10 +20,9 @@ from tests.transport.link_rig import (
     introduce,
     noise,
     part,
+    reach,
     run_in,
 )
-
-Scenario = Callable[[World], Coroutine[None, None, None]]
 
 
 @pytest.fixture(params=[MemoryWorld, ZmqWorld], ids=["memory", "zmq"])
@@ -46,15 +44,6 @@ async def acquainted(world: World, *names: str) -> list[Station]:
     for station in stations:
         station.heard.frames.clear()
     return stations
-
-
-async def reach(world: World, source: Station, target: Station) -> None:
-    """Send until one frame is heard: frames may be lost while a connection is made."""
-    count = len(target.heard.chunks_from(source.id))
-    await world.repeat(
-        lambda: source.link.send(target.id, Frame(FrameKind.GET, 7)),
-        lambda: len(target.heard.chunks_from(source.id)) > count,
-    )
 
 
 def test_frames_of_one_sender_arrive_in_order(run: Run) -> None:
@@ -302,7 +291,7 @@ def test_counters_hold_headers_and_bodies_of_both_directions(run: Run) -> None:
         await world.until(lambda: 3 in ben.heard.chunks_from(ada.id))
         assert ada.link.stats.frames_sent - sent.frames_sent == 3
         assert ada.link.stats.bytes_sent - sent.bytes_sent == 3 * 100_048
-        late = [f for _, f in ben.heard.frames if f.kind is FrameKind.GET]
+        late = [f for _, f in ben.heard.frames if not f.chunk]
         assert ben.link.stats.frames_received - received.frames_received == 3 + len(late)
         arrived = ben.link.stats.bytes_received - received.bytes_received
         assert arrived == 3 * 100_048 + 48 * len(late)
@@ -338,104 +327,3 @@ def test_closing_twice_is_harmless_and_a_closed_link_sends_nothing(run: Run) -> 
             ada.link.allow(ben.address)
 
     run(scenario)
-
-
-# ---- what only the memory network can do
-
-
-def memory_pair(network: MemoryNetwork) -> tuple[Station, Station]:
-    stations = []
-    for name in ("ada", "ben"):
-        identity, recorder = identity_of(name), Recorder()
-        address = Address(identity.peer_id, identity.curve_key, "sim", 0)
-        stations.append(Station(identity, network.open(address, recorder), recorder))
-    introduce(*stations)
-    return stations[0], stations[1]
-
-
-def test_a_scheduler_decides_when_each_frame_arrives_and_whether() -> None:
-    pending: list[tuple[bytes, bytes, Callable[[], None]]] = []
-    network = MemoryNetwork(lambda *frame: pending.append(frame))
-    ada, ben = memory_pair(network)
-    for number in range(3):
-        ada.link.send(ben.id, part(number))
-    assert [(source, target) for source, target, _ in pending] == [(ada.id, ben.id)] * 3
-    assert ben.heard.frames == []
-    pending[0][2]()
-    pending[2][2]()
-    assert ben.heard.chunks_from(ada.id) == [0, 2]
-
-
-def test_a_scheduler_that_reorders_or_repeats_is_told_so() -> None:
-    pending: list[Callable[[], None]] = []
-    network = MemoryNetwork(lambda source, target, deliver: pending.append(deliver))
-    ada, ben = memory_pair(network)
-    ada.link.send(ben.id, part(0))
-    ada.link.send(ben.id, part(1))
-    pending[1]()
-    for wrong in pending:
-        with pytest.raises(LocalFault):
-            wrong()
-    assert ben.heard.chunks_from(ada.id) == [1]
-
-
-def test_frames_withheld_by_the_scheduler_do_not_fill_the_queue_for_ever() -> None:
-    pending: list[Callable[[], None]] = []
-    network = MemoryNetwork(lambda source, target, deliver: pending.append(deliver))
-    ada, ben = memory_pair(network)
-    for _ in range(3):
-        while ada.link.send(ben.id, part(0)):
-            pass
-        assert len(pending) == limits.LINK_SEND_QUEUE_FRAMES
-        pending[-1]()
-        pending.clear()
-    assert len(ben.heard.frames) == 3
-
-
-def test_a_cut_loses_one_direction_only_until_it_is_healed() -> None:
-    network = MemoryNetwork()
-    ada, ben = memory_pair(network)
-    ada.link.send(ben.id, part(1))
-    network.cut(ada.id, ben.id)
-    ada.link.send(ben.id, part(2))
-    ben.link.send(ada.id, part(3))
-    network.pump()
-    network.heal(ada.id, ben.id)
-    network.pump()
-    ada.link.send(ben.id, part(4))
-    network.pump()
-    assert ben.heard.chunks_from(ada.id) == [4]
-    assert ada.heard.chunks_from(ben.id) == [3]
-
-
-def test_a_dropped_connection_loses_what_is_under_way_and_nothing_else() -> None:
-    network = MemoryNetwork()
-    ada, ben = memory_pair(network)
-    ada.link.send(ben.id, part(1))
-    network.drop(ada.id, ben.id)
-    ada.link.send(ben.id, part(2))
-    network.pump()
-    assert ben.heard.chunks_from(ada.id) == [2]
-
-
-def test_a_killed_peer_takes_its_frames_with_it_and_its_port_is_free() -> None:
-    network = MemoryNetwork()
-    ada, ben = memory_pair(network)
-    ada.link.send(ben.id, part(1))
-    ben.link.send(ada.id, part(2))
-    network.kill(ben.id)
-    network.pump()
-    assert ada.heard.frames == [] and ben.heard.frames == []
-    network.open(ben.address, ben.heard)
-    with pytest.raises(LocalFault):
-        network.open(ben.address, ben.heard)
-
-
-def test_pumping_a_few_frames_leaves_the_others_waiting() -> None:
-    network = MemoryNetwork()
-    ada, ben = memory_pair(network)
-    for number in range(5):
-        ada.link.send(ben.id, part(number))
-    assert network.pump(max_frames=2) == 2
-    assert ben.heard.chunks_from(ada.id) == [0, 1]
-    assert network.pump() == 3

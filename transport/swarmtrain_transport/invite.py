@@ -189,5 +189,5 @@ def _not_an_invite(text: str) -> InviteError:
 
 def _show(text: str) -> str:
     """Foreign text in a message: quoted, short, printable."""
-    cut = text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
-    return ascii(cut)
+    shown = ascii(text[:_SHOWN_CHARS_MAX])
+    return shown if len(shown) <= _SHOWN_CHARS_MAX else f"{shown[:_SHOWN_CHARS_MAX]}..."

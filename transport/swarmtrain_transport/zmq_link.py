@@ -17,7 +17,7 @@ Why it is so:
 - libzmq cannot close one connection of a ROUTER. A revoked key is refused frame by frame, and
   its connection is shut down through the descriptor that its own frame names.
 
-libzmq resolves names on its one I/O thread, which stalls it: addresses should be IPs.
+libzmq resolves names on its one I/O thread, which stalls it, and only to IPv4: better give IPs.
 """
 
 import asyncio
@@ -300,12 +300,13 @@ class _Route:
 
 
 async def _resolve(host: str, port: int) -> str:
-    """The numeric address to listen on; libzmq itself resolves no names here."""
+    """The numeric address to listen on, IPv4 where a name has both, as senders do; "" is any."""
+    loop = asyncio.get_running_loop()
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=sockets.SOCK_STREAM)
+        found = await loop.getaddrinfo(host or "0.0.0.0", port, type=sockets.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:
         raise ListenFailed(host, port, "the name has no address") from exc
-    return str(found[0][4][0])
+    return str(min(found, key=lambda entry: entry[0] != sockets.AF_INET)[4][0])
 
 
 def _bind(listener: _Socket, host: str, numeric: str, port: int) -> int:
@@ -315,9 +316,8 @@ def _bind(listener: _Socket, host: str, numeric: str, port: int) -> int:
     except zmq.ZMQError as exc:
         if exc.errno == errno.EADDRINUSE:
             raise PortInUse(host, port, "another program listens there") from exc
-        is_foreign = exc.errno in (errno.EADDRNOTAVAIL, errno.ENODEV)
-        what = "this machine has no such address" if is_foreign else str(exc)
-        raise ListenFailed(host, port, what) from exc
+        no_such = exc.errno in (errno.EADDRNOTAVAIL, errno.ENODEV)
+        raise ListenFailed(host, port, "not this machine's" if no_such else str(exc)) from exc
     return int(listener.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
 
 
