@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import safetensors.torch
+import torch
 
 from swarmtrain.config import ModelSection
 from swarmtrain.models.byte_transformer import build_model, generate
@@ -20,6 +21,7 @@ def write_lines(model_path: Path, section: ModelSection, seed: int) -> str:
         section: sizes of the model.
         seed: of the draws.
     """
+    torch.set_num_threads(1)  # a few hundred tiny steps: more threads would only wait
     model = build_model(section, seed=0)
     model.load_state_dict(safetensors.torch.load_file(model_path))
     model.eval()
@@ -27,5 +29,6 @@ def write_lines(model_path: Path, section: ModelSection, seed: int) -> str:
         model, _PROMPT, num_bytes=_NUM_BYTES, context=section.context,
         temperature=_TEMPERATURE, seed=seed,
     )  # fmt: skip
-    text = (_PROMPT + written).decode("utf-8", errors="replace").strip("\n")
-    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
+    text = (_PROMPT + written).decode("utf-8", errors="replace")
+    lines = [line.rstrip() for line in text.split("\n") if line.strip()]
+    return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)

@@ -1,0 +1,30 @@
+"""`swarmtrain join --invite-file -`: the invite comes on standard input, after the loading."""
+
+import io
+import sys
+
+import pytest
+
+from swarmtrain.cli import join as command
+from swarmtrain.cli.main import main
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Notes what would be loaded instead of loading torch into this process."""
+    names: list[str] = []
+    monkeypatch.setattr(command, "import_module", names.append)
+    return names
+
+
+def test_a_piped_invite_is_read_after_the_trainer_is_loaded(capsys, monkeypatch, loaded, tmp_path):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"  hello\nmore")))
+    assert main(["join", "--invite-file", "-", "--state-dir", str(tmp_path)]) == 77
+    assert loaded == ["swarmtrain.peer.run"]
+    assert "SWT-E312" in capsys.readouterr().err
+
+
+def test_an_input_that_ends_without_an_invite_is_a_clear_error(capsys, monkeypatch, loaded):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert main(["join", "--invite-file", "-"]) == 77
+    assert "SWT-E312" in capsys.readouterr().err

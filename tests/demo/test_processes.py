@@ -1,0 +1,121 @@
+"""Nothing outlives the demo. The children here are interpreters that wait, not peers."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from swarmtrain.demo.events import Ended, In, Ready
+from swarmtrain.demo.processes import News, Processes, tail
+from swarmtrain.demo.setting import Place
+
+DEADLINE_S = 30.0
+
+STAND_IN = """
+import signal, sys
+print('{"event": "in", "peer": "ab", "name": "otter"}', flush=True)
+if "stubborn" in sys.argv[0]:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+line = sys.stdin.readline().strip()
+print('{"event": "ready", "invite": "%s"}' % line, flush=True)
+print("no event", flush=True)
+print("words", file=sys.stderr, flush=True)
+try:
+    signal.pause()
+except KeyboardInterrupt:
+    sys.exit(0)
+"""
+
+
+@pytest.fixture
+def processes(tmp_path, monkeypatch):
+    """Processes whose children are stand-ins for `python -m swarmtrain`."""
+    popen = subprocess.Popen
+
+    def start(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        if "swarmtrain" in command:
+            name = "stubborn" if "stubborn" in command else "gentle"
+            command = [sys.executable, "-c", f"import sys; sys.argv = [{name!r}]\n{STAND_IN}"]
+        return popen(command, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    running = Processes(Place.make(tmp_path / "demo"))
+    yield running
+    running.close()
+
+
+def next_news(processes: Processes) -> News:
+    return processes.news.get(timeout=DEADLINE_S)
+
+
+def test_what_a_process_says_comes_as_events_and_stands_in_its_log(processes, tmp_path):
+    processes.start_peer("otter", freeze_in_round=3)
+    assert next_news(processes) == ("otter", In("ab", "otter"))
+    processes.hand_invite("otter", "swarm://invite")
+    assert next_news(processes) == ("otter", Ready("swarm://invite"))
+    processes.stop(patience_s=DEADLINE_S)
+    assert next_news(processes) == ("otter", Ended(0))
+    log = (tmp_path / "demo" / "logs" / "otter.log").read_text()
+    assert log.startswith("$ swarmtrain join --invite-file - --name otter")
+    assert "--freeze-in-round 3" in log
+    assert "no event" in log and "words" in log
+    assert tail(tmp_path / "demo" / "logs" / "otter.log")[-1] in ("no event", "words")
+
+
+def test_a_killed_process_ends_by_the_signal(processes):
+    processes.start_peer("otter")
+    next_news(processes)
+    processes.kill("otter")
+    assert next_news(processes) == ("otter", Ended(-signal.SIGKILL))
+    processes.hand_invite("otter", "too late")
+
+
+def test_a_process_that_hears_no_signal_is_killed(processes):
+    processes.start_peer("stubborn")
+    next_news(processes)
+    processes.hand_invite("stubborn", "x")
+    next_news(processes)
+    processes.stop(patience_s=0.1)
+    assert next_news(processes) == ("stubborn", Ended(-signal.SIGKILL))
+
+
+def test_closing_ends_whoever_is_left_also_when_stopped(processes):
+    processes.start_coordinator()
+    processes.start_peer("otter")
+    for _ in range(2):
+        next_news(processes)
+    pid = processes._running["otter"].pid
+    os.kill(pid, signal.SIGSTOP)
+    processes.close()
+    endings = dict(next_news(processes) for _ in range(2))
+    assert endings == {"coordinator": Ended(-9), "otter": Ended(-9)}
+    with pytest.raises(queue.Empty):
+        processes.news.get_nowait()
+
+
+def test_when_the_demo_is_gone_its_guard_ends_the_whole_group():
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "swarmtrain.demo.guard"],
+        stdin=subprocess.PIPE, process_group=0,
+    )  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"],
+        stdout=subprocess.PIPE, process_group=guard.pid,
+    )  # fmt: skip
+    assert guard.stdin is not None and child.stdout is not None
+    with child.stdout, guard.stdin:
+        assert child.stdout.readline() == b"up\n"
+        guard.stdin.close()
+        assert child.wait(DEADLINE_S) == -signal.SIGTERM
+        assert guard.wait(DEADLINE_S) == -signal.SIGKILL
+    with pytest.raises(ProcessLookupError):
+        os.killpg(guard.pid, 0)
+
+
+def test_a_missing_log_is_said_and_not_raised(tmp_path):
+    (line,) = tail(tmp_path / "none.log")
+    assert "cannot be read" in line

@@ -1,0 +1,128 @@
+"""Numbers and words at the end of a demo, from facts alone."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmtrain.demo.events import Left
+from swarmtrain.demo.report import (
+    Report,
+    data_parallel_bytes,
+    disagreement,
+    in_words,
+    make_report,
+    mean_bytes_up,
+)
+from swarmtrain.demo.setting import Cast
+from swarmtrain.demo.story import Facts, Killed
+from swarmtrain_transport.membership import CoordinatorStatus, PeerStatus, RoundEvent
+
+CAST = Cast(("badger", "crane", "otter"), "otter", "newt")
+
+
+def peer(name: str, bytes_up: int) -> PeerStatus:
+    return PeerStatus(
+        peer="00", name=name, state="training", round=2, step=3, loss=3.0, tokens_per_s=100.0,
+        tokens=5, bytes_up=bytes_up, bytes_down=7, replayed_ops=0, state_root="", silent_s=0.0,
+    )  # fmt: skip
+
+
+def facts(*, newts_root: str = "aa") -> Facts:
+    return Facts(
+        names={"00": "badger", "01": "crane", "02": "otter", "03": "newt"},
+        losses={0: 5.5, 4: 2.5, 5: 2.25},
+        committed=dict.fromkeys(range(1, 6), 3),
+        left={
+            "badger": Left(5, "aa", 1_000, 10),
+            "crane": Left(5, "aa", 3_000, 10),
+            "newt": Left(5, newts_root, 9_000, 10),
+        },
+        replayed=[3],
+        killed=Killed("otter", 3, "scatter", 4, 9),
+        status=CoordinatorStatus(
+            run="demo", term=1, round=5, committed=5, rounds=5, phase="finished", wanted_root="",
+            num_values=300, peers=(peer("badger", 1), peer("otter", 9)), losses={}, exclusions=(),
+            events=(RoundEvent(4, "03", "joined"),), checkpoint_op=5,
+        ),
+    )  # fmt: skip
+
+
+def report(found: Facts | None = None) -> Report:
+    return make_report(
+        found or facts(), CAST, inner_steps=20, order0_loss=3.25, seconds=61.04,
+        model_path=Path("/d/model.safetensors"), state_dir=Path("/d"),
+    )  # fmt: skip
+
+
+def test_the_object_has_the_keys_that_were_promised():
+    assert msgspec.json.decode(msgspec.json.encode(report())) == {
+        "peers": 3,
+        "rounds": 5,
+        "val_loss_first": 5.5,
+        "val_loss_last": 2.25,
+        "val_loss_order0": 3.25,
+        "state_roots": [
+            {"peer": "badger", "root": "aa"},
+            {"peer": "crane", "root": "aa"},
+            {"peer": "newt", "root": "aa"},
+        ],
+        "lost": [{"peer": "otter", "round": 3}],
+        "joined": [{"peer": "newt", "round": 4}],
+        "killed": {
+            "peer": "otter", "round": 3, "phase": "scatter", "chunks_sent": 4, "chunks_total": 9,
+        },
+        "replayed_ops": 1,
+        "bytes_up_per_peer": 2_000,
+        "bytes_up_data_parallel": 2 * 2 * 4 * 300 * 100 // 3,
+        "seconds": 61.0,
+        "model_path": "/d/model.safetensors",
+        "state_dir": "/d",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("peers", "expected"), [(1, 0), (2, 4_000), (4, 6_000)])
+def test_data_parallel_bytes_are_those_of_a_ring(peers, expected):
+    assert data_parallel_bytes(peers, num_values=100, inner_steps=10) == expected
+
+
+def test_while_nobody_has_left_the_mean_is_what_the_coordinator_last_heard():
+    running = facts()
+    running.left.clear()
+    assert mean_bytes_up(running, CAST) == 1
+    assert mean_bytes_up(Facts(), CAST) == 0
+
+
+def test_equal_roots_are_fine_and_different_or_no_roots_are_not():
+    assert disagreement(report()) == ""
+    assert "NOT hold the same weights" in disagreement(report(facts(newts_root="bb")))
+    nobody = facts()
+    nobody.left.clear()
+    assert disagreement(report(nobody)) != ""
+
+
+def test_the_words_say_everything_that_a_stranger_asks():
+    text = "\n".join(in_words(report(), "def x\n    pass"))
+    for part in (
+        "5.500 at the start, 2.250 at the end",
+        "byte frequencies alone: 3.250",
+        "otter was killed in round 3",
+        "newt joined in round 4 and replayed 1 result",
+        "all 3 peers hold the same bits",
+        "  | def x",
+        "/d/model.safetensors",
+        "80 times as much",
+    ):
+        assert part in text
+
+
+def test_different_roots_are_called_different():
+    assert "DIFFERENT" in "\n".join(in_words(report(facts(newts_root="bb")), ""))
+
+
+def test_a_run_that_nobody_measured_has_no_losses():
+    silent = facts()
+    silent.losses.clear()
+    found = report(silent)
+    assert found.val_loss_first is None and found.val_loss_last is None
+    assert "nobody measured it" in "\n".join(in_words(found, ""))

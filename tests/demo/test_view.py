@@ -1,0 +1,111 @@
+"""What people see, from a picture alone."""
+
+import io
+
+from rich.console import Console
+from test_report import CAST, facts
+
+from swarmtrain.demo.setting import Cast
+from swarmtrain.demo.story import Facts
+from swarmtrain.demo.view import (
+    LiveView,
+    PlainView,
+    Row,
+    Scene,
+    bytes_line,
+    loss_line,
+    make_scene,
+    open_view,
+    render,
+    stamped,
+)
+
+SCENE = Scene(
+    rows=(
+        Row("badger", "training", 2, 2.5, 4321.0, 1_500_000, 2_500_000),
+        Row("otter", "killed", 2, 2.75, 0.0, 900_000, 800_000),
+        Row("newt", "starting"),
+    ),
+    committed=3, rounds=8, losses=(5.5, 3.0, 2.5), order0_loss=3.25,
+    bytes_up=1_500_000, bytes_data_parallel=90_000_000,
+)  # fmt: skip
+
+
+def drawn(picture: object) -> str:
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(picture)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_table_has_a_row_per_peer_with_its_numbers():
+    text = drawn(render(SCENE))
+    badger, otter, newt = (
+        next(line for line in text.splitlines() if line.startswith(name))
+        for name in ("badger", "otter", "newt")
+    )
+    assert badger.split() == ["badger", "training", "2", "2.500", "4321", "1.5", "2.5"]
+    assert otter.split() == ["otter", "killed", "2", "2.750", "0.9", "0.8"]
+    assert newt.split() == ["newt", "starting"]
+
+
+def test_loss_and_bytes_stand_beside_what_they_are_compared_with():
+    assert loss_line(SCENE) == (
+        "round 3 of 8 committed | validation loss 5.500 -> 2.500 (byte frequencies alone: 3.250)"
+    )
+    assert bytes_line(SCENE) == (
+        "bytes sent per peer 1.5 MB | data-parallel training by now: 90.0 MB"
+    )
+
+
+def test_a_picture_can_be_made_before_anything_is_known():
+    scene = make_scene(Facts(), CAST, 8, 20, 3.25, None)
+    assert [row.state for row in scene.rows] == ["starting"] * 3
+    assert loss_line(scene) == "round 0 of 8 committed"
+
+
+def test_peers_that_are_gone_keep_their_row_and_say_how_they_went():
+    running = facts()
+    running.left.clear()
+    running.killed = None
+    before = make_scene(running, CAST, 5, 20, 3.25, None)
+    assert [row.name for row in before.rows] == ["badger", "crane", "otter"]
+    after = make_scene(facts(), CAST, 5, 20, 3.25, before)
+    assert {row.name: row.state for row in after.rows} == {
+        "badger": "left", "crane": "left", "otter": "killed", "newt": "left",
+    }  # fmt: skip
+    assert after.rows[0].loss == before.rows[0].loss
+    assert after.losses == (5.5, 2.5, 2.25)
+    assert after.bytes_up == 2_000
+
+
+def test_without_churn_nobody_new_appears():
+    scene = make_scene(Facts(), Cast(("badger",), None, None), 2, 20, 3.25, None)
+    assert [row.name for row in scene.rows] == ["badger"]
+
+
+def test_without_a_terminal_there_are_plain_lines_alone():
+    stream = io.StringIO()
+    view = open_view(stream)
+    assert isinstance(view, PlainView)
+    view.say(75.9, "otter is in")
+    view.show(SCENE)
+    view.close()
+    view.lines(["", "done"])
+    assert stream.getvalue() == "  1:15  otter is in\n\ndone\n"
+
+
+def test_in_a_terminal_the_sentences_stay_and_the_table_follows_them():
+    stream = io.StringIO()
+    view = LiveView(Console(file=stream, force_terminal=True, width=100, height=40))
+    view.say(3, "otter is in [really]")
+    view.show(SCENE)
+    view.close()
+    view.lines(["after"])
+    text = stream.getvalue()
+    assert "otter is in [really]" in text
+    assert text.index("otter is in") < text.index("4321") < text.index("after")
+
+
+def test_times_are_minutes_and_seconds():
+    assert stamped(0.2, "x") == "  0:00  x"
+    assert stamped(3_600, "x") == " 60:00  x"

@@ -1,0 +1,103 @@
+"""A death in the middle of sending, for every number of owners: some of it sent, not all."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from swarmtrain.peer.rehearsal import FreezingLink
+from swarmtrain_transport.frames import Frame, FrameKind, Ranges
+
+ROUND = 3
+
+
+class Recorder:
+    """A link that only remembers."""
+
+    def __init__(self) -> None:
+        self.sent: list[Frame] = []
+
+    def send(self, peer: bytes, frame: Frame) -> bool:
+        self.sent.append(frame)
+        return True
+
+
+class Scene:
+    """A freezing link over slices of so many chunks; the first slice is our own."""
+
+    def __init__(self, chunks: list[int], op: int = ROUND) -> None:
+        specs = [SimpleNamespace(start=0, stop=10 * count) for count in chunks]
+        plan = SimpleNamespace(op=op, slices=specs, chunk_values=10)
+        exchange = SimpleNamespace(
+            view=SimpleNamespace(plan=plan), scatter=SimpleNamespace(chunks_total=sum(chunks[1:]))
+        )
+        self.real = Recorder()
+        self.frozen: list[tuple[int, int]] = []
+        self.link = FreezingLink(
+            self.real, SimpleNamespace(exchange=exchange), ROUND,
+            lambda sent, total: self.frozen.append((sent, total)),
+        )  # fmt: skip
+        self.chunks = chunks
+
+    def send_all(self) -> None:
+        for index, count in enumerate(self.chunks[1:], start=1):
+            for chunk in range(count):
+                frame = Frame(FrameKind.PART, 1, slice_index=index, chunk=chunk)
+                assert self.link.send(b"owner", frame)
+
+    def owner_repeats(self, index: int) -> None:
+        """What an owner that misses parts sends after a second."""
+        here = [False] * self.chunks[index]
+        for frame in self.real.sent:
+            if frame.slice_index == index:
+                here[frame.chunk] = True
+        body = Ranges(1 << 20, 0, tuple(here)).pack()
+        self.link.heard(Frame(FrameKind.RANGES, 1, slice_index=index, body=body))
+
+
+@pytest.mark.parametrize("chunks", [[9, 9, 9], [7, 7, 7, 7], [2] * 16, [5, 1, 4]])
+def test_every_owner_misses_something_and_somebody_has_something(chunks):
+    scene = Scene(chunks)
+    scene.send_all()
+    scene.owner_repeats(len(chunks) - 1)
+    ((sent, total),) = scene.frozen
+    assert 0 < sent < total == sum(chunks[1:])
+    for index, count in enumerate(chunks[1:], start=1):
+        assert sum(frame.slice_index == index for frame in scene.real.sent) < count
+
+
+def test_a_part_that_is_sent_again_is_counted_once():
+    scene = Scene([4, 4])
+    scene.send_all()
+    scene.send_all()
+    scene.owner_repeats(1)
+    assert scene.frozen == [(2, 4)]
+
+
+def test_once_frozen_nothing_more_goes_out_and_nobody_is_told_twice():
+    scene = Scene([4, 4])
+    scene.send_all()
+    scene.owner_repeats(1)
+    before = len(scene.real.sent)
+    scene.send_all()
+    scene.owner_repeats(1)
+    assert len(scene.real.sent) == before
+    assert len(scene.frozen) == 1
+
+
+def test_other_rounds_and_other_frames_pass():
+    scene = Scene([4, 4], op=ROUND - 1)
+    scene.send_all()
+    scene.owner_repeats(1)
+    assert len(scene.real.sent) == 4
+    assert scene.frozen == []
+    same_round = Scene([4, 4])
+    same_round.link.send(b"owner", Frame(FrameKind.GET, 1, chunk=3))
+    assert len(same_round.real.sent) == 1
+
+
+def test_an_owner_that_holds_nothing_yet_proves_nothing():
+    scene = Scene([4, 4, 4])
+    scene.owner_repeats(1)
+    scene.link.send(b"owner", Frame(FrameKind.PART, 1, slice_index=2, chunk=0))
+    scene.owner_repeats(1)
+    assert scene.frozen == []
