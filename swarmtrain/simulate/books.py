@@ -10,6 +10,9 @@ from torch import Tensor
 BOOKS_TOLERANCE = 1e-6
 """Float32 roundings here are below 1e-8 each; half a quantisation step is above 5e-5."""
 
+LOSSY_TOLERANCE = 2e-3
+"""Without error feedback each op may lose half a quantisation step, 1e-4; work is about 1e-2."""
+
 
 class Books:
     """One peer's account since it last loaded a state. All tensors are (num_values,).

@@ -51,9 +51,9 @@ class PretendedTrainer:
     """
 
     def __init__(self, num_values: int, rng: random.Random) -> None:
-        self._weights = torch.zeros(num_values, dtype=torch.float32)
         self.moved = torch.zeros(num_values, dtype=torch.float64)
         self._generator = torch.Generator().manual_seed(rng.getrandbits(63))
+        self._weights = self._drawn(num_values).float()
 
     def read_weights(self, out: Tensor | None = None) -> Tensor:
         """A copy of the live weights."""
@@ -65,10 +65,12 @@ class PretendedTrainer:
 
     def inner_step(self) -> None:
         """Move by a drawn difference."""
-        size = self._weights.shape
-        step = torch.randint(-1000, 1001, size, generator=self._generator).double() * _GRID
+        step = self._drawn(self._weights.numel())
         self._weights = self._weights - step.float()
         self.moved += step
+
+    def _drawn(self, size: int) -> Tensor:
+        return torch.randint(-1000, 1001, (size,), generator=self._generator).double() * _GRID
 
     def diverge(self) -> None:
         """One weight is no number any more."""
@@ -132,9 +134,14 @@ class SimPeer:
         return self._rng.sample(list(peers), len(peers))
 
     @property
+    def is_handicapped(self) -> bool:
+        """Whether something was wrong with it from its start."""
+        return self.handicap != Handicap()
+
+    @property
     def is_able(self) -> bool:
         """Whether nothing but death could keep its part out of an op."""
-        return not (self.is_cut or self.is_leaving or self.handicap != Handicap())
+        return not (self.is_cut or self.is_leaving or self.is_handicapped)
 
     # ---- life
 
@@ -220,10 +227,16 @@ class SimPeer:
                 case do.RunFinished():
                     self.is_finished = True
                 case do.Halt():
-                    self.world.violation("halt", f"peer {self.number} halts: {action.text}")
+                    self._halt(action)
                 case do.PeerFault():
                     self._blame(action)
         self._sleep()
+
+    def _halt(self, halt: do.Halt) -> None:
+        """Only who came after the end may be sent away."""
+        if halt.code != "SWT-E705" or self.driver.op >= 0:
+            self.world.violation("halt", f"peer {self.number} halts: {halt.text}")
+        self.kill()
 
     def _forged(self, frame: Frame) -> Frame:
         if frame.kind is not FrameKind.PART or not self.handicap.forges_scales:

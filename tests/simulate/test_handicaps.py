@@ -1,0 +1,75 @@
+"""Slow, far away, forging or diverged: such a peer is left out with a reason, the others agree."""
+
+import pytest
+
+from swarmtrain.simulate.faults import Fault, Handicap
+from swarmtrain.simulate.world import World
+from swarmtrain_transport.ledger import Gone, body_of
+
+ROUNDS = 6
+
+
+def run(handicaps, *, rounds=ROUNDS, **settings) -> World:
+    world = World(3, rounds=rounds, handicaps=handicaps, **settings)
+    world.start()
+    world.run()
+    assert not world.violations, world.violations
+    assert len({peer.machine.state_root for peer in world.survivors}) == 1
+    assert len(world.survivors) == 3
+    assert not any(isinstance(body_of(record), Gone) for record in world.coordinator.disk)
+    return world
+
+
+def weights_of(world: World, number: int) -> list[int]:
+    """The peer's weight in every PLAN that names it; 0 is a receiver."""
+    return [
+        member.weight
+        for plan in world.invariants.plans.values()
+        for member in plan.members
+        if world.peers[member.peer].number == number
+    ]
+
+
+@pytest.mark.parametrize("error_feedback", [True, False])
+def test_a_peer_that_trains_ten_times_as_long_is_a_receiver_between_and_loses_no_work(
+    error_feedback,
+):
+    # I9 holds in every world without violations: what it did is in results, kept, or ahead.
+    world = run({2: Handicap(slowness=10.0)}, error_feedback=error_feedback)
+    weights = weights_of(world, 2)
+    assert len(weights) == ROUNDS
+    assert 0 in weights
+    assert sum(weight > 0 for weight in weights) >= 2
+    assert max(world.invariants.op_seconds.values()) < 0.1
+
+
+@pytest.mark.parametrize("error_feedback", [True, False])
+def test_a_peer_whose_frames_come_too_late_is_excluded_and_its_work_is_rebased(error_feedback):
+    world = run({2: Handicap(lag_s=15.0)}, error_feedback=error_feedback)
+    reasons = {reason for (_, number), reason in world.invariants.excluded.items() if number == 2}
+    assert reasons == {"late"}
+    assert world.invariants.skips == 0
+
+
+@pytest.mark.parametrize("error_feedback", [True, False])
+def test_a_peer_that_forges_scales_is_refused_every_time_and_harms_nobody(error_feedback):
+    world = run({1: Handicap(forges_scales=True)}, error_feedback=error_feedback)
+    assert world.invariants.excluded == {(op, 1): "refused:scale" for op in range(1, ROUNDS + 1)}
+    assert max(world.invariants.op_seconds.values()) < 0.1
+
+
+def test_a_peer_whose_weights_are_no_numbers_withdraws_and_follows_the_others():
+    world = run({1: Handicap(nonfinite_op=2)})
+    excluded = world.invariants.excluded
+    assert excluded[(2, 1)] == "withdrew:nonfinite"
+    assert {number for _, number in excluded} == {1}
+    assert max(world.invariants.op_seconds.values()) < 0.1
+
+
+def test_a_forger_that_loses_its_connection_is_still_refused():
+    world = run(
+        {1: Handicap(forges_scales=True)},
+        rounds=2,
+        faults=[Fault(75, blinkers=(1,)), Fault(85, (-1,))],
+    )
+    assert {reason for reason in world.invariants.excluded.values()} == {"refused:scale"}

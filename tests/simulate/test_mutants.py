@@ -1,0 +1,37 @@
+"""The enumeration finds every broken rule, in a case that is clean when the rule holds."""
+
+import multiprocessing
+
+import pytest
+import torch
+from mutants import MUTANTS, Catch, hunt, main
+
+from swarmtrain.simulate.enumeration import run_case
+
+
+def hunt_and_check(name: str) -> tuple[Catch, bool]:
+    """The catch, and whether the same case is clean without the mutant."""
+    catch = hunt(name)
+    return catch, catch.case is not None and run_case(catch.case).is_clean
+
+
+@pytest.mark.timeout(400)
+def test_every_mutant_is_caught_by_a_case_that_is_clean_without_it():
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(2, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        caught = pool.map(hunt_and_check, MUTANTS, chunksize=1)
+    alive = [catch.name for catch, _ in caught if catch.case is None]
+    assert not alive, f"the simulator does not find {alive}"
+    blind = [f"{catch.name}: {catch.case.story()}" for catch, clean in caught if not clean]
+    assert not blind, f"these cases are not clean without their mutant: {blind}"
+
+
+def test_the_mutants_that_must_be_there_are_there():
+    assert {"M1", "M3", "M4", "M13a", "M13b"} <= set(MUTANTS)
+
+
+def test_a_mutant_is_one_command_and_leaves_nothing_broken_behind(capsys):
+    assert main(["M10"]) == 0
+    assert "weights are 1 to 255" in capsys.readouterr().out
+    catch = hunt("M10")
+    assert run_case(catch.case).is_clean
