@@ -50,10 +50,14 @@ def test_reports_of_several_hosts_become_one_row_of_the_slowest_peer(tmp_path):
     assert run("summary", str(files[0])).returncode != 0
 
 
-def test_a_wrong_mean_is_no_result(tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"relative_error": 0.5}, "the mean is wrong"), ({"bytes_up": 9}, "the payload has 10")],
+)
+def test_a_wrong_mean_or_too_few_bytes_are_no_result(tmp_path, changes, words):
     files = []
     for rank in range(2):
         files.append(tmp_path / f"{rank}.json")
-        files[-1].write_text(json.dumps(report(rank, relative_error=0.5)))
+        files[-1].write_text(json.dumps(report(rank, **changes)))
     done = run("summary", *map(str, files))
-    assert done.returncode != 0 and "the mean is wrong" in done.stderr
+    assert done.returncode != 0 and words in done.stderr
