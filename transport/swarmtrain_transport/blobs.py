@@ -8,6 +8,7 @@ import hashlib
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.sync import StateManifest
 
@@ -29,7 +30,13 @@ class Blobs:
         return None
 
     def answer(self, request: Frame, run_tag: int) -> Frame:
-        """The answer to a GET: the blob, or that it is not here."""
+        """The answer to a GET: the blob, or that it is not here.
+
+        Raises:
+            RemoteFault: reason ``length``: it does not name a hash.
+        """
+        if len(request.body) != limits.HASH_BYTES:
+            raise RemoteFault("length", f"GET of {len(request.body)} bytes")
         digest = bytes(request.body)
         found = self.get(digest)
         if found is None:

@@ -47,8 +47,10 @@ from swarmtrain_transport.sync import StateManifest
 
 Actions = tuple[do.PeerAction, ...]
 
-_EARLY_FRAMES_MAX = 4 * limits.PEERS_MAX
-"""Invitations that may arrive before their PLAN does."""
+_EARLY_FRAMES_MAX = 4
+_EARLY_BYTES_MAX = 64 << 10
+"""Invitations of one peer that may arrive before their PLAN does, and the longest of them: half a
+million chunks. What is not kept is sent again."""
 
 
 class Participant:
@@ -283,7 +285,7 @@ class Participant:
         early, self._early = self._early, []
         for peer, frame in early:
             if frame.plan_id == view.plan_id:
-                actions += self.exchange.frame(peer, frame, self._now_s)
+                actions += self.frame(peer, frame, self._now_s)
         return actions
 
     # ---- events from the data lane
@@ -299,10 +301,11 @@ class Participant:
             return (do.PeerFault(peer, fault.reason, fault.detail), *told)
 
     def _on_frame(self, peer: PeerId, frame: Frame) -> Actions:
-        if frame.kind is FrameKind.GET:
-            return (do.SendFrame(peer, self.blobs.answer(frame, self.view.run_tag)),)
-        if frame.run_tag != self.view.run_tag:
+        # Without a ledger yet we cannot know the run; we hold nothing of it either.
+        if self.view.run_tag not in (0, frame.run_tag):
             raise RemoteFault("run", "a frame of another run")
+        if frame.kind is FrameKind.GET:
+            return (do.SendFrame(peer, self.blobs.answer(frame, frame.run_tag)),)
         if frame.kind is FrameKind.BLOB:
             return self._go_on(self._on_blob(frame.body))
         if frame.kind is FrameKind.MISSING:
@@ -311,10 +314,17 @@ class Participant:
         exchange = self.exchange
         if exchange is None or exchange.view.plan_id != frame.plan_id:
             # An owner may see PLAN before we do; its invitation must not be lost.
-            if frame.kind is FrameKind.RANGES and len(self._early) < _EARLY_FRAMES_MAX:
-                self._early.append((peer, frame))
+            if frame.kind is FrameKind.RANGES and len(frame.body) <= _EARLY_BYTES_MAX:
+                self._keep_early(peer, frame)
             return ()
         return tuple(exchange.frame(peer, frame, self._now_s))
+
+    def _keep_early(self, peer: PeerId, frame: Frame) -> None:
+        """The newest few of each peer, so that nobody fills the place of the others."""
+        same = [item for item in self._early if item[0] == peer]
+        if len(same) >= _EARLY_FRAMES_MAX:
+            self._early.remove(same[0])
+        self._early.append((peer, frame))
 
     def _on_blob(self, body: Buffer) -> list[do.PeerAction]:
         digest = hashlib.sha256(body).digest()
