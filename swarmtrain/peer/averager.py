@@ -11,6 +11,7 @@ Not here: what is averaged and why. Training is the affair of driver and session
 
 import hashlib
 import queue
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,6 @@ from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.thread import PeerThread
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
-from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
@@ -33,6 +33,8 @@ _SAMPLES = 1
 """Everybody's vector counts alike."""
 
 _FLOAT_BYTES = 4
+
+_Image = tuple[StateManifest, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Averager:
         self._padded = -(-num_values // config.exchange.block) * config.exchange.block
         self._snapshot_rounds = config.checkpoint.snapshot_rounds
         self._state = _State(num_values)
+        self._given: Tensor | None = None
 
     @classmethod
     def of(cls, membership: Membership, num_values: int) -> "Averager":
@@ -155,9 +158,11 @@ class Averager:
             )
         if self._padded == self._num_values:
             return vector.contiguous()
-        padded = torch.zeros(self._padded, dtype=torch.float32)
-        padded[: self._num_values] = vector
-        return padded
+        # Kept from call to call: new memory of this size costs more than the copy.
+        if self._given is None:
+            self._given = torch.zeros(self._padded, dtype=torch.float32)
+        self._given[: self._num_values] = vector
+        return self._given
 
     def _give(self, op: int, contribution: TensorContribution) -> None:
         self._thread.machine(
@@ -170,7 +175,8 @@ class Averager:
             case UserError():
                 raise item
             case do.LoadState():
-                self._report(item.op, item.manifest, item.chunks)
+                image = (item.manifest, item.chunks)
+                self._report(item.op, lambda: image)
             case do.ApplyResult():
                 return self._apply(item.result)
             case do.OpSkipped():
@@ -182,20 +188,28 @@ class Averager:
     def _apply(self, result: OpResult) -> Tensor:
         mean = decode_result(result)[: self._num_values]
         self.included = all(self._me in piece.contributors for piece in result.slices)
-        # The mean is a function of these bytes; they are a quarter of what it is.
-        digest = hashlib.sha256()
-        for piece in result.slices:
-            for chunk in piece.chunks:
-                digest.update(chunk)
-        self._report(result.op, *self._state.after(digest.digest()))
+        # Whoever waits for the mean need not wait for its digest: the network thread makes it.
+        self._report(result.op, lambda: self._state.after(_digest(result)))
         return mean
 
-    def _report(self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...]) -> None:
+    def _report(self, op: int, make_state: Callable[[], _Image]) -> None:
         self.op = op
-        pinned = chunks if op % self._snapshot_rounds == 0 else None
-        self._thread.machine(
-            lambda participant, now_s: participant.applied(op, manifest, pinned, now_s)
-        )
+
+        def tell(participant: Participant, now_s: float) -> Actions:
+            manifest, chunks = make_state()
+            pinned = chunks if op % self._snapshot_rounds == 0 else None
+            return participant.applied(op, manifest, pinned, now_s)
+
+        self._thread.machine(tell)
+
+
+def _digest(result: OpResult) -> bytes:
+    """Of the encoded mean: the mean is a function of it, and four times as long."""
+    digest = hashlib.sha256()
+    for piece in result.slices:
+        for chunk in piece.chunks:
+            digest.update(chunk)
+    return digest.digest()
 
 
 class _State:
@@ -217,7 +231,7 @@ class _State:
         self._num_whole = whole
         self._rest = bytes(rest)
 
-    def after(self, digest: bytes) -> tuple[StateManifest, tuple[bytes, ...]]:
+    def after(self, digest: bytes) -> _Image:
         """The state with this digest, 32 bytes, as manifest and chunks."""
         tail = self._rest + digest
         step = limits.STATE_CHUNK_BYTES
