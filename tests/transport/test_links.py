@@ -267,6 +267,23 @@ def test_nobody_is_admitted_with_the_key_of_another_peer(run: Run) -> None:
     run(scenario)
 
 
+def test_a_link_does_not_talk_to_a_listener_with_another_key_than_announced(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        ada, ben = await acquainted(world, "ada", "ben")
+        impostor = await world.add("impostor")
+        impostor.link.allow(ada.address)
+        claimed = Address(ben.id, ben.identity.curve_key, "127.0.0.1", impostor.address.port)
+        ada.link.allow(claimed)
+        ada.link.send(ben.id, part(1))
+        await reach(world, ben, ada)
+        ada.link.allow(ben.address)
+        await reach(world, ada, ben)
+        assert impostor.heard.frames == []
+        assert impostor.link.stats.frames_received == 0
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     "host", ["", "*", "127.0.0.1;10.0.0.1", "a b", "::1%eth0", "x" * 300, "host:1", "[::1]", "-a"]
 )

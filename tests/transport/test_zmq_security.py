@@ -64,23 +64,6 @@ def test_a_client_that_expects_another_servers_key_cannot_connect() -> None:
     run(scenario)
 
 
-def test_a_link_does_not_talk_to_a_listener_with_another_key_than_announced() -> None:
-    async def scenario(world: World) -> None:
-        ada, ben = await honest(world)
-        impostor = await world.add("impostor")
-        impostor.link.allow(ada.address)
-        claimed = Address(ben.id, ben.identity.curve_key, "127.0.0.1", impostor.address.port)
-        ada.link.allow(claimed)
-        ada.link.send(ben.id, part(1))
-        await reach(world, ben, ada)
-        ada.link.allow(ben.address)
-        await reach(world, ada, ben)
-        assert impostor.heard.frames == []
-        assert impostor.link.stats.frames_received == 0
-
-    run(scenario)
-
-
 def test_a_plaintext_client_gets_nothing_through() -> None:
     async def scenario(world: World) -> None:
         ada, ben = await honest(world)
@@ -242,5 +225,36 @@ def test_a_listener_that_is_no_zmq_at_all_is_left_and_the_real_one_is_reached_la
             await reach(world, ada, ben)
         finally:
             real.close()
+
+    run(scenario)
+
+
+def test_frames_queued_while_a_connection_fails_arrive_when_the_peer_comes() -> None:
+    async def scenario(world: World) -> None:
+        ada, ben = await world.add("ada"), await world.add("ben")
+        hung_up = asyncio.Semaphore(0)
+
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+            await writer.wait_closed()
+            hung_up.release()
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        ada.link.allow(Address(ben.id, ben.identity.curve_key, "127.0.0.1", port))
+        for number in range(30):
+            assert ada.link.send(ben.id, part(number))
+        async with asyncio.timeout(DEADLINE_S):
+            for _ in range(3):
+                await hung_up.acquire()
+        server.close()
+        await server.wait_closed()
+        real = await ZmqLink.open(ben.identity, "127.0.0.1", port, ben.heard)
+        try:
+            real.allow(ada.address)
+            await world.until(lambda: len(ben.heard.frames) == 30)
+        finally:
+            real.close()
+        assert ben.heard.chunks_from(ada.id) == list(range(30))
 
     run(scenario)
