@@ -33,7 +33,8 @@ class Knock(Message, frozen=True, tag="knock"):
     """Peer's answer: who it is and why it may come in.
 
     `hello` is an encoded Hello. `signature` is by `peer_id` over the ASCII text
-    ``swarmtrain knock 1``, the nonce, the SHA-256 of the coordinator's certificate and `hello`.
+    ``swarmtrain knock 1``, the SHA-256 of the nonce, that of the coordinator's certificate, and
+    `hello` (identity.knock_payload).
     `token` is the invite's secret, or b"" from a peer that is already a member.
     """
 
