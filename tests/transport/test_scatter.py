@@ -239,3 +239,26 @@ def test_ranges_survive_their_bytes_and_have_the_length_they_should(
     body = ranges_of.pack()
     assert len(body) == Ranges.num_bytes(len(flags))
     assert Ranges.unpack(body) == ranges_of
+
+
+@pytest.mark.parametrize("chunk_s", [0.7, 1.5, 3.0, 6.0])
+def test_a_link_slower_than_our_patience_is_not_flooded_with_copies(chunk_s: float) -> None:
+    """Sixteen chunks are under way, one arrives every so often, and the owner asks each second."""
+    view = view_of(plan_body((A, B), num_values=128))
+    sender = Scatter(A, view, PlainContribution(list(range(128))), 7)
+    under_way: list[int] = []
+    here: set[int] = set()
+    received = num_sent = 0
+    now_s, due_s = 0.0, chunk_s
+    while len(here) < 16:
+        frame = ranges(view, 1, *here, credit=received + 16 * PART, received=received, count=16)
+        sender.invited(B, frame, now_s)
+        chunks = [f.chunk for _, f in sender.pump(now_s)]
+        under_way += chunks
+        num_sent += len(chunks)
+        now_s += 1.0
+        while under_way and due_s <= now_s:
+            here.add(under_way.pop(0))
+            received += PART
+            due_s += chunk_s
+    assert num_sent <= 3 * 16

@@ -16,13 +16,19 @@ from swarmtrain_transport.frames import Frame, FrameKind, Ranges
 from swarmtrain_transport.link import PeerId
 
 _RESEND_AFTER_S = 2 * limits.NUDGE_S
-"""A chunk sent more recently than this is taken to be under way still."""
+_RESEND_AFTER_MAX_S = limits.EVICT_S
+"""A chunk is taken to be under way still for so long after it was sent, and after anything of ours
+arrived: a link keeps the order. Each time that this is not enough it doubles, because frames are
+lost only when a connection breaks, while a chunk over a slow link may well take that long."""
 
 
 @dataclass(slots=True)
 class _OwnerLine:
     credit_bytes: int = 0
     sent_bytes: int = 0
+    received_bytes: int = 0
+    progress_s: float = float("-inf")
+    patience_s: float = _RESEND_AFTER_S
     pending: list[tuple[int, int, int]] = field(default_factory=list)
 
 
@@ -77,32 +83,44 @@ class Scatter:
             return
         line = self._owners.setdefault(owner, _OwnerLine())
         line.credit_bytes = max(line.credit_bytes, ranges.credit_bytes)
+        if ranges.received_bytes > line.received_bytes:
+            line.received_bytes, line.progress_s = ranges.received_bytes, now_s
         line.pending = [
             key for key in line.pending if key[:2] != (index, attempt) or not ranges.chunks[key[2]]
         ]
         queued = set(line.pending)
         under_way = 0
+        has_lost = False
         for chunk, here in enumerate(ranges.chunks):
             key = (index, attempt, chunk)
             if here or key in queued:
                 continue
-            sent_s = self._sent_s.get(key)
-            if sent_s is not None and now_s < sent_s + _RESEND_AFTER_S:
+            if self._is_under_way(line, key, now_s):
                 under_way += len(self.part(index, chunk))
             else:
+                has_lost = has_lost or key in self._sent_s
                 line.pending.append(key)
+        if has_lost:
+            line.patience_s = min(_RESEND_AFTER_MAX_S, 2 * line.patience_s)
         used = ranges.received_bytes + under_way
-        elsewhere = self._under_way_elsewhere(owner, (index, attempt), now_s)
+        elsewhere = self._under_way_elsewhere(owner, line, (index, attempt), now_s)
         line.sent_bytes = max(used, min(used + elsewhere, line.sent_bytes))
 
-    def _under_way_elsewhere(self, owner: PeerId, here: tuple[int, int], now_s: float) -> int:
-        """Bytes sent of late to this owner for other slices of its; they share its credit."""
+    def _is_under_way(self, line: _OwnerLine, key: tuple[int, int, int], now_s: float) -> bool:
+        """Whether a chunk that has not arrived may still do so."""
+        sent_s = self._sent_s.get(key)
+        return sent_s is not None and now_s < max(sent_s, line.progress_s) + line.patience_s
+
+    def _under_way_elsewhere(
+        self, owner: PeerId, line: _OwnerLine, here: tuple[int, int], now_s: float
+    ) -> int:
+        """Bytes under way to this owner for other slices of its; they share its credit."""
         return sum(
-            len(self._parts[index, chunk])
-            for (index, attempt, chunk), sent_s in self._sent_s.items()
-            if (index, attempt) != here
-            and now_s < sent_s + _RESEND_AFTER_S
-            and self._is_wanted(owner, index, attempt)
+            len(self._parts[key[0], key[2]])
+            for key in self._sent_s
+            if key[:2] != here
+            and self._is_wanted(owner, key[0], key[1])
+            and self._is_under_way(line, key, now_s)
         )
 
     def credited(self, owner: PeerId, credit_bytes: int) -> None:
