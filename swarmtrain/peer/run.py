@@ -155,15 +155,15 @@ class _Peer:
 
 def _train(peer: _Peer, events: "_Events") -> None:
     session = peer.session
-    reason, save = "failed", True
+    reason, save = "failed", False
     with _signals(session, events):
         try:
             peer.start()
             while not session.should_stop:
                 peer.step()
-            reason = "run finished" if session.is_finished else "asked to stop"
+            reason, save = "run finished" if session.is_finished else "asked to stop", True
         except Interrupted:
-            reason, save = "asked to stop at once", False
+            reason = "asked to stop at once"
             raise
         finally:
             session.leave(reason, save=save)

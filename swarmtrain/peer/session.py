@@ -15,13 +15,14 @@ from torch import Tensor
 from swarmtrain import checkpoint
 from swarmtrain.config import RunConfig
 from swarmtrain.config_file import config_hash
-from swarmtrain.errors import UserError, translate
+from swarmtrain.errors import UserError, disk_full, translate
 from swarmtrain.peer.driver import Driver, StateImage
 from swarmtrain.peer.shell import ForTrainer, TrainerNote
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.thread import PeerThread
 from swarmtrain.tensors import Layout
 from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import CheckpointWritten, Evaluated, LeaseGrant, Welcome
 from swarmtrain_transport.result import OpResult
@@ -105,6 +106,7 @@ class Session:
         self._stop_wanted = False
         self._round_ended = True
         self._offered_root = b""
+        self._saved_op = -1
         self._extra_steps = 0
         self._seen_s = clock()
         self._given_s = clock()
@@ -266,6 +268,8 @@ class Session:
 
     def _load(self, action: do.LoadState) -> None:
         image = self.driver.load(action)
+        if self._saved_op != action.op:
+            self._save(action.op)  # with the results that follow, the way back after a power cut
         self._report(image)
         if self._hooks.on_state is not None:
             self._hooks.on_state(action.op)
@@ -284,6 +288,8 @@ class Session:
         if result.checkpoint_by == self._me:
             saved = self._save(result.op)
             self._thread.send(CheckpointWritten(result.op, saved.manifest_hash))
+        elif result.op - self._saved_op >= limits.RESULT_KEEP_OPS:
+            self._save(result.op)  # before a result is forgotten that leads from there to here
         if result.evaluate_by == self._me:
             self._evaluate(result.op)
 
@@ -317,6 +323,7 @@ class Session:
             arrays = newest.arrays(self._layout)
         except checkpoint.CheckpointError as error:
             raise translate(error) or error from error
+        self._saved_op = newest.checkpoint.facts.op
         return self.driver.restored(newest.checkpoint.facts.op, dict(arrays))
 
     def _save(self, op: int) -> checkpoint.Checkpoint:
@@ -327,8 +334,11 @@ class Session:
         try:
             saved = checkpoint.save(self._storage.checkpoints, facts, self._layout, arrays)
             checkpoint.prune(self._storage.checkpoints, self._config.checkpoint.keep)
+        except checkpoint.CheckpointFull as error:
+            raise disk_full(str(self._storage.checkpoints), at_coordinator=False) from error
         except (checkpoint.CheckpointError, OSError) as error:
             raise translate(error) or error from error
+        self._saved_op = op
         return saved
 
     # ---- numbers

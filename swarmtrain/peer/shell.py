@@ -29,7 +29,13 @@ from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.link import Link, PeerId
 from swarmtrain_transport.local import Card
-from swarmtrain_transport.messages import CoordinatorMessage, LeaseGrant, PeerMessage, Welcome
+from swarmtrain_transport.messages import (
+    CoordinatorMessage,
+    LeaseGrant,
+    Leave,
+    PeerMessage,
+    Welcome,
+)
 from swarmtrain_transport.participant import Actions, Participant
 from swarmtrain_transport.zmq_link import ZmqLink
 
@@ -279,6 +285,7 @@ class PeerShell:
         if self._fault is None:
             self._fault = error
             self._to_trainer(error)
+            self.send(Leave(error.kind.title))
             self.spawn(self.close())
 
     def _act(self, actions: Actions) -> None:
