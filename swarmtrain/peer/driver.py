@@ -164,8 +164,11 @@ class Driver:
     def end_op(self, result: OpResult) -> StateImage:
         """Outer step with a committed result, and weights by protocol.md rules 9 and 10."""
         mean = decode_result(result)
+        # A replayed op had no part of this process: what bears our name there was given by an
+        # earlier life of this peer, and our own difference still waits.
         included = [
-            (piece.start, piece.stop, self._me in piece.contributors) for piece in result.slices
+            (piece.start, piece.stop, not result.replayed and self._me in piece.contributors)
+            for piece in result.slices
         ]
         own = self._own.contribution if self._own is not None else None
         decoded = None

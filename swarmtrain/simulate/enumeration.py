@@ -141,8 +141,8 @@ def deaths(num_peers: int, *, op: int = 1, stride: int = 1) -> Iterator[Case]:
 
 def troubles(num_peers: int, *, op: int = 2, stride: int = 1) -> Iterator[Case]:
     """At every boundary of `op`, of one peer in turn: a death while everybody is needed, which
-    forces a SKIP until a newcomer has taken the place; a goodbye; a control connection that
-    breaks; a link that goes silent in one direction. And a newcomer.
+    forces a SKIP until a newcomer has taken the place; a process that is started again; a goodbye;
+    a control connection that breaks; a link that goes silent in one direction. And a newcomer.
 
     From op 2 on there is error feedback that could be lost.
     """
@@ -151,6 +151,7 @@ def troubles(num_peers: int, *, op: int = 2, stride: int = 1) -> Iterator[Case]:
         turn = number % num_peers
         link = links[number % len(links)]
         yield Case(num_peers, (Fault(boundary, (turn,)),), num_peers, rounds=op + 1)
+        yield Case(num_peers, (Fault(boundary, returners=(turn,)),), rounds=op + 2)
         yield Case(num_peers, (Fault(boundary, leavers=(turn,)),), rounds=op + 1)
         yield Case(num_peers, (Fault(boundary, blinkers=(turn,)),), rounds=op + 1)
         yield Case(num_peers, (Fault(boundary, cuts=(link,)),), rounds=op + 1)

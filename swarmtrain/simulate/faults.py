@@ -13,6 +13,7 @@ class Fault:
     Attributes:
         boundary: number of the message.
         victims: peers that die together, for ever; COORDINATOR is restarted after a moment.
+        returners: peers that die and are started again soon, with their ledger and a new boot id.
         leavers: peers that say goodbye and end.
         blinkers: peers whose control connection breaks and is made again.
         cuts: (source, target): from now on frames of the one do not reach the other.
@@ -21,6 +22,7 @@ class Fault:
 
     boundary: int
     victims: tuple[int, ...] = ()
+    returners: tuple[int, ...] = ()
     leavers: tuple[int, ...] = ()
     blinkers: tuple[int, ...] = ()
     cuts: tuple[tuple[int, int], ...] = ()
@@ -30,6 +32,7 @@ class Fault:
         """In words."""
         names = ["the coordinator" if v == COORDINATOR else f"peer {v}" for v in self.victims]
         happens = [f"death of {' and '.join(names)}"] if names else []
+        happens += [f"restart of peer {number}" for number in self.returners]
         happens += [f"goodbye of peer {number}" for number in self.leavers]
         happens += [f"broken control connection of peer {number}" for number in self.blinkers]
         happens += [

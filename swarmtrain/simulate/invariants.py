@@ -66,7 +66,7 @@ class Invariants:
     frozen: dict[int, Freeze] = field(default_factory=dict)
     excluded: dict[tuple[int, int], str] = field(default_factory=dict)
     log: list[Record] = field(default_factory=list)
-    parts: dict[tuple[int, PeerId], OwnPart] = field(default_factory=dict)
+    parts: dict[tuple[int, PeerId, bytes], OwnPart] = field(default_factory=dict)
     roots: dict[int, bytes] = field(default_factory=dict)
     results: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     books: dict[PeerId, Books] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Invariants:
         self.log.append(record)
         body = body_of(record)
         if isinstance(body, Plan):
-            self._planned(body)
+            self._begun(body)
         elif isinstance(body, Freeze):
             self._froze(body)
         elif isinstance(body, SliceFreeze):
@@ -110,7 +110,7 @@ class Invariants:
             self._open_since_s = None
             self._violated("L1", f"op {max(self.plans)} does not end")
 
-    def _planned(self, plan: Plan) -> None:
+    def _begun(self, plan: Plan) -> None:
         self.plans[plan.op] = plan
         self.plan_s[plan.op] = self._open_since_s = self.world.clock.now_s
         self._deadline_s = plan.deadline_s
@@ -144,9 +144,14 @@ class Invariants:
         matrix rule may then take one end of it for the other."""
         if any(peer.is_cut or peer.is_handicapped for peer in self.world.survivors):
             return
-        wronged = [p.number for p in self.world.survivors if p.peer_id in left_out and p.is_able]
+        wronged = [p.number for p in self._planned(op) if p.peer_id in left_out and p.is_able]
         if wronged:
             self._violated("fair", f"op {op} leaves out {wronged}, with whom nothing is wrong")
+
+    def _planned(self, op: int) -> list["SimPeer"]:
+        """Live processes that the op's PLAN names: a peer that was started again is another."""
+        boots = {member.peer: member.boot for member in self.plans[op].members}
+        return [p for p in self.world.survivors if boots.get(p.peer_id) == p.machine.card.boot]
 
     def _weights(self, op: int) -> dict[PeerId, int]:
         """Weights of the planned contributors."""
@@ -155,7 +160,7 @@ class Invariants:
     def _check_commit(self, commit: Commit) -> None:
         """I6 and I8: enough contributors, enough live holders of every slice."""
         plan = self.plans[commit.op]
-        live = [p for p in self.world.survivors if p.peer_id in commit.contributors]
+        live = [p for p in self._planned(commit.op) if p.peer_id in commit.contributors]
         needed = min(limits.RESULT_HOLDERS, max(1, len(live)))
         for index, outcome in enumerate(commit.slices):
             if len(outcome.contributors) < plan.min_contributors:
@@ -185,7 +190,7 @@ class Invariants:
 
     def contributed(self, peer: "SimPeer", part: OwnPart) -> None:
         """A peer gave its part to an op."""
-        self.parts[(part.op, peer.peer_id)] = part
+        self.parts[(part.op, peer.peer_id, peer.machine.card.boot)] = part
         self._check_books(peer)
 
     def loaded(self, peer: "SimPeer") -> None:
@@ -242,7 +247,10 @@ class Invariants:
         key = (op, peer)
         if key not in self._decoded:
             stop = plan.slices[-1].stop
-            part = self.parts[key].contribution.decoded(0, stop, window_of(plan))
+            boots = {member.peer: member.boot for member in plan.members}
+            part = self.parts[(op, peer, boots[peer])].contribution.decoded(
+                0, stop, window_of(plan)
+            )
             self._decoded[key] = part.double()
         return self._decoded[key]
 
@@ -251,9 +259,10 @@ class Invariants:
         books = self.books.get(peer.peer_id)
         if books is None:
             return
+        plan = self.plans[result.op]
+        took_part = peer in self._planned(result.op)
         for piece in result.slices:
-            if peer.peer_id in piece.contributors:
-                plan = self.plans[result.op]
+            if took_part and peer.peer_id in piece.contributors:
                 books.send(piece.start, piece.stop, self._decode(result.op, peer.peer_id, plan))
         for start, stop in peer.strategy.dropped:
             books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))

@@ -6,7 +6,8 @@ difference from the peer's seed instead of computing one.
 
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +20,7 @@ from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.link import Address, PeerId
 from swarmtrain_transport.local import Card
 from swarmtrain_transport.messages import decode_from_coordinator
@@ -88,6 +90,7 @@ class SimPeer:
         num_values: length of the vector.
         rng: of this process.
         handicap: what is wrong with it.
+        records: its ledger copy, from an earlier life.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class SimPeer:
         num_values: int,
         rng: random.Random,
         handicap: Handicap,
+        records: Iterable[Record] = (),
     ) -> None:
         self.world = world
         self.peer_id = peer_id
@@ -110,6 +114,7 @@ class SimPeer:
         self.is_cut = False
         self.connection = 0
         self.replayed_ops: list[int] = []
+        self.records = list(records)
         self._rng = rng
         self._wakeup_s = float("inf")
         self._is_training = False
@@ -118,7 +123,7 @@ class SimPeer:
         self.link = world.network.open(address, self)
         card = Card(peer_id, boot, f"peer{number}", peer_id, address.host, address.port)
         self.machine = Participant(
-            card, CodecArithmetic(), world.verify, self._shuffled, (), world.clock.now_s
+            card, CodecArithmetic(), world.verify, self._shuffled, self.records, world.clock.now_s
         )
         self.strategy = DiLoCo(
             num_values, inner_steps=_STEPS, lr=_LR, momentum=_MOMENTUM,
@@ -221,8 +226,9 @@ class SimPeer:
                 case do.RevokePeer():
                     self.link.revoke(action.peer)
                 case do.LoadState() | do.ApplyResult() | do.OpSkipped():
-                    self.later(0.0005, lambda asked=action: self._trainer_does(asked))  # type: ignore[misc]  # bound now
+                    self.later(0.0005, partial(self._trainer_does, action))
                 case do.RecordAccepted():
+                    self.records.append(action.record)
                     self.world.invariants.accepted(self, action.record)
                 case do.RunFinished():
                     self.is_finished = True

@@ -3,18 +3,20 @@
 Every message that is delivered, on either lane, is a *boundary*: its number is counted before the
 receiver hears it, and a plan of faults says what happens at which boundary. Control connections
 are ordered and lose what is under way when an end dies; data frames pass through the production
-framing. First version: latency without rates, deaths without return, coordinator restarts.
+framing. First version: latency without rates, peers that return with an empty trainer.
 """
 
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from swarmtrain.simulate.clock import SimClock
 from swarmtrain.simulate.faults import COORDINATOR, Fault, Handicap
 from swarmtrain.simulate.invariants import Invariants, Violation
 from swarmtrain.simulate.sim_coordinator import SimCoordinator
 from swarmtrain.simulate.sim_peer import SimPeer
+from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.memory_link import MemoryNetwork
 from swarmtrain_transport.messages import PeerMessage, decode_from_peer, encode
@@ -87,6 +89,7 @@ class World:
         self.coordinator = SimCoordinator(self, terms, quick_sign, quick_verify)
         self.peers: dict[PeerId, SimPeer] = {}
         self._connected: dict[PeerId, int] = {}
+        self._connections = 0
 
     # ---- running
 
@@ -97,13 +100,19 @@ class World:
             self.add_peer()
 
     def add_peer(self) -> SimPeer:
-        """A peer's process begins; peers are numbered as they come."""
+        """A new peer's process begins; peers are numbered as they come."""
         number = len(self.peers)
-        peer_id = hashlib.sha256(b"peer %d" % number).digest()
+        return self._begin(hashlib.sha256(b"peer %d" % number).digest(), number, ())
+
+    def _return(self, old: SimPeer) -> None:
+        """A dead peer's process is started again in its state directory."""
+        self._begin(old.peer_id, old.number, old.records)
+
+    def _begin(self, peer_id: PeerId, number: int, records: Iterable[Record]) -> SimPeer:
         boot = self._rng.randbytes(8)
         rng = random.Random(self._rng.getrandbits(63))
         handicap = self._handicaps.get(number, _NO_HANDICAP)
-        peer = SimPeer(self, peer_id, number, boot, self._num_values, rng, handicap)
+        peer = SimPeer(self, peer_id, number, boot, self._num_values, rng, handicap, records)
         self.peers[peer_id] = peer
         peer.start()
         return peer
@@ -148,6 +157,9 @@ class World:
                 peer.kill()
                 if self._replace_dead:
                     self.clock.after(_REPLACE_S, self.add_peer)
+            elif peer.number in fault.returners:
+                peer.kill()
+                self.clock.after(_RESTART_S, partial(self._return, peer))
             elif peer.number in fault.leavers:
                 peer.leave()
             elif peer.number in fault.blinkers:
@@ -181,8 +193,8 @@ class World:
         if self.coordinator.machine is None:
             peer.later(_RECONNECT_S, lambda: self.connect(peer))
             return
-        peer.connection += 1
-        self._connected[peer.peer_id] = peer.connection
+        self._connections += 1
+        peer.connection = self._connected[peer.peer_id] = self._connections
         hello = peer.machine.hello()
         self._up(peer, lambda: self.coordinator.hear_hello(peer.peer_id, hello))
 
@@ -249,7 +261,7 @@ class World:
         connection = peer.connection
 
         def notice() -> None:
-            if peer.connection == connection:
+            if self.peers[peer.peer_id].connection == connection:
                 self.coordinator.hear_close(peer.peer_id)
 
         self.clock.after(_CONTROL_S, notice)
