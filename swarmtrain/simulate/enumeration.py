@@ -154,7 +154,8 @@ def troubles(num_peers: int, *, op: int = 2, stride: int = 1) -> Iterator[Case]:
         yield Case(num_peers, (Fault(boundary, returners=(turn,)),), rounds=op + 2)
         yield Case(num_peers, (Fault(boundary, leavers=(turn,)),), rounds=op + 1)
         yield Case(num_peers, (Fault(boundary, blinkers=(turn,)),), rounds=op + 1)
-        yield Case(num_peers, (Fault(boundary, cuts=(link,)),), rounds=op + 1)
+        if num_peers > 2:  # two peers without a link have no third to exchange through
+            yield Case(num_peers, (Fault(boundary, cuts=(link,)),), rounds=op + 1)
         yield Case(num_peers, (Fault(boundary, newcomers=1),), rounds=op + 2)
 
 
