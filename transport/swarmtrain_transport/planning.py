@@ -169,7 +169,7 @@ def make_plan(
         e_max=terms.e_max,
         min_contributors=terms.min_contributors,
         deadline_s=op_deadline_s,
-        checkpoint_by=order[op % len(order)] if checkpoint_due else b"",
+        checkpoint_by=order[op // terms.checkpoint_rounds % len(order)] if checkpoint_due else b"",
         evaluate_by=order[(op + 1) % len(order)],
     )
 
