@@ -87,7 +87,8 @@ def test_leaving_vanishing_returning_and_full_disks(tmp_path):
         assert "SWT-E401  No space is left on the disk" in bob.said
         gone = up.status_when(lambda view: not view["peers"])
         assert gone["events"][-1]["event"] == "left"
-        assert gone["waiting_for"].startswith("a peer that holds state root")
+        # The full disk may have struck between a COMMIT and the report of its state root.
+        assert gone["waiting_for"].startswith("a peer that holds ")
         bob = here.join(up.invite, "bob")
         merged_after(bob, gone["round"])
         bob.interrupt()

@@ -59,8 +59,10 @@ def _waiting_for(coordinator: "Rendezvous") -> str:
     if view.genesis is not None and view.last_op >= 1:
         synced = [line for line in alive if line.applied_op == view.last_op]
         root = view.root_after(view.last_op)
-        if not synced and root:
-            return f"a peer that holds state root {root.hex()[:16]} (round {view.last_op})"
+        if not synced:
+            # Unattested: its contributors went before a majority of them had reported.
+            state = f"state root {root.hex()[:16]}" if root else "the state, not attested yet,"
+            return f"a peer that holds {state} (round {view.last_op})"
     needed = terms.start_peers if view.last_op < 1 else terms.min_contributors
     if len(alive) < needed:
         return f"{needed - len(alive)} more peer(s)"
