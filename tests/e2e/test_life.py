@@ -79,7 +79,8 @@ def test_leaving_vanishing_returning_and_full_disks(tmp_path):
         view = up.status_when(lambda view: view["events"][-1]["event"] == "left")
         goodbye = view["events"][-1]
         assert goodbye["peer"] == ids["ann"]
-        assert goodbye["reason"] == ("asked to stop at once" if at_once else "asked to stop")
+        # The second Ctrl+C may also come while the first one's goodbye is being said.
+        assert goodbye["reason"] in ("asked to stop", *["asked to stop at once"] * at_once)
 
         # Bob's disk is full: he says so and goodbye, and keeps what was whole.
         no_more_room(bob, file_bytes=64)
