@@ -326,3 +326,14 @@ def test_misuse_is_told_and_changes_nothing() -> None:
     assert same_bits(strategy.anchor, anchor)
     assert not momentum_of(strategy).any()
     strategy.apply(randn(1), NONE, trained)
+
+
+def test_weights_that_became_nan_heal_when_their_work_is_dropped() -> None:
+    strategy = DiLoCo(4, inner_steps=1, lr=1.0, momentum=0.0, error_feedback=False)
+    strategy.set_initial(torch.zeros(4))
+    weights = torch.tensor([float("nan"), 1.0, 1.0, 1.0])
+    for _ in range(3):
+        strategy.pseudo_gradient(weights)
+        weights = strategy.apply(torch.ones(4), [(0, 4, False)], weights)
+    assert strategy.dropped == ((0, 4),)
+    assert torch.equal(weights, strategy.anchor)

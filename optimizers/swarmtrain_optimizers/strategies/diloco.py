@@ -234,6 +234,10 @@ class DiLoCo:
             weights[start:stop] = self._spare_anchor[start:stop]
         if not torch.equal(now, pending.snapshot):
             weights.add_(now - pending.snapshot)
+        for start, stop in self._dropped:
+            # NaN minus NaN is no step: without this, dropping would not heal what it is there for.
+            part, anchor = weights[start:stop], self._spare_anchor[start:stop]
+            weights[start:stop] = torch.where(torch.isfinite(part), part, anchor)
         return weights
 
     def _carried(self, now: Tensor) -> Tensor:
