@@ -13,7 +13,7 @@ import msgpack
 import msgspec
 
 from swarmtrain_transport.errors import LocalFault, RemoteFault
-from swarmtrain_transport.messages import unpack_limited
+from swarmtrain_transport.messages import kinds_of, unpack_limited
 
 GENESIS_HASH = bytes(32)
 
@@ -159,6 +159,8 @@ AnyBody = (
     Run | Join | Gone | Plan | Reassign | Freeze | SliceFreeze | Commit | Skip | Attest | Checkpoint
 )
 
+_KINDS = kinds_of(AnyBody)
+
 
 class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One link of the chain. `body` is the canonical msgpack of one Body."""
@@ -201,19 +203,22 @@ def make_record(index: int, prev_hash: bytes, term: int, body: Body, sign: Sign)
 
 def record_from_bytes(data: bytes) -> Record:
     """Raises RemoteFault with reason ``length``, ``msgpack`` or ``record``."""
-    return _convert(data, Record)  # type: ignore[no-any-return]  # msgspec types convert as Any
+    return _convert(unpack_limited(data), Record)  # type: ignore[no-any-return]  # msgspec: Any
 
 
 def body_of(record: Record) -> AnyBody:
     """The typed body. Raises RemoteFault with reason ``length``, ``msgpack`` or ``record``."""
-    return _convert(record.body, AnyBody)  # type: ignore[no-any-return]  # as above
+    raw = unpack_limited(record.body)
+    tag = raw.get("k") if isinstance(raw, dict) else None
+    kind = _KINDS.get(tag) if isinstance(tag, str) else None
+    if kind is None:
+        raise RemoteFault("record", "a body of no known kind")
+    return _convert(raw, kind)  # type: ignore[no-any-return]  # one of the union's kinds
 
 
-def _convert(data: bytes, kind: Any) -> Any:
+def _convert(raw: Any, kind: Any) -> Any:
     try:
-        return msgspec.convert(
-            unpack_limited(data), type=kind, builtin_types=(bytes,), str_keys=False
-        )
+        return msgspec.convert(raw, type=kind, builtin_types=(bytes,), str_keys=False)
     except (msgspec.ValidationError, TypeError) as exc:
         raise RemoteFault("record", str(exc)) from exc
 
@@ -229,6 +234,7 @@ class Ledger:
         self._verify = verify
         self._records: list[Record] = []
         self._hashes: list[bytes] = []
+        self._run: Run | None = None
 
     def __len__(self) -> int:
         return len(self._records)
@@ -284,6 +290,8 @@ class Ledger:
             judge(record, body)
         self._records.append(record)
         self._hashes.append(digest)
+        if isinstance(body, Run):
+            self._run = body
         return body
 
     @property
@@ -293,8 +301,6 @@ class Ledger:
         Raises:
             LocalFault: the ledger is empty.
         """
-        if not self._records:
+        if self._run is None:
             raise LocalFault("the ledger is empty")
-        body = body_of(self._records[0])
-        assert isinstance(body, Run)
-        return body
+        return self._run

@@ -4,7 +4,8 @@ Peer to coordinator messages are monotone and idempotent: each may be repeated o
 after HELLO without changing what the coordinator knows (protocol.md part 2, MESSAGES).
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import msgpack
 import msgspec
@@ -229,6 +230,19 @@ PeerMessage = (
 CoordinatorMessage = Challenge | Welcome | Records | Hashes | LeaseGrant | Finished | Refused
 
 
+def kinds_of(union: Any) -> dict[str, Any]:
+    """The tagged structs of a union by their tags.
+
+    msgspec works out a union anew at every call, which costs twenty times what the message does;
+    of a struct it remembers what it has worked out.
+    """
+    return {kind.__struct_config__.tag: kind for kind in get_args(union)}
+
+
+_FROM_PEER = kinds_of(PeerMessage)
+_FROM_COORDINATOR = kinds_of(CoordinatorMessage)
+
+
 def encode(message: Message) -> bytes:
     """The message as msgpack, through the type's own fields.
 
@@ -267,17 +281,21 @@ def decode_from_peer(data: bytes) -> PeerMessage:
     Raises:
         RemoteFault: reason ``length``, ``msgpack`` or ``type``.
     """
-    return _convert(data, PeerMessage)  # type: ignore[no-any-return]  # msgspec types unions as Any
+    return _convert(data, _FROM_PEER)  # type: ignore[no-any-return]  # one of the union's kinds
 
 
 def decode_from_coordinator(data: bytes) -> CoordinatorMessage:
     """The coordinator's message, checked into its type. Raises as `decode_from_peer`."""
-    return _convert(data, CoordinatorMessage)  # type: ignore[no-any-return]  # as above
+    return _convert(data, _FROM_COORDINATOR)  # type: ignore[no-any-return]  # as above
 
 
-def _convert(data: bytes, kind: Any) -> Any:
+def _convert(data: bytes, kinds: Mapping[str, Any]) -> Any:
+    raw = unpack_limited(data)
     try:
-        return msgspec.convert(unpack_limited(data), type=kind, builtin_types=(bytes,))
+        kind = kinds.get(raw["t"]) if isinstance(raw, dict) and "t" in raw else None
+        if kind is None:
+            raise RemoteFault("type", "no message of this protocol, or not in this direction")
+        return msgspec.convert(raw, type=kind, builtin_types=(bytes,))
     except (msgspec.ValidationError, TypeError) as exc:
         # The text may quote the other side: cut it, and let nothing steer a terminal.
         raise RemoteFault("type", ascii(str(exc)[:_DETAIL_CHARS_MAX])[1:-1]) from exc
