@@ -9,7 +9,7 @@ TRANSPORT = (
     "frames messages identity invite",
     "link",
     "allow_list reception",
-    "claims ledger sync result failure matrix fetch flow",
+    "claims ledger sync result failure matrix fetch flow timers",
     "actions fold blobs membership",
     "planning ownership scatter operation",
     "scribe status_view exchange catchup local ledger_copy state_finder progression",

@@ -118,7 +118,7 @@ def text_files() -> Iterator[tuple[Path, str]]:
         folders[:] = sorted(
             name for name in folders if name not in made and not name.endswith(("-info", "_cache"))
         )
-        for path in (Path(folder, name) for name in sorted(names)):
+        for path in (Path(folder, name) for name in sorted(names) if name not in made):
             try:
                 yield path, path.read_text(encoding="utf-8")
             except UnicodeDecodeError:

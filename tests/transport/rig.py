@@ -11,12 +11,15 @@ from swarmtrain_transport.fold import LedgerView, OpView
 from swarmtrain_transport.ledger import (
     Attest,
     Body,
+    Commit,
+    Freeze,
     Join,
     Ledger,
     Member,
     Plan,
     Record,
     Run,
+    SliceOutcome,
     SliceSpec,
     make_record,
 )
@@ -106,6 +109,23 @@ class Chain:
         changes.setdefault("op", self.view.last_op + 1)
         changes.setdefault("previous_outcome", self.view.last_outcome)
         return plan_body(*args, **changes)
+
+    def commit(self, *contributors: PeerId) -> Record:
+        """FREEZE for these, unless it is there, and the legal COMMIT of the op in progress."""
+        op = self.view.in_progress
+        assert op is not None
+        if op.frozen is None:
+            self.add(Freeze(op.plan.op, contributors, {}))
+        return self.add(commit_of(op))
+
+
+def commit_of(op: OpView) -> Commit:
+    """The COMMIT that says what was decided, with made-up roots."""
+    slices = tuple(
+        SliceOutcome(attempt, named or (), bytes(32))
+        for attempt, named in zip(op.attempts, op.slice_sets, strict=True)
+    )
+    return Commit(op.plan.op, op.plan_hash, op.frozen or (), slices, bytes(32))
 
 
 def begun_chain(peers: Sequence[PeerId] = (A, B, C), num_values: int = 24) -> Chain:

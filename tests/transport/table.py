@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.fold import OpView, num_chunks, set_id
 from swarmtrain_transport.ledger import (
@@ -10,6 +12,7 @@ from swarmtrain_transport.ledger import (
     Member,
     Plan,
     Reassign,
+    Times,
 )
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone
@@ -30,6 +33,7 @@ class Table:
     alive: set[PeerId] = field(default_factory=set)
     now_s: float = 0.0
     log: list[Decision] = field(default_factory=list)
+    times: dict[PeerId, Times] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.view: OpView = view_of(self.plan)
@@ -41,6 +45,7 @@ class Table:
         return range(len(self.plan.slices))
 
     def decide(self, now_s: float | None = None) -> Decision | None:
+        """The next decision, folded; what FREEZE tells of the excluded stands in `times`."""
         if now_s is not None:
             self.now_s = now_s
         decision = self.op.decide(self.alive, self.now_s)
@@ -49,6 +54,9 @@ class Table:
                 self.op.timers.reassigned(decision.slice_index, self.now_s)
             self.view.apply(decision)
             self.log.append(decision)
+        if isinstance(decision, Freeze):
+            self.times = decision.times
+            return msgspec.structs.replace(decision, times={})
         return decision
 
     def decide_all(self, now_s: float | None = None) -> list[Decision]:
@@ -61,7 +69,7 @@ class Table:
         """The current owner of a slice says whose contribution it has whole."""
         attempt = self.view.attempts[index]
         report = Got(self.view.plan_id, index, attempt, peers, refused or {})
-        assert self.op.hear(self.view.owners[index], report) is None
+        assert self.op.hear(self.view.owners[index], report, self.now_s) is None
 
     def got_all(self, *indexes: int) -> None:
         for index in indexes or self.indexes:
@@ -80,7 +88,7 @@ class Table:
         attempt = self.view.attempts[index]
         name = set_id(contributors)
         message = SliceDone(self.view.plan_id, index, attempt, name, self.hashes(index))
-        return self.op.hear(self.view.owners[index], message)
+        return self.op.hear(self.view.owners[index], message, self.now_s)
 
     def have(self, index: int, *peers: PeerId, chunks: tuple[bool, ...] | None = None) -> None:
         contributors = self.view.slice_sets[index]
@@ -88,7 +96,8 @@ class Table:
         flags = chunks or (True,) * num_chunks(self.plan, index)
         attempt = self.view.attempts[index]
         for peer in peers:
-            self.op.hear(peer, Have(self.view.plan_id, index, attempt, set_id(contributors), flags))
+            report = Have(self.view.plan_id, index, attempt, set_id(contributors), flags)
+            self.op.hear(peer, report, self.now_s)
 
     def freeze(self) -> None:
         """Everybody is complete everywhere."""

@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from swarmtrain_transport.fold import (
 from swarmtrain_transport.ledger import (
     Attest,
     Body,
-    Commit,
     Freeze,
     Gone,
     Member,
@@ -33,6 +33,7 @@ from tests.transport.rig import (
     C,
     Chain,
     begun_chain,
+    commit_of,
     genesis_body,
     join_body,
     plan_body,
@@ -56,10 +57,6 @@ def contradicts(chain: Chain, body: Body) -> None:
 
 FREEZE = Freeze(1, (A, B), {C: "late"})
 SKIP = Skip(1, "deadline")
-
-
-def commit_of(chain: Chain, op: int = 1) -> Commit:
-    return Commit(op, b"plan", (A, B), (), b"root")
 
 
 def test_freeze_settles_the_slices_that_keep_their_first_owner() -> None:
@@ -118,12 +115,33 @@ def test_sfreeze_names_a_subset_of_freeze_once_and_under_the_current_attempt() -
     assert chain.view.op is not None and chain.view.op.slice_sets[2] is None
 
 
-@pytest.mark.parametrize("outcome", [SKIP, Commit(1, b"p", (A, B), (), b"r")])
-def test_an_op_has_one_outcome(outcome: Commit | Skip) -> None:
-    chain = planned_chain(FREEZE, outcome)
+@pytest.mark.parametrize("is_skip", [True, False])
+def test_an_op_has_one_outcome(is_skip: bool) -> None:
+    chain = planned_chain(FREEZE)
+    assert chain.view.op is not None
+    commit = commit_of(chain.view.op)
+    chain.add(SKIP if is_skip else commit)
     assert chain.view.in_progress is None
-    for body in (SKIP, commit_of(chain), FREEZE, Reassign(1, 0, 1, B, "late")):
+    for body in (SKIP, commit, FREEZE, Reassign(1, 0, 1, B, "late")):
         contradicts(chain, body)
+
+
+def test_a_commit_says_what_freeze_and_sfreeze_decided() -> None:
+    chain = planned_chain(Reassign(1, 2, 1, A, "owner lost"), FREEZE, SliceFreeze(1, 2, 1, (B,)))
+    assert chain.view.op is not None
+    good = commit_of(chain.view.op)
+    moved = msgspec.structs.replace(good.slices[2], attempt=0)
+    wider = msgspec.structs.replace(good.slices[2], contributors=(A, B))
+    for wrong in (
+        msgspec.structs.replace(good, plan_hash=bytes(32)),
+        msgspec.structs.replace(good, contributors=(A,)),
+        msgspec.structs.replace(good, slices=good.slices[:2]),
+        msgspec.structs.replace(good, slices=(*good.slices[:2], moved)),
+        msgspec.structs.replace(good, slices=(*good.slices[:2], wider)),
+    ):
+        contradicts(chain, wrong)
+    chain.add(good)
+    contradicts(planned_chain(), good)
 
 
 def test_plans_follow_outcomes_one_by_one() -> None:
@@ -156,9 +174,9 @@ def test_the_state_after_skipped_ops_is_the_state_before_them() -> None:
 
 def test_the_view_remembers_a_bounded_number_of_commits() -> None:
     chain = begun_chain()
-    for op in range(1, COMMITS_KEPT + 4):
+    for _ in range(COMMITS_KEPT + 3):
         chain.add(chain.plan())
-        chain.add(commit_of(chain, op))
+        chain.commit(A, B)
     assert len(chain.view.commits) == COMMITS_KEPT
     assert min(chain.view.commits) == 4
     assert chain.view.committed == COMMITS_KEPT + 3

@@ -51,7 +51,7 @@ def test_freeze_does_not_wait_for_receivers() -> None:
 
 def test_a_refused_contribution_and_a_withdrawn_one_are_left_out_with_their_reasons() -> None:
     op = table(A, B, C, D)
-    op.op.hear(D, Withdraw(op.view.plan_id, "nonfinite"))
+    op.op.hear(D, Withdraw(op.view.plan_id, "nonfinite"), 0.0)
     op.got(0, A, B, refused={C: "scale"})
     for index in (1, 2, 3):
         op.got(index, A, B, C, D)
@@ -61,7 +61,7 @@ def test_a_refused_contribution_and_a_withdrawn_one_are_left_out_with_their_reas
 
 def test_reasons_that_peers_choose_are_short() -> None:
     op = table(A, B, C, D)
-    op.op.hear(D, Withdraw(op.view.plan_id, "x" * 100_000))
+    op.op.hear(D, Withdraw(op.view.plan_id, "x" * 100_000), 0.0)
     for index in op.indexes:
         op.got(index, A, B, refused={C: "y" * 100_000})
     freeze = op.decide()

@@ -28,10 +28,10 @@ def test_reports_of_other_owners_attempts_and_slices_change_nothing() -> None:
     op = table()
     absurd = [(-1, 0), (3, 0), (1 << 62, 0), (0, 1), (0, -1), (0, 1 << 62)]
     for index, attempt in absurd:
-        op.op.hear(A, Got(op.view.plan_id, index, attempt, (A, B, C), {B: "scale"}))
-        op.op.hear(A, SliceDone(op.view.plan_id, index, attempt, 0, (bytes(32),)))
-        op.op.hear(A, Have(op.view.plan_id, index, attempt, 0, (True,)))
-    op.op.hear(B, Got(op.view.plan_id, 0, 0, (A, B, C), {C: "scale"}))
+        op.op.hear(A, Got(op.view.plan_id, index, attempt, (A, B, C), {B: "scale"}), 0.0)
+        op.op.hear(A, SliceDone(op.view.plan_id, index, attempt, 0, (bytes(32),)), 0.0)
+        op.op.hear(A, Have(op.view.plan_id, index, attempt, 0, (True,)), 0.0)
+    op.op.hear(B, Got(op.view.plan_id, 0, 0, (A, B, C), {C: "scale"}), 0.0)
     assert not op.op.got and not op.op.refused and not op.op.published and not op.op.holders
 
 
@@ -47,7 +47,7 @@ def test_slice_done_counts_with_the_frozen_set_and_one_hash_per_chunk() -> None:
     plan_id = op.view.plan_id
     hashes = op.hashes(0)
     name = set_id((A, B, C))
-    assert op.op.hear(A, SliceDone(plan_id, 0, 0, name, hashes)) is None
+    assert op.op.hear(A, SliceDone(plan_id, 0, 0, name, hashes), 0.0) is None
     op.freeze()
     wrong = [
         (A, set_id((A, B)), hashes),
@@ -58,10 +58,10 @@ def test_slice_done_counts_with_the_frozen_set_and_one_hash_per_chunk() -> None:
         (STRANGER, name, hashes),
     ]
     for peer, claimed, listed in wrong:
-        assert op.op.hear(peer, SliceDone(plan_id, 0, 0, claimed, listed)) is None
+        assert op.op.hear(peer, SliceDone(plan_id, 0, 0, claimed, listed), 0.0) is None
     assert not op.op.published
     expected = Hashes(plan_id, 0, 0, name, hashes)
-    assert op.op.hear(A, SliceDone(plan_id, 0, 0, name, hashes)) == expected
+    assert op.op.hear(A, SliceDone(plan_id, 0, 0, name, hashes), 0.0) == expected
 
 
 def test_the_first_slice_done_stands_and_is_relayed_once() -> None:
@@ -72,7 +72,7 @@ def test_the_first_slice_done_stands_and_is_relayed_once() -> None:
     assert op.done(0) is None
     other = tuple(bytes([9]) * 32 for _ in op.hashes(0))
     again = SliceDone(op.view.plan_id, 0, 0, set_id((A, B, C)), other)
-    assert op.op.hear(A, again) is None
+    assert op.op.hear(A, again, 0.0) is None
     assert op.op.published[(0, 0)].chunk_hashes == op.hashes(0)
 
 
@@ -82,9 +82,9 @@ def test_have_counts_for_members_and_for_the_named_set_only() -> None:
     op.done(0)
     before = {key: set(value) for key, value in op.op.holders.items()}
     op.have(0, STRANGER)
-    op.op.hear(B, Have(op.view.plan_id, 0, 0, 12345, (True, True)))
+    op.op.hear(B, Have(op.view.plan_id, 0, 0, 12345, (True, True)), 0.0)
     assert op.op.holders == before
-    op.op.hear(B, Have(op.view.plan_id, 0, 0, set_id((A, B, C)), (True,) * 100_000))
+    op.op.hear(B, Have(op.view.plan_id, 0, 0, set_id((A, B, C)), (True,) * 100_000), 0.0)
     assert set(op.op.holders) == {(0, 0, 0), (0, 0, 1)}
 
 

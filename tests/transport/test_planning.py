@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.failure import LifeLine
-from swarmtrain_transport.ledger import Attest, Commit, Member, Plan, Skip, SliceSpec
+from swarmtrain_transport.ledger import Attest, Member, Plan, Skip, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.messages import Hello, Ready
 from swarmtrain_transport.planning import (
     check_plan,
-    deadline_s,
     next_plan,
     weights_of,
     window_floor,
@@ -121,7 +120,7 @@ def test_ready_for_another_op_is_not_ready(op: int) -> None:
 def test_whoever_lacks_the_state_or_has_another_one_is_not_in_the_plan() -> None:
     chain = begun_chain()
     chain.add(chain.plan())
-    chain.add(Commit(1, b"p", (A,), (), b"r"))
+    chain.commit(A)
     lines = {
         A: ready_line(A, 2, applied_op=1),
         B: ready_line(B, 2, applied_op=0),
@@ -263,15 +262,6 @@ def test_the_window_is_as_wide_as_exact_sums_allow_and_not_wider(total: int, e_m
 
 def test_the_spread_of_scales_at_64_peers_is_24_bits() -> None:
     assert -window_floor(0, 64 * 255) == 24
-
-
-def test_the_first_deadline_is_the_cap_and_later_ones_adapt_between_floor_and_cap() -> None:
-    terms = terms_of(deadline_floor_s=20.0, deadline_cap_s=900.0)
-    assert deadline_s(terms, None) == 900.0
-    assert deadline_s(terms, 0.0) == 20.0
-    assert deadline_s(terms, 1.0) == 20.0
-    assert deadline_s(terms, 50.0) == 50.0 * limits.DEADLINE_FACTOR
-    assert deadline_s(terms, 1e9) == 900.0
 
 
 # ---- every rule of check_plan, broken alone

@@ -214,10 +214,12 @@ def test_the_first_deadline_is_the_cap_later_ones_adapt() -> None:
     hall.alive(8.0, A, B, C)
     hall.exchange(A, B, C)
     hall.ready(2, A, B, C)
-    assert hall.plan().deadline_s == 8.0 * limits.DEADLINE_FACTOR
+    assert hall.plan().deadline_s == 8.0 / limits.D_SCATTER * limits.DEADLINE_FACTOR
     hall.exchange(A, B, C)
     hall.ready(3, A, B, C)
-    assert hall.plan().deadline_s == pytest.approx(0.7 * 8.0 * limits.DEADLINE_FACTOR)
+    assert hall.plan().deadline_s == pytest.approx(
+        0.7 * 8.0 / limits.D_SCATTER * limits.DEADLINE_FACTOR
+    )
 
 
 def test_an_op_that_ran_out_of_time_gives_the_next_one_more() -> None:

@@ -13,7 +13,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Halt, LoadState, SendControl
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.ledger import Attest, Commit, Skip
+from swarmtrain_transport.ledger import Attest, Skip
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Offer
 from swarmtrain_transport.state_finder import StateFinder
@@ -281,7 +281,7 @@ def test_a_joiner_whose_snapshots_all_vanished_takes_one_that_was_attested_since
     later = State.of(9, 24)
     for op in (1, 2):
         chain.add(chain.plan())
-        chain.add(Commit(op, b"p", (B,), (), b"r"))
+        chain.commit(B)
         chain.add(Attest(op, later.manifest.root if op == 1 else bytes(32)))
     world.holdings[B] = later.blobs()
     actions: list[Any] = []
@@ -301,7 +301,7 @@ def test_a_settled_snapshot_is_preferred_to_the_newest_state() -> None:
         if op == 5:
             chain.add(Skip(op, "test"))
             continue
-        chain.add(Commit(op, b"p", (B,), (), b"r"))
+        chain.commit(B)
         chain.add(Attest(op, bytes([op]) * 32))
     finder, world = finder_of(chain)
     finder.step()

@@ -126,6 +126,8 @@ class OpView:
         """
         if self.outcome is not None:
             raise RemoteFault("order", f"op {self.plan.op} already has an outcome")
+        if isinstance(body, Commit):
+            self._check_commit(body)
         if isinstance(body, Commit | Skip):
             self.outcome = body
         elif isinstance(body, Freeze):
@@ -145,6 +147,13 @@ class OpView:
         for index, attempt in enumerate(self.attempts):
             if attempt == 0:
                 self.slice_sets[index] = self.frozen
+
+    def _check_commit(self, body: Commit) -> None:
+        """COMMIT repeats what FREEZE and SFREEZE have decided, so that it can be read alone."""
+        sets = list(zip(self.attempts, self.slice_sets, strict=True))
+        said = [(outcome.attempt, outcome.contributors) for outcome in body.slices]
+        if body.plan_hash != self.plan_hash or body.contributors != self.frozen or said != sets:
+            raise RemoteFault("order", f"COMMIT of op {self.plan.op} is not what was decided")
 
     def _reassign(self, body: Reassign) -> None:
         index = body.slice_index

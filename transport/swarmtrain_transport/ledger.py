@@ -96,12 +96,37 @@ class Reassign(Body, frozen=True, tag="REASSIGN"):
     reason: str
 
 
+class Times(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is known of a peer that is left out of an op. Times are seconds after PLAN.
+
+    Attributes:
+        complete: slices whose owner had its contribution whole.
+        owners: how many there were.
+        last_s: when an owner last reported one whole; -1 for never.
+        heard_s: when the coordinator last heard anything of the peer.
+        frozen_s: when it was left out.
+        deadline_s: when contributions were due.
+    """
+
+    complete: int
+    owners: int
+    last_s: float
+    heard_s: float
+    frozen_s: float
+    deadline_s: float
+
+
 class Freeze(Body, frozen=True, tag="FREEZE"):
-    """The contributors of the op, once and for all, and why the others are excluded."""
+    """The contributors of the op, once and for all, and why the others are excluded.
+
+    `excluded` holds a reason per peer: ``late``, ``lost``, ``refused:REASON`` of an owner or
+    ``withdrew:REASON`` of the peer itself; `times` the evidence.
+    """
 
     op: int
     contributors: tuple[bytes, ...]
     excluded: dict[bytes, str]
+    times: dict[bytes, Times] = {}
 
 
 class SliceFreeze(Body, frozen=True, tag="SFREEZE"):

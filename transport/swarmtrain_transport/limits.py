@@ -97,8 +97,19 @@ D_GATHER = 0.9
 DEADLINE_EXTENSION_MAX = 2.0
 """A death may extend D_op, in total to at most this multiple."""
 
-DEADLINE_FACTOR = 3.0
-"""D_op is this multiple of the moving average of past ops, between floor and cap."""
+DEADLINE_FACTOR = 2.5
+"""Either half of an op may take this multiple of what it took lately, between floor and cap."""
+
+ARRIVED_SHARE = 0.75
+"""What this share of the peers needed is what an op takes; the slowest quarter, which may hold
+the dead and the hostile, does not set the pace."""
+
+PACE_KEEP = 0.7
+"""Weight of the past in the moving average: a change of the network counts after two or three
+ops."""
+
+PACE_RELIEF = 1.5
+"""After an op that ran out of time the next one gets so much more."""
 
 LINK_SEND_QUEUE_FRAMES = 1024
 """Frames waiting for one peer. Credits keep the bytes far lower; this bounds an unreachable one."""

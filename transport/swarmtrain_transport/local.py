@@ -20,7 +20,12 @@ class Card:
 
 @dataclass(slots=True)
 class LocalStats:
-    """What the shell knows and PROGRESS tells. Bytes are of the data lane unless named."""
+    """What the shell knows and PROGRESS tells. Bytes are of the data lane unless named.
+
+    Attributes:
+        up_bytes_per_s, down_bytes_per_s: measured rates of the link while it was busy, within the
+            peer's own caps; 0 until something was measured.
+    """
 
     phase: str = "starting"
     bytes_in: int = 0
@@ -31,3 +36,5 @@ class LocalStats:
     loss: float = 0.0
     tokens_per_s: float = 0.0
     tokens: int = 0
+    up_bytes_per_s: int = 0
+    down_bytes_per_s: int = 0

@@ -132,7 +132,8 @@ class Applied(Message, frozen=True, tag="applied"):
 
 
 class Progress(Message, frozen=True, tag="progress"):
-    """Every two seconds. The first three fields drive the failure detector, the rest is shown."""
+    """Every two seconds. `index` acknowledges records, the rates size slices (0 until something
+    was measured; never above the peer's own caps), the rest is shown."""
 
     index: int
     bytes_in: int
@@ -145,6 +146,8 @@ class Progress(Message, frozen=True, tag="progress"):
     control_bytes_in: int = 0
     control_bytes_out: int = 0
     replayed_ops: int = 0
+    up_bytes_per_s: int = 0
+    down_bytes_per_s: int = 0
 
 
 class CheckpointWritten(Message, frozen=True, tag="checkpoint"):

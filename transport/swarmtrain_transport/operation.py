@@ -6,16 +6,28 @@ anything follows from it, and a restarted coordinator that replays the log and h
 again goes on without deciding twice (protocol.md T4 to T9, T14).
 """
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.claims import shown
 from swarmtrain_transport.fold import OpView, num_chunks, result_root, set_id, slice_root
-from swarmtrain_transport.ledger import Commit, Freeze, Reassign, Skip, SliceFreeze, SliceOutcome
+from swarmtrain_transport.ledger import (
+    Commit,
+    Freeze,
+    Reassign,
+    Skip,
+    SliceFreeze,
+    SliceOutcome,
+    Times,
+)
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.matrix import MatrixVerdict, matrix_rule
 from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone, Withdraw
+from swarmtrain_transport.timers import Timers, most_arrived_s
 
 Decision = Reassign | Freeze | SliceFreeze | Commit | Skip
 Report = Got | SliceDone | Have | Withdraw
@@ -31,64 +43,6 @@ class Published:
     chunk_hashes: tuple[bytes, ...]
 
 
-@dataclass(slots=True)
-class Timers:
-    """The op's deadlines. All derive from D_op and restart at full length with the coordinator.
-
-    Attributes:
-        start_s: when the op (or this term's part of it) began.
-        deadline_s: D_op as PLAN says it.
-        extended_s: what deaths have added to it.
-        assigned_s: time of the last REASSIGN per slice.
-    """
-
-    start_s: float
-    deadline_s: float
-    extended_s: float = 0.0
-    assigned_s: dict[int, float] = field(default_factory=dict)
-
-    def reassigned(self, slice_index: int, now_s: float) -> None:
-        """A death costs the op at most half a deadline, in total at most one."""
-        room = (limits.DEADLINE_EXTENSION_MAX - 1) * self.deadline_s
-        self.extended_s = min(room, self.extended_s + self.deadline_s / 2)
-        self.assigned_s[slice_index] = now_s
-
-    @property
-    def scatter_s(self) -> float:
-        """FREEZE happens at this time at the latest."""
-        return self.start_s + limits.D_SCATTER * self.deadline_s
-
-    @property
-    def gather_s(self) -> float:
-        """From here on COMMIT needs holders, not everybody, and a silent owner is relieved."""
-        slack = (1 - limits.D_GATHER) * self.deadline_s
-        return self.start_s + self.deadline_s + self.extended_s - slack
-
-    @property
-    def end_s(self) -> float:
-        """D_op itself: SKIP."""
-        return self.start_s + self.deadline_s + self.extended_s
-
-    def repair_s(self, slice_index: int) -> float:
-        """SFREEZE of a reassigned slice happens at this time at the latest."""
-        last = self.assigned_s.get(slice_index, self.start_s)
-        return last + limits.D_REPAIR * self.deadline_s
-
-    def stuck_s(self, slice_index: int) -> float:
-        """An owner that has not published by then is relieved."""
-        last = self.assigned_s.get(slice_index)
-        if last is None:
-            return self.gather_s
-        return max(self.gather_s, last + 2 * limits.D_REPAIR * self.deadline_s)
-
-    def wakeups(self) -> list[float]:
-        """Every moment at which a decision may fall due."""
-        times = [self.scatter_s, self.gather_s, self.end_s]
-        for index in self.assigned_s:
-            times += [self.repair_s(index), self.stuck_s(index)]
-        return times
-
-
 class Operation:
     """What peers have reported of one op in this term; the rest is in the ledger's view."""
 
@@ -100,11 +54,17 @@ class Operation:
         self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
         self.refused: dict[PeerId, str] = {}
         self.lost: set[PeerId] = set()
+        self._now_s = now_s
+        self._arrived_s: dict[PeerId, float] = {}
+        self._complete_s: dict[PeerId, float] = {}
+        self._held_s: dict[PeerId, float] = {}
+        self._frozen_s = now_s
 
     # ---- reports, all idempotent
 
-    def hear(self, peer: PeerId, message: Report) -> Hashes | None:
+    def hear(self, peer: PeerId, message: Report, now_s: float) -> Hashes | None:
         """A report on this op; the answer is what its members must hear of it."""
+        self._now_s = now_s
         if isinstance(message, Withdraw):
             self.report_withdrawn(peer, message.reason)
             return None
@@ -141,7 +101,17 @@ class Operation:
         """An owner holds these contributions whole and valid."""
         if not self._is_owner(owner, slice_try):
             return
-        self.got.setdefault(slice_try, set()).update(set(complete) & set(self.view.weights))
+        known = self.got.setdefault(slice_try, set())
+        new = (set(complete) & set(self.view.weights)) - known
+        known |= new
+        rows = [
+            self.got.get((index, attempt), set())
+            for index, attempt in enumerate(self.view.attempts)
+        ]
+        for peer in new:
+            self._arrived_s[peer] = self._now_s
+            if all(peer in row for row in rows):
+                self._complete_s.setdefault(peer, self._now_s)
         for peer, reason in refused.items():
             if peer in self.view.weights:
                 self.refused.setdefault(peer, f"refused:{shown(reason, 32)}")
@@ -182,6 +152,7 @@ class Operation:
         for chunk, here in enumerate(chunks[: len(published.chunk_hashes)]):
             if here:
                 self.holders.setdefault((*slice_try, chunk), set()).add(peer)
+        self._held_s[peer] = self._now_s
 
     def report_lost(self, peer: PeerId) -> None:
         """The process that was planned is gone for good (new boot id, left, evicted)."""
@@ -199,15 +170,30 @@ class Operation:
 
     # ---- decisions
 
-    def decide(self, alive: AbstractSet[PeerId], now_s: float) -> Decision | None:
+    def decide(
+        self,
+        alive: AbstractSet[PeerId],
+        now_s: float,
+        heard_s: Mapping[PeerId, float] | None = None,
+    ) -> Decision | None:
         """The next record of this op, or None when there is nothing to decide yet.
 
         Args:
             alive: peers that the failure detector holds to be alive.
             now_s: the time.
+            heard_s: when each peer was last heard of; only told, never decided upon.
         """
         if self.view.outcome is not None:
             return None
+        self._now_s = now_s
+        decision = self._decide(alive, now_s)
+        if isinstance(decision, Freeze):
+            self._frozen_s = now_s
+            times = {peer: self._times(peer, heard_s or {}) for peer in decision.excluded}
+            decision = msgspec.structs.replace(decision, times=times)
+        return decision
+
+    def _decide(self, alive: AbstractSet[PeerId], now_s: float) -> Decision | None:
         live = (set(alive) & set(self.view.boots)) - self.lost
         if now_s >= self.timers.end_s:
             return Skip(self.view.plan.op, "deadline")
@@ -219,6 +205,32 @@ class Operation:
         if self.view.frozen is None:
             return self._freeze(live, now_s)
         return self._slice_freeze(live, now_s) or self._commit(live, now_s)
+
+    # ---- what is measured
+
+    def pace(self, now_s: float) -> tuple[float, float] | None:
+        """At COMMIT: seconds until most contributions were whole, and from FREEZE until most
+        contributors held the result. None if this term did not see all of it."""
+        weights, frozen = self.view.weights, self.view.frozen or ()
+        scatter = most_arrived_s(list(self._complete_s.values()), len(weights))
+        held = [self._held_s[peer] for peer in frozen if peer in self._held_s]
+        gather = most_arrived_s(held, len(frozen))
+        if scatter is None or gather is None or self._frozen_s < scatter:
+            return None
+        return scatter - self.timers.start_s, max(0.0, min(gather, now_s) - self._frozen_s)
+
+    def _times(self, peer: PeerId, heard_s: Mapping[PeerId, float]) -> Times:
+        """What is known of a peer that FREEZE leaves out."""
+        start_s = self.timers.start_s
+        rows = [self.got.get((j, attempt), ()) for j, attempt in enumerate(self.view.attempts)]
+        return Times(
+            complete=sum(peer in row for row in rows),
+            owners=len(rows),
+            last_s=_since(start_s, self._arrived_s.get(peer)),
+            heard_s=_since(start_s, heard_s.get(peer)),
+            frozen_s=_since(start_s, self._now_s),
+            deadline_s=round(self.timers.scatter_s - start_s, 3),
+        )
 
     def _contributors(self, live: set[PeerId]) -> set[PeerId]:
         """Peers whose contribution may still enter some slice."""
@@ -344,3 +356,8 @@ class Operation:
         """Whether all of these peers hold every chunk of the slice."""
         holders = self._chunk_holders(index)
         return holders is not None and all(peers <= held for held in holders)
+
+
+def _since(start_s: float, moment_s: float | None) -> float:
+    """Seconds after PLAN to the millisecond, -1 for never or before."""
+    return -1.0 if moment_s is None or moment_s < start_s else round(moment_s - start_s, 3)

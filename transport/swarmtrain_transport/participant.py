@@ -394,4 +394,6 @@ class Participant:
             control_bytes_in=stats.control_bytes_in,
             control_bytes_out=stats.control_bytes_out,
             replayed_ops=self._place.replayed_ops,
+            up_bytes_per_s=stats.up_bytes_per_s,
+            down_bytes_per_s=stats.down_bytes_per_s,
         )

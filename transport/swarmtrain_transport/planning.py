@@ -113,19 +113,6 @@ def _is_synced(view: LedgerView, line: PeerLine, op: int) -> bool:
     return root is None or root == line.state_root
 
 
-def deadline_s(terms: RunTerms, op_seconds: float | None) -> float:
-    """D_op: a multiple of what ops have taken, between floor and cap, the only two settings.
-
-    Args:
-        terms: of the run.
-        op_seconds: moving average of past ops, None before the first.
-    """
-    if op_seconds is None:
-        return terms.deadline_cap_s
-    wanted = limits.DEADLINE_FACTOR * op_seconds
-    return min(terms.deadline_cap_s, max(terms.deadline_floor_s, wanted))
-
-
 def make_plan(
     terms: RunTerms,
     op: int,

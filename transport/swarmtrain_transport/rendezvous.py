@@ -47,9 +47,10 @@ from swarmtrain_transport.messages import (
     Withdraw,
 )
 from swarmtrain_transport.operation import Operation, Report
-from swarmtrain_transport.planning import RunTerms, deadline_s, next_plan
+from swarmtrain_transport.planning import RunTerms, next_plan
 from swarmtrain_transport.scribe import Scribe
 from swarmtrain_transport.status_view import describe
+from swarmtrain_transport.timers import Pace
 
 Actions = tuple[CoordinatorAction, ...]
 
@@ -88,13 +89,11 @@ class Rendezvous:
         self.operation: Operation | None = None
         self._run_key = run_key
         self._now_s = now_s
-        self._op_started_s = now_s
         self._finished_s: float | None = None
-        self._op_seconds: float | None = None
+        self._pace = Pace()
         self._unseen = {peer: LifeLine(now_s) for peer in self.view.roster}
         if self.view.in_progress is not None:
             self.operation = Operation(self.view.in_progress, now_s)
-            self._op_started_s = now_s
 
     # ---- events
 
@@ -236,7 +235,7 @@ class Rendezvous:
         operation = self.operation
         if operation is None or operation.view.plan_id != message.plan_id:
             return
-        news = operation.hear(peer, message)
+        news = operation.hear(peer, message, self._now_s)
         if news is not None:
             for other, line in self.lines.items():
                 if line.connected and other in operation.view.boots:
@@ -327,7 +326,7 @@ class Rendezvous:
 
     def _decide(self) -> None:
         while self.operation is not None:
-            decision = self.operation.decide(self._alive(), self._now_s)
+            decision = self.operation.decide(self._alive(), self._now_s, self._heard_s())
             if decision is None:
                 return
             if isinstance(decision, Reassign):
@@ -337,30 +336,27 @@ class Rendezvous:
                 for peer, reason in decision.excluded.items():
                     self.chronicle.excluded(decision.op, peer, reason)
             if isinstance(decision, Commit | Skip):
-                self._end_op(decision)
+                self._end_op(self.operation, decision)
 
-    def _end_op(self, decision: Commit | Skip) -> None:
-        seconds = self._now_s - self._op_started_s
-        old = self._op_seconds
-        if isinstance(decision, Commit):
-            self._op_seconds = seconds if old is None else 0.7 * old + 0.3 * seconds
-        elif old is not None:
-            # Too short, maybe: a network that is slower now would skip for ever.
-            self._op_seconds = max(old, seconds)
+    def _end_op(self, operation: Operation, decision: Commit | Skip) -> None:
         self.operation = None
+        measured = operation.pace(self._now_s) if isinstance(decision, Commit) else None
+        if measured is not None:
+            self._pace.measured(*measured)
+        elif isinstance(decision, Skip) and self._now_s >= operation.timers.scatter_s:
+            self._pace.was_too_short(operation.view.plan.deadline_s)
 
     def _plan_next(self) -> None:
         if self.operation is not None or self.is_finished:
             return
         expected = self._expected()
-        limit_s = deadline_s(self.terms, self._op_seconds)
+        limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
         plan = next_plan(self.terms, self.view, self.lines, expected, limit_s, self._now_s)
         if plan is None:
             return
         self.scribe.append(plan)
         assert self.view.op is not None
         self.operation = Operation(self.view.op, self._now_s)
-        self._op_started_s = self._now_s
 
     def _expected(self) -> set[PeerId]:
         """Live peers that take part round by round: also after a restart, before they are back."""
@@ -376,6 +372,9 @@ class Rendezvous:
         return {peer: boot for peer, boot in self.view.op.boots.items() if peer in weights}
 
     # ---- small parts
+
+    def _heard_s(self) -> dict[PeerId, float]:
+        return {peer: line.life.heard_s for peer, line in self.lines.items()}
 
     def _alive(self) -> set[PeerId]:
         return {peer for peer, life in self._lives().items() if life.is_alive(self._now_s)}
