@@ -27,7 +27,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from swarmtrain.tensors import Layout, LayoutMismatch
+from swarmtrain.tensors import Layout, LayoutMismatch, ParameterSpec
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ MANIFEST_FILE = "manifest.json"
 ANCHOR = "anchor"
 """The array of the shared state that is the model's weights."""
 
-MANIFEST_BYTES_MAX = 1 << 20
-"""A manifest has a dozen short lines; whatever is larger is not one."""
+MANIFEST_BYTES_MAX = 8 << 20
+"""A manifest has a dozen lines and some for each parameter; whatever is larger is not one."""
 
 _FOLDER = re.compile(r"op-(\d{6,})")
 _WRITING_PREFIX = ".writing-"
@@ -104,12 +104,14 @@ class LoadedCheckpoint:
         model: weights by parameter name, float32.
         outer: the other arrays of the shared state by name, (padded,) float32.
         array_names: names of the state's arrays, the anchor among them, in the state's order.
+        parameters: of the model that it was made from, in vector order.
     """
 
     checkpoint: Checkpoint
     model: Mapping[str, Tensor]
     outer: Mapping[str, Tensor]
     array_names: tuple[str, ...]
+    parameters: tuple[ParameterSpec, ...]
 
     def arrays(self, layout: Layout) -> list[tuple[str, Tensor]]:
         """The shared state as it was saved: (name, (padded,) float32) in its order.
@@ -142,7 +144,13 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_root: str
     layout: str
     arrays: tuple[str, ...]
+    parameters: tuple[ParameterSpec, ...]
     files: dict[str, _FileFacts]
+
+    def to_bytes(self) -> bytes:
+        """The one text of this manifest."""
+        encoded = msgspec.json.encode(self, order="deterministic")
+        return msgspec.json.format(encoded, indent=2) + b"\n"
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -221,6 +229,8 @@ def load(path: Path, *, manifest_hash: bytes | None = None) -> LoadedCheckpoint:
         layout_digest = bytes.fromhex(manifest.layout)
     except (msgspec.DecodeError, ValueError) as exc:
         raise _damaged(path, f"{MANIFEST_FILE} is not a manifest ({exc})") from exc
+    if manifest.to_bytes() != raw:
+        raise _damaged(path, f"{MANIFEST_FILE} is not in the form in which it is written")
     if set(manifest.files) != {MODEL_FILE, OUTER_FILE}:
         raise _damaged(path, f"{MANIFEST_FILE} names other files than expected")
     model = _read_tensors(path, MODEL_FILE, manifest.files[MODEL_FILE])
@@ -228,12 +238,12 @@ def load(path: Path, *, manifest_hash: bytes | None = None) -> LoadedCheckpoint:
     if sorted(manifest.arrays) != sorted([ANCHOR, *outer]):
         raise _damaged(path, f"{OUTER_FILE} does not hold the arrays that the manifest names")
     checkpoint = Checkpoint(path, facts, layout_digest, _sha256(raw))
-    return LoadedCheckpoint(checkpoint, model, outer, manifest.arrays)
+    return LoadedCheckpoint(checkpoint, model, outer, manifest.arrays, manifest.parameters)
 
 
 def latest(directory: Path) -> LoadedCheckpoint | None:
     """The newest checkpoint that is whole; damaged ones are passed over with a warning."""
-    for path in reversed(_folders(directory)):
+    for path in reversed(folders(directory)):
         try:
             return load(path)
         except CheckpointDamaged as exc:
@@ -248,7 +258,7 @@ def prune(directory: Path, keep: int) -> None:
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
-    for path in _folders(directory)[:-keep]:
+    for path in folders(directory)[:-keep]:
         _remove(path)
     if directory.is_dir():
         for entry in directory.iterdir():
@@ -259,6 +269,22 @@ def prune(directory: Path, keep: int) -> None:
 def folder_name(op: int) -> str:
     """Name of the folder of the state after `op`."""
     return f"op-{op:06d}"
+
+
+def op_of(folder: Path) -> int:
+    """The op that a checkpoint's folder is named after."""
+    match = _FOLDER.fullmatch(folder.name)
+    if match is None:
+        raise ValueError(f"{folder} is not the folder of a checkpoint")
+    return int(match[1])
+
+
+def folders(directory: Path) -> list[Path]:
+    """Checkpoint folders, oldest op first; none where there is no such directory."""
+    if not directory.is_dir():
+        return []
+    found = [path for path in directory.iterdir() if _FOLDER.fullmatch(path.name)]
+    return sorted(found, key=op_of)
 
 
 def _encode(
@@ -285,13 +311,13 @@ def _encode(
         state_root=facts.state_root.hex(),
         layout=layout.digest.hex(),
         arrays=tuple(name for name, _ in arrays),
+        parameters=layout.parameters,
         files={
             name: _FileFacts(len(data), hashlib.sha256(data).hexdigest())
             for name, data in files.items()
         },
     )
-    encoded = msgspec.json.encode(manifest, order="deterministic")
-    files[MANIFEST_FILE] = msgspec.json.format(encoded, indent=2) + b"\n"
+    files[MANIFEST_FILE] = manifest.to_bytes()
     return files
 
 
@@ -316,14 +342,6 @@ def _read_tensors(path: Path, name: str, facts: _FileFacts) -> dict[str, Tensor]
         return safetensors.torch.load(data)
     except SafetensorError as exc:
         raise _damaged(path, f"{name} is not a safetensors file ({exc})") from exc
-
-
-def _folders(directory: Path) -> list[Path]:
-    """Checkpoint folders, oldest op first."""
-    if not directory.is_dir():
-        return []
-    found = [(_FOLDER.fullmatch(path.name), path) for path in directory.iterdir()]
-    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
 
 
 def _remove(path: Path) -> None:

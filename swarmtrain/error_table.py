@@ -260,6 +260,13 @@ _ROWS = (
         "Nothing has run with that directory yet, or it was removed.",
     ),
     ErrorKind(
+        "SWT-E807", "The state directory proves nothing", EXIT_BAD_DATA,
+        "`swarmtrain verify` makes the way from a checkpoint to the newest state again, from the\n"
+        "directory alone, and it did not get there: a file is damaged or missing, or the ledger\n"
+        "names another state. A peer that is started on the directory mends what it can and takes\n"
+        "the rest from the others; to keep the directory as evidence, copy it first.",
+    ),
+    ErrorKind(
         "SWT-E901", "Unexpected fault (a bug)", EXIT_BUG,
         "The program met something that its authors did not foresee. The message names a report\n"
         "with the details; read it before you send it to anybody, it may hold paths and names.",

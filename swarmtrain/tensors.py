@@ -82,8 +82,13 @@ class Layout:
                     f"parameter `{spec.name}` has dtype {spec.dtype}; only real floating types "
                     "can be averaged. Freeze it or split it into real parts."
                 )
-        num_values = sum(spec.num_values for spec in specs)
-        return cls(specs, num_values, -(-num_values // block) * block, _digest(specs))
+        return cls.from_parameters(specs, block)
+
+    @classmethod
+    def from_parameters(cls, parameters: tuple[ParameterSpec, ...], block: int) -> "Layout":
+        """The layout of a model that is not here, padded to a multiple of `block`."""
+        num_values = sum(spec.num_values for spec in parameters)
+        return cls(parameters, num_values, -(-num_values // block) * block, _digest(parameters))
 
     def read(self, model: nn.Module, out: Tensor | None = None) -> Tensor:
         """The model's parameters as one vector, (padded,) float32 on the CPU.

@@ -19,6 +19,7 @@ from swarmtrain.cli.peer import peer_app
 from swarmtrain.cli.situation import Situation, redact, say
 from swarmtrain.cli.status import status
 from swarmtrain.cli.up import up
+from swarmtrain.cli.verify import verify
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED
 from swarmtrain.errors import Interrupted, UserError, cleaned, render, translate
 
@@ -34,6 +35,7 @@ app.command()(up)
 app.command()(join)
 app.add_typer(peer_app)
 app.command()(status)
+app.command()(verify)
 app.command()(demo)
 app.command()(explain)
 

@@ -132,6 +132,26 @@ class Store:
             connection.close()
             raise
 
+    @classmethod
+    def open_to_read(cls, directory: Path) -> "Store":
+        """Open a store that nobody uses, without a lock, a new term or any other change.
+
+        Raises:
+            StoreLocked: a coordinator has it open.
+            StoreDamaged: not a store, or of another version.
+            StoreFailed: the disk, or there is no store.
+        """
+        path = directory / FILE_NAME
+        with _translated(path):
+            uri = f"{path.absolute().as_uri()}?mode=ro"
+            connection = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
+        try:
+            with _translated(path):
+                return cls(connection, path, _checked(connection, path)["term"])
+        except StoreError:
+            connection.close()
+            raise
+
     def close(self) -> None:
         """Fold the WAL into the file and release the lock. Closing twice is allowed."""
         with _translated(self.path):
@@ -146,15 +166,16 @@ class Store:
             StoreDamaged: a record is missing, altered or out of its place.
         """
         with _translated(self.path):
-            rows = self._db.execute("SELECT idx, hash, bytes FROM log ORDER BY idx").fetchall()
+            rows = self._db.execute("SELECT * FROM log ORDER BY idx").fetchall()
         records: list[Record] = []
         newest_hash = GENESIS_HASH
-        for position, (index, stored_hash, data) in enumerate(rows):
+        for position, row in enumerate(rows):
             try:
-                record = record_from_bytes(data)
+                record = record_from_bytes(row[-1])
+                expected = _log_row(record)
             except RemoteFault as exc:
-                raise _damaged(self.path, f"record {index} does not decode") from exc
-            if index != position or record.index != position or record.hash != stored_hash:
+                raise _damaged(self.path, f"record {row[0]} does not decode") from exc
+            if record.index != position or row != expected:
                 raise _damaged(self.path, f"record {position} is missing or altered")
             if record.prev_hash != newest_hash:
                 raise _damaged(self.path, f"record {position} does not continue the chain")
@@ -174,17 +195,13 @@ class Store:
             StoreFull, StoreFailed: the disk. The log is as it was before the call.
         """
         body = body_of(record)
-        kind = str(type(body).__struct_config__.tag)
-        op = body.op if isinstance(body, Commit | Skip) else None
+        row = _log_row(record)
         with self._transaction():
             self._expect(record)
             try:
-                self._db.execute(
-                    "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (record.index, record.prev_hash, record.hash, record.term, kind, op,
-                     record.to_bytes()),
-                )  # fmt: skip
+                self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             except sqlite3.IntegrityError as exc:
+                kind, op = row[4:6]
                 raise _conflict(f"{kind} would be a second outcome of op {op}") from exc
             if isinstance(body, Join):
                 self._admit(body)
@@ -278,18 +295,39 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> int:
     # On macOS fsync alone leaves the bytes in the drive's cache.
     connection.execute("PRAGMA fullfsync = ON")
     connection.execute("BEGIN IMMEDIATE")
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise _damaged(path, str(verdict))
+    _check_pages(connection, path)
     for statement in _TABLES.split(";"):
         connection.execute(statement)
-    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-    if meta["schema"] != SCHEMA:
-        raise _damaged(path, f"it has format {meta['schema']}, this version reads {SCHEMA}")
-    term: int = meta["term"] + 1
+    term = _checked(connection, path)["term"] + 1
     connection.execute("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
     connection.execute("COMMIT")
     return term
+
+
+def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise _damaged(path, str(verdict))
+
+
+def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
+    """What the file says of itself, if it is whole and of this version."""
+    _check_pages(connection, path)
+    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    if meta.get("schema") != SCHEMA or not isinstance(meta.get("term"), int):
+        found = meta.get("schema")
+        raise _damaged(path, f"it has format {found}, this version reads {SCHEMA}")
+    return meta
+
+
+def _log_row(record: Record) -> tuple[int, bytes, bytes, int, str, int | None, bytes]:
+    """The row of a record in the table `log`."""
+    body = body_of(record)
+    kind = str(type(body).__struct_config__.tag)
+    op = body.op if isinstance(body, Commit | Skip) else None
+    return (
+        record.index, record.prev_hash, record.hash, record.term, kind, op, record.to_bytes()
+    )  # fmt: skip
 
 
 def _invite_row(row: tuple[str, bytes, int, int, float, float, int]) -> InviteRow:

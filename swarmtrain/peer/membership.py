@@ -12,9 +12,9 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer.driver import Driver, Weights
 from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.peer.storage import PeerStorage
+from swarmtrain.peer.strategy import strategy_of
 from swarmtrain.peer.thread import PeerThread
 from swarmtrain.tensors import Layout
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.messages import Welcome
@@ -76,6 +76,7 @@ class Membership:
             thread.start()
             welcome = _first_word(thread)
             config = config_file.from_canonical(welcome.run)
+            storage.keep_run(welcome.run)
         except BaseException:
             if thread is not None:
                 thread.leave("could not come in")
@@ -85,14 +86,7 @@ class Membership:
 
     def session(self, weights: Weights, layout: Layout, hooks: Hooks) -> Session:
         """Bring a model: the strategy of the run file, driven over these weights."""
-        outer = self.config.outer
-        strategy = DiLoCo(
-            layout.padded,
-            inner_steps=outer.inner_steps,
-            lr=outer.lr,
-            momentum=outer.momentum,
-            error_feedback=outer.error_feedback,
-        )
+        strategy = strategy_of(self.config, layout.padded)
         driver = Driver(
             self.identity.peer_id,
             strategy,

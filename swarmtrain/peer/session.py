@@ -334,6 +334,9 @@ class Session:
         try:
             saved = checkpoint.save(self._storage.checkpoints, facts, self._layout, arrays)
             checkpoint.prune(self._storage.checkpoints, self._config.checkpoint.keep)
+            oldest = checkpoint.folders(self._storage.checkpoints)[0]
+            served_from = op - limits.RESULT_KEEP_OPS
+            self._storage.forget_results(min(checkpoint.op_of(oldest), served_from))
         except checkpoint.CheckpointFull as error:
             raise disk_full(str(self._storage.checkpoints), at_coordinator=False) from error
         except (checkpoint.CheckpointError, OSError) as error:

@@ -1,30 +1,32 @@
-"""What a peer keeps in its state directory: identity, ledger copy, results, checkpoints, a lock.
+"""What a peer keeps in its state directory: identity, run file, ledger copy, results, checkpoints.
 
-The ledger copy grows by lz4 segments; a segment that a crash cut short is dropped, because the
-coordinator sends those records again. Results of ops after the newest checkpoint let a peer go on
-from the run's newest op although the checkpoint is older: state = checkpoint + replay.
+Results of ops after a checkpoint let a peer go on from the run's newest op although the
+checkpoint is older: state = checkpoint + replay. Those since its oldest checkpoint stay, so that
+`swarmtrain verify` can make the same way again and prove where it leads. A lock keeps the
+directory to one process.
 """
 
 import errno
 import fcntl
 import os
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-import lz4.block
 import msgpack
 
 from swarmtrain.errors import UserError, disk_full, translate
+from swarmtrain.peer import ledger_file
 from swarmtrain_transport import limits
-from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.ledger import Record, record_from_bytes
+from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.result import OpResult
 
-_SEGMENT = struct.Struct("<II")
-_RESULTS_KEPT = limits.RESULT_KEEP_OPS
+RUN_FILE = "run.msgpack"
+"""The run file in canonical form: what the replay of a round needs to know."""
+
+_RESULT_FILES_MAX = 2 * limits.RESULT_KEEP_OPS
+"""Results on disk: twice what is served, so that a proof reaches back behind a checkpoint."""
 
 
 class PeerStorage:
@@ -40,13 +42,16 @@ class PeerStorage:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.checkpoints = directory / "checkpoints"
-        self._results = directory / "results"
         self._lock = _take_lock(directory)
         try:
-            self._results.mkdir(exist_ok=True)
-            self.records = _read_ledger(directory / "ledger.bin")
+            (directory / "results").mkdir(exist_ok=True)
+            path = directory / ledger_file.FILE_NAME
+            kept = ledger_file.read(path)
+            if kept.whole_bytes < kept.num_bytes:
+                os.truncate(path, kept.whole_bytes)
+            self.records = kept.records
             # Unbuffered: what a full disk refused must not wait in a buffer and fail once more.
-            self._ledger = (directory / "ledger.bin").open("ab", buffering=0)
+            self._ledger = path.open("ab", buffering=0)
         except OSError as error:
             self._lock.close()
             raise _told(error, directory) from error
@@ -73,9 +78,7 @@ class PeerStorage:
         Raises:
             UserError: SWT-E401, the disk is full; what was there is intact.
         """
-        plain = b"".join(_framed(record.to_bytes()) for record in records)
-        packed = lz4.block.compress(plain, store_size=False)
-        segment = memoryview(_SEGMENT.pack(len(packed), len(plain)) + packed)
+        segment = memoryview(ledger_file.segment_of(records))
         whole_bytes = os.fstat(self._ledger.fileno()).st_size
         try:
             while segment:
@@ -85,34 +88,51 @@ class PeerStorage:
             os.ftruncate(self._ledger.fileno(), whole_bytes)
             raise _told(error, self.directory) from error
 
+    def keep_run(self, canonical: bytes) -> None:
+        """Keep the run file as the coordinator sent it.
+
+        Raises:
+            UserError: SWT-E401, the disk is full.
+        """
+        path = self.directory / RUN_FILE
+        if not path.exists() or path.read_bytes() != canonical:
+            self._write(path, canonical)
+
     def keep_result(self, result: OpResult) -> None:
-        """Keep a committed result until enough newer ones are there.
+        """Keep a committed result; the oldest goes when there are too many.
 
         Raises:
             UserError: SWT-E401, the disk is full; older results are intact.
         """
         data = msgpack.packb([list(piece.chunks) for piece in result.slices])
-        path = self._results / f"{result.op:08d}.bin"
+        self._write(result_path(self.directory, result.op), data)
+        self.forget_results(result.op - _RESULT_FILES_MAX)
+
+    def forget_results(self, op: int) -> None:
+        """Results up to this op are needed no more: a checkpoint holds what they led to."""
+        for path in result_paths(self.directory):
+            if int(path.stem) <= op:
+                path.unlink(missing_ok=True)
+
+    def results(self) -> dict[int, list[list[bytes]]]:
+        """The newest results by op: chunks per slice, as many ops as are served. A file that
+        makes no sense is left out; its chunks could not pass their hashes anyway."""
+        kept = {}
+        for path in result_paths(self.directory)[-limits.RESULT_KEEP_OPS :]:
+            slices = read_result(path)
+            if slices is not None:
+                kept[int(path.stem)] = slices
+        return kept
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Whole or not at all."""
         aside = path.with_suffix(".writing")
         try:
             aside.write_bytes(data)
             os.replace(aside, path)
-            (self._results / f"{result.op - _RESULTS_KEPT:08d}.bin").unlink(missing_ok=True)
         except OSError as error:
             aside.unlink(missing_ok=True)
             raise _told(error, self.directory) from error
-
-    def results(self) -> dict[int, list[list[bytes]]]:
-        """Kept results by op: chunks per slice. A file that makes no sense is left out; its
-        chunks could not pass their hashes anyway."""
-        kept = {}
-        for path in sorted(self._results.glob("*.bin")):
-            try:
-                slices = msgpack.unpackb(path.read_bytes(), max_ext_len=0)
-            except (ValueError, msgpack.UnpackException):
-                continue
-            kept[int(path.stem)] = [[bytes(chunk) for chunk in chunks] for chunks in slices]
-        return kept
 
     def close(self) -> None:
         """Give the directory back."""
@@ -120,8 +140,29 @@ class PeerStorage:
         self._lock.close()
 
 
-def _framed(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "little") + data
+def result_path(directory: Path, op: int) -> Path:
+    """Where the result of an op lies in a state directory."""
+    return directory / "results" / f"{op:08d}.bin"
+
+
+def result_paths(directory: Path) -> list[Path]:
+    """Kept results, oldest op first; the stem is the op."""
+    found = (directory / "results").glob("*.bin")
+    return sorted((path for path in found if path.stem.isdecimal()), key=lambda p: int(p.stem))
+
+
+def read_result(path: Path) -> list[list[bytes]] | None:
+    """Chunks per slice of a kept result, None if the file is not one. Nothing vouches for the
+    chunks but their hashes."""
+    try:
+        slices = msgpack.unpackb(path.read_bytes(), max_ext_len=0, strict_map_key=False)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return None
+    if not isinstance(slices, list) or not all(isinstance(chunks, list) for chunks in slices):
+        return None
+    if not all(isinstance(chunk, bytes) for chunks in slices for chunk in chunks):
+        return None
+    return slices
 
 
 def _take_lock(directory: Path) -> IO[bytes]:
@@ -140,44 +181,6 @@ def _take_lock(directory: Path) -> IO[bytes]:
             "Stop the other one, or name another directory: --state-dir, state_dir= in Python.",
         ) from error
     return lock
-
-
-def _read_ledger(path: Path) -> list[Record]:
-    """All records of whole segments; a torn tail is cut off, so that appending goes on."""
-    if not path.exists():
-        return []
-    data = path.read_bytes()
-    records: list[Record] = []
-    position = 0
-    while position + _SEGMENT.size <= len(data):
-        packed_bytes, plain_bytes = _SEGMENT.unpack_from(data, position)
-        start = position + _SEGMENT.size
-        segment = _unpacked(data[start : start + packed_bytes], packed_bytes, plain_bytes)
-        if segment is None:
-            break
-        records += segment
-        position = start + packed_bytes
-    if position < len(data):
-        os.truncate(path, position)
-    return records
-
-
-def _unpacked(packed: bytes, packed_bytes: int, plain_bytes: int) -> list[Record] | None:
-    """The records of one segment, None if it is torn. Sizes are checked before decoding."""
-    if len(packed) != packed_bytes or plain_bytes > 2 * limits.CONTROL_BYTES_MAX:
-        return None
-    try:
-        plain = lz4.block.decompress(packed, uncompressed_size=plain_bytes)
-        records = []
-        position = 0
-        while position < len(plain):
-            size = int.from_bytes(plain[position : position + 4], "little")
-            raw = plain[position + 4 : position + 4 + size]
-            records.append(record_from_bytes(raw))
-            position += 4 + size
-    except (lz4.block.LZ4BlockError, RemoteFault):
-        return None
-    return records
 
 
 def _told(error: OSError, directory: Path) -> UserError:

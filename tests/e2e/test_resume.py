@@ -1,9 +1,11 @@
 """A run that is interrupted in every way and ends with the same bits at every peer."""
 
+import json
 import shutil
+from typing import Any
 
 import pytest
-from e2e_rig import SMALL_MODEL, outcomes, place, saved_root
+from e2e_rig import SMALL_MODEL, Place, outcomes, place, saved_root
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -75,3 +77,17 @@ def test_a_run_goes_on_after_everything_was_stopped_and_half_of_it_deleted(tmp_p
         assert list(after.values()).count("COMMIT") == ROUNDS
         assert saved_root(tmp_path / "ann") == saved_root(tmp_path / "bob")
         assert saved_root(tmp_path / "ann")[0] == max(after)
+
+        # And each directory shows by itself that this is so.
+        roots = {proved(here, name)["state_root"] for name in ("ann", "bob", "coordinator")}
+        assert roots == {saved_root(tmp_path / "ann")[1]}
+
+
+def proved(here: Place, name: str) -> dict[str, Any]:
+    """What `swarmtrain verify` prints of one state directory."""
+    command = here.command("verify", here.folder / name, "--json")
+    assert command.end() == 0, str(command)
+    found: dict[str, Any] = json.loads(command.lines[0])
+    assert found["ok"] and found["problem"] == ""
+    assert name == "coordinator" or found["ops"] > 0
+    return found

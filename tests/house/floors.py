@@ -33,7 +33,7 @@ SWARMTRAIN = (
     "config_file dirs cli.options checkpoint numerics data.* data models.* models",
     "status control_lane",
     "coordinator.* coordinator peer.* peer",
-    "simulate.* simulate",
+    "simulate.* simulate verify.* verify",
     "api",
     "demo.* demo",
     "cli.* cli",

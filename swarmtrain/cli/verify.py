@@ -1,0 +1,71 @@
+"""`swarmtrain verify`: what a state directory proves by itself."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.situation import Situation
+
+if TYPE_CHECKING:
+    from swarmtrain.verify.proof import Proof
+
+
+def verify(
+    context: typer.Context,
+    state_dir: Annotated[Path, typer.Argument(help="Of a peer or a coordinator that has stopped.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Prove the newest state of a directory, from the directory alone.
+
+    A peer's: replays its rounds from a checkpoint and compares every state that the ledger
+    attests. A coordinator's: checks the chain of decisions; it proves no more.
+    """
+    situation: Situation = context.ensure_object(Situation)
+    situation.begin(verbose=verbose)
+    import msgspec
+
+    from swarmtrain.errors import UserError
+    from swarmtrain.verify.coordinator_state import is_coordinators, prove_coordinator
+
+    if is_coordinators(state_dir):
+        proof = prove_coordinator(state_dir)
+    else:
+        _check_is_peers(state_dir)
+        from swarmtrain.verify.peer_state import prove_peer
+
+        proof = prove_peer(state_dir)
+    if as_json:
+        print(msgspec.json.encode(proof).decode())
+    elif proof.ok:
+        _tell(proof)
+    if not proof.ok:
+        raise UserError(
+            "SWT-E807",
+            f"Not proved: {proof.problem}",
+            f"{state_dir} does not show by itself which state it ended with.",
+            "Keep a copy as evidence. A peer that starts on it takes what it lacks from others.",
+        )
+
+
+def _check_is_peers(state_dir: Path) -> None:
+    from swarmtrain.errors import UserError
+
+    if not (state_dir / "ledger.bin").is_file():
+        raise UserError(
+            "SWT-E806",
+            f"There is no state directory {state_dir}, or nothing has run with it yet.",
+            "A peer keeps its ledger there in ledger.bin, a coordinator in ledger.sqlite.",
+            "Name the directory that was given as --state-dir.",
+        )
+
+
+def _tell(proof: "Proof") -> None:
+    print(f"{'run':<16} {proof.run}")
+    print(f"{'run key':<16} {proof.run_key}")
+    print(f"{'records':<16} {proof.records}")
+    print(f"{'rounds':<16} {proof.from_op} to {proof.to_op}")
+    print(f"{'state root':<16} {proof.state_root}")
+    print(f"\nProved. {proof.proves}")

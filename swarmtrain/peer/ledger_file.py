@@ -1,0 +1,84 @@
+"""A peer's own copy of the ledger on disk: lz4 segments of records, appended and never changed.
+
+What a crash cut short is dropped at the next start, because the coordinator sends those records
+again. Whoever only looks at the file is told where it stops to make sense, and changes nothing.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import lz4.block
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger import Record, record_from_bytes
+
+FILE_NAME = "ledger.bin"
+
+_SEGMENT = struct.Struct("<II")
+_LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFile:
+    """What a file holds.
+
+    Attributes:
+        records: of all whole segments before the first that is not.
+        whole_bytes: where those segments end.
+        num_bytes: where the file ends.
+    """
+
+    records: list[Record]
+    whole_bytes: int
+    num_bytes: int
+
+
+def read(path: Path) -> LedgerFile:
+    """The records of a file; none where there is no such file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    records: list[Record] = []
+    position = 0
+    while position + _SEGMENT.size <= len(data):
+        packed_bytes, plain_bytes = _SEGMENT.unpack_from(data, position)
+        start = position + _SEGMENT.size
+        segment = _unpacked(data[start : start + packed_bytes], packed_bytes, plain_bytes)
+        if segment is None:
+            break
+        records += segment
+        position = start + packed_bytes
+    return LedgerFile(records, position, len(data))
+
+
+def segment_of(records: Sequence[Record]) -> bytes:
+    """The bytes to append for some records."""
+    plain = b"".join(_framed(record.to_bytes()) for record in records)
+    packed: bytes = lz4.block.compress(plain, store_size=False)
+    return _SEGMENT.pack(len(packed), len(plain)) + packed
+
+
+def _framed(data: bytes) -> bytes:
+    return len(data).to_bytes(_LENGTH_BYTES, "little") + data
+
+
+def _unpacked(packed: bytes, packed_bytes: int, plain_bytes: int) -> list[Record] | None:
+    """The records of one segment, None if it is torn. Sizes are checked before decoding."""
+    if len(packed) != packed_bytes or plain_bytes > 2 * limits.CONTROL_BYTES_MAX:
+        return None
+    try:
+        plain = lz4.block.decompress(packed, uncompressed_size=plain_bytes)
+        records = []
+        position = 0
+        while position < len(plain):
+            start = position + _LENGTH_BYTES
+            position = start + int.from_bytes(plain[position:start], "little")
+            records.append(record_from_bytes(plain[start:position]))
+    except (lz4.block.LZ4BlockError, RemoteFault):
+        return None
+    return records if position == len(plain) == plain_bytes else None

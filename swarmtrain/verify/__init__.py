@@ -1,0 +1,1 @@
+"""What a state directory proves by itself, without anybody's word."""

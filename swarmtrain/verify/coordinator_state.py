@@ -1,0 +1,65 @@
+"""The proof that a coordinator's directory holds: decisions, and nothing about weights.
+
+A coordinator never saw a weight, so its directory cannot show that a state is right, only that
+the run decided so: records in one unbroken chain, signed, none against another, and roots attested
+for ops that have an outcome.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from swarmtrain.coordinator.store import FILE_NAME, Store, StoreDamaged
+from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
+from swarmtrain_transport.ledger import Record
+
+_PROVES = (
+    "Every decision is signed by the run's key and follows from the one before; each op has one"
+    " outcome; the state root is the newest that a majority of an op's peers reported. It proves no"
+    " more: a coordinator never saw a weight. Verify the directory of a peer for that."
+)
+
+
+def is_coordinators(directory: Path) -> bool:
+    """Whether the directory is a coordinator's."""
+    return (directory / FILE_NAME).exists()
+
+
+def prove_coordinator(directory: Path) -> Proof:
+    """What a coordinator's state directory proves. Nothing in it is changed.
+
+    Raises:
+        UserError: SWT-E404, the coordinator runs; SWT-E403, a file cannot be read.
+    """
+    return concluded(Proof("coordinator", _PROVES), lambda proof: _find(proof, directory))
+
+
+def _find(proof: Proof, directory: Path) -> Proof:
+    view, count = fold(_records(directory))
+    assert view.run is not None  # record 0
+    newest = max(view.attests, default=None)
+    proof = msgspec.structs.replace(
+        proof,
+        run=view.run.run_id,
+        run_key=view.run.run_key.hex(),
+        records=count,
+        ledger_op=view.last_op,
+        from_op=min(view.last_op, 0),
+        to_op=view.last_op,
+        ops=max(view.last_op, 0),
+    )
+    if newest is None:
+        raise_to = "The ledger attests no state yet: no peer has brought one."
+        return msgspec.structs.replace(proof, problem=raise_to)
+    return msgspec.structs.replace(proof, state_root=view.attests[newest].hex(), ok=True)
+
+
+def _records(directory: Path) -> tuple[Record, ...]:
+    try:
+        store = Store.open_to_read(directory)
+        try:
+            return store.records()
+        finally:
+            store.close()
+    except StoreDamaged as error:
+        raise Unproved(error.what) from error

@@ -1,0 +1,268 @@
+"""The proof that a peer's directory holds: from a checkpoint, op by op, to its newest state.
+
+It makes the outer steps again that the peer has made, with the peer's own machinery, from the
+results on the disk, whose hashes the ledger names, and compares the state's root wherever the
+ledger attests one or a checkpoint names one. It starts as far back as the disk allows.
+"""
+
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from swarmtrain import checkpoint, config_file
+from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
+from swarmtrain.config import RunConfig
+from swarmtrain.errors import UserError
+from swarmtrain.peer import ledger_file
+from swarmtrain.peer.driver import Driver
+from swarmtrain.peer.storage import RUN_FILE, read_result, result_path, result_paths
+from swarmtrain.peer.strategy import strategy_of
+from swarmtrain.tensors import Layout, LayoutMismatch
+from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
+from swarmtrain_transport.errors import IdentityDamaged, RemoteFault
+from swarmtrain_transport.fold import LedgerView, num_chunks, slice_root, window_of
+from swarmtrain_transport.identity import Identity
+from swarmtrain_transport.ledger import Commit, Record
+from swarmtrain_transport.result import OpResult, SliceResult
+
+_PROVES = (
+    "Every record is signed by the run's key and follows from the one before; the results on this"
+    " disk are those that the ledger names; applied in order to the checkpoint they give this"
+    " state, and every root that the ledger attests on the way is the one that came out."
+    " It does not show how the contributions came about."
+)
+
+
+def prove_peer(directory: Path) -> Proof:
+    """What a peer's state directory proves. Nothing in it is changed.
+
+    Args:
+        directory: of a peer that does not run now.
+
+    Raises:
+        UserError: SWT-E404, the peer runs.
+        OSError: a file cannot be read.
+    """
+    with _unused(directory):
+        return concluded(Proof("peer", _PROVES), _PeerProof(directory).find)
+
+
+class _Still:
+    """Weights that nobody trains."""
+
+    def __init__(self, num_values: int) -> None:
+        self._vector = torch.zeros(num_values)
+
+    def read_weights(self, out: Tensor | None = None) -> Tensor:
+        """(padded,) float32."""
+        return self._vector
+
+    def write_weights(self, vector: Tensor) -> None:
+        """Taken as they are."""
+        self._vector = vector
+
+
+class _PeerProof:
+    """One directory's proof, step by step."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._view = LedgerView()
+        self._roots: dict[int, bytes] = {}
+
+    def find(self, proof: Proof) -> Proof:
+        """The proof, filled in."""
+        records = self._records()
+        self._view, count = fold(records)
+        run = self._view.run
+        assert run is not None  # the ledger's record 0
+        ledger_op = self._view.last_op
+        proof = msgspec.structs.replace(
+            proof, run=run.run_id, run_key=run.run_key.hex(), records=count, ledger_op=ledger_op
+        )
+        return concluded(proof, self._find_state)
+
+    def _find_state(self, proof: Proof) -> Proof:
+        self._check_identity()
+        config = self._config()
+        folders = checkpoint.folders(self._directory / "checkpoints")
+        if not folders:
+            raise Unproved("There is no checkpoint, so there is nothing to start from.")
+        for folder in folders:
+            self._check_checkpoint(folder, config)
+        start, end = self._way()
+        self._check_nothing_follows(end)
+        proof = msgspec.structs.replace(proof, from_op=start, to_op=end, ops=end - start)
+        return concluded(proof, lambda known: self._replay(known, config))
+
+    # ---- files
+
+    def _records(self) -> list[Record]:
+        path = self._directory / ledger_file.FILE_NAME
+        kept = ledger_file.read(path)
+        if kept.whole_bytes < kept.num_bytes:
+            raise Unproved(
+                f"{path} makes no sense from byte {kept.whole_bytes} of {kept.num_bytes} on:"
+                " it was altered, or a crash cut it short."
+            )
+        return kept.records
+
+    def _check_identity(self) -> None:
+        """It proves nothing here, but without it the directory is not this peer's."""
+        path = self._directory / "identity.json"
+        try:
+            Identity.load(path)
+        except (IdentityDamaged, FileNotFoundError) as error:
+            raise Unproved(f"{path} is damaged or missing: {error}") from error
+
+    def _config(self) -> RunConfig:
+        path = self._directory / RUN_FILE
+        assert self._view.run is not None
+        try:
+            data = path.read_bytes()
+            if hashlib.sha256(data).digest() != self._view.run.config_hash:
+                raise Unproved(f"{path} is not the run file that the ledger names.")
+            return config_file.from_canonical(data)
+        except FileNotFoundError as error:
+            raise Unproved(f"{path} is missing: how a round ends is not known.") from error
+        except (RemoteFault, UserError) as error:
+            raise Unproved(f"{path} cannot be read by this version: {error}") from error
+
+    def _load(self, folder: Path) -> LoadedCheckpoint:
+        try:
+            return checkpoint.load(folder)
+        except CheckpointDamaged as error:
+            raise Unproved(str(error)) from error
+
+    def _check_checkpoint(self, folder: Path, config: RunConfig) -> None:
+        """A checkpoint is this run's and holds the state that it says."""
+        loaded = self._load(folder)
+        facts, genesis = loaded.checkpoint.facts, self._view.genesis
+        assert self._view.run is not None
+        of_this_run = (self._view.run.run_id, self._view.run.config_hash, checkpoint.op_of(folder))
+        if (facts.run, facts.config_hash, facts.op) != of_this_run:
+            raise Unproved(f"{folder} is of another run or another round than its name says.")
+        if genesis is None or facts.op > self._view.last_op:
+            raise Unproved(f"{folder} is of round {facts.op}, which the ledger does not know.")
+        if loaded.checkpoint.layout_digest != genesis.layout:
+            raise Unproved(f"{folder} is of another model than the run's.")
+        root = self._driver(loaded, config).root
+        if root != facts.state_root:
+            raise Unproved(f"{folder} holds the state {root.hex()}, and says that it is another.")
+        self._compare(facts.op, root, str(folder))
+        self._roots[facts.op] = root
+
+    def _driver(self, loaded: LoadedCheckpoint, config: RunConfig) -> Driver:
+        """A peer that has restored this checkpoint."""
+        layout = Layout.from_parameters(loaded.parameters, config.exchange.block)
+        try:
+            arrays = dict(loaded.arrays(layout))
+            driver = Driver(
+                b"", strategy_of(config, layout.padded), _Still(layout.padded),
+                layout=layout.digest, num_values=layout.num_values, snapshot_rounds=1 << 62,
+            )  # fmt: skip
+            driver.restored(loaded.checkpoint.facts.op, arrays)
+        except (LayoutMismatch, ValueError) as error:
+            path = loaded.checkpoint.path
+            raise Unproved(f"{path} does not hold the run's state: {error}.") from error
+        return driver
+
+    # ---- the way
+
+    def _way(self) -> tuple[int, int]:
+        """The oldest checkpoint from which results lead to the newest state that can be had."""
+        ends = {op: self._reach(op) for op in sorted(self._roots)}
+        end = max(ends.values())
+        return min(op for op in ends if ends[op] == end), end
+
+    def _reach(self, op: int) -> int:
+        """How far results lead from the state after `op`."""
+        while op < self._view.last_op and self._has_outcome(op + 1):
+            op += 1
+        return op
+
+    def _has_outcome(self, op: int) -> bool:
+        return op in self._view.skips or result_path(self._directory, op).exists()
+
+    def _check_nothing_follows(self, end: int) -> None:
+        """The last round may lack its result, if the peer was stopped before it had it. A later
+        one that is here says that one in between was taken away."""
+        later = [int(path.stem) for path in result_paths(self._directory)]
+        if any(end < op <= self._view.last_op for op in later):
+            raise Unproved(f"The result of round {end + 1} is missing, and later ones are here.")
+
+    def _replay(self, proof: Proof, config: RunConfig) -> Proof:
+        folder = self._directory / "checkpoints" / checkpoint.folder_name(proof.from_op)
+        driver = self._driver(self._load(folder), config)
+        newest_attested = proof.from_op if self._attested(proof.from_op) else -1
+        for op in range(proof.from_op + 1, proof.to_op + 1):
+            if op in self._view.skips:
+                driver.skip(op)
+            else:
+                driver.end_op(self._result(op))
+            self._compare(op, driver.root, f"The replay of round {op}")
+            newest_attested = op if self._attested(op) else newest_attested
+        if newest_attested < 0:
+            raise Unproved(
+                f"The ledger attests no state from round {proof.from_op} to {proof.to_op}, so"
+                " nothing vouches for the checkpoint."
+            )
+        return msgspec.structs.replace(proof, state_root=driver.root.hex(), ok=True)
+
+    def _attested(self, op: int) -> bool:
+        return self._view.root_after(op) is not None
+
+    def _compare(self, op: int, root: bytes, where: str) -> None:
+        """The root that came out is the one that is said elsewhere, if it is."""
+        if self._view.root_after(op) not in (None, root):
+            raise Unproved(f"{where} gives a state that is not the one that the ledger attests.")
+        if self._roots.get(op, root) != root:
+            raise Unproved(f"{where} gives a state that is not the checkpoint's of that round.")
+
+    def _result(self, op: int) -> OpResult:
+        """The committed result of an op, its chunks checked against the ledger."""
+        path = result_path(self._directory, op)
+        slices = read_result(path)
+        view = self._view.commits.get(op)
+        if view is None or not isinstance(view.outcome, Commit):
+            raise Unproved(f"The ledger's view of round {op} is forgotten: it is too long ago.")
+        outcomes = view.outcome.slices
+        if slices is None or len(slices) != len(outcomes):
+            raise Unproved(f"{path} is not a result of round {op}.")
+        pieces = []
+        for index, (chunks, outcome) in enumerate(zip(slices, outcomes, strict=True)):
+            hashes = tuple(hashlib.sha256(chunk).digest() for chunk in chunks)
+            if slice_root(hashes) != outcome.root or len(chunks) != num_chunks(view.plan, index):
+                raise Unproved(f"{path}: slice {index} is not the one that the ledger names.")
+            spec = view.plan.slices[index]
+            pieces.append(SliceResult(spec.start, spec.stop, outcome.contributors, tuple(chunks)))
+        stop = view.plan.slices[-1].stop
+        return OpResult(
+            op, window_of(view.plan), view.plan.chunk_values, stop, tuple(pieces), b"", b"", True
+        )
+
+
+@contextmanager
+def _unused(directory: Path) -> Iterator[None]:
+    """While this lasts no peer can start on the directory, and none runs on it now."""
+    path = directory / "lock"
+    if not path.exists():
+        yield
+        return
+    with path.open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                "SWT-E404",
+                f"A peer runs on {directory}.",
+                "What is proved must not change meanwhile.",
+                "Stop it first, or verify a copy of the directory.",
+            ) from error
+        yield

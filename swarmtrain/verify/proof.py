@@ -1,0 +1,84 @@
+"""What a proof says, and the part of it that peers and coordinator share: the chain of decisions.
+
+Nobody is asked and nothing is written. The ledger is taken as what its own first record makes of
+it: whoever reads the result compares the run's key with the one that the organiser gave out.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fold import LedgerView, result_root
+from swarmtrain_transport.identity import verify
+from swarmtrain_transport.ledger import Attest, Commit, Record
+from swarmtrain_transport.ledger_copy import LedgerCopy
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What was proved of a state directory.
+
+    Attributes:
+        kind: ``peer`` or ``coordinator``.
+        ops: how many ops the proof goes over.
+        from_op: op of the state that it starts from.
+        to_op: op of the state that it ends with.
+        state_root: that state's root in hex, "" where none was reached.
+        ok: whether the proof holds.
+        problem: what stands against it, "" where it holds.
+        run: name of the run.
+        run_key: the run's public key in hex, by which every record was found signed.
+        records: how many records were checked.
+        ledger_op: newest op that the ledger has an outcome of; a peer may be behind it.
+        proves: in words, what `ok` means here and what it does not.
+    """
+
+    kind: str
+    proves: str
+    ops: int = 0
+    from_op: int = -1
+    to_op: int = -1
+    state_root: str = ""
+    ok: bool = False
+    problem: str = ""
+    run: str = ""
+    run_key: str = ""
+    records: int = 0
+    ledger_op: int = -1
+
+
+class Unproved(Exception):
+    """The proof does not hold; the text is one sentence and names the file or the record."""
+
+
+def fold(records: Iterable[Record]) -> tuple[LedgerView, int]:
+    """The meaning of a chain, every link of which is checked, and how many there were.
+
+    Raises:
+        Unproved: a record is missing, altered, not signed by the run, or contradicts others.
+    """
+    copy = LedgerCopy(verify, ())
+    count = 0
+    for count, record in enumerate(records, start=1):
+        try:
+            taken = copy.take(record.to_bytes())
+        except RemoteFault as fault:
+            raise Unproved(f"Record {count - 1} of the ledger does not hold: {fault}.") from fault
+        if taken is None:
+            raise Unproved(f"Record {record.index} stands in the ledger twice.")
+        body = taken[1]
+        if isinstance(body, Commit) and body.result_root != result_root(body):
+            raise Unproved(f"COMMIT of op {body.op} names a result root that is not its own.")
+        if isinstance(body, Attest) and body.op in copy.view.skips:
+            raise Unproved(f"ATTEST of op {body.op}, which was skipped and has no state.")
+    if not count:
+        raise Unproved("The ledger is empty.")
+    return copy.view, count
+
+
+def concluded(proof: Proof, find: Callable[[Proof], Proof]) -> Proof:
+    """The proof that `find` makes of an empty one, or why there is none."""
+    try:
+        return find(proof)
+    except Unproved as problem:
+        return msgspec.structs.replace(proof, ok=False, problem=str(problem))

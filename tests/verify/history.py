@@ -1,0 +1,173 @@
+"""A peer's state directory as a run leaves it: real keys, real arithmetic, real files."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from swarmtrain import checkpoint, config_file
+from swarmtrain.config import ExchangeSection, RunConfig, RunSection
+from swarmtrain.peer.driver import Driver
+from swarmtrain.peer.storage import PeerStorage
+from swarmtrain.peer.strategy import strategy_of
+from swarmtrain.tensors import Layout
+from swarmtrain_optimizers.codecs import codec_named
+from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.fold import LedgerView, result_root, slice_root
+from swarmtrain_transport.identity import Identity, verify
+from swarmtrain_transport.ledger import (
+    Attest,
+    Body,
+    Commit,
+    Freeze,
+    Join,
+    Ledger,
+    Member,
+    Plan,
+    Record,
+    Run,
+    Skip,
+    SliceOutcome,
+    SliceSpec,
+    make_record,
+)
+from swarmtrain_transport.result import OpResult, SliceResult
+
+CONFIG = RunConfig(RunSection("proved"), exchange=ExchangeSection(block=16, chunk_values=32))
+WINDOW = Window("int8", 16, -24, 0)
+PEER = Identity.from_secrets(b"p" * 32, b"q" * 32)
+RUN = Identity.from_secrets(b"r" * 32, b"s" * 32)
+
+
+class _Still:
+    def __init__(self, vector):
+        self.vector = vector
+
+    def read_weights(self, out=None):
+        return self.vector
+
+    def write_weights(self, vector):
+        self.vector = vector
+
+
+@dataclasses.dataclass
+class History:
+    """What happened in a run, op by op, and the directory of the peer that it happened to."""
+
+    directory: Path
+    records: list[Record] = dataclasses.field(default_factory=list)
+    roots: dict[int, bytes] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        self.directory.mkdir()
+        PEER.save(self.directory / "identity.json")
+        self.storage = PeerStorage(self.directory)
+        self.storage.keep_run(config_file.canonical(CONFIG))
+        self.ledger, self.view = Ledger(verify), LedgerView()
+        torch.manual_seed(7)
+        self.layout = Layout.of(nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 3)), 16)
+        vector = self.layout.pack(
+            {spec.name: torch.randn(spec.shape) for spec in self.layout.parameters}
+        )
+        self.driver = Driver(
+            PEER.peer_id, strategy_of(CONFIG, self.layout.padded), _Still(vector),
+            layout=self.layout.digest, num_values=self.layout.num_values, snapshot_rounds=4,
+        )  # fmt: skip
+        root = self.driver.offer().manifest.root
+        self.driver.op = 0
+        self.roots[0] = root
+        self.add(Run("proved", RUN.peer_id, config_file.config_hash(CONFIG), 1))
+        self.add(Join(PEER.peer_id, b"boot", "ann", PEER.curve_key, "127.0.0.1", 4001))
+        self.add(Attest(0, root, self.layout.num_values, self.layout.digest))
+        self.save()
+
+    def add(self, body: Body) -> None:
+        record = make_record(len(self.ledger), self.ledger.head_hash, 1, body, RUN.sign)
+        self.view.apply(record, self.ledger.append(record))
+        self.records.append(record)
+        self.storage.append_records([record])
+
+    def plan(self) -> Plan:
+        width = self.layout.padded
+        plan = Plan(
+            op=self.driver.op + 1, previous_outcome=self.view.last_outcome,
+            members=(Member(PEER.peer_id, b"boot", 1),),
+            slices=(SliceSpec(0, 32, PEER.peer_id), SliceSpec(32, width, PEER.peer_id)),
+            codec="int8", exact=True, block=16, chunk_values=32, e_min=WINDOW.e_min,
+            e_max=WINDOW.e_max, min_contributors=1, deadline_s=10.0, checkpoint_by=b"",
+            evaluate_by=b"",
+        )  # fmt: skip
+        self.add(plan)
+        return plan
+
+    def skip(self) -> None:
+        plan = self.plan()
+        self.add(Skip(plan.op, "deadline"))
+        self.driver.skip(plan.op)
+
+    def commit(self, *, attest: bool = True, keep: bool = True) -> None:
+        plan = self.plan()
+        view = self.view.in_progress
+        everybody = (PEER.peer_id,)
+        self.add(Freeze(plan.op, everybody, {}))
+        pieces = []
+        for spec in plan.slices:
+            starts = range(spec.start, spec.stop, 32)
+            chunks = tuple(self.chunk(plan.op, at, min(at + 32, spec.stop)) for at in starts)
+            pieces.append(SliceResult(spec.start, spec.stop, everybody, chunks))
+        outcomes = tuple(
+            SliceOutcome(
+                0, everybody, slice_root(tuple(hashlib.sha256(c).digest() for c in piece.chunks))
+            )
+            for piece in pieces
+        )
+        commit = Commit(plan.op, view.plan_hash, everybody, outcomes, b"")
+        self.add(with_root(commit, result_root=result_root(commit)))
+        result = OpResult(
+            plan.op, WINDOW, 32, self.layout.padded, tuple(pieces), b"", b"", False
+        )  # fmt: skip
+        if keep:
+            self.storage.keep_result(result)
+        self.roots[plan.op] = self.driver.end_op(result).manifest.root
+        if attest:
+            self.add_attest(plan.op)
+
+    def add_attest(self, op: int) -> None:
+        self.add(Attest(op, self.driver.root))
+
+    def chunk(self, op: int, start: int, stop: int) -> bytes:
+        values = torch.sin(torch.arange(start, stop, dtype=torch.float32) * op) / 8
+        values[self.layout.num_values - start :] = 0  # padding has no difference
+        return codec_named("int8").encode(values, WINDOW)
+
+    def save(self) -> Path:
+        facts = checkpoint.RunFacts(
+            "proved", config_file.config_hash(CONFIG), self.driver.op, self.driver.root
+        )
+        saved = checkpoint.save(
+            self.storage.checkpoints, facts, self.layout, self.driver.strategy.state_arrays()
+        )
+        return saved.path
+
+    def close(self) -> Path:
+        self.storage.close()
+        return self.directory
+
+
+def with_root(commit: Commit, *, result_root: bytes) -> Commit:
+    return Commit(commit.op, commit.plan_hash, commit.contributors, commit.slices, result_root)
+
+
+def usual(directory: Path) -> History:
+    """Checkpoints of rounds 0 and 4, a skip in round 3, and two rounds after the last one."""
+    history = History(directory)
+    history.commit()
+    history.commit(attest=False)
+    history.skip()
+    history.commit()
+    history.save()
+    history.commit()
+    history.commit(attest=False)
+    return history
