@@ -16,6 +16,7 @@ from swarmtrain.cli.demo import demo
 from swarmtrain.cli.explain import explain
 from swarmtrain.cli.join import join
 from swarmtrain.cli.peer import peer_app
+from swarmtrain.cli.simulate import simulate
 from swarmtrain.cli.situation import Situation, redact, say
 from swarmtrain.cli.status import status
 from swarmtrain.cli.up import up
@@ -37,6 +38,7 @@ app.add_typer(peer_app)
 app.command()(status)
 app.command()(verify)
 app.command()(demo)
+app.command()(simulate)
 app.command()(explain)
 
 

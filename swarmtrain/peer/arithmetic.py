@@ -42,6 +42,11 @@ class ChunkSum:
         self._window = window
         self._acc = torch.zeros(num_values, dtype=torch.float64)
 
+    @property
+    def total(self) -> Tensor:
+        """(num_values,) float64, the sum so far; never write to it."""
+        return self._acc
+
     def add(self, part: Buffer, weight: int) -> None:
         """Add a part that `CodecArithmetic.check` passed, times its weight."""
         self._codec.add_(self._acc, part, weight, self._window)

@@ -5,6 +5,7 @@ calls of a Strategy, and what the trainer did into contributions. It runs on the
 between two inner steps, so weights never change under a step. Not here: sockets, files, time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_transport.actions import LoadState
+from swarmtrain_transport.arithmetic import Contribution, Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.result import OpResult
@@ -29,6 +31,13 @@ class Weights(Protocol):
 
     def write_weights(self, vector: Tensor) -> None:
         """Go on from these weights, (padded,) float32."""
+
+
+class OwnContribution(Contribution, Protocol):
+    """What is given to an op, and what the others make of it. `TensorContribution` is one."""
+
+    def decoded(self, start: int, stop: int, window: Window) -> Tensor:
+        """(stop - start,) float32, for error feedback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class OwnPart:
     """What this peer gives to the next op."""
 
     op: int
-    contribution: TensorContribution
+    contribution: OwnContribution
     samples: int
 
 
@@ -65,6 +74,8 @@ class Driver:
         layout: digest of the model's parameter names and shapes, 32 bytes.
         num_values: values of the model without padding.
         snapshot_rounds: state is copied for joiners after every so many ops.
+        contribution: makes what is given to an op from its values.
+        decode: the mean of a committed result.
 
     Attributes:
         op: newest op whose outcome is in the strategy, -1 before the first state.
@@ -82,6 +93,8 @@ class Driver:
         layout: bytes,
         num_values: int,
         snapshot_rounds: int,
+        contribution: Callable[[Tensor], OwnContribution] = TensorContribution,
+        decode: Callable[[OpResult], Tensor] = decode_result,
     ) -> None:
         self.op = -1
         self.steps = 0
@@ -93,6 +106,8 @@ class Driver:
         self._num_values = num_values
         self._snapshot_rounds = max(1, snapshot_rounds)
         self.root = b""
+        self._contribution = contribution
+        self._decode = decode
         self._samples = 0
         self._own: OwnPart | None = None
 
@@ -134,7 +149,7 @@ class Driver:
     def contribute(self) -> OwnPart:
         """Take the difference for the next op; it stays until `end_op` or `skip`."""
         values = self._strategy.pseudo_gradient(self._weights.read_weights())
-        self._own = OwnPart(self.op + 1, TensorContribution(values), self._samples)
+        self._own = OwnPart(self.op + 1, self._contribution(values), self._samples)
         return self._own
 
     def load(self, action: LoadState) -> StateImage:
@@ -163,7 +178,7 @@ class Driver:
 
     def end_op(self, result: OpResult) -> StateImage:
         """Outer step with a committed result, and weights by protocol.md rules 9 and 10."""
-        mean = decode_result(result)
+        mean = self._decode(result)
         # A replayed op had no part of this process: what bears our name there was given by an
         # earlier life of this peer, and our own difference still waits.
         included = [
@@ -215,7 +230,7 @@ class Driver:
         return StateImage(op, manifest, views)
 
 
-def _decoded_own(own: TensorContribution, result: OpResult, start: int, stop: int) -> Tensor:
+def _decoded_own(own: OwnContribution, result: OpResult, start: int, stop: int) -> Tensor:
     """What the others decoded from our part of one slice, chunk by chunk."""
     pieces = [
         own.decoded(low, min(low + result.chunk_values, stop), result.window)

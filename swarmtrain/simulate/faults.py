@@ -57,3 +57,7 @@ class Handicap:
     lag_s: float = 0.0
     forges_scales: bool = False
     nonfinite_op: int = 0
+
+
+NO_HANDICAP = Handicap()
+"""Nothing is wrong."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.driver import OwnPart
 from swarmtrain.simulate.books import BOOKS_TOLERANCE, LOSSY_TOLERANCE, Books
+from swarmtrain.simulate.demands import Demands
 from swarmtrain_transport import limits
 from swarmtrain_transport.fold import window_of
 from swarmtrain_transport.ledger import (
@@ -55,6 +56,8 @@ class Invariants:
         op_seconds: from PLAN to outcome, by op.
         excluded: reason per op and peer.
         commits, skips: how many.
+        is_over: whether the run's last op is committed.
+        newest: the newest committed op and the roots of its slices.
         fell: when the coordinator last fell.
     """
 
@@ -72,9 +75,15 @@ class Invariants:
     books: dict[PeerId, Books] = field(default_factory=dict)
     commits: int = 0
     skips: int = 0
+    is_over: bool = False
+    newest: tuple[int, tuple[bytes, ...]] = (0, ())
     _decoded: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
-    _open_since_s: float | None = None
+    demands: Demands = field(init=False)
+    _limit_s: float = float("inf")
     _deadline_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.demands = Demands(self.world)
 
     # ---- the coordinator
 
@@ -97,23 +106,26 @@ class Invariants:
         elif isinstance(body, Commit | Skip):
             self._ended(body)
 
-    def coordinator_fell(self) -> None:
-        """Its timers begin again at full length (T14)."""
-        if self._open_since_s is not None:
-            self._open_since_s = self.world.clock.now_s
+    def coordinator_fell(self, seconds: float = 0.0) -> None:
+        """Its timers begin again at full length when it is back (T14)."""
+        if self._limit_s < float("inf"):
+            self._limit_s = self._late_s() + seconds
 
     def on_time(self) -> None:
         """L1: every op ends within twice its deadline."""
-        if self._open_since_s is None:
-            return
-        if self.world.clock.now_s > self._open_since_s + 2 * self._deadline_s + _RETRY_S:
-            self._open_since_s = None
+        if self.world.clock.now_s > self._limit_s:
+            self._limit_s = float("inf")
             self._violated("L1", f"op {max(self.plans)} does not end")
+
+    def _late_s(self) -> float:
+        """When an op whose clock begins now has not ended in time."""
+        return self.world.clock.now_s + 2 * self._deadline_s + _RETRY_S
 
     def _begun(self, plan: Plan) -> None:
         self.plans[plan.op] = plan
-        self.plan_s[plan.op] = self._open_since_s = self.world.clock.now_s
+        self.plan_s[plan.op] = self.world.clock.now_s
         self._deadline_s = plan.deadline_s
+        self._limit_s = self._late_s()
 
     def _froze(self, freeze: Freeze) -> None:
         known = self.frozen.get(freeze.op)
@@ -131,20 +143,30 @@ class Invariants:
             self._violated("I1", f"second outcome of op {outcome.op}")
         self.outcomes[outcome.op] = outcome
         self.op_seconds[outcome.op] = self.world.clock.now_s - self.plan_s[outcome.op]
-        self._open_since_s = None
+        self._limit_s = float("inf")
         if isinstance(outcome, Commit):
             self.commits += 1
+            self.newest = (outcome.op, tuple(piece.root for piece in outcome.slices))
+            self.is_over = self.commits >= self.world.conditions.rounds
             self._check_commit(outcome)
         else:
             self.skips += 1
             self._check_skip(outcome)
+        if self.world.weather is not None:
+            self.world.weather.op_ended()
 
     def _check_fair(self, op: int, left_out: set[PeerId]) -> None:
         """Not in protocol.md's list: nobody who is able is left out, unless some link is bad: the
         matrix rule may then take one end of it for the other."""
         if any(peer.is_cut or peer.is_handicapped for peer in self.world.survivors):
             return
-        wronged = [p.number for p in self._planned(op) if p.peer_id in left_out and p.is_able]
+        begun_s = self.plan_s[op]
+        planned = self._planned(op)
+        if not self.demands.is_quiet(begun_s):
+            return
+        if not all(self.demands.is_sound(peer, begun_s) for peer in planned):
+            return
+        wronged = [peer.number for peer in planned if peer.peer_id in left_out]
         if wronged:
             self._violated("fair", f"op {op} leaves out {wronged}, with whom nothing is wrong")
 
@@ -160,12 +182,18 @@ class Invariants:
     def _check_commit(self, commit: Commit) -> None:
         """I6 and I8: enough contributors, enough live holders of every slice."""
         plan = self.plans[commit.op]
-        live = [p for p in self._planned(commit.op) if p.peer_id in commit.contributors]
+        # A live peer that is stopped or cut off may be held for dead: it need not be waited for.
+        live = [
+            peer
+            for peer in self._planned(commit.op)
+            if peer.peer_id in commit.contributors
+            and self.demands.is_sound(peer, self.world.clock.now_s)
+        ]
         needed = min(limits.RESULT_HOLDERS, max(1, len(live)))
         for index, outcome in enumerate(commit.slices):
             if len(outcome.contributors) < plan.min_contributors:
                 self._violated("I6", f"op {commit.op} slice {index}: too few contributors")
-            holders = [peer for peer in self.world.survivors if _holds(peer, outcome.root)]
+            holders = [peer for peer in self.world.survivors if holds(peer, outcome.root)]
             if live and len(holders) < needed:
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
@@ -175,8 +203,13 @@ class Invariants:
         plan = self.plans[skip.op]
         frozen = self.frozen.get(skip.op)
         named = set(self._weights(skip.op) if frozen is None else frozen.contributors)
+        begun_s = self.plan_s[skip.op]
+        if not self.demands.is_quiet(begun_s):
+            return
         able = [
-            peer.number for peer in self.world.survivors if peer.peer_id in named and peer.is_able
+            peer.number
+            for peer in self._planned(skip.op)
+            if peer.peer_id in named and self.demands.is_sound(peer, begun_s)
         ]
         if len(able) >= plan.min_contributors:
             self._violated("L3", f"op {skip.op} is skipped ({skip.reason}) although {able} live")
@@ -301,7 +334,7 @@ class Invariants:
         self.world.violation(invariant, story)
 
 
-def _holds(peer: "SimPeer", slice_root: bytes) -> bool:
+def holds(peer: "SimPeer", slice_root: bytes) -> bool:
     """Whether a peer has a slice's hash list and every chunk that it names."""
     joined = peer.machine.blobs.get(slice_root)
     if joined is None:

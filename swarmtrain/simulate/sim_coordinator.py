@@ -1,13 +1,16 @@
-"""The simulated coordinator: the production rendezvous on a pretended disk."""
+"""The simulated coordinator: the production rendezvous on a pretended disk that takes time."""
 
+from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from swarmtrain.simulate.process import Process
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import Record, Sign, Verify
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hello, PeerMessage, encode
+from swarmtrain_transport.messages import Hello, PeerMessage
 from swarmtrain_transport.planning import RunTerms
 from swarmtrain_transport.rendezvous import Rendezvous
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 _NEVER_S = float("inf")
 
 
-class SimCoordinator:
+class SimCoordinator(Process):
     """Dies with everything in memory; `disk` is what survives.
 
     Args:
@@ -28,62 +31,111 @@ class SimCoordinator:
     """
 
     def __init__(self, world: "World", terms: RunTerms, sign: Sign, verify: Verify) -> None:
+        super().__init__(world.clock, *world.skew())
         self.world = world
         self.terms = terms
         self.disk: list[Record] = []
         self.machine: Rendezvous | None = None
         self.term = 0
+        self.sync_s = 0.0
+        """How long one record takes to become durable."""
         self._sign = sign
         self._verify = verify
         self._wakeup_s = _NEVER_S
+        self._to_do: deque[do.CoordinatorAction] = deque()
+        self._is_writing = False
 
     def start(self) -> None:
         """A new life: replay the disk."""
+        if self.is_alive:
+            return
         self.term += 1
-        now_s = self.world.clock.now_s
+        self.is_alive = True
+        self._stopped_until_s = 0.0
         self.machine = Rendezvous(
-            self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, now_s
+            self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, self.now_s
         )
-        self._act(self.machine.start(now_s))
+        self._act(self.machine.start(self.now_s))
 
-    def crash(self) -> None:
-        """kill -9. What was not yet delivered of its messages is lost."""
+    def crash(self, *, keeps_torn: bool = False) -> None:
+        """kill -9. What was not yet delivered of its messages is lost.
+
+        Args:
+            keeps_torn: whether a record that was being written at this moment is on the disk.
+        """
+        if self._is_writing and keeps_torn:
+            record = self._to_do[0]
+            assert isinstance(record, do.Append)
+            self._append(record.record)
+        self.die()
         self.machine = None
         self._wakeup_s = _NEVER_S
+        self._to_do.clear()
+        self._is_writing = False
 
-    # ---- events; none of them reaches a dead coordinator
+    # ---- events, when it hears of them
 
-    def hear_hello(self, peer: PeerId, hello: Hello) -> None:
+    def hello(self, peer: PeerId, hello: Hello) -> None:
         """A peer is at the door."""
-        if self.machine is not None:
-            self._act(self.machine.connected(peer, hello, self.world.clock.now_s))
+        assert self.machine is not None
+        self._act(self.machine.connected(peer, hello, self.now_s))
 
-    def hear(self, peer: PeerId, message: PeerMessage) -> None:
+    def message(self, peer: PeerId, message: PeerMessage) -> None:
         """A message of a connected peer."""
-        if self.machine is None:
-            return
+        assert self.machine is not None
         try:
-            self._act(self.machine.received(peer, message, self.world.clock.now_s))
+            self._act(self.machine.received(peer, message, self.now_s))
         except RemoteFault as fault:
-            self.world.violation("fault", f"the coordinator refuses a message: {fault}")
+            self.world.refused(peer, fault)
 
-    def hear_close(self, peer: PeerId) -> None:
+    def closed(self, peer: PeerId) -> None:
         """A peer's connection is gone."""
-        if self.machine is not None and peer in self.machine.lines:
-            self._act(self.machine.disconnected(peer, self.world.clock.now_s))
+        assert self.machine is not None
+        self._act(self.machine.disconnected(peer, self.now_s))
 
     # ---- actions
 
     def _act(self, actions: Iterable[do.CoordinatorAction]) -> None:
-        """Append first, then send, in the machine's order."""
-        for action in actions:
+        """Append first, then send, in the machine's order; nothing comes between."""
+        self._to_do += actions
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        """Go on until everything is done or a record must become durable first."""
+        while self._to_do:
+            action = self._to_do[0]
             if isinstance(action, do.Append):
+                if self.sync_s:
+                    self._is_writing = True
+                    written_s = self.clock.now_s + self.sync_s * (0.5 + self.world.rng.random())
+                    self.clock.at(written_s, partial(self._written, self.term))
+                    return
                 self._append(action.record)
             elif isinstance(action, do.SendToPeer):
-                self.world.to_peer(action.peer, encode(action.message))
+                self.world.control.to_peer(action.peer, action.message)
             else:
-                self.world.close(action.peer)
+                self.world.control.close(action.peer)
+            self._to_do.popleft()
         self._sleep()
+
+    def _written(self, term: int) -> None:
+        """The record is durable: now what follows from it may be sent."""
+        if not self.is_alive or self.term != term:
+            return
+        if self.clock.now_s < self._stopped_until_s:
+            self.clock.at(self._stopped_until_s, lambda: self._written(term))
+            return
+        action = self._to_do.popleft()
+        assert isinstance(action, do.Append)
+        self._is_writing = False
+        self._append(action.record)
+        self._carry_out()
+        self._go_on()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Also while a record is being written: an append blocks the loop."""
+        return self._is_writing or super().is_stopped
 
     def _append(self, record: Record) -> None:
         self.disk.append(record)
@@ -95,9 +147,9 @@ class SimCoordinator:
         wakeup_s = self.machine.next_wakeup_s
         if wakeup_s != self._wakeup_s:
             self._wakeup_s = wakeup_s
-            self.world.clock.at(wakeup_s, lambda: self._wake(wakeup_s))
+            self.clock.at(self.world_s(wakeup_s), lambda: self.hear(lambda: self._wake(wakeup_s)))
 
     def _wake(self, wakeup_s: float) -> None:
         if self.machine is not None and self._wakeup_s == wakeup_s:
             self._wakeup_s = _NEVER_S
-            self._act(self.machine.tick(self.world.clock.now_s))
+            self._act(self.machine.tick(max(self.now_s, wakeup_s)))

@@ -1,33 +1,45 @@
-"""A whole swarm in one process under a virtual clock, with faults at chosen moments.
+"""A whole swarm in one process under a virtual clock, with faults at chosen or drawn moments.
 
 Every message that is delivered, on either lane, is a *boundary*: its number is counted before the
-receiver hears it, and a plan of faults says what happens at which boundary. Control connections
-are ordered and lose what is under way when an end dies; data frames pass through the production
-framing. First version: latency without rates, peers that return with an empty trainer.
+receiver hears it. A plan of faults says what happens at which boundary; a weather draws it.
 """
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any, Protocol
 
 from swarmtrain.simulate.clock import SimClock
-from swarmtrain.simulate.faults import COORDINATOR, Fault, Handicap
+from swarmtrain.simulate.conditions import Conditions
+from swarmtrain.simulate.control import RECONNECT_S, ControlLanes
+from swarmtrain.simulate.faults import COORDINATOR, NO_HANDICAP, Fault, Handicap
 from swarmtrain.simulate.invariants import Invariants, Violation
+from swarmtrain.simulate.network import SimNetwork
 from swarmtrain.simulate.sim_coordinator import SimCoordinator
-from swarmtrain.simulate.sim_peer import SimPeer
-from swarmtrain_transport.ledger import Record
+from swarmtrain.simulate.sim_peer import PeerDisk, SimPeer
+from swarmtrain.simulate.trainer import SharedDecoding
+from swarmtrain.simulate.watch import WatchedArithmetic
+from swarmtrain_transport.actions import PeerFault
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.memory_link import MemoryNetwork
-from swarmtrain_transport.messages import PeerMessage, decode_from_peer, encode
-from swarmtrain_transport.planning import RunTerms
 
-_CONTROL_S = 0.002
-_DATA_S = 0.003
-_RESTART_S = 0.3
-_RECONNECT_S = 0.5
+RESTART_S = 0.3
 _REPLACE_S = 1.0
-_NO_HANDICAP = Handicap()
+_END_S = 2000.0
+
+
+class Weather(Protocol):
+    """Draws faults while a world runs."""
+
+    next_boundary: int
+    """At which boundary it strikes next."""
+
+    def strike(self) -> None:
+        """That boundary has come."""
+
+    def op_ended(self) -> None:
+        """An op has an outcome."""
 
 
 def quick_sign(digest: bytes) -> bytes:
@@ -45,113 +57,153 @@ class World:
 
     Args:
         num_peers: peers at the start.
-        rounds: the run ends after so many commits.
-        seed: of everything that is drawn.
         faults: what happens when.
-        handicaps: what is wrong with a peer from its start, by number.
-        min_contributors: as in the run file.
-        replace_dead: a newcomer joins a second after each death.
-        slice_chunks: chunks per slice, each of `chunk_values` values.
-        error_feedback: as in the run file.
+        replace_dead: a newcomer joins a second after each death of the plan.
+        trace: takes a line per event: the time, who, what.
+        settings: the other fields of `Conditions`.
     """
 
     def __init__(
         self,
         num_peers: int,
         *,
-        rounds: int = 2,
-        seed: int = 0,
         faults: Iterable[Fault] = (),
-        handicaps: Mapping[int, Handicap] | None = None,
-        min_contributors: int = 1,
         replace_dead: bool = False,
-        slice_chunks: int = 2,
-        chunk_values: int = 64,
-        error_feedback: bool = True,
+        trace: Callable[[float, str, str], None] | None = None,
+        **settings: Any,
     ) -> None:
+        conditions = self.conditions = Conditions(num_peers, **settings)
         self.clock = SimClock()
+        self.rng = random.Random(conditions.seed)
         self.verify = quick_verify
         self.train_s = 1.0
+        self.apply_s = 0.0005
         self.snapshot_rounds = 2
-        self.error_feedback = error_feedback
+        self.error_feedback = conditions.error_feedback
+        self.num_values = conditions.num_values
         self.boundary = 0
+        self.end_s = _END_S
+        self.trace = trace
         self.violations: list[Violation] = []
+        self.weather: Weather | None = None
+        self.hostile: set[PeerId] = set()
         self.invariants = Invariants(self)
-        self._num_peers = num_peers
-        self._replace_dead = replace_dead
-        self._rng = random.Random(seed)
-        self._faults = sorted(faults, key=lambda fault: fault.boundary)
-        self._handicaps = dict(handicaps or {})
-        self._lane_s: dict[tuple[object, ...], float] = {}
-        self._num_values = num_peers * slice_chunks * chunk_values
-        self.network = MemoryNetwork(self._schedule)
-        terms = _terms(num_peers, rounds, min_contributors, chunk_values)
-        self.coordinator = SimCoordinator(self, terms, quick_sign, quick_verify)
+        self.decode = SharedDecoding()
         self.peers: dict[PeerId, SimPeer] = {}
-        self._connected: dict[PeerId, int] = {}
-        self._connections = 0
+        self.survivors: list[SimPeer] = []
+        self.network = SimNetwork(self, conditions.latency_s)
+        self.coordinator = SimCoordinator(
+            self, conditions.terms(self.snapshot_rounds), quick_sign, quick_verify
+        )
+        self.coordinator.sync_s = conditions.sync_s
+        self.control = ControlLanes(self)
+        self._replace_dead = replace_dead
+        self._faults = sorted(faults, key=lambda fault: fault.boundary)
 
     # ---- running
 
     def start(self) -> None:
         """The coordinator and the first peers come up."""
         self.coordinator.start()
-        for _ in range(self._num_peers):
+        for _ in range(self.conditions.num_peers):
             self.add_peer()
 
-    def add_peer(self) -> SimPeer:
+    def add_peer(self, handicap: Handicap | None = None) -> SimPeer:
         """A new peer's process begins; peers are numbered as they come."""
         number = len(self.peers)
-        return self._begin(hashlib.sha256(b"peer %d" % number).digest(), number, ())
+        peer_id = hashlib.sha256(b"peer %d" % number).digest()
+        if handicap is None:
+            handicap = self.conditions.handicaps.get(number, NO_HANDICAP)
+        return self._begin(peer_id, number, PeerDisk(), handicap)
 
-    def _return(self, old: SimPeer) -> None:
-        """A dead peer's process is started again in its state directory."""
-        self._begin(old.peer_id, old.number, old.records)
+    def come_back(self, old: SimPeer, disk: PeerDisk) -> None:
+        """A dead peer's process is started again, with its key and this state directory."""
+        if not self.peers[old.peer_id].is_alive:
+            self._begin(old.peer_id, old.number, disk, old.handicap)
 
-    def _begin(self, peer_id: PeerId, number: int, records: Iterable[Record]) -> SimPeer:
-        boot = self._rng.randbytes(8)
-        rng = random.Random(self._rng.getrandbits(63))
-        handicap = self._handicaps.get(number, _NO_HANDICAP)
-        peer = SimPeer(self, peer_id, number, boot, self._num_values, rng, handicap, records)
+    def _begin(self, peer_id: PeerId, number: int, disk: PeerDisk, handicap: Handicap) -> SimPeer:
+        boot = self.rng.randbytes(8)
+        rng = random.Random(self.rng.getrandbits(63))
+        peer = SimPeer(self, peer_id, number, boot, rng, handicap, disk)
+        line = self.network.lines[peer_id]
+        line.rate, line.lag_s = self.conditions.rate(self.rng), handicap.lag_s
         self.peers[peer_id] = peer
+        self.survivors = [one for one in self.peers.values() if one.is_alive]
         peer.start()
         return peer
 
-    @property
-    def survivors(self) -> list[SimPeer]:
-        """Peers that live."""
-        return [peer for peer in self.peers.values() if peer.is_alive]
+    def died(self, peer: SimPeer) -> None:
+        """A process is gone."""
+        self.survivors = [one for one in self.peers.values() if one.is_alive]
 
-    def run(self, until_s: float = 2000.0) -> None:
+    def run(self, until_s: float | None = None) -> None:
         """Until the run has finished everywhere, a violation, or the end of time."""
-        while not self.violations and self.clock.step(until_s):
-            self.invariants.on_time()
-            if self.survivors and all(peer.is_finished for peer in self.survivors):
+        if until_s is not None:
+            self.end_s = until_s
+        invariants = self.invariants
+        while not self.violations and self.clock.step(self.end_s):
+            invariants.on_time()
+            if invariants.is_over and self.survivors and self.is_finished:
                 break
         if not self.violations:
-            self.invariants.at_end()
+            invariants.at_end()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every live peer has seen the end of the run."""
+        return all(peer.is_finished for peer in self.survivors)
 
     def violation(self, invariant: str, story: str) -> None:
         """An invariant does not hold."""
+        if self.trace is not None:
+            self.say("VIOLATION", f"{invariant}: {story}")
         self.violations.append(Violation(invariant, self.clock.now_s, self.boundary, story))
+
+    def say(self, who: str, what: str) -> None:
+        """A line of the trace."""
+        if self.trace is not None:
+            self.trace(self.clock.now_s, who, what)
+
+    def name_of(self, peer: PeerId) -> str:
+        """A peer in stories."""
+        known = self.peers.get(peer)
+        return f"peer {known.number}" if known is not None else f"stranger {peer.hex()[:8]}"
+
+    # ---- what processes are made of
+
+    def skew(self) -> tuple[float, float]:
+        """Offset and speed of a new process's clock."""
+        return self.conditions.skew(self.rng)
+
+    def arithmetic(self, peer: SimPeer) -> WatchedArithmetic:
+        """The production arithmetic, with somebody who looks on."""
+        return WatchedArithmetic(
+            lambda invariant, story: self.violation(invariant, f"peer {peer.number}: {story}")
+        )
 
     # ---- faults
 
-    def _deliver(self, hear: Callable[[], None]) -> None:
-        """One boundary: faults planned for it strike before the message is heard."""
+    def deliver(self, hear: Callable[[], None]) -> None:
+        """One boundary: what is due at it strikes before the message is heard."""
         number = self.boundary
         self.boundary += 1
         while self._faults and self._faults[0].boundary <= number:
             self._strike(self._faults.pop(0))
+        if self.weather is not None and number >= self.weather.next_boundary:
+            self.weather.strike()
         hear()
 
+    def crash_coordinator(self, back_s: float, *, keeps_torn: bool = False) -> None:
+        """kill -9; it is started again after so many seconds."""
+        self.coordinator.crash(keeps_torn=keeps_torn)
+        self.invariants.coordinator_fell()
+        self.control.cut_all()
+        self.clock.after(back_s, self.coordinator.start)
+
     def _strike(self, fault: Fault) -> None:
+        self.say("FAULT", fault.story())
         if COORDINATOR in fault.victims:
-            self.coordinator.crash()
-            self.invariants.coordinator_fell()
-            for peer in self.survivors:
-                self._hang_up(peer)
-            self.clock.after(_RESTART_S, self.coordinator.start)
+            self.crash_coordinator(RESTART_S)
         for peer in self.survivors:
             if peer.number in fault.victims:
                 peer.kill()
@@ -159,12 +211,12 @@ class World:
                     self.clock.after(_REPLACE_S, self.add_peer)
             elif peer.number in fault.returners:
                 peer.kill()
-                self.clock.after(_RESTART_S, partial(self._return, peer))
+                disk = PeerDisk(peer.disk.records)
+                self.clock.after(RESTART_S, partial(self.come_back, peer, disk))
             elif peer.number in fault.leavers:
                 peer.leave()
             elif peer.number in fault.blinkers:
-                self.hung_up(peer)
-                peer.on_control_down()
+                self.blink(peer)
         numbered = {peer.number: peer for peer in self.peers.values()}
         for source, target in fault.cuts:
             self.network.cut(numbered[source].peer_id, numbered[target].peer_id)
@@ -172,117 +224,28 @@ class World:
         for _ in range(fault.newcomers):
             self.add_peer()
 
-    # ---- lanes
+    def blink(self, peer: SimPeer) -> None:
+        """A peer's control connection breaks; both ends notice."""
+        self.control.hung_up(peer)
+        peer.on_control_down()
 
-    def _in_order(self, lane: tuple[object, ...], delay_s: float) -> float:
-        """A moment of arrival that keeps the lane's order."""
-        moment = self.clock.now_s + delay_s * (0.5 + self._rng.random())
-        moment = max(moment, self._lane_s.get(lane, 0.0) + 1e-9)
-        self._lane_s[lane] = moment
-        return moment
+    def blamed(self, fault: PeerFault) -> None:
+        """A peer finds another at fault: it must have been."""
+        peer = self.peers[fault.peer]
+        if fault.peer not in self.hostile and not peer.handicap.forges_scales:
+            self.violation("fault", f"{self.name_of(fault.peer)}: {fault.reason}: {fault.detail}")
 
-    def _schedule(self, source: PeerId, target: PeerId, deliver: Callable[[], None]) -> None:
-        lag_s = self.peers[source].handicap.lag_s
-        moment = self._in_order(("data", source, target), _DATA_S + lag_s)
-        self.clock.at(moment, lambda: self._deliver(deliver))
+    def refused(self, peer: PeerId, fault: RemoteFault) -> None:
+        """The coordinator refuses a peer's message: it must have been hostile."""
+        if peer not in self.hostile:
+            self.violation("fault", f"the coordinator refuses {self.name_of(peer)}: {fault}")
 
-    def connect(self, peer: SimPeer) -> None:
-        """A peer opens its control connection; without a coordinator it tries again."""
-        if peer.is_leaving:
-            return
-        if self.coordinator.machine is None:
-            peer.later(_RECONNECT_S, lambda: self.connect(peer))
-            return
-        self._connections += 1
-        peer.connection = self._connected[peer.peer_id] = self._connections
-        hello = peer.machine.hello()
-        self._up(peer, lambda: self.coordinator.hear_hello(peer.peer_id, hello))
+    # ---- connections
 
     def reconnect(self, peer: SimPeer) -> None:
         """A peer's control connection is gone; it tries again soon."""
-        peer.later(_RECONNECT_S, lambda: self.connect(peer))
-
-    def to_coordinator(self, peer: SimPeer, message: PeerMessage) -> None:
-        """Send over a peer's control connection, if it is open."""
-        if self._is_open(peer, peer.connection):
-            data = encode(message)
-            self._up(peer, lambda: self.coordinator.hear(peer.peer_id, decode_from_peer(data)))
-
-    def to_peer(self, peer_id: PeerId, data: bytes) -> None:
-        """Send over a peer's control connection, if it is open."""
-        peer = self.peers[peer_id]
-        connection = peer.connection
-        if not self._is_open(peer, connection):
-            return
-
-        def hear() -> None:
-            if self._is_open(peer, connection):
-                peer.on_control(data)
-
-        moment = self._in_order(("down", peer.number, connection), _CONTROL_S)
-        self.clock.at(moment, lambda: self._deliver(hear))
-
-    def _up(self, peer: SimPeer, hear: Callable[[], None]) -> None:
-        """Towards the coordinator; what a peer sent before it died may still be lost."""
-        connection = peer.connection
-
-        def arrive() -> None:
-            if self._is_open(peer, connection):
-                hear()
-
-        moment = self._in_order(("up", peer.number, connection), _CONTROL_S)
-        self.clock.at(moment, lambda: self._deliver(arrive))
+        peer.later(RECONNECT_S, partial(self.control.connect, peer))
 
     def is_connected(self, peer: SimPeer) -> bool:
         """Whether the peer's control connection stands."""
-        return self._is_open(peer, peer.connection)
-
-    def _is_open(self, peer: SimPeer, connection: int) -> bool:
-        return peer.is_alive and self._connected.get(peer.peer_id) == connection
-
-    def _hang_up(self, peer: SimPeer) -> None:
-        self._connected.pop(peer.peer_id, None)
-        peer.on_control_down()
-
-    def close(self, peer_id: PeerId) -> None:
-        """The coordinator closes a connection after what it has sent."""
-        peer = self.peers[peer_id]
-        connection = peer.connection
-
-        def hang_up() -> None:
-            if self._is_open(peer, connection):
-                self._hang_up(peer)
-
-        self.clock.after(2 * _CONTROL_S, hang_up)
-
-    def hung_up(self, peer: SimPeer) -> None:
-        """A peer's end of its connection is gone; the coordinator notices."""
-        self._connected.pop(peer.peer_id, None)
-        connection = peer.connection
-
-        def notice() -> None:
-            if self.peers[peer.peer_id].connection == connection:
-                self.coordinator.hear_close(peer.peer_id)
-
-        self.clock.after(_CONTROL_S, notice)
-
-
-def _terms(num_peers: int, rounds: int, min_contributors: int, chunk_values: int) -> RunTerms:
-    return RunTerms(
-        run_id="simulation",
-        config=b"",
-        config_hash=bytes(32),
-        rounds=rounds,
-        codec="int8",
-        exact=True,
-        block=32,
-        chunk_values=chunk_values,
-        e_max=0,
-        min_contributors=min_contributors,
-        start_peers=num_peers,
-        wait_ready_s=5.0,
-        deadline_floor_s=20.0,
-        deadline_cap_s=20.0,
-        checkpoint_rounds=1000,
-        snapshot_rounds=2,
-    )
+        return self.control.is_open(peer, peer.connection)

@@ -67,9 +67,9 @@ def only_outcomes_are_durable() -> Iterator[None]:
         return lazily
 
     def make_crash(crash):
-        def forgetful(self):
+        def forgetful(self, *, keeps_torn=False):
             self.__dict__.pop("unwritten", None)
-            crash(self)
+            crash(self, keeps_torn=keeps_torn)
 
         return forgetful
 

@@ -1,0 +1,63 @@
+"""`swarmtrain simulate`: the production machines in drawn worlds, with faults."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.situation import Situation, say
+from swarmtrain.error_table import EXIT_DONE
+
+EXIT_VIOLATED = 1
+
+
+def simulate(
+    context: typer.Context,
+    seeds: Annotated[int, typer.Option(min=1, help="How many worlds.")] = 100,
+    peers: Annotated[int, typer.Option(min=1, max=16, help="Peers of each at its start.")] = 4,
+    ops: Annotated[int, typer.Option(min=1, max=10_000, help="Commits of each.")] = 10,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first world's seed.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Run this one world alone.", show_default=False)
+    ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Print a line per event; needs --seed.")
+    ] = False,
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Worlds side by side.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="End with one JSON object on stdout.")
+    ] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run the exchange in simulated worlds with faults, and check what it promises.
+
+    The exit status is 1 if anything was violated.
+    """
+    context.ensure_object(Situation).begin(verbose=verbose)
+    if trace and seed is None:
+        raise typer.BadParameter("a trace is of one world: name it with --seed")
+    from swarmtrain.simulate.seeds import SeedResult, run_seed
+    from swarmtrain.simulate.seeds import simulate as run
+
+    def tell(result: SeedResult) -> None:
+        for found in result.violations:
+            say(f"seed {result.seed}, at {found.time_s:.3f} s: {found.invariant}: {found.story}")
+
+    def show(time_s: float, who: str, what: str) -> None:
+        print(f"{time_s:12.6f}  {who:<12} {what}")
+
+    if trace and seed is not None:
+        run_seed(seed, peers, ops, show)
+    chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
+    summary = run(chosen, peers, ops, processes, tell)
+    if as_json:
+        print(json.dumps(asdict(summary)))
+    else:
+        print(
+            f"{summary.seeds} worlds, {summary.ops} ops: {summary.commits} commits, "
+            f"{summary.skips} skips, {sum(summary.faults.values())} faults, "
+            f"{len(summary.violations)} violations, {summary.seconds} s"
+        )
+    raise typer.Exit(EXIT_VIOLATED if summary.violations else EXIT_DONE)

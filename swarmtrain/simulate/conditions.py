@@ -1,0 +1,84 @@
+"""What a world is like before anything goes wrong in it: its lines, disks, clocks and terms."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swarmtrain.simulate.faults import Handicap
+from swarmtrain_transport.planning import RunTerms
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """A world's constants. Times in seconds.
+
+    Attributes:
+        num_peers: peers at the start.
+        rounds: the run ends after so many commits.
+        seed: of everything that is drawn.
+        min_contributors: as in the run file.
+        slice_chunks: chunks per slice, each of `chunk_values` values.
+        chunk_values: values per chunk.
+        block: values per scale.
+        error_feedback: as in the run file.
+        deadline_s: floor and cap of D_op.
+        latency_s: typical time of a frame on the way.
+        rates: bytes per second of a line, drawn between these; 0 for lines that are never full.
+        sync_s: time that a record takes to become durable; 0 for none.
+        skew_s: processes' clocks show anything up to this when the world begins.
+        drift: by how much a clock may run fast or slow.
+        handicaps: what is wrong with a peer from its start, by number.
+    """
+
+    num_peers: int = 3
+    rounds: int = 2
+    seed: int = 0
+    min_contributors: int = 1
+    slice_chunks: int = 2
+    chunk_values: int = 64
+    block: int = 32
+    error_feedback: bool = True
+    deadline_s: float = 20.0
+    latency_s: float = 0.003
+    rates: tuple[float, float] = (0.0, 0.0)
+    sync_s: float = 0.0
+    skew_s: float = 0.0
+    drift: float = 0.0
+    handicaps: Mapping[int, Handicap] = field(default_factory=dict)
+
+    @property
+    def num_values(self) -> int:
+        """Length of the vector: as many slices as peers at the start."""
+        return self.num_peers * self.slice_chunks * self.chunk_values
+
+    def skew(self, rng: random.Random) -> tuple[float, float]:
+        """Offset and speed of one process's clock."""
+        if not self.skew_s and not self.drift:
+            return 0.0, 1.0
+        return rng.random() * self.skew_s, 1.0 + (2 * rng.random() - 1) * self.drift
+
+    def rate(self, rng: random.Random) -> float:
+        """One line's rate; slow and fast ones are equally likely on a logarithmic scale."""
+        low, high = self.rates
+        return 0.0 if high <= 0 else float(low * (high / low) ** rng.random())
+
+    def terms(self, snapshot_rounds: int) -> RunTerms:
+        """The run file's part of it."""
+        return RunTerms(
+            run_id="simulation",
+            config=b"",
+            config_hash=bytes(32),
+            rounds=self.rounds,
+            codec="int8",
+            exact=True,
+            block=self.block,
+            chunk_values=self.chunk_values,
+            e_max=0,
+            min_contributors=self.min_contributors,
+            start_peers=self.num_peers,
+            wait_ready_s=5.0,
+            deadline_floor_s=self.deadline_s,
+            deadline_cap_s=self.deadline_s,
+            checkpoint_rounds=1000,
+            snapshot_rounds=snapshot_rounds,
+        )

@@ -1,0 +1,169 @@
+"""The control lane of a simulated world: one ordered connection per peer, which may break or stall.
+
+What is under way when an end dies is lost. A stalled direction loses nothing and keeps its order:
+everything comes late, as on a path whose packets vanish for a while.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swarmtrain.simulate.stories import told
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import (
+    CoordinatorMessage,
+    PeerMessage,
+    decode_from_coordinator,
+    decode_from_peer,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from swarmtrain.simulate.sim_peer import SimPeer
+    from swarmtrain.simulate.world import World
+
+CONTROL_S = 0.002
+RECONNECT_S = 0.5
+_ENCODE_EVERY = 16
+"""One message in so many goes through real bytes; structs are immutable."""
+
+
+class ControlLanes:
+    """All control connections of one world."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._clock = world.clock
+        self._random = world.rng.random
+        self._connected: dict[PeerId, int] = {}
+        self._accepted: dict[PeerId, tuple[SimPeer, int]] = {}
+        self._connections = 0
+        self._lane_s: dict[tuple[PeerId, bool], float] = {}
+        self._count = 0
+
+    # ---- connections
+
+    def connect(self, peer: "SimPeer") -> None:
+        """A peer opens its connection; without a coordinator it tries again."""
+        if peer.is_leaving:
+            return
+        if not self._world.coordinator.is_alive:
+            peer.later(RECONNECT_S, lambda: self.connect(peer))
+            return
+        self._connections += 1
+        peer.connection = self._connected[peer.peer_id] = self._connections
+        hello = peer.machine.hello()
+        coordinator = self._world.coordinator
+        end = (peer, peer.connection)
+
+        def come_in() -> None:
+            # Until now the coordinator knew an older connection, if any, and sent to that.
+            if self.is_open(*end):
+                self._accepted[peer.peer_id] = end
+                coordinator.hello(peer.peer_id, hello)
+
+        self._up(peer, lambda: coordinator.hear(come_in), "HELLO")
+
+    def is_open(self, peer: "SimPeer", connection: int) -> bool:
+        """Whether this connection of the peer stands."""
+        return peer.is_alive and self._connected.get(peer.peer_id) == connection
+
+    def cut_all(self) -> None:
+        """The coordinator has died: every peer's connection is gone."""
+        self._accepted.clear()
+        for peer in self._world.survivors:
+            if self._connected.pop(peer.peer_id, None) is not None:
+                peer.on_control_down()
+
+    def close(self, peer_id: PeerId) -> None:
+        """The coordinator closes a connection after what it has sent."""
+        end = self._accepted.pop(peer_id, None)
+        if end is None:
+            return
+        peer, connection = end
+
+        def hang_up() -> None:
+            if self.is_open(peer, connection):
+                del self._connected[peer_id]
+                peer.on_control_down()
+
+        self._clock.at(max(self._clock.now_s, self._lane(peer, up=False)) + CONTROL_S, hang_up)
+
+    def hung_up(self, peer: "SimPeer") -> None:
+        """A peer's end is gone; the coordinator notices after what was sent before it."""
+        self._connected.pop(peer.peer_id, None)
+        end = (peer, peer.connection)
+        coordinator = self._world.coordinator
+
+        def notice() -> None:
+            if self._accepted.get(peer.peer_id) == end:
+                del self._accepted[peer.peer_id]
+                coordinator.closed(peer.peer_id)
+
+        moment = max(self._clock.now_s + CONTROL_S, self._lane(peer, up=True))
+        self._clock.at(moment, lambda: coordinator.hear(notice))
+
+    # ---- messages
+
+    def to_coordinator(self, peer: "SimPeer", message: PeerMessage) -> None:
+        """Send over a peer's connection, if it is open."""
+        if not self.is_open(peer, peer.connection):
+            return
+        self._count += 1
+        if self._count % _ENCODE_EVERY == 0:
+            message = decode_from_peer(encode(message))
+        coordinator = self._world.coordinator
+        end = (peer, peer.connection)
+
+        def take() -> None:
+            if self._accepted.get(peer.peer_id) == end:
+                coordinator.message(peer.peer_id, message)
+
+        self._up(peer, lambda: coordinator.hear(take), message)
+
+    def to_peer(self, peer_id: PeerId, message: CoordinatorMessage) -> None:
+        """Send over a peer's connection, if it is open."""
+        end = self._accepted.get(peer_id)
+        if end is None:
+            return
+        peer, connection = end
+        self._count += 1
+        if self._count % _ENCODE_EVERY == 0:
+            message = decode_from_coordinator(encode(message))
+
+        def hear() -> None:
+            if self.is_open(peer, connection):
+                if self._world.trace is not None:
+                    what = told(message, self._world.name_of)
+                    self._world.say(self._world.name_of(peer_id), f"<- coordinator: {what}")
+                peer.on_control(message)
+
+        self._send(peer, hear, up=False)
+
+    def _up(self, peer: "SimPeer", hear: Callable[[], None], what: object) -> None:
+        """Towards the coordinator; what a peer sent before it died may still be lost."""
+        connection = peer.connection
+
+        def arrive() -> None:
+            if self.is_open(peer, connection):
+                if self._world.trace is not None:
+                    name_of = self._world.name_of
+                    line = f"<- {name_of(peer.peer_id)}: {told(what, name_of)}"
+                    self._world.say("coordinator", line)
+                hear()
+
+        self._send(peer, arrive, up=True)
+
+    def _send(self, peer: "SimPeer", hear: Callable[[], None], *, up: bool) -> None:
+        moment = self._clock.now_s + CONTROL_S * (0.5 + self._random())
+        moment = max(moment, self._lane(peer, up=up) + 1e-9)
+        self._lane_s[peer.peer_id, up] = moment
+        self._clock.at(moment, partial(self._world.deliver, hear))
+
+    def _lane(self, peer: "SimPeer", *, up: bool) -> float:
+        return self._lane_s.get((peer.peer_id, up), 0.0)
+
+    def stall(self, peer: "SimPeer", *, up: bool, seconds: float) -> None:
+        """Whatever is sent in this direction from now on arrives in so many seconds at best."""
+        lane = (peer.peer_id, up)
+        self._lane_s[lane] = max(self._lane_s.get(lane, 0.0), self._clock.now_s + seconds)

@@ -1,0 +1,148 @@
+"""Hostile bytes: what a member or a stranger may send. Nothing of it may be believed."""
+
+import random
+from typing import TYPE_CHECKING
+
+from swarmtrain.simulate.sim_peer import SimPeer
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.frames import Frame, FrameKind, pack
+from swarmtrain_transport.messages import (
+    Evaluated,
+    Got,
+    Have,
+    PeerMessage,
+    Progress,
+    Ready,
+    SliceDone,
+    decode_from_peer,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from swarmtrain.simulate.world import World
+
+_FAR = 1 << 40
+
+
+class Hostile:
+    """Makes bad bytes and lets them arrive in the name of a member, or of nobody.
+
+    Args:
+        world: where.
+        rng: draws them.
+    """
+
+    def __init__(self, world: "World", rng: random.Random) -> None:
+        self._world = world
+        self._rng = rng
+
+    def _members(self) -> tuple[SimPeer, SimPeer] | None:
+        peers = self._world.survivors
+        if len(peers) < 2:
+            return None
+        sender, target = self._rng.sample(peers, 2)
+        return sender, target
+
+    # ---- the data lane
+
+    def frame(self) -> str | None:
+        """Bad bytes on the data lane."""
+        ends = self._members()
+        if ends is None:
+            return None
+        sender, target = ends
+        header, body = self._bytes(sender, target)
+        key = sender.peer_id
+        if self._rng.random() < 0.2:
+            key = self._rng.randbytes(32)
+        else:
+            self._world.hostile.add(sender.peer_id)
+        target.hear(lambda: self._world.network.inject(target.peer_id, key, header, body))
+        return (
+            f"{len(header) + len(body)} hostile bytes from peer {sender.number} to {target.number}"
+        )
+
+    def _bytes(self, sender: SimPeer, target: SimPeer) -> tuple[bytes, bytes]:
+        rng = self._rng
+        way = rng.randrange(4)
+        if way == 0:
+            return rng.randbytes(rng.choice((0, 47, 48, 49))), rng.randbytes(rng.randrange(600))
+        header, body = pack(self._frame(sender, target))
+        if way == 1:  # one byte is another one
+            spoilt = bytearray(header)
+            spoilt[rng.randrange(len(spoilt))] ^= 1 << rng.randrange(8)
+            # The checksum is over the body alone: fields that fence are looked at by the machines.
+            if spoilt[3] == FrameKind.PART:
+                spoilt[28] ^= 0xFF  # the length: never a part that might be taken for a true one
+            return bytes(spoilt), bytes(body)
+        if way == 2:
+            return header, bytes(body)[:-1] + rng.randbytes(2)
+        return header, bytes(body)
+
+    def _frame(self, sender: SimPeer, target: SimPeer) -> Frame:
+        """A well-formed frame that makes no sense."""
+        rng = self._rng
+        tag = target.machine.view.run_tag
+        exchange = target.machine.exchange
+        plan_id = exchange.view.plan_id if exchange is not None else rng.getrandbits(64)
+        slices = len(exchange.view.owners) if exchange is not None else 4
+        index = rng.choice((rng.randrange(slices), rng.randrange(1 << 16)))
+        frames = (
+            Frame(FrameKind.PART, tag, plan_id, index, 0, rng.randrange(99, 1 << 30), body=b"x"),
+            Frame(FrameKind.PART, tag, plan_id, index, rng.randrange(7, 99), 0, body=bytes(264)),
+            Frame(FrameKind.PART, tag, rng.getrandbits(64), index, body=bytes(264)),
+            Frame(FrameKind.PART, rng.getrandbits(64), plan_id, index, body=bytes(264)),
+            Frame(FrameKind.CREDIT, tag, plan_id, body=rng.randbytes(rng.choice((0, 7, 8, 9)))),
+            Frame(FrameKind.RANGES, tag, plan_id, index, 99, body=rng.randbytes(21)),
+            Frame(FrameKind.RANGES, tag, plan_id, index, 0, body=rng.randbytes(rng.randrange(20))),
+            Frame(FrameKind.GET, tag, body=rng.randbytes(rng.choice((0, 31, 32, 33)))),
+            Frame(FrameKind.BLOB, tag, body=rng.randbytes(rng.randrange(300))),
+            Frame(FrameKind.MISSING, tag, body=rng.randbytes(rng.choice((0, 32)))),
+        )
+        return rng.choice(frames)
+
+    # ---- the control lane
+
+    def control(self) -> str | None:
+        """Bad bytes, or claims that cannot be true, on a member's control connection."""
+        ends = self._members()
+        coordinator = self._world.coordinator
+        if ends is None or coordinator.machine is None or not self._world.is_connected(ends[0]):
+            return None
+        sender = ends[0]
+        message = self._claim()
+        data = bytearray(encode(message))
+        if self._rng.random() < 0.5:
+            data[self._rng.randrange(len(data))] = self._rng.randrange(256)
+            try:
+                decode_from_peer(bytes(data))
+            except RemoteFault:
+                # The shell closes a connection that says what is no message.
+                self._world.invariants.demands.trouble(sender.peer_id, 1.0)
+                self._world.blink(sender)
+                return f"peer {sender.number} sends {len(data)} bytes that are no message"
+            return None
+        self._world.hostile.add(sender.peer_id)
+        coordinator.hear(lambda: coordinator.message(sender.peer_id, message))
+        return f"peer {sender.number} claims {type(message).__name__}"
+
+    def _claim(self) -> PeerMessage:
+        """Well-formed, and about what is not the sender's or does not exist."""
+        rng = self._rng
+        machine = self._world.coordinator.machine
+        operation = machine.operation if machine is not None else None
+        plan_id = operation.view.plan_id if operation is not None else rng.getrandbits(63)
+        index = rng.choice((-1, -_FAR, 99, _FAR))
+        stranger = rng.randbytes(32)
+        claims: tuple[PeerMessage, ...] = (
+            Got(plan_id, index, 0, (stranger,), {stranger: "scale"}),
+            Got(plan_id, 0, rng.choice((-1, 50, _FAR)), (stranger,)),
+            SliceDone(plan_id, index, 0, rng.getrandbits(63), (stranger,)),
+            SliceDone(plan_id, 0, 0, rng.getrandbits(63), (b"short",) * rng.randrange(4)),
+            Have(plan_id, 0, 0, rng.getrandbits(63), (True,) * rng.randrange(2000)),
+            Have(rng.getrandbits(63), 0, 0, 1, (True,)),
+            Ready(_FAR, -1, 0, rng.randbytes(31)),
+            Evaluated(_FAR, float("nan")),
+            Progress(_FAR, -1, -1, "x" * 5000),
+        )
+        return rng.choice(claims)

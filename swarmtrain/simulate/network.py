@@ -1,0 +1,221 @@
+"""The data lane of a simulated world: latency, rates, loss at reconnect, one-way partitions.
+
+Frames are immutable, so most travel as they are; of every few one is packed into bytes and
+unpacked again by the production code, and hostile bytes always are. Who may speak is decided by
+the production allow-list, as in both real links.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.allow_list import not_allowed
+from swarmtrain_transport.frames import Frame, pack
+from swarmtrain_transport.link import Address, LinkHandler, LinkStats, PeerId
+from swarmtrain_transport.reception import Reception
+
+if TYPE_CHECKING:
+    from swarmtrain.simulate.world import World
+
+_PACK_EVERY = 16
+"""One frame in so many goes through real bytes."""
+
+_QUEUE_MAX = limits.LINK_SEND_QUEUE_FRAMES
+
+
+@dataclass(slots=True)
+class Line:
+    """One peer's line to the internet.
+
+    Attributes:
+        rate: bytes per second, each way; 0 for one that is never full.
+        lag_s: what it adds to the latency of frames that the peer sends.
+        up_free_s, down_free_s: until when it is busy.
+    """
+
+    rate: float = 0.0
+    lag_s: float = 0.0
+    up_free_s: float = 0.0
+    down_free_s: float = 0.0
+
+
+class _Pair:
+    """One connection in one direction. A new generation loses what is under way."""
+
+    __slots__ = ("arrival_s", "generation", "under_way")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.under_way = 0
+        self.arrival_s = 0.0
+
+
+class SimLink:
+    """One peer's end of the data lane; keeps the contract of `swarmtrain_transport.link.Link`."""
+
+    def __init__(self, network: "SimNetwork", address: Address, handler: LinkHandler) -> None:
+        self.address = address
+        self.handler = handler
+        self.reception = Reception(address.peer_id, handler)
+        self._network = network
+
+    @property
+    def stats(self) -> LinkStats:
+        """Counters since the link was opened."""
+        return self.reception.stats
+
+    def allow(self, address: Address) -> None:
+        """Admit a peer and be ready to send to it."""
+        if self.reception.admit(address):
+            self._network.drop(self.address.peer_id, address.peer_id)
+
+    def revoke(self, peer: PeerId) -> None:
+        """Stop hearing and reaching a peer."""
+        self.reception.allowed.remove(peer)
+        self._network.drop(self.address.peer_id, peer)
+
+    def send(self, peer: PeerId, frame: Frame) -> bool:
+        """Queue one frame; False without a route to the peer or with its queue full."""
+        target = self.reception.allowed.address_of(peer)
+        return target is not None and self._network.transmit(self, target, frame)
+
+    def take(self, source: Address, frame: Frame) -> None:
+        """A frame arrives from whoever holds the source's key."""
+        peer = self.reception.allowed.peer_of(source.curve_key)
+        if peer is None:
+            self.reception.refuse(None, not_allowed(source.curve_key))
+        else:
+            self.handler.on_frame(peer, frame)
+
+    def take_bytes(self, curve_key: bytes, header: bytes, body: bytes) -> None:
+        """Bytes arrive from whoever holds this key; they may be anything."""
+        peer = self.reception.allowed.peer_of(curve_key)
+        if peer is None:
+            self.reception.refuse(None, not_allowed(curve_key))
+        else:
+            self.reception.take(peer, [header, body])
+
+
+class SimNetwork:
+    """All data links of one world.
+
+    Args:
+        world: clock, faults and lines.
+        latency_s: typical time of a frame on the way; each takes half to three halves of it.
+    """
+
+    def __init__(self, world: "World", latency_s: float) -> None:
+        self.lines: dict[PeerId, Line] = {}
+        self.links: dict[PeerId, SimLink] = {}
+        self._world = world
+        self._clock = world.clock
+        self._latency_s = latency_s
+        self._random = world.rng.random
+        self._pairs: dict[tuple[PeerId, PeerId], _Pair] = {}
+        self._cut: set[tuple[PeerId, PeerId]] = set()
+        self._count = 0
+
+    def open(self, address: Address, handler: LinkHandler) -> SimLink:
+        """A process listens; an older one of the same peer is gone."""
+        link = self.links[address.peer_id] = SimLink(self, address, handler)
+        self.lines.setdefault(address.peer_id, Line())
+        return link
+
+    def kill(self, peer: PeerId) -> None:
+        """The peer's process is gone, with every frame from and to it."""
+        self.links.pop(peer, None)
+        for ends, pair in self._pairs.items():
+            if peer in ends:
+                pair.generation += 1
+                pair.under_way = 0
+
+    def drop(self, source: PeerId, target: PeerId) -> None:
+        """The connection breaks and is made again: what is under way is lost."""
+        pair = self._pair(source, target)
+        pair.generation += 1
+        pair.under_way = 0
+
+    def cut(self, source: PeerId, target: PeerId) -> None:
+        """From now on nothing that `source` sends reaches `target`."""
+        self._cut.add((source, target))
+        self.drop(source, target)
+
+    def heal(self, source: PeerId, target: PeerId) -> None:
+        """Undo `cut`; what was sent meanwhile stays lost."""
+        self._cut.discard((source, target))
+
+    def is_cut(self, source: PeerId, target: PeerId) -> bool:
+        """Whether frames of the one do not reach the other."""
+        return (source, target) in self._cut
+
+    def heal_all(self) -> None:
+        """Every link is well again."""
+        self._cut.clear()
+
+    def _pair(self, source: PeerId, target: PeerId) -> _Pair:
+        ends = (source, target)
+        pair = self._pairs.get(ends)
+        if pair is None:
+            pair = self._pairs[ends] = _Pair()
+        return pair
+
+    def transmit(self, source: SimLink, target: Address, frame: Frame) -> bool:
+        """Put one frame on its way."""
+        start, end = source.address.peer_id, target.peer_id
+        pair = self._pair(start, end)
+        if pair.under_way >= _QUEUE_MAX:
+            return False
+        if self._cut and (start, end) in self._cut:
+            return True
+        pair.under_way += 1
+        moment = max(self._arrival_s(start, end, len(frame.body)), pair.arrival_s + 1e-9)
+        pair.arrival_s = moment
+        generation = pair.generation
+        self._count += 1
+        packed = pack(frame) if self._count % _PACK_EVERY == 0 else None
+
+        def deliver() -> None:
+            if generation != pair.generation:
+                return
+            pair.under_way -= 1
+            # Looked up now, not at sending: a socket reconnects to whoever listens there by then.
+            link = self.links.get(end)
+            if link is None or link.address != target:
+                return
+            if self._world.trace is not None:
+                self._tell(source, link, frame)
+            if packed is None:
+                link.take(source.address, frame)
+            else:
+                link.take_bytes(source.address.curve_key, packed[0], bytes(packed[1]))
+
+        self._clock.at(moment, partial(self._world.deliver, deliver))
+        return True
+
+    def _arrival_s(self, start: PeerId, end: PeerId, num_bytes: int) -> float:
+        """Out through one line, across, in through the other: a big body delays later ones."""
+        up, down = self.lines[start], self.lines.get(end)
+        now_s = self._clock.now_s
+        latency_s = (self._latency_s + up.lag_s) * (0.5 + self._random())
+        size = limits.HEADER_BYTES + num_bytes
+        if up.rate:
+            now_s = up.up_free_s = max(now_s, up.up_free_s) + size / up.rate
+        arrival_s = now_s + latency_s
+        if down is not None and down.rate:
+            arrival_s = down.down_free_s = max(arrival_s, down.down_free_s) + size / down.rate
+        return arrival_s
+
+    def inject(self, target: PeerId, curve_key: bytes, header: bytes, body: bytes) -> None:
+        """Hostile bytes arrive at a peer."""
+        link = self.links.get(target)
+        if link is not None:
+            link.take_bytes(curve_key, header, body)
+
+    def _tell(self, source: SimLink, link: SimLink, frame: Frame) -> None:
+        name = self._world.name_of
+        what = f"{frame.kind.name} slice {frame.slice_index}.{frame.attempt} chunk {frame.chunk}"
+        self._world.say(
+            name(link.address.peer_id), f"<- {name(source.address.peer_id)}: {what}, "
+            f"{len(frame.body)} bytes",
+        )  # fmt: skip

@@ -1,0 +1,155 @@
+"""Many worlds, each from one seed: what `swarmtrain simulate` runs."""
+
+import hashlib
+import multiprocessing
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from swarmtrain.simulate.invariants import Violation
+from swarmtrain.simulate.weather import DrawnWeather
+from swarmtrain.simulate.world import World
+
+CHUNK_VALUES = 256
+BLOCK = 64
+_MIXED = "simulated world %d"
+
+Trace = Callable[[float, str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """How one world ended.
+
+    Attributes:
+        seed: what it was drawn from.
+        ops, commits, skips: outcomes.
+        faults: how often each kind struck.
+        violations: what did not hold; empty is good.
+        virtual_s: how long the world lasted, in its own time.
+    """
+
+    seed: int
+    ops: int
+    commits: int
+    skips: int
+    faults: dict[str, int]
+    violations: tuple[Violation, ...]
+    virtual_s: float
+
+
+@dataclass(slots=True)
+class Summary:
+    """Many worlds together; the fields are those of ``--json``."""
+
+    seeds: int = 0
+    ops: int = 0
+    commits: int = 0
+    skips: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    violations: list[dict[str, object]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, result: SeedResult) -> None:
+        """Count one more."""
+        self.seeds += 1
+        self.ops += result.ops
+        self.commits += result.commits
+        self.skips += result.skips
+        for kind, count in result.faults.items():
+            self.faults[kind] = self.faults.get(kind, 0) + count
+        self.violations += [
+            {"seed": result.seed, "invariant": found.invariant, "story": found.story}
+            for found in result.violations
+        ]
+
+
+def world_of(seed: int, peers: int, ops: int, trace: Trace | None = None) -> World:
+    """The world of a seed, with its weather, not yet started.
+
+    Args:
+        seed: everything is drawn from it.
+        peers: at the start.
+        ops: commits until the run ends.
+        trace: takes a line per event.
+    """
+    digest = hashlib.sha256((_MIXED % seed).encode()).digest()
+    rng = random.Random(int.from_bytes(digest[:8], "little"))
+    world = World(
+        peers,
+        rounds=ops,
+        seed=rng.getrandbits(63),
+        trace=trace,
+        chunk_values=CHUNK_VALUES,
+        block=BLOCK,
+        min_contributors=rng.choice((1, 1, 2, max(1, peers - 1), peers)),
+        error_feedback=rng.random() < 0.8,
+        latency_s=rng.choice((0.0005, 0.003, 0.03, 0.15)),
+        rates=rng.choice(((0.0, 0.0), (1e5, 1e7), (2e4, 2e5))),
+        sync_s=rng.choice((0.0, 0.0005, 0.01)),
+        skew_s=1e6,
+        drift=rng.choice((0.0, 1e-4, 1e-2)),
+    )
+    world.weather = DrawnWeather(world, rng)
+    return world
+
+
+def run_seed(seed: int, peers: int, ops: int, trace: Trace | None = None) -> SeedResult:
+    """Run one world to its end."""
+    world = world_of(seed, peers, ops, trace)
+    weather = world.weather
+    assert isinstance(weather, DrawnWeather)
+    world.start()
+    world.run()
+    invariants = world.invariants
+    return SeedResult(
+        seed, invariants.commits + invariants.skips, invariants.commits, invariants.skips,
+        dict(weather.counts), tuple(world.violations), world.clock.now_s,
+    )  # fmt: skip
+
+
+def run_seeds(
+    seeds: Iterable[int], peers: int, ops: int, processes: int = 1
+) -> Iterator[SeedResult]:
+    """Run many worlds; results come in the order of the seeds."""
+    one = partial(run_seed, peers=peers, ops=ops)
+    if processes == 1:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield from map(one, seeds)
+        finally:
+            torch.set_num_threads(threads)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield from pool.imap(one, seeds, chunksize=4)
+
+
+def simulate(
+    seeds: Iterable[int],
+    peers: int,
+    ops: int,
+    processes: int,
+    tell: Callable[[SeedResult], None],
+) -> Summary:
+    """Run many worlds and add them up.
+
+    Args:
+        seeds: which.
+        peers: of each world at its start.
+        ops: commits of each world.
+        processes: how many run side by side.
+        tell: hears of every world as it ends.
+    """
+    summary = Summary()
+    began_s = time.perf_counter()
+    for result in run_seeds(seeds, peers, ops, processes):
+        summary.add(result)
+        tell(result)
+    summary.seconds = round(time.perf_counter() - began_s, 1)
+    return summary

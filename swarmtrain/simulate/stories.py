@@ -1,0 +1,44 @@
+"""Messages as people read them in a trace: kinds and short names instead of keys and hashes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from swarmtrain_transport.ledger import Body, body_of, record_from_bytes
+from swarmtrain_transport.messages import Records
+
+NameOf = Callable[[bytes], str]
+
+_KEY_BYTES = 32
+
+
+def told(message: object, name_of: NameOf) -> str:
+    """A control message on one line."""
+    if isinstance(message, Records):
+        bodies = [body_of(record_from_bytes(raw)) for raw in message.records]
+        return f"records {message.first_index}..: {', '.join(_body(b, name_of) for b in bodies)}"
+    return _struct(message, name_of) if isinstance(message, msgspec.Struct) else str(message)
+
+
+def _body(body: Body, name_of: NameOf) -> str:
+    return _struct(body, name_of)
+
+
+def _struct(value: msgspec.Struct, name_of: NameOf) -> str:
+    fields = [getattr(value, name) for name in value.__struct_fields__]
+    return f"{type(value).__name__}({', '.join(_short(field, name_of) for field in fields)})"
+
+
+def _short(value: Any, name_of: NameOf) -> str:
+    if isinstance(value, bytes):
+        name = name_of(value) if len(value) == _KEY_BYTES else "stranger"
+        return name if not name.startswith("stranger") else value.hex()[:6] or "-"
+    if isinstance(value, msgspec.Struct):
+        return _struct(value, name_of)
+    if isinstance(value, tuple):
+        return f"[{' '.join(_short(item, name_of) for item in value)}]"
+    if isinstance(value, dict):
+        pairs = [f"{_short(k, name_of)}: {_short(v, name_of)}" for k, v in value.items()]
+        return f"{{{', '.join(pairs)}}}"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)[:80]

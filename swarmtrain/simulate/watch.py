@@ -1,0 +1,64 @@
+"""The production arithmetic with somebody who looks on: I4 and I5 of protocol.md part 2."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain_transport.arithmetic import Accumulator, Buffer, Window
+
+Report = Callable[[str, str], None]
+"""(invariant, story)."""
+
+_EXACT = 2.0**53
+
+
+class WatchedArithmetic(CodecArithmetic):
+    """Chunk arithmetic whose sums are checked.
+
+    Args:
+        report: hears of what does not hold.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def accumulator(self, num_values: int, window: Window) -> Accumulator:  # type: ignore[override]
+        """A zero sum that is watched."""
+        return _WatchedSum(super().accumulator(num_values, window), window, self._report)
+
+
+class _WatchedSum:
+    """One chunk's sum and what is in it.
+
+    Parts of different contributors differ, because every peer trains on draws of its own; so a
+    part that is added a second time is a bit (c, chunk) that is set twice.
+    """
+
+    def __init__(self, inner: Accumulator, window: Window, report: Report) -> None:
+        self._inner = inner
+        self._unit = 2.0 ** (window.e_min - 7)
+        self._report = report
+        self._parts: dict[bytes, int] = {}
+
+    def add(self, part: Buffer, weight: int) -> None:
+        """I4: no bit is added twice."""
+        data = bytes(part)
+        if data in self._parts:
+            self._report("I4", "a part is added twice to one sum")
+        self._parts[data] = weight
+        self._inner.add(part, weight)
+
+    def subtract(self, part: Buffer, weight: int) -> None:
+        """Only what was added can be taken back, with the same weight."""
+        if self._parts.pop(bytes(part), None) != weight:
+            self._report("I4", "a part is subtracted that was not added so")
+        self._inner.subtract(part, weight)
+
+    def finish(self, total_weight: int) -> bytes:
+        """I5: a sum is a multiple of 2^(e_min - 7), and no larger than float64 holds exactly."""
+        total: npt.NDArray[np.float64] = self._inner.total.numpy() / self._unit  # type: ignore[attr-defined]
+        if not (np.abs(total) <= _EXACT).all() or not (total == np.rint(total)).all():
+            self._report("I5", "a sum is not exact")
+        return self._inner.finish(total_weight)

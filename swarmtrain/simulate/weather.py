@@ -1,0 +1,309 @@
+"""Draws what goes wrong in one world: everything from its seed, until the run is nearly over.
+
+A seed is harsh or mild, and knows only some kinds of trouble: worlds in which everything happens
+at once hide what a single fault does. Faults strike at boundaries, because that is where ops are
+in the middle of something; their ends are moments in time. Then it is calm: links heal, everybody
+goes on, and the run must reach its end.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swarmtrain.simulate.faults import NO_HANDICAP, Handicap
+from swarmtrain.simulate.hostile import Hostile
+from swarmtrain.simulate.invariants import holds
+from swarmtrain.simulate.sim_peer import PeerDisk, SimPeer
+
+if TYPE_CHECKING:
+    from swarmtrain.simulate.world import World
+
+_GAPS = (25, 60, 150, 400, 1000)
+"""Messages between two faults, on average: a seed has one of these. An op has about 180."""
+
+_PEERS_MAX_EXTRA = 2
+_CALM_OPS = 2
+"""Commits at the end of a run during which nothing goes wrong any more."""
+
+_LONGEST_S = 1000.0
+"""A world's faults stop after so long at the latest."""
+
+_END_S = 900.0
+"""Once it is calm the run reaches its end within this time."""
+
+
+class DrawnWeather:
+    """One world's faults.
+
+    Args:
+        world: the world; its peers are numbered from 0.
+        rng: of this weather.
+        kinds: names of what may happen, None for everything.
+    """
+
+    def __init__(
+        self, world: "World", rng: random.Random, kinds: tuple[str, ...] | None = None
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.is_calm = False
+        self.next_boundary = 0
+        self._world = world
+        self._rng = rng
+        self._hostile = Hostile(world, rng)
+        every = self._every()
+        names = [name for name in every if kinds is None or name in kinds]
+        chosen = rng.sample(names, rng.randint(1, len(names)))
+        # A world either knows a kind well or not at all.
+        self._kinds = [every[name] for name in sorted(chosen)]
+        self._names = sorted(chosen)
+        self._weights = [rng.choice((1, 1, 3)) for _ in chosen]
+        self._gap = rng.choice(_GAPS)
+        self._plan_next()
+        world.clock.at(_LONGEST_S, self.calm)
+
+    def _every(self) -> dict[str, Callable[[], str | None]]:
+        return {
+            "death": self._death,
+            "double death": self._double_death,
+            "restart": self._restart,
+            "goodbye": self._goodbye,
+            "newcomer": self._newcomer,
+            "broken control": self._blink,
+            "stalled control": self._stall,
+            "lost frames": self._drop,
+            "one-way cut": self._cut,
+            "coordinator crash": self._crash,
+            "coordinator stop": self._stop_coordinator,
+            "slow disk": self._slow_disk,
+            "stop": self._stop,
+            "hostile frame": self._hostile.frame,
+            "hostile control": self._hostile.control,
+        }
+
+    # ---- Weather
+
+    def strike(self) -> None:
+        """Something goes wrong now, if it may."""
+        self._plan_next()
+        if self.is_calm:
+            return
+        index = self._rng.choices(range(len(self._kinds)), self._weights)[0]
+        story = self._kinds[index]()
+        if story is not None:
+            self.counts[self._names[index]] += 1
+            self._world.say("FAULT", story)
+
+    def op_ended(self) -> None:
+        """Calm begins before the run's end."""
+        if self._world.invariants.commits >= self._world.conditions.rounds - _CALM_OPS:
+            self.calm()
+
+    def calm(self) -> None:
+        """Everything is well again, for good; the run must end soon."""
+        if self.is_calm:
+            return
+        self.is_calm = True
+        world = self._world
+        world.say("CALM", "no faults from here on")
+        world.network.heal_all()
+        world.coordinator.sync_s = world.conditions.sync_s
+        missing = world.conditions.num_peers - len(world.survivors)
+        for number in range(missing):
+            world.clock.after(1.0 + number, world.add_peer)
+        world.end_s = world.clock.now_s + _END_S
+
+    def _plan_next(self) -> None:
+        gap = 1 + int(self._rng.expovariate(1 / self._gap))
+        self.next_boundary = self._world.boundary + gap
+
+    # ---- who
+
+    def _peer(self) -> SimPeer | None:
+        peers = [peer for peer in self._world.survivors if not peer.is_leaving]
+        return self._rng.choice(peers) if peers else None
+
+    def _expendable(self, *, beside: SimPeer | None = None) -> SimPeer | None:
+        """A peer without which the run can go on: nothing may die with the last who hold it."""
+        peers = [
+            peer
+            for peer in self._world.survivors
+            if peer is not beside and self._can_lose(peer, beside)
+        ]
+        return self._rng.choice(peers) if peers else None
+
+    def _can_lose(self, *victims: SimPeer | None) -> bool:
+        """Whether the newest state stays with somebody: without REWIND a run whose every holder
+        dies at once has ended."""
+        left = [p for p in self._world.survivors if p not in victims and not p.is_leaving]
+        invariants = self._world.invariants
+        newest, roots = invariants.newest
+        return any(
+            peer.machine.applied_op >= newest
+            or (
+                peer.machine.applied_op == newest - 1
+                and roots
+                and all(holds(peer, r) for r in roots)
+            )
+            for peer in left
+        )
+
+    def _ends(self) -> tuple[SimPeer, SimPeer] | None:
+        peers = self._world.survivors
+        if len(peers) < 2:
+            return None
+        source, target = self._rng.sample(peers, 2)
+        return source, target
+
+    def _seconds(self, low: float, high: float) -> float:
+        """Short and long times are equally likely on a logarithmic scale."""
+        return float(low * (high / low) ** self._rng.random())
+
+    def _trouble(self, peer: SimPeer, seconds: float = 0.0) -> None:
+        self._world.invariants.demands.trouble(peer.peer_id, seconds)
+
+    # ---- what
+
+    def _death(self) -> str | None:
+        victim = self._expendable()
+        if victim is None:
+            return None
+        self._kill(victim)
+        return f"death of peer {victim.number}"
+
+    def _double_death(self) -> str | None:
+        one = self._expendable()
+        two = self._expendable(beside=one) if one is not None else None
+        if one is None or two is None:
+            return None
+        self._kill(one)
+        self._kill(two)
+        return f"death of peers {one.number} and {two.number}"
+
+    def _kill(self, victim: SimPeer) -> None:
+        victim.kill()
+        if len(self._world.survivors) < self._world.conditions.num_peers:
+            self._world.clock.after(self._seconds(0.5, 60.0), self._replace)
+
+    def _replace(self) -> None:
+        if len(self._world.survivors) < self._world.conditions.num_peers:
+            self._world.add_peer(self._handicap())
+
+    def _handicap(self) -> Handicap:
+        if self.is_calm or self._rng.random() < 0.8:
+            return NO_HANDICAP
+        return Handicap(
+            slowness=self._seconds(1.0, 8.0), lag_s=self._rng.choice((0.0, self._seconds(0.01, 15)))
+        )
+
+    def _restart(self) -> str | None:
+        victim = self._expendable()
+        if victim is None:
+            return None
+        victim.kill()
+        kept = self._rng.choice(("all", "ledger", "torn", "nothing"))
+        disk = victim.disk
+        if kept == "ledger":
+            disk = PeerDisk(list(disk.records))
+        elif kept == "torn":
+            whole = self._rng.randint(0, len(disk.records))
+            disk = PeerDisk(disk.records[:whole], disk.image, list(disk.results))
+        elif kept == "nothing":
+            disk = PeerDisk()
+        back_s = self._seconds(0.05, 40.0)
+        self._world.clock.after(back_s, partial(self._world.come_back, victim, disk))
+        return f"restart of peer {victim.number} in {back_s:.2f} s; its disk keeps {kept}"
+
+    def _goodbye(self) -> str | None:
+        peer = self._expendable()
+        if peer is None or peer.is_stopped or peer.is_leaving:
+            return None
+        peer.leave()
+        self._world.clock.after(self._seconds(0.5, 60.0), self._replace)
+        return f"goodbye of peer {peer.number}"
+
+    def _newcomer(self) -> str | None:
+        most = self._world.conditions.num_peers + _PEERS_MAX_EXTRA
+        if len(self._world.survivors) >= most:
+            return None
+        return f"arrival of peer {self._world.add_peer(self._handicap()).number}"
+
+    def _blink(self) -> str | None:
+        peer = self._peer()
+        if peer is None or not self._world.is_connected(peer):
+            return None
+        self._trouble(peer, 1.0)
+        self._world.blink(peer)
+        return f"broken control connection of peer {peer.number}"
+
+    def _stall(self) -> str | None:
+        peer = self._peer()
+        if peer is None:
+            return None
+        seconds = self._seconds(0.1, 40.0)
+        up = self._rng.random() < 0.5
+        self._trouble(peer, seconds)
+        self._world.control.stall(peer, up=up, seconds=seconds)
+        way = "to" if up else "from"
+        return f"nothing {way} the coordinator passes for {seconds:.2f} s at peer {peer.number}"
+
+    def _drop(self) -> str | None:
+        ends = self._ends()
+        if ends is None:
+            return None
+        self._world.network.drop(ends[0].peer_id, ends[1].peer_id)
+        return f"frames of peer {ends[0].number} to peer {ends[1].number} are lost"
+
+    def _cut(self) -> str | None:
+        ends = self._ends()
+        if ends is None:
+            return None
+        source, target = ends
+        stays = self._rng.random() < 0.3
+        seconds = 4 * _LONGEST_S if stays else self._seconds(0.05, 60.0)
+        for peer in ends:
+            self._trouble(peer, seconds)
+        network = self._world.network
+        network.cut(source.peer_id, target.peer_id)
+        if not stays:
+            self._world.clock.after(seconds, partial(network.heal, source.peer_id, target.peer_id))
+        lasts = "for good" if stays else f"for {seconds:.2f} s"
+        return f"frames of peer {source.number} do not reach peer {target.number} {lasts}"
+
+    def _crash(self) -> str | None:
+        if not self._world.coordinator.is_alive:
+            return None
+        back_s = self._seconds(0.05, 20.0)
+        keeps = self._rng.random() < 0.5
+        self._world.crash_coordinator(back_s, keeps_torn=keeps)
+        self._world.invariants.demands.trouble_all(back_s)
+        return f"death of the coordinator for {back_s:.2f} s; a torn record is kept: {keeps}"
+
+    def _stop_coordinator(self) -> str | None:
+        if not self._world.coordinator.is_alive:
+            return None
+        seconds = self._seconds(0.05, 40.0)
+        self._world.coordinator.stop(seconds)
+        self._world.invariants.coordinator_fell(seconds)
+        self._world.invariants.demands.trouble_all(seconds)
+        return f"the coordinator is stopped for {seconds:.2f} s"
+
+    def _slow_disk(self) -> str | None:
+        seconds, sync_s = self._seconds(0.5, 30.0), self._seconds(0.001, 1.0)
+        coordinator = self._world.coordinator
+        coordinator.sync_s = sync_s
+        self._world.clock.after(seconds, self._quick_disk)
+        return f"a record takes {1000 * sync_s:.0f} ms to become durable, for {seconds:.2f} s"
+
+    def _quick_disk(self) -> None:
+        self._world.coordinator.sync_s = self._world.conditions.sync_s
+
+    def _stop(self) -> str | None:
+        peer = self._peer()
+        if peer is None:
+            return None
+        seconds = self._seconds(0.05, 45.0)
+        self._trouble(peer, seconds)
+        peer.stop(seconds)
+        return f"peer {peer.number} is stopped for {seconds:.2f} s"

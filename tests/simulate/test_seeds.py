@@ -1,0 +1,79 @@
+"""Random worlds: clean, the same bits for the same seed, and those that once failed."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmtrain.cli.main import main
+from swarmtrain.simulate.seeds import run_seed, run_seeds
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ONCE_FAILED = (
+    # seed, peers, ops, what happened
+    (10, 4, 10, "a peer that was stopped, and held for dead, was counted as a holder of a result"),
+)
+
+
+@pytest.mark.timeout(300)
+def test_random_worlds_keep_every_promise():
+    results = list(run_seeds(range(24), peers=4, ops=6))
+    wrong = [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
+    assert not wrong
+    assert sum(result.commits for result in results) == 24 * 6
+    kinds = {kind for result in results for kind in result.faults}
+    assert len(kinds) > 10
+
+
+@pytest.mark.parametrize(("seed", "peers", "ops", "story"), ONCE_FAILED)
+def test_a_world_that_once_failed_is_clean(seed, peers, ops, story):
+    assert run_seed(seed, peers, ops).violations == (), story
+
+
+def trace_hash(seed: int) -> str:
+    digest = hashlib.sha256()
+    run_seed(seed, 4, 4, lambda *line: digest.update(repr(line).encode()))
+    return digest.hexdigest()
+
+
+def test_a_seed_gives_the_same_trace_again_in_any_process():
+    here = trace_hash(3)
+    assert here == trace_hash(3)
+    assert here != trace_hash(4)
+    folders = [ROOT, ROOT / "transport", ROOT / "optimizers", Path(__file__).parent]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        "PYTHONHASHSEED": "7",
+    }
+    code = "import test_seeds; print(test_seeds.trace_hash(3))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == here
+
+
+def test_a_trace_has_no_part_in_what_happens():
+    assert run_seed(5, 3, 4) == run_seed(5, 3, 4, lambda *line: None)
+
+
+def test_the_command_ends_with_one_object(capsys):
+    assert main(["simulate", "--seeds", "2", "--peers", "3", "--ops", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(told) == {"seeds", "ops", "commits", "skips", "faults", "violations", "seconds"}
+    assert (told["seeds"], told["commits"], told["violations"]) == (2, 4, [])
+
+
+def test_one_world_can_be_traced(capsys):
+    assert main(["simulate", "--seed", "1", "--peers", "3", "--ops", "2", "--trace"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("Plan(" in line for line in lines)
+    assert any("PART slice" in line for line in lines)
+
+
+def test_a_trace_of_many_worlds_is_refused(capsys):
+    assert main(["simulate", "--seeds", "3", "--trace"]) == 2
+    assert "--seed" in capsys.readouterr().err
