@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.arithmetic import ChunkSum, CodecArithmetic
 from swarmtrain_transport.arithmetic import Accumulator, Buffer, Window
 
 Report = Callable[[str, str], None]
@@ -14,8 +14,8 @@ Report = Callable[[str, str], None]
 _EXACT = 2.0**53
 
 
-class WatchedArithmetic(CodecArithmetic):
-    """Chunk arithmetic whose sums are checked.
+class WatchedArithmetic:
+    """Chunk arithmetic whose sums are checked; an `Arithmetic` of the exchange.
 
     Args:
         report: hears of what does not hold.
@@ -23,10 +23,14 @@ class WatchedArithmetic(CodecArithmetic):
 
     def __init__(self, report: Report) -> None:
         self._report = report
+        self._inner = CodecArithmetic()
+        self.is_exact = self._inner.is_exact
+        self.chunk_bytes = self._inner.chunk_bytes
+        self.check = self._inner.check
 
-    def accumulator(self, num_values: int, window: Window) -> Accumulator:  # type: ignore[override]
+    def accumulator(self, num_values: int, window: Window) -> Accumulator:
         """A zero sum that is watched."""
-        return _WatchedSum(super().accumulator(num_values, window), window, self._report)
+        return _WatchedSum(self._inner.accumulator(num_values, window), window, self._report)
 
 
 class _WatchedSum:
@@ -36,7 +40,7 @@ class _WatchedSum:
     part that is added a second time is a bit (c, chunk) that is set twice.
     """
 
-    def __init__(self, inner: Accumulator, window: Window, report: Report) -> None:
+    def __init__(self, inner: ChunkSum, window: Window, report: Report) -> None:
         self._inner = inner
         self._unit = 2.0 ** (window.e_min - 7)
         self._report = report
@@ -58,7 +62,7 @@ class _WatchedSum:
 
     def finish(self, total_weight: int) -> bytes:
         """I5: a sum is a multiple of 2^(e_min - 7), and no larger than float64 holds exactly."""
-        total: npt.NDArray[np.float64] = self._inner.total.numpy() / self._unit  # type: ignore[attr-defined]
+        total: npt.NDArray[np.float64] = self._inner.total.numpy() / self._unit
         if not (np.abs(total) <= _EXACT).all() or not (total == np.rint(total)).all():
             self._report("I5", "a sum is not exact")
         return self._inner.finish(total_weight)
