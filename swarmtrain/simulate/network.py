@@ -5,6 +5,7 @@ unpacked again by the production code, and hostile bytes always are. Who may spe
 the production allow-list, as in both real links.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -169,7 +170,8 @@ class SimNetwork:
         if self._cut and (start, end) in self._cut:
             return True
         pair.under_way += 1
-        moment = max(self._arrival_s(start, end, len(frame.body)), pair.arrival_s + 1e-9)
+        size = limits.HEADER_BYTES + len(frame.body)
+        moment = max(self._arrival_s(start, size), pair.arrival_s + 1e-9)
         pair.arrival_s = moment
         generation = pair.generation
         self._count += 1
@@ -190,21 +192,25 @@ class SimNetwork:
             else:
                 link.take_bytes(source.address.curve_key, packed[0], bytes(packed[1]))
 
-        self._clock.at(moment, partial(self._world.deliver, deliver))
+        down = self.lines.get(end)
+        if down is None or not down.rate:
+            self._clock.at(moment, partial(self._world.deliver, deliver))
+        else:
+            self._clock.at(moment, partial(self._squeeze, down, size, deliver))
         return True
 
-    def _arrival_s(self, start: PeerId, end: PeerId, num_bytes: int) -> float:
-        """Out through one line, across, in through the other: a big body delays later ones."""
-        up, down = self.lines[start], self.lines.get(end)
+    def _squeeze(self, down: Line, size: int, deliver: Callable[[], None]) -> None:
+        """Through the receiver's line, after what came before."""
+        down.down_free_s = max(self._clock.now_s, down.down_free_s) + size / down.rate
+        self._clock.at(down.down_free_s, partial(self._world.deliver, deliver))
+
+    def _arrival_s(self, start: PeerId, size: int) -> float:
+        """Out through the sender's line, then across: a big body delays later ones."""
+        up = self.lines[start]
         now_s = self._clock.now_s
-        latency_s = (self._latency_s + up.lag_s) * (0.5 + self._random())
-        size = limits.HEADER_BYTES + num_bytes
         if up.rate:
             now_s = up.up_free_s = max(now_s, up.up_free_s) + size / up.rate
-        arrival_s = now_s + latency_s
-        if down is not None and down.rate:
-            arrival_s = down.down_free_s = max(arrival_s, down.down_free_s) + size / down.rate
-        return arrival_s
+        return now_s + (self._latency_s + up.lag_s) * (0.5 + self._random())
 
     def inject(self, target: PeerId, curve_key: bytes, header: bytes, body: bytes) -> None:
         """Hostile bytes arrive at a peer."""

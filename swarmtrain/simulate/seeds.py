@@ -4,6 +4,7 @@ import hashlib
 import multiprocessing
 import random
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,10 +14,16 @@ import torch
 from swarmtrain.simulate.invariants import Violation
 from swarmtrain.simulate.weather import DrawnWeather
 from swarmtrain.simulate.world import World
+from swarmtrain_transport.errors import TransportError
 
 CHUNK_VALUES = 256
 BLOCK = 64
 _MIXED = "simulated world %d"
+
+_RAISED = (
+    TransportError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError,
+    AssertionError,
+)  # fmt: skip
 
 Trace = Callable[[float, str, str], None]
 
@@ -103,8 +110,19 @@ def run_seed(seed: int, peers: int, ops: int, trace: Trace | None = None) -> See
     world = world_of(seed, peers, ops, trace)
     weather = world.weather
     assert isinstance(weather, DrawnWeather)
-    world.start()
-    world.run()
+    try:
+        world.start()
+        world.run()
+    except (
+        TransportError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AssertionError,
+    ) as e:
+        # Nothing that a machine hears may make it raise: that is a finding like any other.
+        world.violation("raised", "".join(traceback.format_exception(e)[-3:]).strip())
     invariants = world.invariants
     return SeedResult(
         seed, invariants.commits + invariants.skips, invariants.commits, invariants.skips,

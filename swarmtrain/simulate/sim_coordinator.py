@@ -78,7 +78,10 @@ class SimCoordinator(Process):
     def hello(self, peer: PeerId, hello: Hello) -> None:
         """A peer is at the door."""
         assert self.machine is not None
-        self._act(self.machine.connected(peer, hello, self.now_s))
+        try:
+            self._act(self.machine.connected(peer, hello, self.now_s))
+        except RemoteFault as fault:
+            self.world.refused(peer, fault)
 
     def message(self, peer: PeerId, message: PeerMessage) -> None:
         """A message of a connected peer."""

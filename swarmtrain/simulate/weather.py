@@ -27,7 +27,7 @@ _PEERS_MAX_EXTRA = 2
 _CALM_OPS = 2
 """Commits at the end of a run during which nothing goes wrong any more."""
 
-_LONGEST_S = 1000.0
+_LONGEST_S = 400.0
 """A world's faults stop after so long at the latest."""
 
 _END_S = 900.0
@@ -108,6 +108,9 @@ class DrawnWeather:
         world = self._world
         world.say("CALM", "no faults from here on")
         world.network.heal_all()
+        for peer in world.peers.values():
+            peer.handicap = NO_HANDICAP
+            world.network.lines[peer.peer_id].lag_s = 0.0
         world.coordinator.sync_s = world.conditions.sync_s
         missing = world.conditions.num_peers - len(world.survivors)
         for number in range(missing):

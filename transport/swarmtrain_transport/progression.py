@@ -118,6 +118,7 @@ class Progression:
             return self._stranded()
         self._catchup.give_up()
         self.applied_op = -1
+        self.state_root = b""
         self.pending = None
         return self._find_state(connected)
 
