@@ -1,12 +1,14 @@
 """Broken rules, one at a time: a simulator that does not find them is not testing.
 
 Each mutant replaces one rule of the production machines by what a looser reading of the protocol
-would do (protocol.md part 4), here and nowhere else. The enumeration, which passes clean without
-the mutant, must then find a violation, and of the kind that the rule is there to prevent:
+would do (protocol.md part 4), here and nowhere else. Random worlds, which are clean without the
+mutant, must then show a violation, and of the kind that the rule is there to prevent:
 
-    python tests/simulate/mutants.py M1 --peers 3 --json
+    python tests/simulate/mutants.py M1 --seeds 2000 --json
 
-prints the story and the invariant. Exit status 0: caught; 1: the whole enumeration passed.
+ends with {mutant, found, seed, invariant, story, seeds_run, seconds}; exit status 0: found, 1: all
+those worlds were clean. With ``--enumerate`` the hunt goes through every fault at every message of
+one op instead.
 """
 
 import argparse
@@ -23,6 +25,8 @@ import torch
 from swarmtrain.peer.arithmetic import ChunkSum
 from swarmtrain.simulate.enumeration import Case, cases, run_case
 from swarmtrain.simulate.faults import COORDINATOR
+from swarmtrain.simulate.invariants import Violation
+from swarmtrain.simulate.seeds import run_seed
 from swarmtrain.simulate.sim_coordinator import SimCoordinator
 from swarmtrain_optimizers.strategies import diloco
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
@@ -179,6 +183,15 @@ def a_join_voids_the_op():
     return replaced(Participant, "_follow", make)
 
 
+def a_restarted_peer_is_taken_for_the_one_that_died():
+    """What its earlier process held and summed still counts: boot ids are not compared."""
+
+    def make(returned):
+        return lambda self, peer, boot: returned(self, peer, self.view.boots.get(peer))
+
+    return replaced(Operation, "returned", make)
+
+
 def excluded_work_is_restored_twice():
     """It is kept as error feedback, and goes back into the weights as well."""
 
@@ -257,6 +270,10 @@ def with_cut(case: Case) -> bool:
     return bool(case.faults[0].cuts)
 
 
+def with_returner(case: Case) -> bool:
+    return bool(case.faults[0].returners)
+
+
 def with_newcomer(case: Case) -> bool:
     return bool(case.faults[0].newcomers)
 
@@ -316,6 +333,10 @@ MUTANTS = {
         "membership fences data: a join voids the op",
         a_join_voids_the_op, (("L3", ""), ("L1", "")), with_newcomer,
     ),
+    "M12": Mutant(
+        "a restarted peer keeps its identity as holder and owner: no boot id",
+        a_restarted_peer_is_taken_for_the_one_that_died, (("I8", ""), ("L3", "")), with_returner,
+    ),
     "M13a": Mutant(
         "excluded work is restored twice: as error feedback and in the weights",
         excluded_work_is_restored_twice, (("I9", ""),), with_cut,
@@ -336,13 +357,22 @@ _STEP = 37
 
 @dataclass(frozen=True)
 class Catch:
-    """How a hunt ended; `case` is None when the mutant lives."""
+    """How a hunt through the enumeration ended; `case` is None when the mutant lives."""
 
     name: str
     case: Case | None
     invariant: str
     story: str
     runs: int
+
+
+def symptom(mutant: Mutant, violations: tuple[Violation, ...]) -> Violation | None:
+    """The violation that counts as caught, if there is one."""
+    for violation in violations:
+        for invariant, words in mutant.caught_by:
+            if violation.invariant == invariant and words in violation.story:
+                return violation
+    return None
 
 
 def hunt(name: str, num_peers: int = 3) -> Catch:
@@ -354,37 +384,77 @@ def hunt(name: str, num_peers: int = 3) -> Catch:
     for runs, case in enumerate(order, start=1):
         with mutant.patch():
             finding = run_case(case)
-        for violation in finding.violations:
-            for invariant, words in mutant.caught_by:
-                if violation.invariant == invariant and words in violation.story:
-                    return Catch(name, case, invariant, violation.story, runs)
+        found = symptom(mutant, finding.violations)
+        if found is not None:
+            return Catch(name, case, found.invariant, found.story, runs)
     return Catch(name, None, "", "", len(order))
+
+
+PEERS = 4
+OPS = 6
+
+
+@dataclass(frozen=True)
+class SeedCatch:
+    """How a hunt through random worlds ended; `seed` is -1 when the mutant lives."""
+
+    name: str
+    seed: int
+    invariant: str
+    story: str
+    seeds_run: int
+
+
+def hunt_seeds(name: str, seeds: range) -> SeedCatch:
+    """Run random worlds with the mutant until one shows what its rule prevents."""
+    mutant = MUTANTS[name]
+    for runs, seed in enumerate(seeds, start=1):
+        with mutant.patch():
+            found = symptom(mutant, run_seed(seed, PEERS, OPS).violations)
+        # A world that fails without the mutant as well has found something else.
+        if found is not None and not run_seed(seed, PEERS, OPS).violations:
+            return SeedCatch(name, seed, found.invariant, found.story, runs)
+    return SeedCatch(name, -1, "", "", len(seeds))
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("name", choices=MUTANTS)
-    parser.add_argument("--peers", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--enumerate", action="store_true", help="no random worlds")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(argv)
     torch.set_num_threads(1)
     began_s = time.perf_counter()
-    catch = hunt(chosen.name, chosen.peers)
-    told = {
-        "mutant": chosen.name,
-        "rule": MUTANTS[chosen.name].rule,
-        "caught": catch.case is not None,
-        "invariant": catch.invariant,
-        "violation": catch.story,
-        "case": catch.case.story() if catch.case is not None else "",
-        "runs": catch.runs,
-        "seconds": round(time.perf_counter() - began_s, 1),
-    }
+    told: dict[str, object] = {"mutant": chosen.name}
+    if chosen.enumerate:
+        catch = hunt(chosen.name)
+        found = catch.case is not None
+        told |= {
+            "found": found,
+            "case": catch.case.story() if catch.case is not None else "",
+            "invariant": catch.invariant,
+            "story": catch.story,
+            "cases_run": catch.runs,
+        }
+    else:
+        first = chosen.first_seed
+        drawn = hunt_seeds(chosen.name, range(first, first + chosen.seeds))
+        found = drawn.seed >= 0
+        told |= {
+            "found": found,
+            "seed": drawn.seed if found else None,
+            "invariant": drawn.invariant,
+            "story": drawn.story,
+            "seeds_run": drawn.seeds_run,
+        }
+    told["seconds"] = round(time.perf_counter() - began_s, 1)
     if chosen.json:
         print(json.dumps(told))
     else:
         print("\n".join(f"{key}: {value}" for key, value in told.items()))
-    return 0 if catch.case is not None else 1
+    return 0 if found else 1
 
 
 if __name__ == "__main__":
