@@ -50,7 +50,10 @@ def test_waiting_for_one_slow_peer_does_not_stretch_the_pace() -> None:
     op.decide(SCATTER_S)
     op.now_s = SCATTER_S + 2.0
     op.publish(A, B, C)
-    assert op.op.pace(op.now_s) == (3.0, 2.0)
+    op.decide()
+    pace = Pace()
+    op.op.teach(pace, op.now_s)
+    assert (pace.scatter_s, pace.gather_s) == (3.0, 2.0)
 
 
 def test_an_exclusion_bears_its_evidence() -> None:

@@ -27,6 +27,17 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopt:
+    """Coordinator: make these records of earlier lives durable, and `term` this life's number.
+
+    They were signed by the run key and lost with the disk; peers have kept them.
+    """
+
+    records: "tuple[Record, ...]"
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class SendToPeer:
     """Coordinator: send over the peer's control connection, if it has one."""
 
@@ -125,7 +136,7 @@ class PeerFault:
     detail: str
 
 
-CoordinatorAction = Append | SendToPeer | ClosePeer
+CoordinatorAction = Append | Adopt | SendToPeer | ClosePeer
 PeerAction = (
     SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | ApplyResult | OpSkipped
     | RecordAccepted | RunFinished | Halt | PeerFault

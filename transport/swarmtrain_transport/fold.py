@@ -20,6 +20,7 @@ from swarmtrain_transport.ledger import (
     Plan,
     Reassign,
     Record,
+    Rewind,
     Run,
     Skip,
     SliceFreeze,
@@ -190,6 +191,7 @@ class LedgerView:
         last_op: newest op that has an outcome (0 once op 0 is attested, -1 before).
         last_outcome: hash of the record that decided it.
         attests: attested state roots by op.
+        cancelled_op: newest op whose outcome a REWIND has cancelled, 0 without one.
     """
 
     run: Run | None = None
@@ -207,6 +209,7 @@ class LedgerView:
     attests: dict[int, bytes] = field(default_factory=dict)
     genesis: Attest | None = None
     checkpoint: Checkpoint | None = None
+    cancelled_op: int = 0
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold one record that the ledger has verified.
@@ -225,6 +228,8 @@ class LedgerView:
             self.join_index.pop(body.peer, None)
         elif isinstance(body, Attest):
             self._attest(record, body)
+        elif isinstance(body, Rewind):
+            self._rewind(record, body)
         elif isinstance(body, Checkpoint):
             self.checkpoint = body
         else:
@@ -281,6 +286,35 @@ class LedgerView:
         elif body.op > self.last_op:
             raise RemoteFault("order", f"ATTEST of op {body.op} before its COMMIT")
         self.attests[body.op] = body.state_root
+
+    def _rewind(self, record: Record, body: Rewind) -> None:
+        if self.in_progress is not None or not 0 <= body.op < self.last_op:
+            raise RemoteFault("order", f"REWIND to op {body.op} after op {self.last_op}")
+        later = range(body.op + 1, self.last_op + 1)
+        self.committed -= sum(op not in self.skips for op in later)
+        for op in later:
+            self.commits.pop(op, None)
+            self.skips.pop(op, None)
+            self.attests.pop(op, None)
+        if self.checkpoint is not None and self.checkpoint.op > body.op:
+            self.checkpoint = None
+        self.cancelled_op = max(self.cancelled_op, self.last_op)
+        self.last_op, self.last_outcome = body.op, record.hash
+
+    def is_trusted(self, op: int, root: bytes) -> bool:
+        """Whether a state that somebody kept from an earlier life may be gone on from.
+
+        An op whose contributors went before a majority of them had reported has no ATTEST. Its
+        state is what the committed results made it, so it counts, unless a REWIND may have
+        cancelled the very op that led to it.
+        """
+        attested = self.root_after(op)
+        return attested == root or (attested is None and op > self.cancelled_op)
+
+    def next_commit(self, op: int) -> int | None:
+        """The first op after `op` that was committed, None if all that follow were skipped."""
+        later = range(op + 1, self.last_op + 1)
+        return next((number for number in later if number not in self.skips), None)
 
     def root_after(self, op: int) -> bytes | None:
         """Attested root of the state after `op`; skipped ops leave the state before them."""

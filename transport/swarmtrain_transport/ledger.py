@@ -6,12 +6,13 @@ what a legal chain is (protocol.md part 2, LOG).
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
 import msgspec
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.messages import kinds_of, unpack_limited
 
@@ -172,6 +173,14 @@ class Attest(Body, frozen=True, tag="ATTEST"):
     layout: bytes = b""
 
 
+class Rewind(Body, frozen=True, tag="REWIND"):
+    """The run goes back to the state after `op`: what was committed since is with nobody. Later
+    outcomes and attestations are cancelled; the next PLAN is of `op` + 1 again."""
+
+    op: int
+    reason: str
+
+
 class Checkpoint(Body, frozen=True, tag="CHECKPOINT"):
     """The peer that PLAN named has written a checkpoint with this manifest."""
 
@@ -181,8 +190,9 @@ class Checkpoint(Body, frozen=True, tag="CHECKPOINT"):
 
 
 AnyBody = (
-    Run | Join | Gone | Plan | Reassign | Freeze | SliceFreeze | Commit | Skip | Attest | Checkpoint
-)
+    Run | Join | Gone | Plan | Reassign | Freeze | SliceFreeze | Commit | Skip | Attest | Rewind
+    | Checkpoint
+)  # fmt: skip
 
 _KINDS = kinds_of(AnyBody)
 
@@ -246,6 +256,20 @@ def _convert(raw: Any, kind: Any) -> Any:
         return msgspec.convert(raw, type=kind, builtin_types=(bytes,), str_keys=False)
     except (msgspec.ValidationError, TypeError) as exc:
         raise RemoteFault("record", str(exc)) from exc
+
+
+def batches(records: Sequence[Record]) -> list[list[Record]]:
+    """Consecutive records in messages of bounded size."""
+    batches: list[list[Record]] = []
+    room = 0
+    for record in records:
+        size = len(record.body) + 200
+        if size > room:
+            batches.append([])
+            room = limits.RECORDS_BATCH_BYTES
+        batches[-1].append(record)
+        room -= size
+    return batches
 
 
 class Ledger:

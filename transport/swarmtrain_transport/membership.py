@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from swarmtrain_transport.failure import LifeLine
+from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hello, Progress, Ready
+from swarmtrain_transport.messages import Evaluated, Hello, Progress, Ready
 
 _KEPT = 1000
 """Entries of each list that people may still ask for."""
@@ -33,6 +34,7 @@ class PeerLine:
         active: it has sent a READY in this life, so the others wait for it.
         dismissed: it was told that the run is finished.
         progress: its newest PROGRESS, for people.
+        stranded_op: the op whose result it says that nobody has for it; 0 for none.
     """
 
     hello: Hello
@@ -47,6 +49,7 @@ class PeerLine:
     active: bool = False
     dismissed: bool = False
     progress: Progress | None = None
+    stranded_op: int = 0
 
 
 def agreed_root(
@@ -135,8 +138,12 @@ class Chronicle:
         self.events.append(RoundEvent(op, peer.hex(), event, reason))
         del self.events[:-_KEPT]
 
-    def loss(self, op: int, loss: float) -> None:
-        """Remember a validation loss; the first report of an op stands."""
-        self.losses.setdefault(op, loss)
+    def evaluated(self, view: LedgerView, peer: PeerId, message: Evaluated) -> None:
+        """Remember a validation loss, if PLAN named the peer for it; the first report stands."""
+        op = view.commits.get(message.op)
+        is_named = op.plan.evaluate_by == peer if op is not None else message.op == 0
+        if not is_named or not abs(message.loss) < 1e9:
+            return
+        self.losses.setdefault(message.op, message.loss)
         if len(self.losses) > _KEPT:
             self.losses.pop(next(iter(self.losses)))

@@ -131,6 +131,19 @@ class Applied(Message, frozen=True, tag="applied"):
     state_root: bytes
 
 
+class Stranded(Message, frozen=True, tag="stranded"):
+    """The committed result of `op` is with nobody that this peer can reach."""
+
+    op: int
+
+
+class History(Message, frozen=True, tag="history"):
+    """Answer to TELL: consecutive ledger records that the coordinator has lost."""
+
+    first_index: int
+    records: tuple[bytes, ...]
+
+
 class Progress(Message, frozen=True, tag="progress"):
     """Every two seconds. `index` acknowledges records, the rates size slices (0 until something
     was measured; never above the peer's own caps), the rest is shown."""
@@ -189,6 +202,13 @@ class Welcome(Message, frozen=True, tag="welcome"):
     now_index: int
 
 
+class Tell(Message, frozen=True, tag="tell"):
+    """The peer's HELLO names a newer record than the coordinator holds: its disk was restored
+    from a backup. The peer is asked for what it has from `first_index` on."""
+
+    first_index: int
+
+
 class Records(Message, frozen=True, tag="records"):
     """Consecutive ledger records, oldest first, each as its canonical bytes."""
 
@@ -227,10 +247,10 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 PeerMessage = (
-    Knock | Hello | Offer | Ready | Got | SliceDone | Have | Withdraw | Applied | Progress
-    | CheckpointWritten | Evaluated | LeaseRequest | Leave
+    Knock | Hello | Offer | Ready | Got | SliceDone | Have | Withdraw | Applied | Stranded
+    | History | Progress | CheckpointWritten | Evaluated | LeaseRequest | Leave
 )  # fmt: skip
-CoordinatorMessage = Challenge | Welcome | Records | Hashes | LeaseGrant | Finished | Refused
+CoordinatorMessage = Challenge | Welcome | Tell | Records | Hashes | LeaseGrant | Finished | Refused
 
 
 def kinds_of(union: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from swarmtrain_transport.ledger import (
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.matrix import MatrixVerdict, matrix_rule
 from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone, Withdraw
-from swarmtrain_transport.timers import Timers, most_arrived_s
+from swarmtrain_transport.timers import Pace, Timers, most_arrived_s
 
 Decision = Reassign | Freeze | SliceFreeze | Commit | Skip
 Report = Got | SliceDone | Have | Withdraw
@@ -208,16 +208,21 @@ class Operation:
 
     # ---- what is measured
 
-    def pace(self, now_s: float) -> tuple[float, float] | None:
-        """At COMMIT: seconds until most contributions were whole, and from FREEZE until most
-        contributors held the result. None if this term did not see all of it."""
-        weights, frozen = self.view.weights, self.view.frozen or ()
-        scatter = most_arrived_s(list(self._complete_s.values()), len(weights))
+    def teach(self, pace: Pace, now_s: float) -> None:
+        """The op has ended: what it says of how long the next one may take.
+
+        Measured is how long most contributions took to be whole, and from FREEZE how long most
+        contributors took to hold the result, if this term saw all of it.
+        """
+        outcome, frozen = self.view.outcome, self.view.frozen or ()
+        scatter_s = most_arrived_s(list(self._complete_s.values()), len(self.view.weights))
         held = [self._held_s[peer] for peer in frozen if peer in self._held_s]
-        gather = most_arrived_s(held, len(frozen))
-        if scatter is None or gather is None or self._frozen_s < scatter:
-            return None
-        return scatter - self.timers.start_s, max(0.0, min(gather, now_s) - self._frozen_s)
+        gather_s = most_arrived_s(held, len(frozen))
+        if isinstance(outcome, Skip):
+            if now_s >= self.timers.scatter_s:
+                pace.was_too_short(self.view.plan.deadline_s)
+        elif scatter_s is not None and gather_s is not None and scatter_s <= self._frozen_s:
+            pace.measured(scatter_s - self.timers.start_s, max(0.0, gather_s - self._frozen_s))
 
     def _times(self, peer: PeerId, heard_s: Mapping[PeerId, float]) -> Times:
         """What is known of a peer that FREEZE leaves out."""

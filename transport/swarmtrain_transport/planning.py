@@ -11,6 +11,7 @@ from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.ledger import Member, Plan, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
+from swarmtrain_transport.recovery import trusted_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,13 @@ def next_plan(
     op = view.last_op + 1
     if view.genesis is None:
         return None
+    root = trusted_root(view, {p: line for p, line in lines.items() if line.connected}, op - 1)
     present = _known_to_all(
         view,
         {
             peer: line
             for peer, line in lines.items()
-            if line.connected and line.life.is_alive(now_s) and _is_synced(view, line, op)
+            if line.connected and line.life.is_alive(now_s) and _is_synced(root, line, op)
         },
     )
     ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
@@ -105,12 +107,9 @@ def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
     return {peer: line for peer, line in settled.items() if joined[peer] <= acked}
 
 
-def _is_synced(view: LedgerView, line: PeerLine, op: int) -> bool:
-    """Whether the peer holds the state that `op` starts from, as far as anybody knows."""
-    if line.applied_op != op - 1:
-        return False
-    root = view.root_after(op - 1)
-    return root is None or root == line.state_root
+def _is_synced(root: bytes | None, line: PeerLine, op: int) -> bool:
+    """Whether the peer holds the very state that `op` starts from; under dispute nobody does."""
+    return line.applied_op == op - 1 and line.state_root == root
 
 
 def make_plan(

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
+from swarmtrain_transport.attendance import Attendance
 from swarmtrain_transport.claims import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.failure import LifeLine
+from swarmtrain_transport.history import Guest, History
 from swarmtrain_transport.ledger import (
     Attest,
     Checkpoint,
@@ -43,11 +44,14 @@ from swarmtrain_transport.messages import (
     Progress,
     Ready,
     SliceDone,
+    Stranded,
     Welcome,
     Withdraw,
 )
+from swarmtrain_transport.messages import History as HistoryMessage
 from swarmtrain_transport.operation import Operation, Report
 from swarmtrain_transport.planning import RunTerms, next_plan
+from swarmtrain_transport.recovery import rewind_due
 from swarmtrain_transport.scribe import Scribe
 from swarmtrain_transport.status_view import describe
 from swarmtrain_transport.timers import Pace
@@ -84,14 +88,15 @@ class Rendezvous:
         self.terms = terms
         self.scribe = Scribe(records, sign, verify, term)
         self.view = self.scribe.view
-        self.lines: dict[PeerId, PeerLine] = {}
+        self.attendance = Attendance(self.view, now_s)
+        self.lines = self.attendance.lines
         self.chronicle = Chronicle()
         self.operation: Operation | None = None
         self._run_key = run_key
         self._now_s = now_s
         self._finished_s: float | None = None
         self._pace = Pace()
-        self._unseen = {peer: LifeLine(now_s) for peer in self.view.roster}
+        self._history = History(self.scribe, self.attendance, now_s)
         if self.view.in_progress is not None:
             self.operation = Operation(self.view.in_progress, now_s)
 
@@ -113,28 +118,33 @@ class Rendezvous:
         """The door has let a peer in, or again. RemoteFault: a false HELLO, nothing changed."""
         self._now_s = now_s
         check_hello(hello)
-        if not self.scribe.knows_history(hello):
-            self.scribe.refuse(peer, "SWT-E562", "This peer holds a ledger that is not this run's.")
-            return self.scribe.take()
+        self._history.gone(peer)
+        self._let_in(peer, Guest(hello, invite_id))
+        return self._settle()
+
+    def _let_in(self, peer: PeerId, guest: Guest) -> None:
+        hello = guest.hello
         join = self.view.roster.get(peer)
-        if self.is_finished and (join is None or join.boot != hello.boot):
+        if self.scribe.is_behind(hello) and self._history.is_open(self._now_s):
+            self._history.ask(peer, guest)
+        elif not self.scribe.knows_history(hello):
+            self.scribe.refuse(peer, "SWT-E562", "This peer holds a ledger that is not this run's.")
+        elif self.is_finished and (join is None or join.boot != hello.boot):
             self.scribe.refuse(peer, "SWT-E705", "All rounds of this run are done.")
-            return self.scribe.take()
-        self._unseen.pop(peer, None)
-        if not self.scribe.has_card(peer, hello):
+        elif self.scribe.has_card(peer, hello):
+            self._welcome(peer, hello)
+        elif self._history.is_open(self._now_s):
+            self._history.wait(peer, guest)
+        else:
             self.scribe.append(
                 Join(peer, hello.boot, shown(hello.name, limits.NAME_CHARS_MAX), hello.curve_key,
-                     hello.host, hello.port, invite_id)
+                     hello.host, hello.port, guest.invite_id)
             )  # fmt: skip
             self.chronicle.event(self.view.last_op + 1, peer, "joined")
-        line = PeerLine(hello, LifeLine(now_s), sent_index=max(-1, hello.head_index))
-        line.acked_index = hello.head_index
-        old = self.lines.get(peer)
-        if old is not None and old.hello.boot == hello.boot:
-            line.ready, line.ready_s = old.ready, old.ready_s
-            line.active, line.progress = old.active, old.progress
-        line.active = line.active or self._last_contributors().get(peer) == hello.boot
-        self.lines[peer] = line
+            self._welcome(peer, hello)
+
+    def _welcome(self, peer: PeerId, hello: Hello) -> None:
+        line = self.attendance.enter(peer, hello, self._now_s)
         self.scribe.send(
             peer,
             Welcome(self.scribe.term, self.terms.run_id, self._run_key, self.terms.config,
@@ -146,7 +156,6 @@ class Rendezvous:
                 self.scribe.send(peer, news)
         if hello.applied_op >= 0:
             self._on_applied(peer, line, Applied(hello.applied_op, hello.state_root))
-        return self._settle()
 
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
         """A message of a connected peer.
@@ -155,6 +164,8 @@ class Rendezvous:
             RemoteFault: the message breaks the protocol; the peer's connection is to be closed.
         """
         self._now_s = now_s
+        if self._history.is_witness(peer):
+            return self._on_history(peer, message)
         line = self.lines.get(peer)
         if line is None:
             # Evicted while its connection still stood: it says HELLO again on a new one.
@@ -168,6 +179,7 @@ class Rendezvous:
     def disconnected(self, peer: PeerId, now_s: float) -> Actions:
         """A control connection closed, for whatever reason."""
         self._now_s = now_s
+        self._history.gone(peer)
         line = self.lines.get(peer)
         if line is not None and line.connected:
             line.connected = False
@@ -185,13 +197,9 @@ class Rendezvous:
         times = [self._now_s + limits.EVICT_S]
         if self._finished_s is not None:
             times.append(self._finished_s + limits.FINISH_S)
-        for life in self._lives().values():
-            times += [life.suspect_at_s, life.evict_at_s]
         if self.operation is not None:
             times += self.operation.timers.wakeups()
-        times += [
-            line.ready_s + self.terms.wait_ready_s for line in self.lines.values() if line.ready
-        ]
+        times += [self._history.settled_s, *self.attendance.wakeups(self.terms.wait_ready_s)]
         return min(time for time in times if time > self._now_s)
 
     @property
@@ -217,12 +225,14 @@ class Rendezvous:
                 self._on_ready(peer, line, message)
             case Applied():
                 self._on_applied(peer, line, message)
+            case Stranded():
+                line.stranded_op = message.op
             case Progress():
                 self._on_progress(line, message)
             case CheckpointWritten():
                 self._on_checkpoint(peer, message)
             case Evaluated():
-                self._on_evaluated(peer, message)
+                self.chronicle.evaluated(self.view, peer, message)
             case Leave():
                 self._remove(peer, evicted=False, reason=shown(message.reason, 200))
             case Got() | SliceDone() | Have() | Withdraw():
@@ -241,6 +251,16 @@ class Rendezvous:
                 if line.connected and other in operation.view.boots:
                     self.scribe.send(other, news)
 
+    def _on_history(self, peer: PeerId, message: PeerMessage) -> Actions:
+        """A peer tells what our disk has lost. Whatever else it says it says again afterwards."""
+        if isinstance(message, HistoryMessage):
+            guest = self._history.hear(peer, message, self._now_s)
+            op = self.view.in_progress
+            self.operation = Operation(op, self._now_s) if op is not None else None
+            if guest is not None:
+                self._let_in(peer, guest)
+        return self._settle()
+
     def _on_offer(self, message: Offer) -> None:
         if self.view.genesis is None:
             self.scribe.append(Attest(0, message.state_root, message.num_values, message.layout))
@@ -255,12 +275,10 @@ class Rendezvous:
     def _on_applied(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
         line.applied_op = message.op
         line.state_root = message.state_root
-        attested = self.view.root_after(message.op)
-        if attested is not None:
-            if attested != message.state_root:
-                self.scribe.refuse(peer, "SWT-E561", f"State after round {message.op} differs.")
-            return
-        self._attest(message.op)
+        if self.view.root_after(message.op) is None:
+            self._attest(message.op)
+        else:
+            self._check_state(peer, line)
 
     def _on_progress(self, line: PeerLine, message: Progress) -> None:
         line.progress = message
@@ -273,19 +291,17 @@ class Rendezvous:
             if op is not None and op.plan.checkpoint_by == peer:
                 self.scribe.append(Checkpoint(message.op, peer, message.manifest_hash))
 
-    def _on_evaluated(self, peer: PeerId, message: Evaluated) -> None:
-        op = self.view.commits.get(message.op)
-        is_named = op.plan.evaluate_by == peer if op is not None else message.op == 0
-        if is_named and abs(message.loss) < 1e9:
-            self.chronicle.loss(message.op, message.loss)
-
     # ---- the decisions that fall due after any event
 
     def _settle(self) -> Actions:
-        self._bury()
-        self._decide()
-        self._attest(self.view.last_op)
-        self._plan_next()
+        if not self._history.is_open(self._now_s):
+            for peer, guest in self._history.take_guests().items():
+                self._let_in(peer, guest)
+            self._bury()
+            self._decide()
+            self._attest(self.view.last_op)
+            self._rewind()
+            self._plan_next()
         for peer, line in self.lines.items():
             if line.connected:
                 self.scribe.send_records(peer, line)
@@ -297,10 +313,10 @@ class Rendezvous:
         """The run is over: peers may go once nobody needs their results any more."""
         if self._finished_s is None:
             self._finished_s = self._now_s
-        present = {peer: line for peer, line in self.lines.items() if line.connected}
+        present = self.attendance.connected()
         behind = any(line.applied_op < self.view.last_op for line in present.values())
         # After a restart nobody knows yet what those who are to come back still need.
-        if (behind or self._unseen) and self._now_s < self._finished_s + limits.FINISH_S:
+        if (behind or self.attendance.unseen) and self._now_s < self._finished_s + limits.FINISH_S:
             return
         for peer, line in present.items():
             if not line.dismissed:
@@ -309,13 +325,12 @@ class Rendezvous:
 
     def _bury(self) -> None:
         """Evict who has been silent for too long."""
-        for peer, life in self._lives().items():
+        for peer, life in self.attendance.lives().items():
             if life.is_gone(self._now_s) and peer in self.view.roster:
                 self._remove(peer, evicted=True, reason="silent")
 
     def _remove(self, peer: PeerId, *, evicted: bool, reason: str) -> None:
-        self.lines.pop(peer, None)
-        self._unseen.pop(peer, None)
+        self.attendance.depart(peer)
         if self.operation is not None:
             self.operation.report_lost(peer)
         if peer in self.view.roster:
@@ -326,7 +341,8 @@ class Rendezvous:
 
     def _decide(self) -> None:
         while self.operation is not None:
-            decision = self.operation.decide(self._alive(), self._now_s, self._heard_s())
+            alive, heard_s = self.attendance.alive(self._now_s), self.attendance.heard_s()
+            decision = self.operation.decide(alive, self._now_s, heard_s)
             if decision is None:
                 return
             if isinstance(decision, Reassign):
@@ -336,20 +352,13 @@ class Rendezvous:
                 for peer, reason in decision.excluded.items():
                     self.chronicle.excluded(decision.op, peer, reason)
             if isinstance(decision, Commit | Skip):
-                self._end_op(self.operation, decision)
-
-    def _end_op(self, operation: Operation, decision: Commit | Skip) -> None:
-        self.operation = None
-        measured = operation.pace(self._now_s) if isinstance(decision, Commit) else None
-        if measured is not None:
-            self._pace.measured(*measured)
-        elif isinstance(decision, Skip) and self._now_s >= operation.timers.scatter_s:
-            self._pace.was_too_short(operation.view.plan.deadline_s)
+                self.operation.teach(self._pace, self._now_s)
+                self.operation = None
 
     def _plan_next(self) -> None:
         if self.operation is not None or self.is_finished:
             return
-        expected = self._expected()
+        expected = self.attendance.expected(self._now_s)
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
         plan = next_plan(self.terms, self.view, self.lines, expected, limit_s, self._now_s)
         if plan is None:
@@ -358,39 +367,33 @@ class Rendezvous:
         assert self.view.op is not None
         self.operation = Operation(self.view.op, self._now_s)
 
-    def _expected(self) -> set[PeerId]:
-        """Live peers that take part round by round: also after a restart, before they are back."""
-        alive = self._alive()
-        active = {peer for peer, line in self.lines.items() if line.active}
-        return alive & (active | (set(self._unseen) & set(self._last_contributors())))
-
-    def _last_contributors(self) -> dict[PeerId, bytes]:
-        """Contributors of the newest PLAN and their boot ids."""
-        if self.view.op is None:
-            return {}
-        weights = self.view.op.weights
-        return {peer: boot for peer, boot in self.view.op.boots.items() if peer in weights}
-
-    # ---- small parts
-
-    def _heard_s(self) -> dict[PeerId, float]:
-        return {peer: line.life.heard_s for peer, line in self.lines.items()}
-
-    def _alive(self) -> set[PeerId]:
-        return {peer for peer, life in self._lives().items() if life.is_alive(self._now_s)}
-
-    def _lives(self) -> dict[PeerId, LifeLine]:
-        """Life lines of everybody in the roster, also of those not heard of in this term."""
-        return {peer: line.life for peer, line in self.lines.items()} | self._unseen
+    def _rewind(self) -> None:
+        """T12: what was committed is with nobody."""
+        heard = not self.attendance.unseen
+        due = rewind_due(self.view, self.lines, all_heard=heard) if self.operation is None else None
+        if due is not None:
+            self.scribe.append(due)
+            for line in self.lines.values():
+                line.stranded_op = 0
+                if line.applied_op > due.op:
+                    # Its state is of a past that was cancelled; it takes another and says so.
+                    line.applied_op, line.ready = -1, None
 
     def _attest(self, op: int) -> None:
         """ATTEST once more than half of those alive, or expected back, report the same root."""
         if op not in self.view.commits or op in self.view.attests:
             return
-        voters = self._alive() & set(self.view.commits[op].boots)
+        voters = self.attendance.alive(self._now_s) & set(self.view.commits[op].boots)
         root = agreed_root(self.lines, voters, op)
         if root is not None:
             self.scribe.append(Attest(op, root))
-            for peer, line in list(self.lines.items()):
-                if line.applied_op == op and line.state_root != root:
-                    self.scribe.refuse(peer, "SWT-E561", f"State after round {op} differs.")
+            for peer, line in self.lines.items():
+                if line.applied_op == op:
+                    self._check_state(peer, line)
+
+    def _check_state(self, peer: PeerId, line: PeerLine) -> None:
+        """T15: a state that is not the attested one is not planned with and not waited for; the
+        peer reads ATTEST too and heals itself."""
+        if self.view.root_after(line.applied_op) != line.state_root:
+            line.ready, line.active = None, False
+            self.chronicle.event(line.applied_op, peer, "differs", "state root")

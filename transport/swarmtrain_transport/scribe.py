@@ -4,12 +4,21 @@ Every record is an `Append` action before any message that follows from it, and 
 strictly in index order, each from its own index on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from swarmtrain_transport import limits
-from swarmtrain_transport.actions import Append, ClosePeer, CoordinatorAction, SendToPeer
+from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
 from swarmtrain_transport.fold import LedgerView
-from swarmtrain_transport.ledger import Body, Join, Ledger, Record, Sign, Verify, make_record
+from swarmtrain_transport.ledger import (
+    Body,
+    Join,
+    Ledger,
+    Record,
+    Sign,
+    Verify,
+    batches,
+    make_record,
+    record_from_bytes,
+)
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.messages import CoordinatorMessage, Hello, Records, Refused
@@ -43,13 +52,36 @@ class Scribe:
         self.view.apply(record, self.ledger.append(record))
         self._out.append(Append(record))
 
+    def adopt(self, records: Iterable[bytes]) -> bool:
+        """Take over records of earlier lives that this one's disk has lost; known ones are passed.
+
+        Returns:
+            Whether there were any.
+
+        Raises:
+            RemoteFault: they do not continue our chain or are not signed by the run key. What
+                came before the faulty one is kept: it is ours, whoever brought it.
+        """
+        taken: list[Record] = []
+        try:
+            for data in records:
+                record = record_from_bytes(data)
+                if self.ledger.hash_at(record.index) != record.hash:
+                    self.ledger.append(record, self.view.apply)
+                    taken.append(record)
+        finally:
+            if taken:
+                self.term = max(self.term, self.ledger.term + 1)
+                self._out.append(Adopt(tuple(taken), self.term))
+        return bool(taken)
+
     def send(self, peer: PeerId, message: CoordinatorMessage) -> None:
         """Send over the peer's control connection."""
         self._out.append(SendToPeer(peer, message))
 
     def send_records(self, peer: PeerId, line: PeerLine) -> None:
         """Everything that the peer has not been sent on this connection."""
-        for batch in _batches(self.ledger.since(line.sent_index + 1)):
+        for batch in batches(self.ledger.since(line.sent_index + 1)):
             self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
         line.sent_index = self.ledger.head_index
 
@@ -73,6 +105,10 @@ class Scribe:
             return True
         return self.ledger.hash_at(hello.head_index) == hello.head_hash
 
+    def is_behind(self, hello: Hello) -> bool:
+        """Whether the peer holds newer records than we do."""
+        return hello.head_index > self.ledger.head_index
+
     def has_card(self, peer: PeerId, hello: Hello) -> bool:
         """Whether the roster already says what this HELLO says."""
         join = self.view.roster.get(peer)
@@ -81,17 +117,3 @@ class Scribe:
 
 def _card(who: Join | Hello) -> tuple[bytes, bytes, str, int]:
     return who.boot, who.curve_key, who.host, who.port
-
-
-def _batches(records: Sequence[Record]) -> list[list[Record]]:
-    """Consecutive records in messages of bounded size."""
-    batches: list[list[Record]] = []
-    room = 0
-    for record in records:
-        size = len(record.body) + 200
-        if size > room:
-            batches.append([])
-            room = limits.RECORDS_BATCH_BYTES
-        batches[-1].append(record)
-        room -= size
-    return batches

@@ -1,0 +1,85 @@
+"""Who of the roster is here in this term: heard of, or still to come back after a restart.
+
+The ledger says who is in; a restarted coordinator knows nothing else. Everybody whom it has not
+heard of yet counts as alive until silence says otherwise, so that nobody is left out because the
+coordinator died (protocol.md T14).
+"""
+
+from swarmtrain_transport.failure import LifeLine
+from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.membership import PeerLine
+from swarmtrain_transport.messages import Hello
+
+
+class Attendance:
+    """Lines of those heard of, life lines of those who are not.
+
+    Args:
+        view: the ledger's fold.
+        now_s: start of the term.
+
+    Attributes:
+        lines: a line per peer that said HELLO in this term and has not left.
+        unseen: roster members that have not.
+    """
+
+    def __init__(self, view: LedgerView, now_s: float) -> None:
+        self.lines: dict[PeerId, PeerLine] = {}
+        self.unseen = {peer: LifeLine(now_s) for peer in view.roster}
+        self._view = view
+
+    def lives(self) -> dict[PeerId, LifeLine]:
+        """Life lines of everybody in the roster."""
+        return {peer: line.life for peer, line in self.lines.items()} | self.unseen
+
+    def alive(self, now_s: float) -> set[PeerId]:
+        """Whom the failure detector holds to be alive."""
+        return {peer for peer, life in self.lives().items() if life.is_alive(now_s)}
+
+    def heard_s(self) -> dict[PeerId, float]:
+        """When each was last heard of in this term."""
+        return {peer: line.life.heard_s for peer, line in self.lines.items()}
+
+    def connected(self) -> dict[PeerId, PeerLine]:
+        """Lines whose control connection stands."""
+        return {peer: line for peer, line in self.lines.items() if line.connected}
+
+    def expected(self, now_s: float) -> set[PeerId]:
+        """Live peers that take part round by round: also after a restart, before they are back."""
+        active = {peer for peer, line in self.lines.items() if line.active}
+        returning = set(self.unseen) & set(self.last_contributors())
+        return self.alive(now_s) & (active | returning)
+
+    def last_contributors(self) -> dict[PeerId, bytes]:
+        """Contributors of the newest PLAN and their boot ids."""
+        if self._view.op is None:
+            return {}
+        weights = self._view.op.weights
+        return {peer: boot for peer, boot in self._view.op.boots.items() if peer in weights}
+
+    def enter(self, peer: PeerId, hello: Hello, now_s: float) -> PeerLine:
+        """The peer is in, for the first time or again; a process that only reconnects is the one
+        that it was."""
+        line = PeerLine(hello, LifeLine(now_s), sent_index=max(-1, hello.head_index))
+        line.acked_index = hello.head_index
+        old = self.lines.get(peer)
+        if old is not None and old.hello.boot == hello.boot:
+            line.ready, line.ready_s = old.ready, old.ready_s
+            line.active, line.progress = old.active, old.progress
+        line.active = line.active or self.last_contributors().get(peer) == hello.boot
+        self.lines[peer] = line
+        self.unseen.pop(peer, None)
+        return line
+
+    def wakeups(self, wait_ready_s: float) -> list[float]:
+        """When somebody falls silent for too long, or has waited long enough for the others."""
+        times = [line.ready_s + wait_ready_s for line in self.lines.values() if line.ready]
+        for life in self.lives().values():
+            times += [life.suspect_at_s, life.evict_at_s]
+        return times
+
+    def depart(self, peer: PeerId) -> None:
+        """The peer left or was evicted."""
+        self.lines.pop(peer, None)
+        self.unseen.pop(peer, None)

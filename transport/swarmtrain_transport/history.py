@@ -1,0 +1,90 @@
+"""A coordinator whose disk was restored from a backup gets its own past back from its peers.
+
+Records are signed by the run key, so a newer one that a peer presents was decided in an earlier
+life and may have been followed: it is adopted, never decided again. A restarted coordinator
+therefore decides nothing until everybody of its roster has said HELLO or has been silent for as
+long as makes a peer suspected (protocol.md, crash points: disk restored from a backup).
+"""
+
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.attendance import Attendance
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Hello, Tell
+from swarmtrain_transport.messages import History as Told
+from swarmtrain_transport.scribe import Scribe
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A peer that the door has let in and that waits for its WELCOME."""
+
+    hello: Hello
+    invite_id: str
+
+
+class History:
+    """What this life must hear before it decides anything.
+
+    Args:
+        scribe: the ledger as the disk has it.
+        attendance: who is still to come back.
+        now_s: start of this life.
+    """
+
+    def __init__(self, scribe: Scribe, attendance: Attendance, now_s: float) -> None:
+        self._scribe = scribe
+        self._attendance = attendance
+        self._settled_s = now_s + limits.SUSPECT_S if attendance.unseen else now_s
+        self._witnesses: dict[PeerId, Guest] = {}
+        self._guests: dict[PeerId, Guest] = {}
+
+    def is_open(self, now_s: float) -> bool:
+        """Whether somebody may still bring newer records, so that nothing may be decided."""
+        return now_s < self._settled_s and bool(self._attendance.unseen or self._witnesses)
+
+    @property
+    def settled_s(self) -> float:
+        """When nobody is waited for any more."""
+        return self._settled_s
+
+    def ask(self, peer: PeerId, guest: Guest) -> None:
+        """The peer holds newer records: have it tell them."""
+        self._attendance.unseen.pop(peer, None)
+        self._witnesses[peer] = guest
+        self._scribe.send(peer, Tell(len(self._scribe.ledger)))
+
+    def is_witness(self, peer: PeerId) -> bool:
+        """Whether the peer was asked and has not told everything."""
+        return peer in self._witnesses
+
+    def hear(self, peer: PeerId, told: Told, now_s: float) -> Guest | None:
+        """Adopt what the peer tells; its HELLO once there is nothing more to tell."""
+        guest = self._witnesses.pop(peer)
+        try:
+            has_grown = self._scribe.adopt(told.records)
+        except RemoteFault:
+            # Two histories: which of the two we hold is the run. HELLO is refused as any fork is.
+            return guest
+        if not has_grown or not self._scribe.is_behind(guest.hello):
+            return guest
+        self._settled_s = now_s + limits.SUSPECT_S
+        self.ask(peer, guest)
+        return None
+
+    def wait(self, peer: PeerId, guest: Guest) -> None:
+        """The peer's JOIN would be a new record: it waits until nobody can bring older ones."""
+        self._attendance.unseen.pop(peer, None)
+        self._guests[peer] = guest
+
+    def gone(self, peer: PeerId) -> None:
+        """The peer's connection closed."""
+        self._witnesses.pop(peer, None)
+        self._guests.pop(peer, None)
+
+    def take_guests(self) -> dict[PeerId, Guest]:
+        """Whoever has waited, once nothing is open any more."""
+        guests, self._guests = self._guests, {}
+        return guests
