@@ -80,7 +80,7 @@ async def serve(
         keys = _keys(state_dir, wall_clock(), may_create=not records)
         _check_same_run(records, config, keys)
         machine = _machine(config, keys, records, store.term, clock())
-        shell = Shell(machine, store.append, roster=lambda: machine.view.roster.keys(), clock=clock)
+        shell = _shell(machine, store, clock)
         door = Door(
             store, keys.cert_sha256, peers_max=config.admission.peers_max,
             others_in=shell.others_in, wall_clock=wall_clock,
@@ -269,3 +269,8 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
         "Use 127.0.0.1 for this machine alone or 0.0.0.0 for all its networks, and a port"
         " above 1023.",
     )
+
+
+def _shell(machine: Rendezvous, store: Store, clock: Callable[[], float]) -> Shell:
+    roster = machine.view.roster.keys
+    return Shell(machine, store.append, store.adopt, roster=roster, clock=clock)

@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from swarmtrain.errors import cleaned
-from swarmtrain_transport.actions import Append, CoordinatorAction, SendToPeer
+from swarmtrain_transport.actions import Adopt, Append, CoordinatorAction, SendToPeer
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.link import PeerId
@@ -122,6 +122,7 @@ class Shell:
 
     Args:
         keep: makes a record durable before it returns (`Store.append`).
+        adopt: the same for records of earlier lives, and the new term (`Store.adopt`).
         roster: the peers that are in.
         clock: monotonic seconds, the machine's `now_s`.
     """
@@ -130,12 +131,14 @@ class Shell:
         self,
         machine: Machine,
         keep: Callable[[Record], None],
+        adopt: Callable[[tuple[Record, ...], int], None],
         *,
         roster: Callable[[], Collection[PeerId]],
         clock: Callable[[], float],
     ) -> None:
         self.machine = machine
         self._keep = keep
+        self._adopt = adopt
         self._roster = roster
         self._clock = clock
         self._outlets: dict[PeerId, Outlet] = {}
@@ -240,6 +243,10 @@ class Shell:
         for action in actions:
             if isinstance(action, Append):
                 self._keep(action.record)
+                continue
+            if isinstance(action, Adopt):
+                logger.warning("records=%d of earlier lives come from a peer", len(action.records))
+                self._adopt(action.records, action.term)
                 continue
             outlet = self._outlets.get(action.peer)
             if outlet is None:

@@ -9,21 +9,22 @@ It knows two things of what records mean: an op has one outcome, and a JOIN uses
 """
 
 import contextlib
-import errno
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain.errors import UserError, disk_full
+from swarmtrain.coordinator.store_errors import StoreError, conflict, damaged, translated
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import (
     GENESIS_HASH,
+    AnyBody,
     Commit,
     Join,
     Record,
+    Rewind,
     Skip,
     body_of,
     record_from_bytes,
@@ -32,7 +33,6 @@ from swarmtrain_transport.link import PeerId
 
 FILE_NAME = "ledger.sqlite"
 SCHEMA = 1
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
@@ -47,30 +47,6 @@ CREATE TABLE IF NOT EXISTS invites (
 CREATE TABLE IF NOT EXISTS admitted (peer_id BLOB PRIMARY KEY, invite_id TEXT NOT NULL) STRICT;
 INSERT OR IGNORE INTO meta VALUES ('schema', 1), ('term', 0);
 """
-
-
-class StoreError(UserError):
-    """Root of the store's errors. After one of `append`, nothing of that record is kept."""
-
-
-class StoreFull(StoreError):
-    """The disk (or the quota) has no room for the record."""
-
-
-class StoreLocked(StoreError):
-    """Another coordinator has this state directory open."""
-
-
-class StoreConflict(StoreError):
-    """The record does not continue the log: a decision would have been made twice. A bug."""
-
-
-class StoreDamaged(StoreError):
-    """What is on the disk is not an unbroken log of this version."""
-
-
-class StoreFailed(StoreError):
-    """The disk refused to read or write, for another reason than space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +94,7 @@ class Store:
             StoreFull, StoreFailed: the disk.
         """
         path = directory / FILE_NAME
-        with _translated(path):
+        with translated(path):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # SQLite gives its side files the mode of the main one, so that is set first. One that
             # exists is not touched: closing any handle to it would drop this process's locks.
@@ -126,7 +102,7 @@ class Store:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
         try:
-            with _translated(path):
+            with translated(path):
                 return cls(connection, path, _prepare(connection, path))
         except StoreError:
             connection.close()
@@ -142,11 +118,11 @@ class Store:
             StoreFailed: the disk, or there is no store.
         """
         path = directory / FILE_NAME
-        with _translated(path):
+        with translated(path):
             uri = f"{path.absolute().as_uri()}?mode=ro"
             connection = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
         try:
-            with _translated(path):
+            with translated(path):
                 return cls(connection, path, _checked(connection, path)["term"])
         except StoreError:
             connection.close()
@@ -154,7 +130,7 @@ class Store:
 
     def close(self) -> None:
         """Fold the WAL into the file and release the lock. Closing twice is allowed."""
-        with _translated(self.path):
+        with translated(self.path):
             self._db.close()
 
     # ---- the log
@@ -165,7 +141,7 @@ class Store:
         Raises:
             StoreDamaged: a record is missing, altered or out of its place.
         """
-        with _translated(self.path):
+        with translated(self.path):
             rows = self._db.execute("SELECT * FROM log ORDER BY idx").fetchall()
         records: list[Record] = []
         newest_hash = GENESIS_HASH
@@ -174,11 +150,11 @@ class Store:
                 record = record_from_bytes(row[-1])
                 expected = _log_row(record)
             except RemoteFault as exc:
-                raise _damaged(self.path, f"record {row[0]} does not decode") from exc
+                raise damaged(self.path, f"record {row[0]} does not decode") from exc
             if record.index != position or row != expected:
-                raise _damaged(self.path, f"record {position} is missing or altered")
+                raise damaged(self.path, f"record {position} is missing or altered")
             if record.prev_hash != newest_hash:
-                raise _damaged(self.path, f"record {position} does not continue the chain")
+                raise damaged(self.path, f"record {position} does not continue the chain")
             newest_hash = record.hash
             records.append(record)
         return tuple(records)
@@ -194,26 +170,47 @@ class Store:
                 a JOIN by an invite without a use left.
             StoreFull, StoreFailed: the disk. The log is as it was before the call.
         """
-        body = body_of(record)
-        row = _log_row(record)
         with self._transaction():
-            self._expect(record)
-            try:
-                self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            except sqlite3.IntegrityError as exc:
-                kind, op = row[4:6]
-                raise _conflict(f"{kind} would be a second outcome of op {op}") from exc
+            if record.term != self.term:
+                raise conflict(f"record {record.index} is of term {record.term}, not {self.term}")
+            body = self._insert(record)
             if isinstance(body, Join):
                 self._admit(body)
 
-    def _expect(self, record: Record) -> None:
+    def adopt(self, records: Sequence[Record], term: int) -> None:
+        """Take over what earlier lives decided and this disk has lost, and go on as `term`.
+
+        Raises:
+            StoreConflict: the records do not continue the log.
+            StoreFull, StoreFailed: the disk. The log is as it was before the call.
+        """
+        with self._transaction():
+            for record in records:
+                body = self._insert(record)
+                if isinstance(body, Join):
+                    # Its invite may be younger than this disk; it was counted where it was used.
+                    self._db.execute(
+                        "INSERT OR IGNORE INTO admitted VALUES (?, ?)", (body.peer, body.invite)
+                    )
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
+        self.term = term
+
+    def _insert(self, record: Record) -> AnyBody:
         newest = self._db.execute("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1").fetchone()
         index, digest = newest or (-1, GENESIS_HASH)
         if record.index != index + 1 or record.prev_hash != digest:
-            raise _conflict(f"record {record.index} does not continue record {index}, the newest")
-        (term,) = self._db.execute("SELECT value FROM meta WHERE key = 'term'").fetchone()
-        if record.term != term:
-            raise _conflict(f"record {record.index} is of term {record.term}, not {term}")
+            raise conflict(f"record {record.index} does not continue record {index}, the newest")
+        body = body_of(record)
+        row = _log_row(record)
+        try:
+            self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.IntegrityError as exc:
+            kind, op = row[4:6]
+            raise conflict(f"{kind} would be a second outcome of op {op}") from exc
+        if isinstance(body, Rewind):
+            # Cancelled outcomes make room for those that take their place.
+            self._db.execute("UPDATE log SET op = NULL WHERE op > ?", (body.op,))
+        return body
 
     def _admit(self, join: Join) -> None:
         is_new = self._db.execute(
@@ -227,13 +224,13 @@ class Store:
             (join.invite,),
         ).rowcount
         if not counted:
-            raise _conflict(f"invite {join.invite} has no use left")
+            raise conflict(f"invite {join.invite} has no use left")
 
     # ---- who may come in
 
     def is_admitted(self, peer: PeerId) -> bool:
         """Whether this key was let in once; it needs no invite again."""
-        with _translated(self.path):
+        with translated(self.path):
             row = self._db.execute("SELECT 1 FROM admitted WHERE peer_id = ?", (peer,)).fetchone()
         return row is not None
 
@@ -251,17 +248,17 @@ class Store:
                      row.expires_at, int(row.revoked)),
                 )  # fmt: skip
             except sqlite3.IntegrityError as exc:
-                raise _conflict(f"invite {row.invite_id} exists already") from exc
+                raise conflict(f"invite {row.invite_id} exists already") from exc
 
     def invites(self) -> tuple[InviteRow, ...]:
         """All invites, oldest first."""
-        with _translated(self.path):
+        with translated(self.path):
             rows = self._db.execute("SELECT * FROM invites ORDER BY created_at, id").fetchall()
         return tuple(_invite_row(row) for row in rows)
 
     def invite_of_secret(self, secret_hash: bytes) -> InviteRow | None:
         """The invite whose secret has this SHA-256, if there is one."""
-        with _translated(self.path):
+        with translated(self.path):
             row = self._db.execute(
                 "SELECT * FROM invites WHERE secret_hash = ?", (secret_hash,)
             ).fetchone()
@@ -275,7 +272,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with _translated(self.path):
+        with translated(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -307,7 +304,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> int:
 def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise _damaged(path, str(verdict))
+        raise damaged(path, str(verdict))
 
 
 def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
@@ -316,7 +313,7 @@ def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     if meta.get("schema") != SCHEMA or not isinstance(meta.get("term"), int):
         found = meta.get("schema")
-        raise _damaged(path, f"it has format {found}, this version reads {SCHEMA}")
+        raise damaged(path, f"it has format {found}, this version reads {SCHEMA}")
     return meta
 
 
@@ -332,63 +329,3 @@ def _log_row(record: Record) -> tuple[int, bytes, bytes, int, str, int | None, b
 
 def _invite_row(row: tuple[str, bytes, int, int, float, float, int]) -> InviteRow:
     return InviteRow(*row[:6], revoked=bool(row[6]))
-
-
-def _conflict(detail: str) -> StoreConflict:
-    return StoreConflict(
-        "SWT-E901",
-        f"The log refused a decision: {detail}.",
-        "Nothing was written and nothing was sent; the log on the disk is whole.",
-    )
-
-
-def _damaged(path: Path, detail: str) -> StoreDamaged:
-    return StoreDamaged(
-        "SWT-E805",
-        f"{path} is damaged: {detail}.",
-        "The run cannot go on from it. Peers still hold the weights.",
-        "Bring back the state directory from a copy, or start a new run in another one.",
-    )
-
-
-def _full(path: Path) -> StoreFull:
-    base = disk_full(str(path), at_coordinator=True)
-    return StoreFull(base.code, base.what, base.meaning, base.remedy)
-
-
-def _locked(path: Path) -> StoreLocked:
-    return StoreLocked(
-        "SWT-E404",
-        f"{path.parent} is in use by another coordinator.",
-        "Two coordinators on one log would decide twice, so only one may have it.",
-        "Stop the other one, or name another directory with --state-dir.",
-    )
-
-
-def _failed(path: Path, detail: str) -> StoreFailed:
-    return StoreFailed(
-        "SWT-E403",
-        f"{path} cannot be read or written: {detail}.",
-        "A decision that cannot be made durable is not made. What was complete is intact.",
-        "Check the disk and the rights of the directory, or name another with --state-dir.",
-    )
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """SQLite's errors as this module's, once, here."""
-    try:
-        yield
-    except sqlite3.Error as exc:
-        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL:
-            raise _full(path) from exc
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise _locked(path) from exc
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-            raise _damaged(path, str(exc)) from exc
-        raise _failed(path, str(exc)) from exc
-    except OSError as exc:
-        if exc.errno in _NO_SPACE:
-            raise _full(path) from exc
-        raise _failed(path, exc.strerror or str(exc)) from exc

@@ -114,6 +114,9 @@ class SimCoordinator(Process):
                     self.clock.at(written_s, partial(self._written, self.term))
                     return
                 self._append(action.record)
+            elif isinstance(action, do.Adopt):
+                self.disk += action.records
+                self.term = action.term
             elif isinstance(action, do.SendToPeer):
                 self.world.control.to_peer(action.peer, action.message)
             else:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain.coordinator.store import FILE_NAME, Store, StoreDamaged
+from swarmtrain.coordinator.store import FILE_NAME, Store
+from swarmtrain.coordinator.store_errors import StoreDamaged
 from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
 from swarmtrain_transport.ledger import Record
 

@@ -156,7 +156,9 @@ async def serving(
     machine = FakeMachine(store.term)
     machine.chain = Chain(store.term, records)
     loop = asyncio.get_running_loop()
-    shell = Shell(machine, keep(store), roster=lambda: machine.members, clock=loop.time)
+    shell = Shell(
+        machine, keep(store), store.adopt, roster=lambda: machine.members, clock=loop.time
+    )
     door = Door(
         store, keys.cert_sha256, peers_max=peers_max, others_in=shell.others_in,
         wall_clock=lambda: WALL_S,

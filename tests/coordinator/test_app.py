@@ -10,7 +10,8 @@ from swarmtrain.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.coordinator import app as app_module
 from swarmtrain.coordinator.admission import add_invite
 from swarmtrain.coordinator.app import seen_host
-from swarmtrain.coordinator.store import Store, StoreFull
+from swarmtrain.coordinator.store import Store
+from swarmtrain.coordinator.store_errors import StoreFull
 from swarmtrain.peer.control import DoorRefused
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Append, SendToPeer

@@ -15,7 +15,8 @@ from swarmtrain.config import DataSection, RunConfig, RunSection
 from swarmtrain.coordinator import service
 from swarmtrain.coordinator.certificate import RUN_KEY_FILE
 from swarmtrain.coordinator.service import reachable_host, serve
-from swarmtrain.coordinator.store import Store, StoreFull, StoreLocked
+from swarmtrain.coordinator.store import Store
+from swarmtrain.coordinator.store_errors import StoreFull, StoreLocked
 from swarmtrain.data.corpus import CorpusMissing
 from swarmtrain.errors import UserError
 from swarmtrain.status import NotRunning, ask

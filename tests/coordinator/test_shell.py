@@ -36,6 +36,9 @@ class Disk:
             raise self.error
         self.journal.append(f"kept {record.index}")
 
+    def adopt(self, records: tuple[Record, ...], term: int) -> None:
+        self.journal.append(f"adopted {len(records)} for term {term}")
+
 
 class Line:
     """An outlet whose queue the test reads without a socket."""
@@ -60,7 +63,7 @@ def in_a_scene(test: Callable[[Shell, FakeMachine, Disk], None]) -> None:
     async def scene() -> None:
         disk, machine = Disk(), FakeMachine(1)
         shell = Shell(
-            machine, disk.keep, roster=lambda: machine.members,
+            machine, disk.keep, disk.adopt, roster=lambda: machine.members,
             clock=asyncio.get_running_loop().time,
         )  # fmt: skip
         shell.start()
@@ -220,7 +223,7 @@ def test_the_machine_is_woken_when_it_asked_to_be() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()
         machine = FakeMachine(1)
-        shell = Shell(machine, Disk().keep, roster=lambda: (), clock=loop.time)
+        shell = Shell(machine, Disk().keep, Disk().adopt, roster=lambda: (), clock=loop.time)
         wanted_s = loop.time() + 0.01
         machine.next_wakeup_s = wanted_s
         shell.start()

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from swarmtrain_transport import messages as m
-from swarmtrain_transport.actions import Append, ClosePeer, SendToPeer
+from swarmtrain_transport.actions import Adopt, Append, ClosePeer, SendToPeer
 from swarmtrain_transport.fold import num_chunks, set_id
 from swarmtrain_transport.ledger import (
     Body,
@@ -59,6 +59,9 @@ class Hall:
             if isinstance(action, Append):
                 assert action.record.index == len(self.records)
                 self.records.append(action.record)
+            elif isinstance(action, Adopt):
+                assert action.records[0].index == len(self.records)
+                self.records += action.records
             elif isinstance(action, ClosePeer):
                 self.closed.append(action.peer)
             else:

@@ -49,7 +49,7 @@ class Member:
     def __init__(self, peer: PeerId, boot: bytes, now_s: float) -> None:
         self.peer = peer
         self.numbers = [peer[0]] * VALUES
-        self.roots: dict[int, bytes] = {}
+        self.roots: dict[tuple[int, int], bytes] = {}
         self.replayed: list[int] = []
         self.halted: list[do.Halt] = []
         self.faults: list[do.PeerFault] = []
@@ -177,6 +177,9 @@ class Swarm:
         for action in actions:
             if isinstance(action, do.Append):
                 self.records.append(action.record)
+            elif isinstance(action, do.Adopt):
+                self.records += action.records
+                self.term = action.term
             elif isinstance(action, do.SendToPeer) and action.peer in self.down:
                 self.down[action.peer].append(m.encode(action.message))
 
@@ -209,7 +212,9 @@ class Swarm:
 
     def _applied(self, member: Member, op: int) -> None:
         manifest, chunks = state_of(member.numbers)
-        assert member.roots.setdefault(op, manifest.root) == manifest.root
+        # What a REWIND cancels happens again, and otherwise.
+        key = (member.machine.view.rewinds, op)
+        assert member.roots.setdefault(key, manifest.root) == manifest.root
         self._carry(member, member.machine.applied(op, manifest, chunks, self.now_s))
         self._ready(member, op)
 

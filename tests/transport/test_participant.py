@@ -207,7 +207,7 @@ def test_ready_for_another_op_than_the_next_is_ignored() -> None:
 
 
 def same_roots(swarm: Swarm) -> None:
-    by_op: dict[int, set[bytes]] = {}
+    by_op: dict[tuple[int, int], set[bytes]] = {}
     for member in [*swarm.members.values(), *swarm.dead]:
         for op, root in member.roots.items():
             by_op.setdefault(op, set()).add(root)
@@ -262,7 +262,7 @@ def test_no_trouble_makes_two_peers_disagree_or_anybody_wait_for_ever(
         for member in swarm.members.values()
     ]
     same_roots(swarm)
-    assert len(commits(swarm)) == 3 or any(member.halted for member in swarm.members.values())
+    assert len(commits(swarm)) >= 3 or any(member.halted for member in swarm.members.values())
 
 
 def test_a_late_joiner_replays_and_takes_part_without_anybody_waiting() -> None:
@@ -274,7 +274,7 @@ def test_a_late_joiner_replays_and_takes_part_without_anybody_waiting() -> None:
     joiner = swarm.add(C)
     assert swarm.run(60_000)
     same_roots(swarm)
-    assert joiner.finished and 8 in joiner.roots
+    assert joiner.finished and (0, 8) in joiner.roots
     assert not any(isinstance(action, do.Halt) for action in joiner.halted)
 
 
@@ -283,6 +283,6 @@ def test_an_ended_swarm_holds_the_sums_on_paper() -> None:
     swarm.add(A)
     swarm.add(B)
     assert swarm.run(20_000)
-    first = 3 * (A[0] if swarm.members[A].roots[0] == state_of([A[0]] * 24)[0].root else B[0])
+    first = 3 * (A[0] if swarm.members[A].roots[0, 0] == state_of([A[0]] * 24)[0].root else B[0])
     sums = [255 * (A[0] * 100 + 10 + i) + 255 * (B[0] * 100 + 10 + i) for i in range(24)]
     assert swarm.members[B].numbers == [first + value + 31 * 510 for value in sums]

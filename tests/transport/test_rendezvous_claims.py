@@ -31,7 +31,7 @@ from tests.transport.rig import (
 # ---- roots
 
 
-def test_a_root_is_attested_by_more_than_half_and_the_odd_one_out_is_told() -> None:
+def test_a_root_is_attested_by_more_than_half_and_the_odd_one_out_is_not_planned() -> None:
     hall = opened()
     hall.ready(1, A, B, C)
     hall.exchange(A, B, C)
@@ -40,8 +40,25 @@ def test_a_root_is_attested_by_more_than_half_and_the_odd_one_out_is_told() -> N
     assert len(hall.bodies(Attest)) == 1
     hall.say(B, m.Applied(1, root_of(1)))
     assert hall.bodies(Attest)[-1] == Attest(1, root_of(1))
-    assert [s.code for s in hall.sent[C] if isinstance(s, m.Refused)] == ["SWT-E561"]
-    assert hall.closed == [C]
+    hall.say(A, m.Ready(2, 8, 1, root_of(1)))
+    hall.say(B, m.Ready(2, 8, 1, root_of(1)))
+    assert {member.peer for member in hall.plan().members} == {A, B}
+    assert not hall.closed
+
+
+def test_two_peers_that_differ_stop_the_run_until_one_of_them_is_right() -> None:
+    hall = opened(A, B, start_peers=2)
+    hall.ready(1, A, B)
+    hall.exchange(A, B)
+    hall.say(A, m.Applied(1, root_of(1)), m.Ready(2, 8, 1, root_of(1)))
+    hall.say(B, m.Applied(1, ROOT), m.Ready(2, 8, 1, ROOT))
+    hall.alive(100.0, A, B)
+    assert hall.plan().op == 1
+    status = hall.machine.status(hall.now_s)
+    assert status.phase == "disputed" and "2 different states" in status.waiting_for
+    hall.say(B, m.Leave())
+    assert hall.bodies(Attest)[-1] == Attest(1, root_of(1))
+    assert hall.plan().op == 2
 
 
 def test_whoever_comes_first_after_a_restart_does_not_attest_alone() -> None:

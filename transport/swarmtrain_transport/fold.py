@@ -192,6 +192,7 @@ class LedgerView:
         last_outcome: hash of the record that decided it.
         attests: attested state roots by op.
         cancelled_op: newest op whose outcome a REWIND has cancelled, 0 without one.
+        rewinds: how many there were.
     """
 
     run: Run | None = None
@@ -210,6 +211,7 @@ class LedgerView:
     genesis: Attest | None = None
     checkpoint: Checkpoint | None = None
     cancelled_op: int = 0
+    rewinds: int = 0
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold one record that the ledger has verified.
@@ -288,16 +290,19 @@ class LedgerView:
         self.attests[body.op] = body.state_root
 
     def _rewind(self, record: Record, body: Rewind) -> None:
-        if self.in_progress is not None or not 0 <= body.op < self.last_op:
+        if self.in_progress is not None or not -1 <= body.op < self.last_op:
             raise RemoteFault("order", f"REWIND to op {body.op} after op {self.last_op}")
+        if body.op < 0:
+            self.genesis = None
         later = range(body.op + 1, self.last_op + 1)
-        self.committed -= sum(op not in self.skips for op in later)
+        self.committed -= sum(op > 0 and op not in self.skips for op in later)
         for op in later:
             self.commits.pop(op, None)
             self.skips.pop(op, None)
             self.attests.pop(op, None)
         if self.checkpoint is not None and self.checkpoint.op > body.op:
             self.checkpoint = None
+        self.rewinds += 1
         self.cancelled_op = max(self.cancelled_op, self.last_op)
         self.last_op, self.last_outcome = body.op, record.hash
 
@@ -311,6 +316,12 @@ class LedgerView:
         attested = self.root_after(op)
         return attested == root or (attested is None and op > self.cancelled_op)
 
+    def commit_at(self, op: int) -> int:
+        """The op whose result made the state after `op`: skipped ops change nothing."""
+        while op in self.skips:
+            op -= 1
+        return op
+
     def next_commit(self, op: int) -> int | None:
         """The first op after `op` that was committed, None if all that follow were skipped."""
         later = range(op + 1, self.last_op + 1)
@@ -318,6 +329,4 @@ class LedgerView:
 
     def root_after(self, op: int) -> bytes | None:
         """Attested root of the state after `op`; skipped ops leave the state before them."""
-        while op in self.skips:
-            op -= 1
-        return self.attests.get(op)
+        return self.attests.get(self.commit_at(op))

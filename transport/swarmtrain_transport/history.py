@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.attendance import Attendance
+from swarmtrain_transport.claims import shown
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger import Join
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hello, Tell
 from swarmtrain_transport.messages import History as Told
@@ -88,3 +90,9 @@ class History:
         """Whoever has waited, once nothing is open any more."""
         guests, self._guests = self._guests, {}
         return guests
+
+
+def card_of(peer: PeerId, hello: Hello, invite_id: str) -> Join:
+    """The roster's entry for who says HELLO."""
+    name = shown(hello.name, limits.NAME_CHARS_MAX)
+    return Join(peer, hello.boot, name, hello.curve_key, hello.host, hello.port, invite_id)

@@ -46,6 +46,10 @@ FETCH_RETRY_S = 0.25
 LOST_ROUNDS = 8
 """So often every holder lacked a result, for two seconds or more: then a later state is taken."""
 
+HEALS_MAX = 3
+"""So often in a row a peer takes over the run's state because its own differs; then it computes
+otherwise than the others, and no download helps."""
+
 NUDGE_S = 1.0
 """An owner repeats its RANGES to a silent contributor this often; it also heals lost frames."""
 

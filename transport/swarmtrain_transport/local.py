@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from swarmtrain_transport.ledger import Ledger
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Hello, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +40,38 @@ class LocalStats:
     tokens: int = 0
     up_bytes_per_s: int = 0
     down_bytes_per_s: int = 0
+
+
+def hello_of(card: Card, ledger: Ledger, applied_op: int, state_root: bytes) -> Hello:
+    """HELLO as of now."""
+    return Hello(
+        boot=card.boot,
+        name=card.name,
+        curve_key=card.curve_key,
+        host=card.host,
+        port=card.port,
+        head_index=ledger.head_index,
+        head_hash=ledger.head_hash if len(ledger) else b"",
+        applied_op=applied_op,
+        state_root=state_root,
+        retain_bytes=card.retain_bytes,
+    )
+
+
+def progress_of(stats: LocalStats, head_index: int, phase: str, replayed_ops: int) -> Progress:
+    """PROGRESS as of now."""
+    return Progress(
+        index=head_index,
+        bytes_in=stats.bytes_in,
+        bytes_out=stats.bytes_out,
+        phase=phase,
+        step=stats.step,
+        loss=stats.loss,
+        tokens_per_s=stats.tokens_per_s,
+        tokens=stats.tokens,
+        control_bytes_in=stats.control_bytes_in,
+        control_bytes_out=stats.control_bytes_out,
+        replayed_ops=replayed_ops,
+        up_bytes_per_s=stats.up_bytes_per_s,
+        down_bytes_per_s=stats.down_bytes_per_s,
+    )

@@ -34,7 +34,7 @@ class PeerLine:
         active: it has sent a READY in this life, so the others wait for it.
         dismissed: it was told that the run is finished.
         progress: its newest PROGRESS, for people.
-        stranded_op: the op whose result it says that nobody has for it; 0 for none.
+        stranded_op: the op whose result it says that nobody has for it; -1 for none.
     """
 
     hello: Hello
@@ -49,7 +49,7 @@ class PeerLine:
     active: bool = False
     dismissed: bool = False
     progress: Progress | None = None
-    stranded_op: int = 0
+    stranded_op: int = -1
 
 
 def agreed_root(

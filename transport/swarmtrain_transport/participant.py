@@ -18,27 +18,32 @@ from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.ledger import (
     AnyBody,
+    Attest,
     Commit,
     Gone,
     Join,
     Plan,
     Record,
+    Rewind,
     Run,
     Skip,
     Verify,
+    batches,
 )
 from swarmtrain_transport.ledger_copy import LedgerCopy
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.local import Card, LocalStats
+from swarmtrain_transport.local import Card, LocalStats, hello_of, progress_of
 from swarmtrain_transport.messages import (
     CoordinatorMessage,
     Finished,
     Hashes,
     Hello,
+    History,
     Leave,
     Progress,
     Records,
     Refused,
+    Tell,
     Welcome,
 )
 from swarmtrain_transport.progression import Progression
@@ -101,18 +106,7 @@ class Participant:
 
     def hello(self) -> Hello:
         """HELLO as of now; the door signs it."""
-        return Hello(
-            boot=self.card.boot,
-            name=self.card.name,
-            curve_key=self.card.curve_key,
-            host=self.card.host,
-            port=self.card.port,
-            head_index=self.ledger.head_index,
-            head_hash=self.ledger.head_hash if len(self.ledger) else b"",
-            applied_op=self._place.applied_op,
-            state_root=self._place.state_root,
-            retain_bytes=self.card.retain_bytes,
-        )
+        return hello_of(self.card, self.ledger, self._place.applied_op, self._place.state_root)
 
     @property
     def next_wakeup_s(self) -> float:
@@ -188,9 +182,7 @@ class Participant:
         self._now_s = now_s
         if chunks is not None:
             self.blobs.pin_snapshot(op, manifest, chunks)
-        if not self._place.applied(op, manifest.root):
-            text = f"Our state after round {op} differs from the run's."
-            return (do.Halt("SWT-E561", text),)
+        self._place.applied(op, manifest.root)
         return self._go_on(self._place.reports(connected=self._connected))
 
     def leave(self, reason: str, now_s: float) -> Actions:
@@ -224,6 +216,11 @@ class Participant:
                     actions += exchange.hashes(message, now_s)
             case Finished():
                 self._place.finished_op = message.op
+            case Tell():
+                # Its disk was restored from a backup; what it decided since is with us.
+                newer = batches(self.ledger.since(message.first_index))[:1]
+                told = tuple(record.to_bytes() for batch in newer for record in batch)
+                return (do.SendControl(History(message.first_index, told)),)
             case Refused():
                 self._place.is_halted = True
                 return (do.Halt(message.code, message.text),)
@@ -265,6 +262,10 @@ class Participant:
             if self.exchange is not None:
                 self.exchange.close()
             self.exchange = None
+        elif isinstance(body, Attest):
+            self._place.attested()
+        elif isinstance(body, Rewind):
+            self._place.rewound()
         elif self.exchange is not None and not isinstance(body, Run):
             return self.exchange.decided(self._now_s)
         return []
@@ -381,19 +382,5 @@ class Participant:
         return actions
 
     def _progress(self) -> Progress:
-        stats = self.stats
-        return Progress(
-            index=self.ledger.head_index,
-            bytes_in=stats.bytes_in,
-            bytes_out=stats.bytes_out,
-            phase="syncing" if self._states.is_syncing else stats.phase,
-            step=stats.step,
-            loss=stats.loss,
-            tokens_per_s=stats.tokens_per_s,
-            tokens=stats.tokens,
-            control_bytes_in=stats.control_bytes_in,
-            control_bytes_out=stats.control_bytes_out,
-            replayed_ops=self._place.replayed_ops,
-            up_bytes_per_s=stats.up_bytes_per_s,
-            down_bytes_per_s=stats.down_bytes_per_s,
-        )
+        phase = "syncing" if self._states.is_syncing else self.stats.phase
+        return progress_of(self.stats, self.ledger.head_index, phase, self._place.replayed_ops)

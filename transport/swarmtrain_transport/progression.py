@@ -7,11 +7,12 @@ and answers later; a skip changes nothing and needs no answer.
 from dataclasses import dataclass
 
 from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Contribution
 from swarmtrain_transport.catchup import CatchUp
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.local import Card
-from swarmtrain_transport.messages import Applied, Ready
+from swarmtrain_transport.messages import Applied, Ready, Stranded
 from swarmtrain_transport.state_finder import StateFinder
 
 
@@ -48,6 +49,9 @@ class Progression:
         self._catchup = catchup
         self._states = states
         self._busy = False
+        self._is_void = False
+        self._stranded_op = -1
+        self._num_healed = 0
 
     def ready(self, op: int, contribution: Contribution, samples: int) -> bool:
         """Take our contribution to `op`; False if that op is not the next one (any more)."""
@@ -56,20 +60,53 @@ class Progression:
         self.pending = Pending(op, contribution, samples)
         return True
 
-    def applied(self, op: int, root: bytes) -> bool:
-        """The trainer has put the state after `op` in place; False if the ledger attests another
-        root, and then nothing goes on."""
+    def applied(self, op: int, root: bytes) -> None:
+        """The trainer has put the state after `op` in place."""
         self._busy = False
-        self.applied_op = op
-        self.state_root = root
-        attested = self._view.root_after(op)
-        self.is_halted = attested is not None and attested != root
-        return not self.is_halted
+        self.applied_op, self.state_root = op, root
+        if self._is_void:
+            self._forget()
+        else:
+            self.attested()
+
+    def attested(self) -> None:
+        """The ledger has spoken on some state. If ours is another than the run's (T15), it is
+        given up for the run's own; a machine whose state differs again and again computes
+        otherwise than the others and must stop.
+        """
+        root = self._view.root_after(self.applied_op)
+        if self._busy or self.applied_op < 0 or root is None:
+            return
+        if root == self.state_root:
+            self._num_healed = 0
+            return
+        self._num_healed += 1
+        self._states.must_be_newer_than(self._view.commit_at(self.applied_op) - 1)
+        self._forget()
+
+    def rewound(self) -> None:
+        """REWIND: what was committed since is cancelled, and with it the states that it led to."""
+        self._catchup.give_up()
+        self._states.rewound()
+        self._stranded_op = -1
+        if self._busy:
+            self._is_void = True
+        elif self.applied_op > self._view.last_op:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Our state is not the run's."""
+        self._is_void = False
+        self.applied_op, self.state_root = -1, b""
+        self.pending = None
 
     def advance(self, *, connected: bool) -> list[do.PeerAction]:
         """What is due now."""
         if self._busy or self.is_halted:
             return []
+        if self._num_healed > limits.HEALS_MAX:
+            self.is_halted = True
+            return [do.Halt("SWT-E561", "Our state differs from the run's, again and again.")]
         if self.applied_op < 0:
             return self._find_state(connected)
         actions: list[do.PeerAction] = []
@@ -87,10 +124,15 @@ class Progression:
         return actions
 
     def reports(self, *, connected: bool) -> list[do.PeerAction]:
-        """APPLIED and READY as the coordinator should know them."""
-        if not connected or self.applied_op < 0:
+        """APPLIED, READY and STRANDED as the coordinator should know them."""
+        if not connected:
             return []
-        messages: list[do.PeerAction] = [do.SendControl(Applied(self.applied_op, self.state_root))]
+        messages: list[do.PeerAction] = []
+        if self._stranded_op > self.applied_op:
+            messages.append(do.SendControl(Stranded(self._stranded_op)))
+        if self.applied_op < 0:
+            return messages
+        messages.append(do.SendControl(Applied(self.applied_op, self.state_root)))
         if self.pending is not None:
             messages.append(
                 do.SendControl(
@@ -101,26 +143,34 @@ class Progression:
 
     def _collect(self, op: int, connected: bool) -> list[do.PeerAction]:
         if not self._catchup.is_known(op):
-            return self._start_anew(connected)
+            return self._seek_newer(op, connected)
         boots = self._view.commits[op].boots
         member = boots.get(self._card.peer_id) == self._card.boot
         result = self._catchup.collect(op, replayed=not member)
         if result is None:
-            return self._start_anew(connected) if self._catchup.is_lost() else self._stranded()
+            lost = self._catchup.is_lost()
+            return self._seek_newer(op, connected) if lost else self._stranded()
+        self._states.close()
         self._close(op)
         self._busy = True
         self.replayed_ops += not member
         return [do.ApplyResult(result)]
 
-    def _start_anew(self, connected: bool) -> list[do.PeerAction]:
-        """The results that follow our state are with nobody: take a later state, if there is."""
+    def _seek_newer(self, op: int, connected: bool) -> list[do.PeerAction]:
+        """The results that follow our state are with nobody: a later state helps, if there is one.
+
+        Until it is here our own stands: it may be the newest that anybody has (T12).
+        """
+        actions = self._tell_stranded(op, connected)
         if not self._states.must_be_newer_than(self.applied_op):
-            return self._stranded()
-        self._catchup.give_up()
-        self.applied_op = -1
-        self.state_root = b""
-        self.pending = None
-        return self._find_state(connected)
+            return actions + self._stranded()
+        return actions + self._find_state(connected)
+
+    def _tell_stranded(self, op: int, connected: bool) -> list[do.PeerAction]:
+        if self._stranded_op == op:
+            return []
+        self._stranded_op = op
+        return [do.SendControl(Stranded(op))] if connected else []
 
     def _close(self, op: int) -> None:
         if self.pending is not None and self.pending.op <= op:
@@ -132,7 +182,13 @@ class Progression:
         actions = self._states.step()
         self._busy = any(isinstance(action, do.LoadState) for action in actions)
         self.is_halted = any(isinstance(action, do.Halt) for action in actions)
-        return actions if self._busy or self.is_halted else actions + self._stranded()
+        if self._busy:
+            self.pending = None
+        if self._busy or self.is_halted:
+            return actions
+        if self.applied_op < 0 and self._states.is_lost:
+            actions += self._tell_stranded(0, connected)
+        return actions + self._stranded()
 
     def _stranded(self) -> list[do.PeerAction]:
         """What to do without what is asked for: wait, unless nobody can ever bring it."""

@@ -61,7 +61,11 @@ def rewind_due(view: LedgerView, lines: Lines, *, all_heard: bool) -> Rewind | N
     if any(not line.connected for line in lines.values()):
         return None
     here = [line for line in lines.values() if line.applied_op >= 0]
-    if not here or any(line.stranded_op <= line.applied_op for line in here):
+    if not here:
+        # Nothing was trained yet, so nothing is lost if the run begins with another first state.
+        is_empty = view.last_op == 0 and all(line.stranded_op >= 0 for line in lines.values())
+        return Rewind(-1, "nobody who is here holds the first state") if is_empty else None
+    if any(line.stranded_op <= line.applied_op for line in here):
         return None
     newest = max((line.applied_op for line in here if _is_ours(view, line)), default=-1)
     lost = view.next_commit(newest)

@@ -13,14 +13,13 @@ from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.attendance import Attendance
 from swarmtrain_transport.claims import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.history import Guest, History
+from swarmtrain_transport.history import Guest, History, card_of
 from swarmtrain_transport.ledger import (
     Attest,
     Checkpoint,
     Commit,
     Freeze,
     Gone,
-    Join,
     Reassign,
     Record,
     Run,
@@ -128,7 +127,7 @@ class Rendezvous:
         if self.scribe.is_behind(hello) and self._history.is_open(self._now_s):
             self._history.ask(peer, guest)
         elif not self.scribe.knows_history(hello):
-            self.scribe.refuse(peer, "SWT-E562", "This peer holds a ledger that is not this run's.")
+            self._refuse_fork(peer)
         elif self.is_finished and (join is None or join.boot != hello.boot):
             self.scribe.refuse(peer, "SWT-E705", "All rounds of this run are done.")
         elif self.scribe.has_card(peer, hello):
@@ -136,10 +135,7 @@ class Rendezvous:
         elif self._history.is_open(self._now_s):
             self._history.wait(peer, guest)
         else:
-            self.scribe.append(
-                Join(peer, hello.boot, shown(hello.name, limits.NAME_CHARS_MAX), hello.curve_key,
-                     hello.host, hello.port, guest.invite_id)
-            )  # fmt: skip
+            self.scribe.append(card_of(peer, hello, guest.invite_id))
             self.chronicle.event(self.view.last_op + 1, peer, "joined")
             self._welcome(peer, hello)
 
@@ -208,7 +204,7 @@ class Rendezvous:
         return self.view.committed >= self.terms.rounds
 
     def is_member(self, peer: PeerId) -> bool:
-        """Whether this key was ever let in (and may come back without an invite)."""
+        """Whether this key was ever let in: then it needs no invite."""
         return peer in self.view.ever_members
 
     def status(self, now_s: float) -> CoordinatorStatus:
@@ -257,9 +253,14 @@ class Rendezvous:
             guest = self._history.hear(peer, message, self._now_s)
             op = self.view.in_progress
             self.operation = Operation(op, self._now_s) if op is not None else None
-            if guest is not None:
+            if guest is not None and not self.scribe.is_behind(guest.hello):
                 self._let_in(peer, guest)
+            elif guest is not None:
+                self._refuse_fork(peer)
         return self._settle()
+
+    def _refuse_fork(self, peer: PeerId) -> None:
+        self.scribe.refuse(peer, "SWT-E562", "This peer holds a ledger that is not this run's.")
 
     def _on_offer(self, message: Offer) -> None:
         if self.view.genesis is None:
@@ -369,12 +370,11 @@ class Rendezvous:
 
     def _rewind(self) -> None:
         """T12: what was committed is with nobody."""
-        heard = not self.attendance.unseen
-        due = rewind_due(self.view, self.lines, all_heard=heard) if self.operation is None else None
+        due = rewind_due(self.view, self.lines, all_heard=not self.attendance.unseen)
         if due is not None:
             self.scribe.append(due)
             for line in self.lines.values():
-                line.stranded_op = 0
+                line.stranded_op = -1
                 if line.applied_op > due.op:
                     # Its state is of a past that was cancelled; it takes another and says so.
                     line.applied_op, line.ready = -1, None

@@ -74,6 +74,23 @@ class StateFinder:
         self._oldest_op = op + 1
         return True
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether a download is under way whose pieces are with nobody."""
+        return self._sync is not None and self._sync.is_lost
+
+    def close(self) -> None:
+        """No other state is wanted any more."""
+        if self._sync is not None:
+            self._sync.close()
+            self._sync = None
+
+    def rewound(self) -> None:
+        """Later states were cancelled: what was looked for may be none of the run's any more."""
+        self.close()
+        self._oldest_op = 0
+        self._offered = False
+
     def accept(self, digest: bytes, data: Buffer) -> bool:
         """Take a verified blob; whether it belongs to the state that is being downloaded."""
         return self._sync is not None and self._sync.accept(digest, data)
@@ -104,17 +121,12 @@ class StateFinder:
         return [LoadState(*state)]
 
     def _is_own_good(self, op: int, root: bytes) -> bool:
-        """Whether the ledger attests our own state, or leaves open what it was.
-
-        An op whose contributors went before a majority of them had reported has no ATTEST. Its
-        state is what the committed results made it, so whoever kept it goes on from it; were it
-        another one, the next attested root would show it.
-        """
+        """Whether our own state may be gone on from."""
         if not self._oldest_op <= op <= self._view.last_op:
             return False
         if op + limits.RESULT_KEEP_OPS < self._view.last_op and self._donors():
             return False  # the results in between are forgotten, a newer state is not
-        return self._view.root_after(op) in (None, root)
+        return self._view.is_trusted(op, root)
 
     def _offer(self, manifest: StateManifest, num_values: int) -> list[PeerAction]:
         if self._offered:

@@ -6,6 +6,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.claims import finite, shown
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import CoordinatorStatus, PeerLine, PeerStatus
+from swarmtrain_transport.recovery import disputed
 
 if TYPE_CHECKING:
     from swarmtrain_transport.rendezvous import Rendezvous
@@ -43,6 +44,8 @@ def describe(coordinator: "Rendezvous", now_s: float) -> CoordinatorStatus:
 def _phase(coordinator: "Rendezvous") -> str:
     if coordinator.is_finished:
         return "finished"
+    if coordinator.operation is None and disputed(coordinator.view, coordinator.lines):
+        return "disputed"
     if coordinator.operation is None:
         return "training" if coordinator.view.genesis else "waiting for the first peer"
     if coordinator.operation.view.frozen is None:
@@ -55,6 +58,16 @@ def _waiting_for(coordinator: "Rendezvous") -> str:
     view, terms = coordinator.view, coordinator.terms
     if coordinator.is_finished or coordinator.operation is not None:
         return ""
+    held = disputed(view, coordinator.lines)
+    if held:
+        names = " against ".join(
+            f"{', '.join(peer.hex()[:8] for peer in peers)} ({root.hex()[:8]})"
+            for root, peers in held.items()
+        )
+        return (
+            f"a majority: {len(held)} different states after round {view.last_op}, {names}; "
+            "stop the peer that is wrong, it will take the others' state when it comes back"
+        )
     alive = [line for line in coordinator.lines.values() if line.connected]
     if view.genesis is not None and view.last_op >= 1:
         synced = [line for line in alive if line.applied_op == view.last_op]

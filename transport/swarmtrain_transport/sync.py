@@ -115,6 +115,7 @@ class StateSync:
         self._pieces: dict[bytes, bytes] = {}
         self._wanted: set[bytes] = set()
         self._spoilt: set[bytes] = set()
+        self._num_given_up = 0
 
     def set_donors(self, donors: Sequence[PeerId]) -> None:
         """The roster has changed."""
@@ -182,6 +183,11 @@ class StateSync:
         hashes = self._manifest.chunk_hashes
         return sum(digest in self._pieces for digest in hashes), len(hashes)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether every snapshot was asked for of everybody, twice, or there is nobody to ask."""
+        return not self._donors or self._num_given_up >= 2 * max(1, len(self._candidates))
+
     def close(self) -> None:
         """Want nothing more."""
         self._fetcher.cancel(self._wanted)
@@ -196,6 +202,7 @@ class StateSync:
         if any(self._fetcher.rounds(digest) >= _ROUNDS_BEFORE_NEXT for digest in self._wanted):
             self.close()
             self._manifest = None
+            self._num_given_up += 1
             self._candidates.append(self._candidates.pop(0))
 
     def _drop_spoilt(self) -> None:

@@ -1,0 +1,97 @@
+"""What can go wrong with the coordinator's durable memory, and SQLite's errors as these."""
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from swarmtrain.errors import UserError, disk_full
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class StoreError(UserError):
+    """Root of the store's errors. After one of `append`, nothing of that record is kept."""
+
+
+class StoreFull(StoreError):
+    """The disk (or the quota) has no room for the record."""
+
+
+class StoreLocked(StoreError):
+    """Another coordinator has this state directory open."""
+
+
+class StoreConflict(StoreError):
+    """The record does not continue the log: a decision would have been made twice. A bug."""
+
+
+class StoreDamaged(StoreError):
+    """What is on the disk is not an unbroken log of this version."""
+
+
+class StoreFailed(StoreError):
+    """The disk refused to read or write, for another reason than space."""
+
+
+def conflict(detail: str) -> StoreConflict:
+    """A record that does not continue the log."""
+    return StoreConflict(
+        "SWT-E901",
+        f"The log refused a decision: {detail}.",
+        "Nothing was written and nothing was sent; the log on the disk is whole.",
+    )
+
+
+def damaged(path: Path, detail: str) -> StoreDamaged:
+    """The file is not a log, or not a whole one."""
+    return StoreDamaged(
+        "SWT-E805",
+        f"{path} is damaged: {detail}.",
+        "The run cannot go on from it. Peers still hold the weights.",
+        "Bring back the state directory from a copy, or start a new run in another one.",
+    )
+
+
+def _full(path: Path) -> StoreFull:
+    base = disk_full(str(path), at_coordinator=True)
+    return StoreFull(base.code, base.what, base.meaning, base.remedy)
+
+
+def _locked(path: Path) -> StoreLocked:
+    return StoreLocked(
+        "SWT-E404",
+        f"{path.parent} is in use by another coordinator.",
+        "Two coordinators on one log would decide twice, so only one may have it.",
+        "Stop the other one, or name another directory with --state-dir.",
+    )
+
+
+def _failed(path: Path, detail: str) -> StoreFailed:
+    return StoreFailed(
+        "SWT-E403",
+        f"{path} cannot be read or written: {detail}.",
+        "A decision that cannot be made durable is not made. What was complete is intact.",
+        "Check the disk and the rights of the directory, or name another with --state-dir.",
+    )
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """SQLite's errors as this module's, once, here."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            raise _full(path) from exc
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise _locked(path) from exc
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+            raise damaged(path, str(exc)) from exc
+        raise _failed(path, str(exc)) from exc
+    except OSError as exc:
+        if exc.errno in _NO_SPACE:
+            raise _full(path) from exc
+        raise _failed(path, exc.strerror or str(exc)) from exc

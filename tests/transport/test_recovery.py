@@ -1,0 +1,144 @@
+"""The coordinator's disk was restored, or a result is with nobody: there is one history still."""
+
+import pytest
+
+from swarmtrain_transport import limits
+from swarmtrain_transport import messages as m
+from swarmtrain_transport.actions import Adopt
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger import Plan, Rewind, Skip
+from tests.transport.hall import Hall, opened, root_of
+from tests.transport.rig import A, B, C, begun_chain
+
+
+def told(hall: Hall, peer: bytes) -> list[m.Tell]:
+    return [message for message in hall.sent[peer] if isinstance(message, m.Tell)]
+
+
+def restored(hall: Hall, lost: int) -> Hall:
+    """A second life on a disk that lacks the newest records."""
+    return Hall(tuple(hall.records[:-lost]), term=1)
+
+
+def newer_hello(hall: Hall) -> dict[str, object]:
+    newest = hall.records[-1]
+    return {"head_index": newest.index, "head_hash": newest.hash}
+
+
+def test_a_restored_coordinator_adopts_what_it_had_decided_before() -> None:
+    first = opened()
+    first.run_op(1, A, B, C)
+    again = restored(first, 3)
+    again.join(A, **newer_hello(first))
+    (tell,) = told(again, A)
+    assert tell.first_index == len(first.records) - 3
+    raw = tuple(record.to_bytes() for record in first.records[tell.first_index :])
+    again.say(A, m.History(tell.first_index, raw))
+    assert [record.hash for record in again.records] == [record.hash for record in first.records]
+    assert again.machine.scribe.term > first.records[-1].term
+    assert any(isinstance(message, m.Welcome) for message in again.sent[A])
+
+
+def test_nothing_is_decided_while_somebody_may_still_bring_newer_records() -> None:
+    first = opened()
+    again = restored(first, 1)
+    before = len(again.records)
+    again.join(A, boot=b"another life")
+    again.alive(limits.SUSPECT_S - 0.1)
+    assert len(again.records) == before and not again.sent[A]
+    again.alive(limits.SUSPECT_S + 0.1)
+    assert any(isinstance(message, m.Welcome) for message in again.sent[A])
+
+
+def test_a_peer_that_claims_newer_records_and_tells_none_is_refused() -> None:
+    first = opened()
+    again = restored(first, 2)
+    again.join(A, head_index=len(first.records) + 5, head_hash=b"x" * 32)
+    again.say(A, m.History(0, ()))
+    assert [s.code for s in again.sent[A] if isinstance(s, m.Refused)] == ["SWT-E562"]
+
+
+def test_records_of_another_run_are_not_adopted() -> None:
+    first = opened()
+    again = restored(first, 2)
+    before = len(again.records)
+    again.join(A, **newer_hello(first))
+    forged = begun_chain().records[-1].to_bytes()
+    again.say(A, m.History(before, (forged, b"no record")))
+    assert len(again.records) == before
+    assert [s.code for s in again.sent[A] if isinstance(s, m.Refused)] == ["SWT-E562"]
+
+
+def test_a_result_that_nobody_holds_is_cancelled_and_the_op_is_planned_again() -> None:
+    hall = opened()
+    hall.run_op(1, A, B, C)
+    hall.ready(2, A, B, C)
+    hall.exchange(A, B, C)
+    for peer in (A, B):
+        hall.say(peer, m.Leave())
+    hall.say(C, m.Stranded(2))
+    (rewind,) = hall.bodies(Rewind)
+    assert rewind.op == 1
+    assert hall.machine.view.last_op == 1 and hall.machine.view.committed == 1
+    hall.ready(2, C)
+    assert [plan.op for plan in hall.bodies(Plan)] == [1, 2, 2]
+
+
+def test_nothing_is_cancelled_while_somebody_holds_it_or_may_come_back_with_it() -> None:
+    hall = opened()
+    hall.ready(1, A, B, C)
+    hall.exchange(A, B, C)
+    hall.say(A, m.Applied(1, root_of(1)))
+    hall.say(C, m.Stranded(1))
+    hall.say(B, m.Stranded(1))
+    assert not hall.bodies(Rewind)
+    hall.take(hall.machine.disconnected(A, hall.now_s))
+    assert not hall.bodies(Rewind)
+    hall.alive(hall.now_s + limits.EVICT_S + 1, B, C)
+    assert [body.op for body in hall.bodies(Rewind)] == [0]
+
+
+def test_a_run_whose_first_state_is_gone_begins_with_another() -> None:
+    hall = Hall()
+    hall.join(A, B)
+    hall.say(A, m.Offer(root_of(0), 24, b"L" * 32))
+    hall.say(A, m.Leave())
+    assert not hall.bodies(Rewind)
+    hall.say(B, m.Stranded(0))
+    assert [body.op for body in hall.bodies(Rewind)] == [-1]
+    hall.say(B, m.Offer(root_of(9), 24, b"L" * 32))
+    assert hall.machine.view.root_after(0) == root_of(9)
+
+
+def test_rewind_cancels_outcomes_attestations_and_the_checkpoint_of_later_ops() -> None:
+    chain = begun_chain()
+    for _ in range(2):
+        chain.add(chain.plan())
+        chain.commit(A, B)
+    chain.add(chain.plan())
+    chain.add(Skip(3, "deadline"))
+    with pytest.raises(RemoteFault):
+        chain.add(Rewind(3, "not back"))
+    chain.add(Rewind(1, "lost"))
+    view = chain.view
+    assert (view.last_op, view.committed, sorted(view.commits), view.skips) == (1, 1, [1], {})
+    assert not view.is_trusted(2, b"x" * 32) and not view.is_trusted(1, b"x" * 32)
+    chain.add(chain.plan())
+    chain.commit(A, B)
+    assert view.last_op == 2
+
+
+def test_adopt_comes_before_anything_that_follows_from_it() -> None:
+    first = opened()
+    machine = restored(first, 2).machine
+    hello = first.machine.lines[A].hello
+    newest = first.records[-1]
+    newer = m.Hello(
+        hello.boot, hello.name, hello.curve_key, hello.host, hello.port, newest.index,
+        newest.hash, -1, b"", 1 << 30,
+    )  # fmt: skip
+    machine.connected(A, newer, 0.0)
+    raw = tuple(record.to_bytes() for record in first.records[-2:])
+    actions = machine.received(A, m.History(newest.index - 1, raw), 0.0)
+    assert isinstance(actions[0], Adopt)
+    assert [record.hash for record in actions[0].records] == [r.hash for r in first.records[-2:]]
