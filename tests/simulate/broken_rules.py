@@ -122,8 +122,8 @@ def commit_with_holders(needed: int):
 
 def no_skip():
     def make(decide):
-        def stubborn(self, alive, now_s):
-            decision = decide(self, alive, now_s)
+        def stubborn(self, alive, now_s, *rest):
+            decision = decide(self, alive, now_s, *rest)
             return None if isinstance(decision, Skip) else decision
 
         return stubborn
