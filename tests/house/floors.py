@@ -12,7 +12,7 @@ TRANSPORT = (
     "claims ledger sync result failure matrix fetch flow timers",
     "actions fold blobs",
     "membership",
-    "attendance recovery",
+    "attendance recovery slicing",
     "planning ownership scatter operation",
     "scribe",
     "status_view history exchange catchup local ledger_copy state_finder progression",

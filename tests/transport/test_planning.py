@@ -21,6 +21,7 @@ from swarmtrain_transport.planning import (
     weights_of,
     window_floor,
 )
+from swarmtrain_transport.slicing import Slicing
 from tests.transport.rig import (
     BOOT,
     STRANGER,
@@ -59,7 +60,7 @@ def plan_now(
     **terms: Any,
 ) -> Plan | None:
     waited_for = set(lines) if expected is None else expected
-    plan = next_plan(terms_of(**terms), chain.view, lines, waited_for, 100.0, now_s)
+    plan = next_plan(terms_of(**terms), chain.view, lines, waited_for, 100.0, now_s, Slicing())
     if plan is not None:
         check_plan(plan, 24)
         chain.add(plan)
@@ -195,11 +196,13 @@ def test_slices_follow_the_slower_of_both_directions() -> None:
     assert {spec.owner for spec in plan.slices} == {C}
 
 
-def test_one_peer_without_a_measured_rate_makes_all_slices_equal() -> None:
+def test_a_peer_without_a_measured_rate_counts_as_the_middle_of_the_others() -> None:
     lines = {A: ready_line(A, up=9, down=9), B: ready_line(B), C: ready_line(C, up=1, down=1)}
     plan = plan_now(begun_chain(), lines)
-    assert plan is not None
-    assert [(spec.start, spec.stop) for spec in plan.slices] == [(0, 8), (8, 16), (16, 24)]
+    measured = {**lines, B: ready_line(B, up=5, down=5)}
+    wanted = plan_now(begun_chain(), measured)
+    assert plan is not None and wanted is not None
+    assert plan.slices == wanted.slices
 
 
 def test_every_so_many_ops_a_contributor_is_named_to_write_the_checkpoint() -> None:

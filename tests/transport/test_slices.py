@@ -102,3 +102,8 @@ def test_slices_cover_the_vector_exactly_on_block_multiples(
     for (low, high), weight in zip(ranges, weights, strict=True):
         assert low <= high and low % block == high % block == 0
         assert abs((high - low) / block - weight * blocks) <= 1 + 1e-6
+
+
+def test_rates_at_the_end_of_what_floats_can_say_still_give_slices() -> None:
+    assert shares([0.0, 0.0, 1.1125369292536007e-308]) == [0.0, 0.0, 1.0]
+    assert sum(shares([1e308, 1e308, 1e-308])) == pytest.approx(1.0)

@@ -108,6 +108,13 @@ ARRIVED_SHARE = 0.75
 """What this share of the peers needed is what an op takes; the slowest quarter, which may hold
 the dead and the hostile, does not set the pace."""
 
+RESLICE_GAIN = 1.15
+"""Slices are cut anew when the op would otherwise take so much longer: less is the rates' noise."""
+
+RATE_SPREAD = 100.0
+"""A peer's own word on its rate counts up to this multiple of the median: enough for a fibre line
+among modems, and no single boast takes the whole vector."""
+
 PACE_KEEP = 0.7
 """Weight of the past in the moving average: a change of the network counts after two or three
 ops."""

@@ -12,6 +12,7 @@ from swarmtrain_transport.ledger import Member, Plan, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.recovery import trusted_root
+from swarmtrain_transport.slicing import Slicing
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def next_plan(
     expected: AbstractSet[PeerId],
     op_deadline_s: float,
     now_s: float,
+    slicing: Slicing,
 ) -> Plan | None:
     """T1: the PLAN that falls due now, if any.
 
@@ -96,7 +98,7 @@ def next_plan(
         return None
     receivers = {peer: line for peer, line in present.items() if peer not in ready}
     padded = -(-view.genesis.num_values // terms.block) * terms.block
-    return make_plan(terms, op, view.last_outcome, padded, ready, receivers, op_deadline_s)
+    return make_plan(terms, op, view.last_outcome, padded, ready, receivers, op_deadline_s, slicing)
 
 
 def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
@@ -112,6 +114,11 @@ def _is_synced(root: bytes | None, line: PeerLine, op: int) -> bool:
     return line.applied_op == op - 1 and line.state_root == root
 
 
+def bytes_per_value(terms: RunTerms) -> float:
+    """Encoded bytes per value of a part: int8 with a bfloat16 scale per block, else float32."""
+    return 1 + 2 / terms.block if terms.codec == "int8" else 4.0
+
+
 def make_plan(
     terms: RunTerms,
     op: int,
@@ -120,6 +127,7 @@ def make_plan(
     contributors: Lines,
     receivers: Lines,
     op_deadline_s: float,
+    slicing: Slicing,
 ) -> Plan:
     """The PLAN of one op. Contributors own slices, receivers only follow.
 
@@ -128,11 +136,7 @@ def make_plan(
     """
     ready = {peer: line.ready for peer, line in sorted(contributors.items())}
     weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
-    rates = [
-        float(min(line.hello.up_bytes_per_s, line.hello.down_bytes_per_s))
-        for _, line in sorted(contributors.items())
-    ]
-    shares = slices.shares(rates if all(rates) else [0.0] * len(rates))
+    shares = slicing.shares(contributors, num_values * bytes_per_value(terms))
     bounds = slices.cut(num_values, terms.block, shares)
     members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, line.hello.boot, 0) for peer, line in sorted(receivers.items())]

@@ -52,6 +52,7 @@ from swarmtrain_transport.operation import Operation, Report
 from swarmtrain_transport.planning import RunTerms, next_plan
 from swarmtrain_transport.recovery import rewind_due
 from swarmtrain_transport.scribe import Scribe
+from swarmtrain_transport.slicing import Slicing
 from swarmtrain_transport.status_view import describe
 from swarmtrain_transport.timers import Pace
 
@@ -95,6 +96,7 @@ class Rendezvous:
         self._now_s = now_s
         self._finished_s: float | None = None
         self._pace = Pace()
+        self._slicing = Slicing()
         self._history = History(self.scribe, self.attendance, now_s)
         if self.view.in_progress is not None:
             self.operation = Operation(self.view.in_progress, now_s)
@@ -154,11 +156,7 @@ class Rendezvous:
             self._on_applied(peer, line, Applied(hello.applied_op, hello.state_root))
 
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
-        """A message of a connected peer.
-
-        Raises:
-            RemoteFault: the message breaks the protocol; the peer's connection is to be closed.
-        """
+        """A message of a connected peer. RemoteFault: it breaks the protocol, close its line."""
         self._now_s = now_s
         if self._history.is_witness(peer):
             return self._on_history(peer, message)
@@ -216,7 +214,9 @@ class Rendezvous:
     def _dispatch(self, peer: PeerId, line: PeerLine, message: PeerMessage) -> None:
         match message:
             case Offer():
-                self._on_offer(message)
+                if self.view.genesis is None:
+                    shape = message.num_values, message.layout
+                    self.scribe.append(Attest(0, message.state_root, *shape))
             case Ready():
                 self._on_ready(peer, line, message)
             case Applied():
@@ -261,10 +261,6 @@ class Rendezvous:
 
     def _refuse_fork(self, peer: PeerId) -> None:
         self.scribe.refuse(peer, "SWT-E562", "This peer holds a ledger that is not this run's.")
-
-    def _on_offer(self, message: Offer) -> None:
-        if self.view.genesis is None:
-            self.scribe.append(Attest(0, message.state_root, message.num_values, message.layout))
 
     def _on_ready(self, peer: PeerId, line: PeerLine, message: Ready) -> None:
         if line.ready is None or line.ready.op != message.op:
@@ -361,7 +357,9 @@ class Rendezvous:
             return
         expected = self.attendance.expected(self._now_s)
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
-        plan = next_plan(self.terms, self.view, self.lines, expected, limit_s, self._now_s)
+        plan = next_plan(
+            self.terms, self.view, self.lines, expected, limit_s, self._now_s, self._slicing
+        )
         if plan is None:
             return
         self.scribe.append(plan)

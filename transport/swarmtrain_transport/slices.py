@@ -24,13 +24,25 @@ def shares(rates: Sequence[float]) -> list[float]:
         return [1 / count] * count if count else []
     if count <= 2:
         return [rate / sum(rates) for rate in rates]
-    low, high = 0.0, count / top * count
+    # In units of the fastest: the smallest rates of all would overflow otherwise.
+    rates = [rate / top for rate in rates]
+    low, high = 0.0, float(count * count)
     for _ in range(200):
         time = (low + high) / 2
         total = sum(max(0.0, (time * rate - 1) / (count - 2)) for rate in rates)
         low, high = (time, high) if total < 1 else (low, time)
     raw = [max(0.0, (high * rate - 1) / (count - 2)) for rate in rates]
     return [share / sum(raw) for share in raw]
+
+
+def slowest_s(rates: Sequence[float], shares: Sequence[float]) -> float:
+    """Seconds per unit of the vector's bytes until the last peer has sent and received its load;
+    0 if no rate is known."""
+    count = len(rates)
+    loads = (
+        (1 + max(0, count - 2) * share, rate) for rate, share in zip(rates, shares, strict=True)
+    )
+    return max((load / rate for load, rate in loads if rate > 0), default=0.0)
 
 
 def cut(num_values: int, block: int, weights: Sequence[float]) -> list[tuple[int, int]]:

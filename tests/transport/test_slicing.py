@@ -1,0 +1,55 @@
+"""Slices from measured rates: steady under noise, bounded by what peers can hold and may claim."""
+
+import msgspec
+import pytest
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.messages import Progress
+from swarmtrain_transport.slicing import Slicing, believed, fitted
+from tests.transport.rig import A, B, C, D
+from tests.transport.test_planning import ready_line
+
+SIZE = 1000.0
+
+
+def lines_of(rates, retain_bytes=1 << 30):
+    lines = {}
+    for peer, rate in zip((A, B, C, D), rates, strict=False):
+        told = Progress(0, 0, 0, "", up_bytes_per_s=rate, down_bytes_per_s=2 * rate)
+        line = ready_line(peer, progress=told)
+        line.hello = msgspec.structs.replace(line.hello, retain_bytes=retain_bytes)
+        lines[peer] = line
+    return lines
+
+
+def test_measured_rates_size_the_slices_and_the_slow_own_little() -> None:
+    shares = Slicing().shares(lines_of([400, 100, 100, 100]), SIZE)
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares[0] > 2 * shares[1] and shares[1] == pytest.approx(shares[3])
+
+
+def test_noise_moves_nothing_and_a_real_change_does() -> None:
+    slicing = Slicing()
+    first = slicing.shares(lines_of([100, 100, 100, 100]), SIZE)
+    assert slicing.shares(lines_of([105, 98, 101, 97]), SIZE) == first
+    moved = slicing.shares(lines_of([400, 100, 100, 50]), SIZE)
+    assert moved != first and moved[0] > first[0] > moved[3]
+
+
+def test_another_swarm_is_cut_anew() -> None:
+    slicing = Slicing()
+    slicing.shares(lines_of([100, 100, 100, 100]), SIZE)
+    assert slicing.shares(lines_of([100, 100, 100]), SIZE) == pytest.approx([1 / 3] * 3)
+
+
+def test_who_was_not_measured_yet_counts_as_the_middle_and_boasts_are_cut() -> None:
+    assert believed([0, 0]) == [0, 0]
+    assert believed([10, 0, 30]) == [10, 20, 30]
+    assert believed([10, 10, 1e12]) == [10, 10, 10 * limits.RATE_SPREAD]
+
+
+def test_no_slice_is_larger_than_its_owner_can_retain() -> None:
+    shares = fitted([0.7, 0.1, 0.1, 0.1], [4 * SIZE * 0.4, *[1e9] * 3], SIZE)
+    assert shares[0] == pytest.approx(0.4) and sum(shares) == pytest.approx(1.0)
+    tight = [0.25] * 4
+    assert fitted(tight, [1.0] * 4, SIZE) == tight
