@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from swarmtrain.peer.arithmetic import TensorContribution, decode_result
+from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.driver import OwnPart
 from swarmtrain.simulate.books import BOOKS_TOLERANCE, LOSSY_TOLERANCE, Books
 from swarmtrain.simulate.demands import Demands
@@ -21,6 +21,7 @@ from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
     Plan,
+    Reassign,
     Record,
     Skip,
     SliceFreeze,
@@ -58,6 +59,7 @@ class Invariants:
         commits, skips: how many.
         is_over: whether the run's last op is committed.
         newest: the newest committed op and the roots of its slices.
+        new_owners: who was given a slice of the open op after its first owner.
         fell: when the coordinator last fell.
     """
 
@@ -77,6 +79,7 @@ class Invariants:
     skips: int = 0
     is_over: bool = False
     newest: tuple[int, tuple[bytes, ...]] = (0, ())
+    new_owners: set[PeerId] = field(default_factory=set)
     _decoded: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     demands: Demands = field(init=False)
     _limit_s: float = float("inf")
@@ -97,6 +100,8 @@ class Invariants:
             self._begun(body)
         elif isinstance(body, Freeze):
             self._froze(body)
+        elif isinstance(body, Reassign):
+            self.new_owners.add(body.owner)
         elif isinstance(body, SliceFreeze):
             freeze = self.frozen.get(body.op)
             if freeze is None or not set(body.contributors) <= set(freeze.contributors):
@@ -105,6 +110,8 @@ class Invariants:
                 self._check_fair(body.op, set(freeze.contributors) - set(body.contributors))
         elif isinstance(body, Commit | Skip):
             self._ended(body)
+        if self.world.weather is not None:
+            self.world.weather.logged(body)
 
     def coordinator_fell(self, seconds: float = 0.0) -> None:
         """Its timers begin again at full length when it is back (T14)."""
@@ -124,8 +131,17 @@ class Invariants:
     def _begun(self, plan: Plan) -> None:
         self.plans[plan.op] = plan
         self.plan_s[plan.op] = self.world.clock.now_s
+        self.new_owners.clear()
+        self._forget()
         self._deadline_s = plan.deadline_s
         self._limit_s = self._late_s()
+
+    def _forget(self) -> None:
+        """Parts that no result can still name are many, and large."""
+        oldest = self.newest[0] - 2 * limits.RESULT_KEEP_OPS
+        if oldest > 0:
+            self.parts = {key: part for key, part in self.parts.items() if key[0] >= oldest}
+            self._decoded = {key: part for key, part in self._decoded.items() if key[0] >= oldest}
 
     def _froze(self, freeze: Freeze) -> None:
         known = self.frozen.get(freeze.op)
@@ -152,8 +168,6 @@ class Invariants:
         else:
             self.skips += 1
             self._check_skip(outcome)
-        if self.world.weather is not None:
-            self.world.weather.op_ended()
 
     def _check_fair(self, op: int, left_out: set[PeerId]) -> None:
         """Not in protocol.md's list: nobody who is able is left out, unless some link is bad: the
@@ -199,16 +213,21 @@ class Invariants:
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
 
     def _check_skip(self, skip: Skip) -> None:
-        """L3: no SKIP while enough contributors live and nothing is wrong with them."""
+        """L3: no SKIP while enough contributors live, and nothing is wrong with them and those to
+        whom slices were given."""
         plan = self.plans[skip.op]
         frozen = self.frozen.get(skip.op)
         named = set(self._weights(skip.op) if frozen is None else frozen.contributors)
         begun_s = self.plan_s[skip.op]
         if not self.demands.is_quiet(begun_s):
             return
+        planned = self._planned(skip.op)
+        owners = [peer for peer in planned if peer.peer_id in self.new_owners]
+        if not all(self.demands.is_sound(peer, begun_s) for peer in owners):
+            return
         able = [
             peer.number
-            for peer in self._planned(skip.op)
+            for peer in planned
             if peer.peer_id in named and self.demands.is_sound(peer, begun_s)
         ]
         if len(able) >= plan.min_contributors:
@@ -260,20 +279,30 @@ class Invariants:
     def _check_sum(self, commit: Commit, result: OpResult) -> None:
         """The mean of the named contributors, summed plainly and rounded as rule 6 says."""
         plan = self.plans[commit.op]
-        weights = self._weights(commit.op)
-        mean = torch.zeros(result.num_values, dtype=torch.float64)
+        mean = torch.empty(result.num_values, dtype=torch.float64)
+        # Slices with the same contributors are summed together: usually it is all of them.
+        sums: dict[tuple[PeerId, ...], Tensor] = {}
         for piece, outcome in zip(result.slices, commit.slices, strict=True):
-            here = slice(piece.start, piece.stop)
-            for peer in outcome.contributors:
-                mean[here] += self._decode(commit.op, peer, plan)[here] * weights[peer]
-            mean[here] /= sum(weights[peer] for peer in outcome.contributors)
+            named = outcome.contributors
+            if named not in sums:
+                sums[named] = self._mean_of(commit.op, named, plan)
+            mean[piece.start : piece.stop] = sums[named][piece.start : piece.stop]
         window = window_of(plan)
-        wanted = TensorContribution(mean.to(torch.float32)).decoded(0, result.num_values, window)
-        decoded = decode_result(result)
+        wanted = TensorContribution(mean.float()).decoded(0, result.num_values, window)
+        decoded = self.world.decode(result)
+        if _same_bits(wanted, decoded):
+            return
         for index, piece in enumerate(result.slices):
             here = slice(piece.start, piece.stop)
             if not _same_bits(wanted[here], decoded[here]):
                 self._violated("I3", f"op {commit.op} slice {index} is not its named sum")
+
+    def _mean_of(self, op: int, named: tuple[PeerId, ...], plan: Plan) -> Tensor:
+        weights = self._weights(op)
+        total = torch.zeros(plan.slices[-1].stop, dtype=torch.float64)
+        for peer in named:
+            total += self._decode(op, peer, plan) * weights[peer]
+        return total / sum(weights[peer] for peer in named)
 
     def _decode(self, op: int, peer: PeerId, plan: Plan) -> Tensor:
         """A peer's whole part as the others decode it, float64."""
@@ -295,9 +324,13 @@ class Invariants:
         books.num_ops += 1
         plan = self.plans[result.op]
         took_part = peer in self._planned(result.op)
-        for piece in result.slices:
-            if took_part and peer.peer_id in piece.contributors:
-                books.send(piece.start, piece.stop, self._decode(result.op, peer.peer_id, plan))
+        sent = [took_part and peer.peer_id in piece.contributors for piece in result.slices]
+        if all(sent):
+            books.send(0, result.num_values, self._decode(result.op, peer.peer_id, plan))
+        elif any(sent):
+            for piece, here in zip(result.slices, sent, strict=True):
+                if here:
+                    books.send(piece.start, piece.stop, self._decode(result.op, peer.peer_id, plan))
         for start, stop in peer.strategy.dropped:
             books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))
         self._check_books(peer)

@@ -75,7 +75,9 @@ class Summary:
         ]
 
 
-def world_of(seed: int, peers: int, ops: int, trace: Trace | None = None) -> World:
+def world_of(
+    seed: int, peers: int, ops: int, trace: Trace | None = None, kinds: tuple[str, ...] = ()
+) -> World:
     """The world of a seed, with its weather, not yet started.
 
     Args:
@@ -83,6 +85,7 @@ def world_of(seed: int, peers: int, ops: int, trace: Trace | None = None) -> Wor
         peers: at the start.
         ops: commits until the run ends.
         trace: takes a line per event.
+        kinds: of faults that may happen; all of them if it is empty.
     """
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
     rng = random.Random(int.from_bytes(digest[:8], "little"))
@@ -101,13 +104,15 @@ def world_of(seed: int, peers: int, ops: int, trace: Trace | None = None) -> Wor
         skew_s=1e6,
         drift=rng.choice((0.0, 1e-4, 1e-2)),
     )
-    world.weather = DrawnWeather(world, rng)
+    world.weather = DrawnWeather(world, rng, kinds)
     return world
 
 
-def run_seed(seed: int, peers: int, ops: int, trace: Trace | None = None) -> SeedResult:
-    """Run one world to its end."""
-    world = world_of(seed, peers, ops, trace)
+def run_seed(
+    seed: int, peers: int, ops: int, trace: Trace | None = None, kinds: tuple[str, ...] = ()
+) -> SeedResult:
+    """Run one world to its end; the arguments are those of `world_of`."""
+    world = world_of(seed, peers, ops, trace, kinds)
     weather = world.weather
     assert isinstance(weather, DrawnWeather)
     try:

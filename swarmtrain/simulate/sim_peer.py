@@ -107,7 +107,9 @@ class SimPeer(Process):
         self._extra_steps = 0
         address = Address(peer_id, peer_id, f"peer{number}.{boot.hex()}", 1)
         self.link = world.network.open(address, self)
-        card = Card(peer_id, boot, f"peer{number}", peer_id, address.host, address.port)
+        card = Card(
+            peer_id, boot, f"peer{number}", peer_id, address.host, address.port, world.retain_bytes
+        )
         self.machine = Participant(
             card, world.arithmetic(self), world.verify, self._shuffled, disk.records, self.now_s
         )

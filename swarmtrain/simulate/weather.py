@@ -16,12 +16,17 @@ from swarmtrain.simulate.faults import NO_HANDICAP, Handicap
 from swarmtrain.simulate.hostile import Hostile
 from swarmtrain.simulate.invariants import holds
 from swarmtrain.simulate.sim_peer import PeerDisk, SimPeer
+from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Reassign, SliceFreeze
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.world import World
 
 _GAPS = (25, 60, 150, 400, 1000)
 """Messages between two faults, on average: a seed has one of these. An op has about 180."""
+
+_MOMENTS = (Freeze, SliceFreeze, Reassign, Commit)
+_LURK_MESSAGES = 20
+"""After such a decision some weathers strike within so many messages: much hangs on little then."""
 
 _PEERS_MAX_EXTRA = 2
 _CALM_OPS = 2
@@ -40,12 +45,10 @@ class DrawnWeather:
     Args:
         world: the world; its peers are numbered from 0.
         rng: of this weather.
-        kinds: names of what may happen, None for everything.
+        kinds: names of what may happen; everything if it is empty.
     """
 
-    def __init__(
-        self, world: "World", rng: random.Random, kinds: tuple[str, ...] | None = None
-    ) -> None:
+    def __init__(self, world: "World", rng: random.Random, kinds: tuple[str, ...] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self.is_calm = False
         self.next_boundary = 0
@@ -53,13 +56,14 @@ class DrawnWeather:
         self._rng = rng
         self._hostile = Hostile(world, rng)
         every = self._every()
-        names = [name for name in every if kinds is None or name in kinds]
+        names = [name for name in every if not kinds or name in kinds]
         chosen = rng.sample(names, rng.randint(1, len(names)))
         # A world either knows a kind well or not at all.
         self._kinds = [every[name] for name in sorted(chosen)]
         self._names = sorted(chosen)
         self._weights = [rng.choice((1, 1, 3)) for _ in chosen]
         self._gap = rng.choice(_GAPS)
+        self._lurks = rng.choice((0.0, 0.0, 0.2, 0.5))
         self._plan_next()
         world.clock.at(_LONGEST_S, self.calm)
 
@@ -95,9 +99,15 @@ class DrawnWeather:
             self.counts[self._names[index]] += 1
             self._world.say("FAULT", story)
 
-    def op_ended(self) -> None:
-        """Calm begins before the run's end."""
-        if self._world.invariants.commits >= self._world.conditions.rounds - _CALM_OPS:
+    def logged(self, body: AnyBody) -> None:
+        """Lie in wait for decisions; let calm begin before the run's end."""
+        if isinstance(body, _MOMENTS) and self._rng.random() < self._lurks:
+            soon = self._world.boundary + self._rng.randrange(_LURK_MESSAGES)
+            self.next_boundary = min(self.next_boundary, soon)
+        if (
+            isinstance(body, Commit)
+            and self._world.invariants.commits >= self._world.conditions.rounds - _CALM_OPS
+        ):
             self.calm()
 
     def calm(self) -> None:

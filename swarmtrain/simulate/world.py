@@ -22,11 +22,14 @@ from swarmtrain.simulate.trainer import SharedDecoding
 from swarmtrain.simulate.watch import WatchedArithmetic
 from swarmtrain_transport.actions import PeerFault
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger import AnyBody
 from swarmtrain_transport.link import PeerId
 
 RESTART_S = 0.3
 _REPLACE_S = 1.0
 _END_S = 2000.0
+_EXTRA_PEERS = 4
+"""Room for the parts of newcomers in what a peer declares that it will keep."""
 
 
 class Weather(Protocol):
@@ -38,8 +41,8 @@ class Weather(Protocol):
     def strike(self) -> None:
         """That boundary has come."""
 
-    def op_ended(self) -> None:
-        """An op has an outcome."""
+    def logged(self, body: AnyBody) -> None:
+        """The coordinator has decided something."""
 
 
 def quick_sign(digest: bytes) -> bytes:
@@ -81,6 +84,7 @@ class World:
         self.snapshot_rounds = 2
         self.error_feedback = conditions.error_feedback
         self.num_values = conditions.num_values
+        self.retain_bytes = 2 * self.num_values * (num_peers + _EXTRA_PEERS)
         self.boundary = 0
         self.end_s = _END_S
         self.trace = trace
@@ -178,7 +182,8 @@ class World:
     def arithmetic(self, peer: SimPeer) -> WatchedArithmetic:
         """The production arithmetic, with somebody who looks on."""
         return WatchedArithmetic(
-            lambda invariant, story: self.violation(invariant, f"peer {peer.number}: {story}")
+            self.retain_bytes,
+            lambda invariant, story: self.violation(invariant, f"peer {peer.number}: {story}"),
         )
 
     # ---- faults

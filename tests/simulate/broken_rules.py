@@ -72,12 +72,12 @@ def only_outcomes_are_durable() -> Iterator[None]:
 
 def a_new_owner_must_publish_the_same_bytes():
     def make(report_done):
-        def strict(self, owner, slice_try, name, hashes):
+        def strict(self, owner, slice_try, name, hashes, *moment):
             index, attempt = slice_try
             before = [self.published[t] for t in self.published if t[0] == index and t[1] < attempt]
             if any(published.chunk_hashes != hashes for published in before):
                 return None
-            return report_done(self, owner, slice_try, name, hashes)
+            return report_done(self, owner, slice_try, name, hashes, *moment)
 
         return strict
 
@@ -122,8 +122,8 @@ def commit_with_holders(needed: int):
 
 def no_skip():
     def make(decide):
-        def stubborn(self, alive, now_s, *rest):
-            decision = decide(self, alive, now_s, *rest)
+        def stubborn(self, *known, **told):
+            decision = decide(self, *known, **told)
             return None if isinstance(decision, Skip) else decision
 
         return stubborn
@@ -276,27 +276,32 @@ class Mutant:
         rule: what the mutant does.
         patch: breaks it, as a context.
         caught_by: invariants that count as caught, each with words of its story.
-        where: the cases to look at first; the others follow.
+        where: the cases of the enumeration to look at first; the others follow.
+        kinds: faults of the random worlds; all of them if it is empty.
     """
 
     rule: str
     patch: Patch
     caught_by: tuple[tuple[str, str], ...]
     where: Callable[[Case], bool] = any_case
+    kinds: tuple[str, ...] = ()
 
 
 MUTANTS = {
     "M1": Mutant(
         "only PLAN and outcomes are durable: a restart freezes another S",
-        only_outcomes_are_durable, (("I6", "with other contributors"),), with_coordinator,
+        only_outcomes_are_durable,
+        (("I6", "with other contributors"), ("halt", "a ledger that is not this run's")),
+        with_coordinator,
     ),
     "M2": Mutant(
         "a new owner must reproduce the dead owner's bytes",
         a_new_owner_must_publish_the_same_bytes, (("L3", ""), ("L1", "")), with_peer_death,
+        ("death", "double death", "restart"),
     ),
     "M3": Mutant(
         "one slice is made again, COMMIT still names one S",
-        commit_names_one_set, (("I3", ""),), with_peer_death,
+        commit_names_one_set, (("I3", ""), ("fault", "not what was decided")), with_peer_death,
     ),
     "M4": Mutant(
         "COMMIT on SLICE_DONE alone",
@@ -308,7 +313,8 @@ MUTANTS = {
     ),
     "M7": Mutant("no SKIP", no_skip, (("L1", ""),), with_skip),
     "M8": Mutant(
-        "only owners serve a result before COMMIT", only_owners_serve, (("L3", ""),), with_cut
+        "only owners serve a result before COMMIT", only_owners_serve, (("L3", ""),), with_cut,
+        ("one-way cut", "death"),
     ),
     "M9": Mutant(
         "a block is flushed when it is small beside what came before",
@@ -322,6 +328,7 @@ MUTANTS = {
     "M12": Mutant(
         "a restarted peer keeps its identity as holder and owner: no boot id",
         a_restarted_peer_is_taken_for_the_one_that_died, (("I8", ""), ("L3", "")), with_returner,
+        ("restart",),
     ),
     "M13a": Mutant(
         "excluded work is restored twice: as error feedback and in the weights",

@@ -83,9 +83,9 @@ def hunt_seeds(name: str, seeds: range) -> SeedCatch:
     mutant = MUTANTS[name]
     for runs, seed in enumerate(seeds, start=1):
         with mutant.patch():
-            found = symptom(mutant, run_seed(seed, PEERS, OPS).violations)
+            found = symptom(mutant, run_seed(seed, PEERS, OPS, kinds=mutant.kinds).violations)
         # A world that fails without the mutant as well has found something else.
-        if found is not None and not run_seed(seed, PEERS, OPS).violations:
+        if found is not None and not run_seed(seed, PEERS, OPS, kinds=mutant.kinds).violations:
             return SeedCatch(name, seed, found.invariant, found.story, runs)
     return SeedCatch(name, -1, "", "", len(seeds))
 

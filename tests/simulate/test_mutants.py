@@ -1,12 +1,14 @@
 """The enumeration finds every broken rule, in a case that is clean when the rule holds."""
 
+import json
 import multiprocessing
 
 import pytest
 import torch
-from mutants import MUTANTS, Catch, hunt, main
+from mutants import MUTANTS, OPS, PEERS, Catch, hunt, hunt_seeds, main
 
 from swarmtrain.simulate.enumeration import run_case
+from swarmtrain.simulate.seeds import run_seed
 
 
 def hunt_and_check(name: str) -> tuple[Catch, bool]:
@@ -27,11 +29,22 @@ def test_every_mutant_is_caught_by_a_case_that_is_clean_without_it():
 
 
 def test_the_mutants_that_must_be_there_are_there():
-    assert {"M1", "M3", "M4", "M13a", "M13b"} <= set(MUTANTS)
+    assert {"M1", "M3", "M4", "M12", "M13a", "M13b"} <= set(MUTANTS)
 
 
 def test_a_mutant_is_one_command_and_leaves_nothing_broken_behind(capsys):
-    assert main(["M10"]) == 0
+    assert main(["M10", "--enumerate"]) == 0
     assert "weights are 1 to 255" in capsys.readouterr().out
-    catch = hunt("M10")
-    assert run_case(catch.case).is_clean
+    assert main(["M10", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {
+        "mutant", "found", "seed", "invariant", "story", "seeds_run", "seconds"
+    }  # fmt: skip
+    assert not run_seed(told["seed"], PEERS, OPS).violations
+
+
+@pytest.mark.parametrize("name", ["M4", "M9", "M12", "M13a", "M13b", "M14"])
+def test_random_worlds_find_mutants_within_a_few_seeds(name):
+    # All of them: python tests/simulate/mutants.py NAME --seeds 2000
+    catch = hunt_seeds(name, range(20))
+    assert catch.seed >= 0
