@@ -267,6 +267,11 @@ _ROWS = (
         "the rest from the others; to keep the directory as evidence, copy it first.",
     ),
     ErrorKind(
+        "SWT-E808", "No such round", EXIT_INPUT_MISSING,
+        "`swarmtrain why` tells a round from the ledger of a state directory, and that ledger has\n"
+        "no such round: it was not planned yet, or the directory stopped at an earlier one.",
+    ),
+    ErrorKind(
         "SWT-E901", "Unexpected fault (a bug)", EXIT_BUG,
         "The program met something that its authors did not foresee. The message names a report\n"
         "with the details; read it before you send it to anybody, it may hold paths and names.",

@@ -50,11 +50,18 @@ class StatusServer:
     Args:
         state_dir: exists and belongs to this process alone.
         view: the snapshot to answer with; called on the event loop for each question.
+        why: the story of a round, if this process can tell it.
     """
 
-    def __init__(self, state_dir: Path, view: Callable[[], msgspec.Struct]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        view: Callable[[], msgspec.Struct],
+        why: Callable[[int], list[str]] | None = None,
+    ) -> None:
         self._state_dir = state_dir
         self._view = view
+        self._why = why
         self._runner: web.AppRunner | None = None
         self.path = socket_path(state_dir)
 
@@ -69,6 +76,8 @@ class StatusServer:
 
         app = web.Application()
         app.router.add_get("/status", self._answer)
+        if self._why is not None:
+            app.router.add_get("/why/{number:[0-9]{1,9}}", self._answer_why)
         if self.path.parent != self._state_dir:
             _make_own_folder(self.path.parent)
         # The directory is ours alone, so a socket that is there is left from a killed process.
@@ -92,6 +101,14 @@ class StatusServer:
 
         return web.Response(body=msgspec.json.encode(self._view()), content_type="application/json")
 
+    async def _answer_why(self, request: "web.Request") -> "web.Response":
+        from aiohttp import web
+
+        assert self._why is not None
+        story = self._why(int(request.match_info["number"]))
+        body = msgspec.json.encode({"story": story})
+        return web.Response(body=body, content_type="application/json")
+
 
 def socket_path(state_dir: Path) -> Path:
     """Where the socket of a state directory is: inside it, unless that path is too long."""
@@ -102,8 +119,12 @@ def socket_path(state_dir: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"swarmtrain-{os.getuid()}" / f"{name}.sock"
 
 
-def ask(state_dir: Path) -> dict[str, Any]:
+def ask(state_dir: Path, question: str = "/status") -> dict[str, Any]:
     """What the process of this state directory says of itself.
+
+    Args:
+        state_dir: of a coordinator or a peer.
+        question: path of the request.
 
     Raises:
         NotRunning: nothing has run there, or it runs no more.
@@ -119,7 +140,7 @@ def ask(state_dir: Path) -> dict[str, Any]:
     path = _read_where(state_dir)
     connection = _UnixConnection(path)
     try:
-        connection.request("GET", "/status")
+        connection.request("GET", question)
         answer = connection.getresponse()
         data = answer.read(ANSWER_BYTES_MAX)
         found = json.loads(data) if answer.status == http.HTTPStatus.OK else None

@@ -21,6 +21,7 @@ from swarmtrain.cli.situation import Situation, redact, say
 from swarmtrain.cli.status import status
 from swarmtrain.cli.up import up
 from swarmtrain.cli.verify import verify
+from swarmtrain.cli.why import why
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED
 from swarmtrain.errors import Interrupted, UserError, cleaned, render, translate
 
@@ -40,6 +41,7 @@ app.command()(verify)
 app.command()(demo)
 app.command()(simulate)
 app.command()(explain)
+app.command()(why)
 
 
 def _print_version(value: bool) -> None:

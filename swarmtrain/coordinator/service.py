@@ -29,6 +29,7 @@ from swarmtrain.coordinator.store import Store
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.errors import UserError, port_in_use, translate
 from swarmtrain.status import StatusServer
+from swarmtrain.why import explain_round
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import verify
@@ -88,7 +89,7 @@ async def serve(
         texts = await asyncio.to_thread(_texts, config)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
         runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S)
-        status = StatusServer(state_dir, shell.status)
+        status = _status(state_dir, machine, shell)
         try:
             real_port = await _listen(runner, host, port, keys)
             await status.open()
@@ -274,3 +275,10 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
 def _shell(machine: Rendezvous, store: Store, clock: Callable[[], float]) -> Shell:
     roster = machine.view.roster.keys
     return Shell(machine, store.append, store.adopt, roster=roster, clock=clock)
+
+
+def _status(state_dir: Path, machine: Rendezvous, shell: Shell) -> StatusServer:
+    ledger = machine.scribe.ledger
+    return StatusServer(
+        state_dir, shell.status, lambda number: explain_round(ledger.since(0), number)
+    )

@@ -55,12 +55,21 @@ def _find(proof: Proof, directory: Path) -> Proof:
     return msgspec.structs.replace(proof, state_root=view.attests[newest].hex(), ok=True)
 
 
+def read_records(directory: Path) -> tuple[Record, ...]:
+    """The ledger of a coordinator that has stopped.
+
+    Raises:
+        UserError: SWT-E404, the coordinator runs; SWT-E805, damaged; SWT-E403, unreadable.
+    """
+    store = Store.open_to_read(directory)
+    try:
+        return store.records()
+    finally:
+        store.close()
+
+
 def _records(directory: Path) -> tuple[Record, ...]:
     try:
-        store = Store.open_to_read(directory)
-        try:
-            return store.records()
-        finally:
-            store.close()
+        return read_records(directory)
     except StoreDamaged as error:
         raise Unproved(error.what) from error

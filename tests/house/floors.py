@@ -34,6 +34,7 @@ SWARMTRAIN = (
     "error_table config control_lane",
     "errors tensors config_limits",
     "config_file dirs cli.options checkpoint numerics data.* data models.* models",
+    "why",
     "status control_lane",
     "coordinator.* coordinator peer.* peer",
     "simulate.* simulate verify.* verify",

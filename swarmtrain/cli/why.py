@@ -1,0 +1,55 @@
+"""`swarmtrain why`: the story of one round, from the ledger of a coordinator or a peer."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import StateDir, Verbose
+from swarmtrain.cli.situation import Situation
+
+
+def why(
+    context: typer.Context,
+    number: Annotated[int, typer.Argument(metavar="ROUND", help="The round's number.", min=0)],
+    state_dir: StateDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say what happened in a round: who was in it, who was left out and why, how it ended.
+
+    Without --state-dir the newest one on this machine is read.
+    """
+    context.ensure_object(Situation).begin(verbose=verbose)
+    from swarmtrain.errors import UserError
+    from swarmtrain.status import newest_state_dir
+
+    directory = state_dir or newest_state_dir()
+    lines = _lines(directory, number)
+    if not lines:
+        raise UserError(
+            "SWT-E808",
+            f"The ledger in {directory} has no round {number}.",
+            "It was not planned yet, or this directory knows only an earlier part of the run.",
+            "See `swarmtrain status` for the newest round.",
+        )
+    print(json.dumps({"round": number, "story": lines}) if as_json else "\n".join(lines))
+
+
+def _lines(directory: Path, number: int) -> list[str]:
+    """A running coordinator holds its ledger locked, so it is asked; all else is read."""
+    from swarmtrain.status import NotRunning, ask
+    from swarmtrain.verify.coordinator_state import is_coordinators, read_records
+    from swarmtrain.why import explain_round
+
+    if is_coordinators(directory):
+        try:
+            told = ask(directory, f"/why/{number}").get("story", [])
+            return [str(line) for line in told]
+        except NotRunning:
+            return explain_round(read_records(directory), number)
+    from swarmtrain.peer.ledger_file import FILE_NAME, read
+
+    path = directory / FILE_NAME
+    return explain_round(read(path).records, number) if path.exists() else []

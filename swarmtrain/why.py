@@ -1,0 +1,138 @@
+"""What happened in one round, in a few plain sentences, from the ledger alone.
+
+Every decision and its reason stands in the ledger, so a round can be explained by whoever holds a
+copy, also years later. Pure: records in, sentences out.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from swarmtrain_transport.ledger import (
+    AnyBody,
+    Attest,
+    Commit,
+    Freeze,
+    Join,
+    Plan,
+    Reassign,
+    Record,
+    Rewind,
+    Skip,
+    SliceFreeze,
+    Times,
+    body_of,
+)
+
+_REASONS = {
+    "late": "its contribution came too late",
+    "lost": "nothing was heard of it any more",
+}
+_REFUSED = {
+    "scale": "an owner refused it: its scales were outside the agreed window",
+    "length": "an owner refused it: its chunks had a wrong length",
+    "root": "an owner refused it: its chunks were not the ones it had signed",
+    "nonfinite": "it withdrew: its values were not finite",
+    "above-window": "it withdrew: its values were too large for the agreed window",
+}
+_OWNER_REASONS = {
+    "owner lost": "nothing was heard of its owner any more",
+    "owner silent": "its owner did not publish the sum in time",
+    "unreachable for most": "its owner could not be reached by most contributors",
+}
+
+
+def explain_round(records: Iterable[Record], number: int) -> list[str]:
+    """The round's story, a sentence or two per line; empty if the ledger has no such round.
+
+    Args:
+        records: the ledger from its beginning, in order.
+        number: of the round; round n ends with op n.
+    """
+    names: dict[bytes, str] = {}
+    lines: list[str] = []
+    is_open = False
+    for record in records:
+        body = body_of(record)
+        if isinstance(body, Join):
+            names[body.peer] = _name(body, names)
+        elif isinstance(body, Rewind) and body.op < number and lines:
+            lines.append(f"A REWIND went back to round {body.op}: {body.reason}. ")
+            lines[-1] += "Whatever this round had decided was cancelled."
+        elif getattr(body, "op", None) == number:
+            is_open = isinstance(body, Plan) or (is_open and not isinstance(body, Commit | Skip))
+            lines += _told(body, names)
+    return [*lines, "It is still in progress."] if is_open else lines
+
+
+def _name(body: Join, names: dict[bytes, str]) -> str:
+    """Names are the peers' own choice, so two may be the same: then the key tells them apart."""
+    taken = {name for peer, name in names.items() if peer != body.peer}
+    return f"{body.name} ({body.peer.hex()[:8]})" if body.name in taken else body.name
+
+
+def _told(body: AnyBody, names: dict[bytes, str]) -> Iterator[str]:
+    match body:
+        case Plan():
+            yield from _plan(body, names)
+        case Reassign():
+            reason = _OWNER_REASONS.get(body.reason, body.reason)
+            yield (
+                f"Slice {body.slice_index} was given to {names.get(body.owner, '?')} "
+                f"(attempt {body.attempt}): {reason}."
+            )
+        case Freeze():
+            yield f"Contributors: {_list(body.contributors, names)}."
+            for peer, reason in body.excluded.items():
+                yield f"{names.get(peer, '?')} was left out ({reason}): {_why(reason)}."
+                if peer in body.times:
+                    yield "  " + _evidence(body.times[peer])
+        case SliceFreeze():
+            yield (
+                f"Slice {body.slice_index} (attempt {body.attempt}) sums "
+                f"{_list(body.contributors, names)}."
+            )
+        case Commit():
+            yield f"Committed: result {body.result_root.hex()[:16]}."
+        case Skip():
+            yield f"Skipped: {body.reason}. Nobody lost anything: all train on from where they are."
+        case Attest():
+            yield f"State root {body.state_root.hex()[:16]}, as most of its peers reported."
+
+
+def _plan(plan: Plan, names: dict[bytes, str]) -> Iterator[str]:
+    given = [member.peer for member in plan.members if member.weight]
+    only = [member.peer for member in plan.members if not member.weight]
+    total = plan.slices[-1].stop
+    shares = ", ".join(
+        f"{names.get(spec.owner, '?')} {100 * (spec.stop - spec.start) / total:.0f} %"
+        for spec in plan.slices
+    )
+    yield f"Round {plan.op} was planned with {_list(given, names)}."
+    if only:
+        yield f"{_list(only, names)} only listened."
+    yield (
+        f"Slices: {shares}. The whole exchange had {plan.deadline_s:.1f} s, and needed at least "
+        f"{plan.min_contributors} contributor(s)."
+    )
+
+
+def _evidence(times: Times) -> str:
+    whole = f"It was whole at {times.complete} of {times.owners} owners"
+    if times.last_s >= 0:
+        whole += f", last at {times.last_s:.1f} s"
+    heard = f"last heard of at {times.heard_s:.1f} s" if times.heard_s >= 0 else "not heard of"
+    return (
+        f"{whole}; {heard}; left out at {times.frozen_s:.1f} s after the plan, "
+        f"due was {times.deadline_s:.1f} s."
+    )
+
+
+def _why(reason: str) -> str:
+    kind, _, detail = reason.partition(":")
+    if kind in ("refused", "withdrew"):
+        return _REFUSED.get(detail, f"{kind}, {detail}")
+    return _REASONS.get(kind, reason)
+
+
+def _list(peers: Iterable[bytes], names: dict[bytes, str]) -> str:
+    told = sorted(names.get(peer, peer.hex()[:8]) for peer in peers)
+    return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]])) or "nobody"

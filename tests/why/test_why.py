@@ -1,0 +1,112 @@
+"""A round is told in plain sentences, by whoever holds the ledger."""
+
+import json
+
+import pytest
+
+from swarmtrain import dirs
+from swarmtrain.cli.main import main
+from swarmtrain.peer import ledger_file
+from swarmtrain.why import explain_round
+from swarmtrain_transport.ledger import (
+    Attest,
+    Freeze,
+    Reassign,
+    Rewind,
+    Skip,
+    SliceFreeze,
+    Times,
+)
+from tests.transport.rig import A, B, C, Chain, genesis_body, join_body, run_body
+
+TIMES = Times(complete=1, owners=3, last_s=4.0, heard_s=6.5, frozen_s=10.0, deadline_s=10.0)
+
+
+def named(peer, name):
+    body = join_body(peer)
+    return type(body)(peer, body.boot, name, body.curve_key, body.host, body.port)
+
+
+def run_of(*names: str) -> Chain:
+    joins = [named(peer, name) for peer, name in zip((A, B, C), names, strict=True)]
+    return Chain(run_body(), *joins, genesis_body(24))
+
+
+def told(chain: Chain, number: int = 1) -> str:
+    return "\n".join(explain_round(chain.records, number))
+
+
+def test_a_round_with_a_late_peer_and_a_dead_owner_is_told_with_its_evidence() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(chain.plan())
+    chain.add(Reassign(1, 2, 1, A, "owner lost"))
+    chain.add(Freeze(1, (A, B), {C: "late"}, {C: TIMES}))
+    chain.add(SliceFreeze(1, 2, 1, (A, B)))
+    assert told(chain).endswith("It is still in progress.")
+    chain.commit()
+    chain.add(Attest(1, b"r" * 32))
+    story = told(chain)
+    for words in (
+        "Round 1 was planned with crane, lynx and otter.",
+        "Slice 2 was given to otter (attempt 1): nothing was heard of its owner any more.",
+        "Contributors: lynx and otter.",
+        "crane was left out (late): its contribution came too late.",
+        "whole at 1 of 3 owners, last at 4.0 s; last heard of at 6.5 s; left out at 10.0 s",
+        "Slice 2 (attempt 1) sums lynx and otter.",
+        "Committed: result",
+        "State root 7272727272727272",
+    ):
+        assert words in story
+    assert "still in progress" not in story
+
+
+def test_a_skipped_round_says_why_and_that_nothing_is_lost() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(chain.plan())
+    chain.add(Skip(1, "deadline"))
+    assert "Skipped: deadline. Nobody lost anything" in told(chain)
+
+
+def test_a_round_that_was_cancelled_is_told_twice() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(chain.plan())
+    chain.commit(A, B)
+    chain.add(Rewind(0, "nobody who is here holds the result of op 1"))
+    chain.add(chain.plan())
+    story = told(chain)
+    assert story.count("Round 1 was planned") == 2
+    assert "A REWIND went back to round 0" in story
+
+
+def test_peers_of_one_name_are_told_apart() -> None:
+    chain = run_of("otter", "otter", "otter")
+    chain.add(chain.plan())
+    assert "otter, otter (02020202) and otter (03030303)" in told(chain)
+
+
+def test_every_reason_has_words() -> None:
+    for reason in ("late", "lost", "refused:scale", "withdrew:nonfinite", "refused:odd", "else"):
+        chain = run_of("otter", "lynx", "crane")
+        chain.add(chain.plan())
+        chain.add(Freeze(1, (A, B), {C: reason}))
+        assert f"crane was left out ({reason}): " in told(chain)
+
+
+def test_the_command_reads_a_peers_own_ledger(tmp_path, capsys) -> None:
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(chain.plan())
+    chain.add(Skip(1, "deadline"))
+    with (tmp_path / ledger_file.FILE_NAME).open("wb") as file:
+        file.write(ledger_file.segment_of(chain.records))
+    assert main(["why", "1", "--state-dir", str(tmp_path)]) == 0
+    assert "Skipped: deadline" in capsys.readouterr().out
+    assert main(["why", "1", "--state-dir", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["round"] == 1
+    assert main(["why", "7", "--state-dir", str(tmp_path)]) == 66
+    assert "SWT-E808" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["why"], ["why", "-1"], ["why", "x"]])
+def test_a_round_is_a_number(words, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(dirs, "runs_dir", lambda: tmp_path)
+    assert main(words) == 2
