@@ -66,6 +66,18 @@ def test_records_go_to_everybody_in_order_and_once() -> None:
     assert copy.view == hall.machine.view
 
 
+def test_nobody_takes_anothers_curve_key_also_not_while_it_is_away() -> None:
+    """The data lane knows peers by it, so the first holder would be shut out."""
+    hall = opened(A, B)
+    hall.say(A, m.Leave())
+    before = len(hall.records)
+    with pytest.raises(RemoteFault) as caught:
+        hall.join(C, curve_key=A)
+    assert caught.value.reason == "hello" and len(hall.records) == before
+    hall.join(A, boot=b"again")
+    assert A in hall.machine.view.roster
+
+
 def test_a_ledger_that_is_not_this_runs_is_refused() -> None:
     hall = Hall()
     for index, digest in ((0, b"x" * 32), (7, hall.records[0].hash), (1 << 62, b"")):

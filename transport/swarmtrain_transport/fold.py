@@ -186,6 +186,7 @@ class LedgerView:
         run: record 0.
         run_tag: fence of all data frames of this run.
         roster: peers that are in, with their newest JOIN; `join_index` is that record's index.
+        curve_holders: who came first with a CURVE key; it stays theirs when they leave.
         op: the op in progress, or the last one that ended.
         commits: every committed op with its plan, for the last COMMITS_KEPT ops.
         last_op: newest op that has an outcome (0 once op 0 is attested, -1 before).
@@ -201,6 +202,7 @@ class LedgerView:
     join_index: dict[PeerId, int] = field(default_factory=dict)
     invite_uses: dict[str, set[PeerId]] = field(default_factory=dict)
     ever_members: set[PeerId] = field(default_factory=set)
+    curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
     op: OpView | None = None
     commits: dict[int, OpView] = field(default_factory=dict)
     skips: dict[int, Skip] = field(default_factory=dict)
@@ -252,6 +254,7 @@ class LedgerView:
         self.roster[body.peer] = body
         self.join_index[body.peer] = record.index
         self.ever_members.add(body.peer)
+        self.curve_holders.setdefault(body.curve_key, body.peer)
         if body.invite:
             self.invite_uses.setdefault(body.invite, set()).add(body.peer)
 

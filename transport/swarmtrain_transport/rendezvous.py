@@ -119,6 +119,8 @@ class Rendezvous:
         """The door has let a peer in, or again. RemoteFault: a false HELLO, nothing changed."""
         self._now_s = now_s
         check_hello(hello)
+        if self.view.curve_holders.get(hello.curve_key, peer) != peer:
+            raise RemoteFault("hello", "its curve_key is another member's, who would be shut out")
         self._history.gone(peer)
         self._let_in(peer, Guest(hello, invite_id))
         return self._settle()
