@@ -42,7 +42,11 @@ def read(path: Path) -> LedgerFile:
     Raises:
         OSError: it cannot be read.
     """
-    data = path.read_bytes() if path.exists() else b""
+    return parse(path.read_bytes() if path.exists() else b"")
+
+
+def parse(data: bytes) -> LedgerFile:
+    """The records in the bytes of a file, whatever they are."""
     records: list[Record] = []
     position = 0
     while position + _SEGMENT.size <= len(data):

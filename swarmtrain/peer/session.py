@@ -270,6 +270,7 @@ class Session:
         image = self.driver.load(action)
         if self._saved_op != action.op:
             self._save(action.op)  # with the results that follow, the way back after a power cut
+        self._storage.end_download()
         self._report(image)
         if self._hooks.on_state is not None:
             self._hooks.on_state(action.op)

@@ -161,6 +161,9 @@ class PeerShell:
         )
         for op, slices in self._storage.results().items():
             self._participant.keep_result(op, slices)
+        download = self._storage.download()
+        if download is not None:
+            self._participant.keep_state(*download)
         self._link = zmq_link
         if self._freeze is not None:
             self._link = FreezingLink(zmq_link, self._participant, *self._freeze)
@@ -303,6 +306,10 @@ class PeerShell:
                     self._link.revoke(action.peer)
                 case do.RecordAccepted():
                     accepted.append(action.record)
+                case do.DownloadBegun():
+                    self._storage.begin_download(action.manifest)
+                case do.KeepChunk():
+                    self._storage.keep_chunk(action.digest, action.data)
                 case do.PeerFault():
                     logger.warning("peer=%s fault=%s", action.peer.hex()[:8], action.detail)
                 case do.Halt():

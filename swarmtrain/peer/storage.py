@@ -9,6 +9,7 @@ directory to one process.
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -21,9 +22,15 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.sync import StateManifest
 
 RUN_FILE = "run.msgpack"
 """The run file in canonical form: what the replay of a round needs to know."""
+
+DOWNLOAD = "download"
+"""Folder of a state that is being fetched: its manifest, and each verified chunk by its hash."""
+
+_MANIFEST = "manifest.bin"
 
 _RESULT_FILES_MAX = 2 * limits.RESULT_KEEP_OPS
 """Results on disk: twice what is served, so that a proof reaches back behind a checkpoint."""
@@ -124,6 +131,46 @@ class PeerStorage:
                 kept[int(path.stem)] = slices
         return kept
 
+    # ---- a download of the run's state, for the case that this process does not live to end it
+
+    def begin_download(self, manifest: StateManifest) -> None:
+        """A state is being fetched: keep its manifest, and of kept chunks only those it needs.
+
+        Raises:
+            UserError: SWT-E401, the disk is full.
+        """
+        folder = self.directory / DOWNLOAD
+        try:
+            folder.mkdir(exist_ok=True)
+            needed = {digest.hex() for digest in manifest.chunk_hashes}
+            for path in folder.iterdir():
+                if path.stem not in needed:
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _told(error, self.directory) from error
+        self._write(folder / _MANIFEST, manifest.to_bytes())
+
+    def keep_chunk(self, digest: bytes, data: bytes) -> None:
+        """Keep a verified chunk.
+
+        Raises:
+            UserError: SWT-E401, the disk is full; chunks kept before are intact.
+        """
+        self._write(self.directory / DOWNLOAD / f"{digest.hex()}.chunk", data)
+
+    def download(self) -> tuple[bytes, list[bytes]] | None:
+        """Manifest and chunks of a download that was not ended; their hashes say what they are."""
+        folder = self.directory / DOWNLOAD
+        try:
+            manifest = (folder / _MANIFEST).read_bytes()
+            return manifest, [path.read_bytes() for path in sorted(folder.glob("*.chunk"))]
+        except FileNotFoundError:
+            return None
+
+    def end_download(self) -> None:
+        """The state is in place and saved."""
+        shutil.rmtree(self.directory / DOWNLOAD, ignore_errors=True)
+
     def _write(self, path: Path, data: bytes) -> None:
         """Whole or not at all."""
         aside = path.with_suffix(".writing")
@@ -154,8 +201,13 @@ def result_paths(directory: Path) -> list[Path]:
 def read_result(path: Path) -> list[list[bytes]] | None:
     """Chunks per slice of a kept result, None if the file is not one. Nothing vouches for the
     chunks but their hashes."""
+    return parse_result(path.read_bytes())
+
+
+def parse_result(data: bytes) -> list[list[bytes]] | None:
+    """The same of a file's bytes, whatever they are."""
     try:
-        slices = msgpack.unpackb(path.read_bytes(), max_ext_len=0, strict_map_key=False)
+        slices = msgpack.unpackb(data, max_ext_len=0, strict_map_key=False)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
         return None
     if not isinstance(slices, list) or not all(isinstance(chunks, list) for chunks in slices):

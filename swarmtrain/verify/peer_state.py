@@ -96,6 +96,8 @@ class _PeerProof:
             raise Unproved("There is no checkpoint, so there is nothing to start from.")
         for folder in folders:
             self._check_checkpoint(folder, config)
+        if not self._roots:
+            raise Unproved("Every checkpoint here is of a state that the run went back behind.")
         start, end = self._way()
         self._check_nothing_follows(end)
         proof = msgspec.structs.replace(proof, from_op=start, to_op=end, ops=end - start)
@@ -145,6 +147,8 @@ class _PeerProof:
         loaded = self._load(folder)
         facts, genesis = loaded.checkpoint.facts, self._view.genesis
         assert self._view.run is not None
+        if self._is_cancelled(facts.op, facts.state_root):
+            return
         of_this_run = (self._view.run.run_id, self._view.run.config_hash, checkpoint.op_of(folder))
         if (facts.run, facts.config_hash, facts.op) != of_this_run:
             raise Unproved(f"{folder} is of another run or another round than its name says.")
@@ -188,13 +192,30 @@ class _PeerProof:
         return op
 
     def _has_outcome(self, op: int) -> bool:
-        return op in self._view.skips or result_path(self._directory, op).exists()
+        return op in self._view.skips or self._is_kept(op)
+
+    def _is_kept(self, op: int) -> bool:
+        """Whether the op's result is here; one that a REWIND has cancelled is not the op's."""
+        if not result_path(self._directory, op).exists():
+            return False
+        if op > self._view.cancelled_op:
+            return True
+        try:
+            self._result(op)
+        except Unproved:
+            return False
+        return True
+
+    def _is_cancelled(self, op: int, root: bytes) -> bool:
+        """Whether a REWIND has cancelled the state that a checkpoint says it holds."""
+        is_old = op <= self._view.cancelled_op
+        return is_old and (op > self._view.last_op or not self._view.is_trusted(op, root))
 
     def _check_nothing_follows(self, end: int) -> None:
         """The last round may lack its result, if the peer was stopped before it had it. A later
         one that is here says that one in between was taken away."""
         later = [int(path.stem) for path in result_paths(self._directory)]
-        if any(end < op <= self._view.last_op for op in later):
+        if any(end < op <= self._view.last_op and self._is_kept(op) for op in later):
             raise Unproved(f"The result of round {end + 1} is missing, and later ones are here.")
 
     def _replay(self, proof: Proof, config: RunConfig) -> Proof:

@@ -5,12 +5,12 @@ A new file is put on its line here before it is written: the line says what it m
 
 TRANSPORT = (
     "errors limits clock",
-    "arithmetic slices",
+    "arithmetic slices window",
     "frames messages identity invite",
     "link",
     "allow_list reception",
-    "claims ledger sync result failure matrix fetch flow timers",
-    "actions fold blobs",
+    "claims ledger sync result failure matrix fetch download flow timers early",
+    "actions fold blobs serving",
     "membership",
     "attendance recovery slicing",
     "planning ownership scatter operation",

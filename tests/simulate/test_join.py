@@ -6,6 +6,7 @@ import pytest
 
 from swarmtrain.simulate.faults import Fault
 from swarmtrain.simulate.world import World
+from swarmtrain_transport import limits
 from swarmtrain_transport.ledger import Gone, body_of
 
 ROUNDS = 5
@@ -67,8 +68,11 @@ def download_boundaries(arrival: int, **settings) -> list[int]:
     return found
 
 
-def test_a_newcomer_gets_a_state_of_several_chunks_although_donors_die_while_they_send(quiet):
+def test_a_newcomer_gets_a_state_of_several_chunks_although_donors_die_while_they_send(
+    quiet, monkeypatch
+):
     # 132096 values: anchor and momentum are a little over 1 MiB, two chunks and a manifest.
+    monkeypatch.setattr(limits, "STATE_CHUNK_BYTES", 1 << 20)
     large = {"slice_chunks": 1, "chunk_values": 44_032, "rounds": 3}
     arrival = quiet.boundary // 2
     boundaries = download_boundaries(arrival, **large)

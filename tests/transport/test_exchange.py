@@ -233,7 +233,11 @@ def fetch_all(bench: Bench, peer: PeerId, *skip: bytes) -> None:
     """Hand `peer` the blobs that it asks others for, except those of `skip`."""
     for source, digest in bench.fetchers[peer].requests(bench.now_s):
         blob = bench.blobs[source].get(digest)
-        if blob is not None and digest not in skip and bench.fetchers[peer].arrived(digest):
+        if (
+            blob is not None
+            and digest not in skip
+            and bench.fetchers[peer].arrived(digest, bench.now_s)
+        ):
             bench.blobs[peer].keep_result(1, blob)
             bench.take(peer, bench.peers[peer].blob_arrived(bench.now_s))
 

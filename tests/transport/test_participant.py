@@ -99,7 +99,7 @@ def test_frames_that_come_before_their_plan_are_bounded_per_peer() -> None:
     for number in range(1000):
         machine.frame(STRANGER, invitation(chain, number, bytes(1 << 16)), 0.0)
         machine.frame(STRANGER, invitation(chain, number, bytes(1 << 20)), 0.0)
-    held = machine._early
+    held = machine._early._frames
     assert sum(len(frame.body) for _, frame in held) <= 1 << 20
     machine.frame(B, invitation(chain, plan_id), 0.0)
     assert (B, plan_id) in [(peer, frame.plan_id) for peer, frame in held]

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.actions import Halt, LoadState, SendControl
+from swarmtrain_transport.actions import DownloadBegun, Halt, KeepChunk, LoadState, SendControl
+from swarmtrain_transport.download import Ask, Download, tag_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.ledger import Attest, Skip
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Offer
@@ -55,22 +57,47 @@ class World:
 
     def __init__(self, holdings: dict[PeerId, dict[bytes, bytes]]) -> None:
         self.fetcher = Fetcher(list)
+        self.download = Download(list)
         self.holdings = holdings
         self.asked: dict[bytes, int] = {}
         self.now_s = 0.0
 
+    def sync(
+        self, donors: tuple[PeerId, ...], candidates: list[tuple[int, bytes]], **kept: Any
+    ) -> StateSync:
+        return StateSync(
+            self.fetcher, self.download, donors, candidates, NEW.manifest, kept.get("kept", {})
+        )
+
     def serve(self, sync: StateSync | StateFinder) -> None:
         """Answer every request that is due, then let a little time pass."""
+        for ask in self.wanted():
+            self.asked[ask.digest] = self.asked.get(ask.digest, 0) + 1
+            blob = self.holdings[ask.peer].get(ask.digest)
+            if blob is None:
+                self.download.missing(ask.peer, ask.digest, self.now_s)
+            else:
+                piece = blob[ask.start : ask.start + ask.length]
+                frame = Frame(
+                    FrameKind.PIECE, 1, chunk=ask.start, set_id=tag_of(ask.digest), body=piece
+                )
+                if isinstance(sync, StateFinder):
+                    sync.piece(ask.peer, frame, self.now_s)
+                else:
+                    sync.piece(ask.peer, frame.set_id, frame.chunk, frame.body, self.now_s)
         for peer, digest in self.fetcher.requests(self.now_s):
             self.asked[digest] = self.asked.get(digest, 0) + 1
             blob = self.holdings[peer].get(digest)
             if blob is None:
-                self.fetcher.missing(peer, digest)
-            elif self.fetcher.arrived(digest):
+                self.fetcher.missing(peer, digest, self.now_s)
+            elif self.fetcher.arrived(digest, self.now_s):
                 sync.accept(digest, blob)
         self.now_s += limits.FETCH_RETRY_S
 
-    def download(self, sync: StateSync, steps: int = 60) -> Any:
+    def wanted(self) -> list[Ask]:
+        return self.download.requests(self.now_s)
+
+    def finish(self, sync: StateSync, steps: int = 60) -> Any:
         for _ in range(steps):
             found = sync.step()
             if found is not None:
@@ -90,48 +117,47 @@ def test_a_state_comes_whole_from_many_donors() -> None:
     blobs = NEW.blobs()
     some = dict(list(blobs.items())[::2])
     world = World({A: some, B: {k: v for k, v in blobs.items() if k not in some}})
-    sync = StateSync(world.fetcher, (A, B), [candidate(8, NEW)])
+    sync = world.sync((A, B), [candidate(8, NEW)])
     assert sync.progress == (0, 0)
-    assert world.download(sync) == (8, NEW.manifest, NEW.chunks)
+    assert world.finish(sync) == (8, NEW.manifest, NEW.chunks)
     assert sync.progress == (3, 3)
 
 
 def test_a_vanished_snapshot_is_given_up_for_the_next_and_shared_chunks_are_kept() -> None:
     world = World({A: OLD.blobs()})
-    sync = StateSync(world.fetcher, (A,), [candidate(4, OLD), candidate(8, NEW)])
-    for _ in range(2):
+    sync = world.sync((A,), [candidate(4, OLD), candidate(8, NEW)])
+    while sync.progress[0] == 0:
         assert sync.step() is None
-        lost = OLD.manifest.chunk_hashes[1]
-        world.holdings[A].pop(lost, None)
         world.serve(sync)
-    assert sync.progress[0] > 0
+    for lost in OLD.manifest.chunk_hashes[1:]:
+        world.holdings[A].pop(lost)
     world.holdings[A] = NEW.blobs()
-    assert world.download(sync) == (8, NEW.manifest, NEW.chunks)
+    assert world.finish(sync) == (8, NEW.manifest, NEW.chunks)
     shared = OLD.manifest.chunk_hashes[0]
     assert shared == NEW.manifest.chunk_hashes[0]
-    assert world.asked[shared] == 1
+    assert world.asked[shared] == STEP // limits.STATE_PIECE_BYTES
 
 
 def test_a_snapshot_that_comes_later_is_tried_when_all_known_ones_are_gone() -> None:
     world = World({A: {}})
-    sync = StateSync(world.fetcher, (A,), [candidate(4, OLD)])
-    assert world.download(sync, 20) is None
+    sync = world.sync((A,), [candidate(4, OLD)])
+    assert world.finish(sync, 20) is None
     sync.add_candidates([candidate(12, NEWEST), candidate(4, OLD)])
     world.holdings[A] = NEWEST.blobs()
-    assert world.download(sync) == (12, NEWEST.manifest, NEWEST.chunks)
+    assert world.finish(sync) == (12, NEWEST.manifest, NEWEST.chunks)
 
 
 def test_a_donor_that_comes_later_is_asked_too() -> None:
     world = World({A: {}, B: NEW.blobs()})
-    sync = StateSync(world.fetcher, (A,), [candidate(8, NEW)])
-    assert world.download(sync, 20) is None
+    sync = world.sync((A,), [candidate(8, NEW)])
+    assert world.finish(sync, 20) is None
     sync.set_donors((A, B))
-    assert world.download(sync) is not None
+    assert world.finish(sync) is not None
 
 
 def test_blobs_that_were_not_asked_for_are_not_taken() -> None:
     world = World({A: NEW.blobs()})
-    sync = StateSync(world.fetcher, (A,), [candidate(8, NEW)])
+    sync = world.sync((A,), [candidate(8, NEW)])
     sync.step()
     assert not sync.accept(NEW.manifest.chunk_hashes[0], NEW.chunks[0])
     assert not sync.accept(OLD.manifest.root, OLD.manifest.to_bytes())
@@ -143,7 +169,7 @@ def test_an_attested_root_that_is_no_manifest_is_given_up_and_not_fetched_for_ev
     rubbish = b"not a manifest"
     root = hashlib.sha256(rubbish).digest()
     world = World({A: NEW.blobs() | {root: rubbish}})
-    sync = StateSync(world.fetcher, (A,), [(9, root), candidate(8, NEW)])
+    sync = world.sync((A,), [(9, root), candidate(8, NEW)])
     found = None
     for _ in range(20):
         try:
@@ -155,9 +181,48 @@ def test_an_attested_root_that_is_no_manifest_is_given_up_and_not_fetched_for_ev
     assert world.asked[root] == 1
 
 
+def test_a_state_of_another_model_is_refused_before_a_chunk_is_fetched() -> None:
+    hashes = (bytes(32),) * 10_000
+    huge = StateManifest(LAYOUT, (ArraySpec("anchor", len(hashes) * STEP // 4),), hashes)
+    other = State.of(3, 50)
+    for manifest in (huge, other.manifest):
+        world = World({A: {manifest.root: manifest.to_bytes()}})
+        sync = world.sync((A,), [(8, manifest.root)])
+        sync.step()
+        with pytest.raises(RemoteFault, match="not of this model"):
+            world.serve(sync)
+        assert sync.step() is None
+        assert world.wanted() == [] and world.fetcher.requests(world.now_s) == []
+
+
+def test_what_an_earlier_life_has_kept_is_not_asked_for() -> None:
+    world = World({A: NEW.blobs()})
+    kept = {digest: blob for digest, blob in NEW.blobs().items() if digest != NEW.manifest.root}
+    lost = kept.popitem()[0]
+    kept[NEW.manifest.root] = NEW.manifest.to_bytes()
+    sync = world.sync((A,), [candidate(8, NEW)], kept=kept)
+    assert world.finish(sync) == (8, NEW.manifest, NEW.chunks)
+    assert set(world.asked) == {lost}
+
+
+def test_a_state_that_an_earlier_life_began_to_fetch_is_preferred() -> None:
+    chain = small_chain(State.of(3, 24).manifest.root)
+    states = {}
+    for op in range(1, 7):
+        chain.add(chain.plan())
+        chain.commit(B)
+        states[op] = State.of(op, 24)
+        chain.add(Attest(op, states[op].manifest.root))
+    begun = states[3].manifest
+    finder, world = finder_of(chain)
+    finder.resume(begun.to_bytes(), [])
+    finder.step()
+    assert {ask.digest for ask in world.wanted()} == set(begun.chunk_hashes)
+
+
 def test_close_wants_nothing_more() -> None:
     world = World({A: NEW.blobs()})
-    sync = StateSync(world.fetcher, (A,), [candidate(8, NEW)])
+    sync = world.sync((A,), [candidate(8, NEW)])
     sync.step()
     sync.close()
     assert world.fetcher.requests(0.0) == []
@@ -215,7 +280,8 @@ SMALL = State.of(0, 24)
 
 def finder_of(chain: Chain, own: State = SMALL, op: int = 0) -> tuple[StateFinder, World]:
     world = World({B: {}, C: {}})
-    finder = StateFinder(A, chain.view, world.fetcher)
+    finder = StateFinder(A, chain.view, world.fetcher, list)
+    world.download = finder._download
     finder.attach(op, own.manifest, own.chunks, 4)
     return finder, world
 
@@ -249,12 +315,16 @@ def test_a_state_that_the_ledger_does_not_attest_is_replaced_by_the_attested_one
     chain = small_chain(other.manifest.root)
     finder, world = finder_of(chain)
     world.holdings[C] = {k: v for k, v in other.blobs().items()}
+    actions: list[Any] = []
     for _ in range(20):
-        actions = finder.step()
-        if actions:
-            break
+        actions += finder.step()
         world.serve(finder)
-    assert actions == [LoadState(0, other.manifest, other.chunks)]
+        if any(isinstance(action, LoadState) for action in actions):
+            break
+    begun, kept, *loaded = actions
+    assert begun == DownloadBegun(other.manifest)
+    assert kept == KeepChunk(other.manifest.chunk_hashes[0], other.chunks[0])
+    assert loaded == [LoadState(0, other.manifest, other.chunks)]
 
 
 @pytest.mark.parametrize(
@@ -287,10 +357,10 @@ def test_a_joiner_whose_snapshots_all_vanished_takes_one_that_was_attested_since
     actions: list[Any] = []
     for _ in range(200):
         actions = finder.step()
-        if actions:
+        if any(isinstance(action, LoadState) for action in actions):
             break
         world.serve(finder)
-    assert actions == [LoadState(1, later.manifest, later.chunks)]
+    assert actions[-1:] == [LoadState(1, later.manifest, later.chunks)]
 
 
 def test_a_settled_snapshot_is_preferred_to_the_newest_state() -> None:

@@ -12,6 +12,7 @@ from swarmtrain.cli.main import main
 from swarmtrain.errors import UserError
 from swarmtrain.peer.storage import PeerStorage, result_paths
 from swarmtrain.verify.peer_state import prove_peer
+from swarmtrain_transport.ledger import Rewind
 from tests.verify.history import RUN, History, usual
 
 
@@ -140,6 +141,15 @@ def test_a_checkpoint_that_nothing_vouches_for_is_a_problem(tmp_path):
     path = history.save()
     shutil.rmtree(path.parent / "op-000000")
     assert "attests no state" in problem_of(history.close())
+
+
+def test_what_the_run_went_back_behind_is_left_aside(tmp_path):
+    """Rounds 2 and 3 are cancelled and made again; files of the old ones lie about."""
+    history = usual(tmp_path / "ann")
+    history.add(Rewind(1, "nobody holds round 2"))
+    cancelled = prove_peer(history.close())
+    assert cancelled.ok and (cancelled.from_op, cancelled.to_op) == (0, 1)
+    assert cancelled.state_root == history.roots[1].hex()
 
 
 def test_a_checkpoint_of_a_round_that_the_ledger_does_not_know_is_a_problem(copy):

@@ -91,6 +91,22 @@ class LoadState:
 
 
 @dataclass(frozen=True, slots=True)
+class DownloadBegun:
+    """Peer: this state is being downloaded; what is kept of another one may go."""
+
+    manifest: "StateManifest"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepChunk:
+    """Peer: a chunk of the download is here and verified; keep it, should we not live to see the
+    others."""
+
+    digest: bytes
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyResult:
     """Peer: do the outer step with this committed result, then call `applied`."""
 
@@ -138,6 +154,6 @@ class PeerFault:
 
 CoordinatorAction = Append | Adopt | SendToPeer | ClosePeer
 PeerAction = (
-    SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | ApplyResult | OpSkipped
-    | RecordAccepted | RunFinished | Halt | PeerFault
+    SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | DownloadBegun | KeepChunk
+    | ApplyResult | OpSkipped | RecordAccepted | RunFinished | Halt | PeerFault
 )  # fmt: skip

@@ -1,15 +1,15 @@
 """What a peer can serve by hash: results of recent ops and pinned snapshots.
 
-Bounded: results of RESULT_KEEP_OPS ops and two snapshots. Snapshots are pinned at the same ops by
-every peer, so that a joiner can take their chunks from many donors at once.
+Bounded: results of RESULT_KEEP_OPS ops, two snapshots, and one more while joiners ask for it.
+Snapshots are pinned at the same ops by every peer, so that a joiner can take their chunks from
+many donors at once, and each is hashed once, when its state root is made.
 """
 
 import hashlib
+import math
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.sync import StateManifest
 
 _SNAPSHOTS_KEPT = 2
@@ -21,6 +21,7 @@ class Blobs:
     def __init__(self) -> None:
         self._results: dict[int, dict[bytes, Buffer]] = {}
         self._snapshots: dict[int, dict[bytes, Buffer]] = {}
+        self._asked_s: dict[int, float] = {}
 
     def get(self, digest: bytes) -> Buffer | None:
         """The blob with this SHA-256, None if it is not here."""
@@ -29,19 +30,18 @@ class Blobs:
                 return blobs[digest]
         return None
 
-    def answer(self, request: Frame, run_tag: int) -> Frame:
-        """The answer to a GET: the blob, or that it is not here.
+    def result(self, digest: bytes) -> Buffer | None:
+        """A blob that is not a chunk of a snapshot, None if it is not here."""
+        for blobs in self._results.values():
+            if digest in blobs:
+                return blobs[digest]
+        return None
 
-        Raises:
-            RemoteFault: reason ``length``: it does not name a hash.
-        """
-        if len(request.body) != limits.HASH_BYTES:
-            raise RemoteFault("length", f"GET of {len(request.body)} bytes")
-        digest = bytes(request.body)
-        found = self.get(digest)
-        if found is None:
-            return Frame(FrameKind.MISSING, run_tag, body=digest)
-        return Frame(FrameKind.BLOB, run_tag, body=found)
+    def asked_for(self, digest: bytes, now_s: float) -> None:
+        """A joiner asked for this blob: if it is a snapshot's, that one stays for a while."""
+        for op, blobs in self._snapshots.items():
+            if digest in blobs:
+                self._asked_s[op] = now_s
 
     def keep_result(self, op: int, data: Buffer) -> bytes:
         """Keep one blob of op `op` and return its hash; ops long past are forgotten."""
@@ -51,13 +51,24 @@ class Blobs:
             del self._results[old]
         return digest
 
-    def pin_snapshot(self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...]) -> None:
+    def pin_snapshot(
+        self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...], now_s: float
+    ) -> None:
         """Pin the state after `op`. The buffers must not change as long as they are pinned."""
         blobs: dict[bytes, Buffer] = dict(zip(manifest.chunk_hashes, chunks, strict=True))
         blobs[manifest.root] = manifest.to_bytes()
         self._snapshots[op] = blobs
-        for old in sorted(self._snapshots)[:-_SNAPSHOTS_KEPT]:
+        older = sorted(self._snapshots)[:-_SNAPSHOTS_KEPT]
+        # A joiner replays from its snapshot on: one whose results are forgotten is of no use.
+        leased = [
+            old
+            for old in older
+            if now_s < self._asked_s.get(old, -math.inf) + limits.SNAPSHOT_LEASE_S
+            and old + limits.RESULT_KEEP_OPS > op
+        ]
+        for old in set(older) - set(leased[-limits.SNAPSHOTS_LEASED :]):
             del self._snapshots[old]
+            self._asked_s.pop(old, None)
 
     @property
     def snapshot_ops(self) -> tuple[int, ...]:

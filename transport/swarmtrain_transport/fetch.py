@@ -1,17 +1,20 @@
 """Fetching blobs by hash from whoever holds them. One machine for results, replay and state.
 
-A want names possible holders; at most FETCH_WINDOW requests are under way to one of them. A
-holder that says MISSING or stays silent is passed over; when all were, the round begins again
-after a pause, because holders come to hold things. A silent one comes last for other wants too,
-or a dead owner would cost its time-out again for every few chunks. Bytes count only if their hash
-is wanted.
+A want names possible holders. How many requests are under way to one of them follows its rate
+times its delay, and it has time as long as something comes from it. A holder that says MISSING or
+stays silent is passed over; when all were, the round begins again after a pause, because holders
+come to hold things. A silent one comes last for other wants too, or a dead owner would cost its
+time-out again for every few chunks. Bytes count only if their hash is wanted.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.window import Window
 
 
 @dataclass(slots=True)
@@ -25,6 +28,16 @@ class _Want:
     rounds: int = 0
 
 
+@dataclass(slots=True)
+class _Holder:
+    window: Window = field(
+        default_factory=lambda: Window(limits.FETCH_WINDOW, limits.FETCH_WINDOW_MAX)
+    )
+    under_way: int = 0
+    heard_s: float = -math.inf
+    silent_until_s: float = -math.inf
+
+
 class Fetcher:
     """Which blob to ask of whom, and when.
 
@@ -35,8 +48,7 @@ class Fetcher:
     def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
         self._shuffle = shuffle
         self._wants: dict[bytes, _Want] = {}
-        self._outstanding: dict[PeerId, int] = {}
-        self._silent_until_s: dict[PeerId, float] = {}
+        self._holders: defaultdict[PeerId, _Holder] = defaultdict(_Holder)
         self._now_s = 0.0
 
     def want(self, digest: bytes, sources: Iterable[PeerId], *, spread: bool) -> None:
@@ -69,21 +81,22 @@ class Fetcher:
         want = self._wants.get(digest)
         return want.rounds if want is not None else 0
 
-    def arrived(self, digest: bytes) -> bool:
+    def arrived(self, digest: bytes, now_s: float) -> bool:
         """A blob came in; whether it was wanted (if not, it is to be dropped)."""
         want = self._wants.pop(digest, None)
         if want is None:
             return False
         if want.asked is not None:
-            self._silent_until_s.pop(want.asked, None)
+            self._heard(want.asked, now_s)
+            self._holders[want.asked].window.answered(now_s - want.asked_s)
         self._release(want)
         return True
 
-    def missing(self, peer: PeerId, digest: bytes) -> None:
+    def missing(self, peer: PeerId, digest: bytes, now_s: float) -> None:
         """A holder says that it lacks the blob."""
         want = self._wants.get(digest)
         if want is not None and want.asked == peer:
-            self._silent_until_s.pop(peer, None)
+            self._heard(peer, now_s)
             self._pass_over(want)
 
     def requests(self, now_s: float) -> list[tuple[PeerId, bytes]]:
@@ -91,14 +104,16 @@ class Fetcher:
         self._now_s = now_s
         asks = []
         for digest, want in self._wants.items():
-            if want.asked is not None and now_s >= want.asked_s + limits.FETCH_TIMEOUT_S:
-                self._silent_until_s[want.asked] = now_s + limits.EVICT_S
+            if want.asked is not None and now_s >= self._due_s(want):
+                holder = self._holders[want.asked]
+                holder.silent_until_s = now_s + limits.EVICT_S
+                holder.window.restart()
                 self._pass_over(want)
             if want.asked is None and now_s >= want.not_before_s:
                 peer = self._choose(want, now_s)
                 if peer is not None:
                     want.asked, want.asked_s = peer, now_s
-                    self._outstanding[peer] = self._outstanding.get(peer, 0) + 1
+                    self._holders[peer].under_way += 1
                     asks.append((peer, digest))
         return asks
 
@@ -107,7 +122,7 @@ class Fetcher:
         times = set()
         for want in self._wants.values():
             if want.asked is not None:
-                times.add(want.asked_s + limits.FETCH_TIMEOUT_S)
+                times.add(self._due_s(want))
             elif want.not_before_s > self._now_s:
                 times.add(want.not_before_s)
         return sorted(times)[:2]
@@ -120,9 +135,20 @@ class Fetcher:
             want.not_before_s = now_s + limits.FETCH_RETRY_S
             return None
         if want.spread:
-            left = sorted(self._shuffle(left), key=lambda peer: self._outstanding.get(peer, 0))
-        best = min(left, key=lambda peer: now_s < self._silent_until_s.get(peer, now_s))
-        return best if self._outstanding.get(best, 0) < limits.FETCH_WINDOW else None
+            left = sorted(self._shuffle(left), key=lambda peer: self._holders[peer].under_way)
+        best = min(left, key=lambda peer: now_s < self._holders[peer].silent_until_s)
+        holder = self._holders[best]
+        holder.window.is_full = holder.under_way >= holder.window.size
+        return None if holder.window.is_full else best
+
+    def _due_s(self, want: _Want) -> float:
+        """When it is given up. An answer to another request shows that the holder is at work."""
+        assert want.asked is not None
+        return max(want.asked_s, self._holders[want.asked].heard_s) + limits.FETCH_TIMEOUT_S
+
+    def _heard(self, peer: PeerId, now_s: float) -> None:
+        holder = self._holders[peer]
+        holder.heard_s, holder.silent_until_s = now_s, -math.inf
 
     def _pass_over(self, want: _Want) -> None:
         assert want.asked is not None
@@ -131,5 +157,5 @@ class Fetcher:
 
     def _release(self, want: _Want) -> None:
         if want.asked is not None:
-            self._outstanding[want.asked] -= 1
+            self._holders[want.asked].under_way -= 1
             want.asked = None

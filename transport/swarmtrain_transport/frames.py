@@ -21,6 +21,7 @@ _MAGIC = b"SW"
 _FLAG_LZ4 = 1
 _PROBE_BYTES = 65_536
 _COUNTERS = struct.Struct("<QQI")
+_RANGE = struct.Struct("<II")
 
 assert _HEADER.size == limits.HEADER_BYTES
 
@@ -35,11 +36,13 @@ class FrameKind(enum.IntEnum):
     RANGES = 3
     """Owner to contributor: these chunks of (slice, attempt) are here; send the others."""
     GET = 4
-    """Ask for the blob with this SHA-256."""
+    """Ask for the blob with this SHA-256, or for a part of it, which comes as PIECE."""
     BLOB = 5
     """The bytes of a blob; the receiver finds by their hash what they are."""
     MISSING = 6
     """The blob asked for is not here."""
+    PIECE = 7
+    """Part of a blob: `set_id` is the first 8 bytes of its hash, `chunk` where the part starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +181,34 @@ def unpack_credit(body: Buffer) -> int:
     if len(body) != 8:
         raise RemoteFault("length", f"CREDIT of {len(body)} bytes")
     return int.from_bytes(bytes(body), "little")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Body of GET.
+
+    Attributes:
+        digest: SHA-256 of the blob.
+        start: first byte that is wanted.
+        length: how many bytes are wanted, 0 for the whole blob.
+    """
+
+    digest: bytes
+    start: int = 0
+    length: int = 0
+
+    def pack(self) -> bytes:
+        """The hash, and the range if it is not the whole blob."""
+        return self.digest + (_RANGE.pack(self.start, self.length) if self.length else b"")
+
+    @classmethod
+    def unpack(cls, body: Buffer) -> "Wanted":
+        """Raises RemoteFault with reason ``length``: it does not name a hash, or no piece."""
+        if len(body) == limits.HASH_BYTES:
+            return cls(bytes(body))
+        if len(body) != limits.HASH_BYTES + _RANGE.size:
+            raise RemoteFault("length", f"GET of {len(body)} bytes")
+        start, length = _RANGE.unpack(body[limits.HASH_BYTES :])
+        if not 0 < length <= limits.STATE_PIECE_BYTES:
+            raise RemoteFault("length", f"GET of a piece of {length} bytes")
+        return cls(bytes(body[: limits.HASH_BYTES]), start, length)

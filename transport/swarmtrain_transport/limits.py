@@ -12,8 +12,39 @@ CHUNK_VALUES = 262_144
 """Values in one wire chunk: int8 gives 256 KiB, where the cost per CURVE frame is amortised
 and a 10 Mbit/s link still shows progress every 0.2 s."""
 
-STATE_CHUNK_BYTES = 1 << 20
-"""State is fetched in pieces of 1 MiB: small enough for several donors to share a small model."""
+STATE_CHUNK_BYTES = 4 << 20
+"""What one hash of the state vouches for, and what a joiner that died need not fetch again: a
+model of 50 M values has 100 of them, so its manifest is small."""
+
+STATE_PIECE_BYTES = 512 << 10
+"""What is asked of a donor at a time: several may share a small model, a link of 1 Mbit/s shows
+progress within FETCH_TIMEOUT_S, and a donor whose exchange begins can stop after 0.04 s at
+100 Mbit/s."""
+
+PIECE_WINDOW_MIN = 2
+PIECE_WINDOW_MAX = 64
+"""Pieces under way from one donor: 1 Gbit/s at a delay of 0.25 s."""
+
+JOINER_SHARE = 0.15
+"""Share of a donor's uplink for joiners while an op is under way. Where an exchange takes a fifth
+of a round it is longer by 0.15 / 0.85, so the round by 3.5 %; and a joiner whose link four donors
+can fill still has 92 % of it."""
+
+JOINER_BYTES_PER_S_MIN = 128 << 10
+"""What joiners get together even of a slow uplink, or of one whose rate is not known yet."""
+
+JOINER_HEADROOM = 1.25
+"""Between ops a donor gives so many times its measured rate, so that the measure can rise; what
+waits in its sockets when an op begins is then short."""
+
+JOINER_QUEUE = 2 * PIECE_WINDOW_MAX
+"""Requests of one joiner that a donor remembers; it asks again for what is dropped."""
+
+SNAPSHOTS_LEASED = 1
+"""Snapshots beyond the two newest that stay pinned while joiners ask for them."""
+
+SNAPSHOT_LEASE_S = 30.0
+"""A snapshot that nobody has asked for in this time is not kept for anybody."""
 
 FRAME_BYTES_MAX = 8 << 20
 """Largest body on the data lane: a float32 chunk is 1 MiB, a result manifest of 200 000 hashes
@@ -35,10 +66,13 @@ CREDIT_WINDOW_BYTES = 4 << 20
 """Bytes that one contributor may have under way to one owner: 1 s at 32 Mbit/s."""
 
 FETCH_WINDOW = 4
-"""Requests under way to one holder: hides one round trip at 1 MiB chunks on a 100 Mbit/s link."""
+FETCH_WINDOW_MAX = 64
+"""Requests under way to one holder, at first and at most: 256 KiB each hide a round trip of 80 ms
+at 100 Mbit/s, and of 130 ms at 1 Gbit/s."""
 
 FETCH_TIMEOUT_S = 5.0
-"""A holder that sent nothing of a request for this long is passed over for another."""
+"""A holder from whom nothing came for this long is passed over for another. While answers of it
+come, its other requests only wait in line."""
 
 FETCH_RETRY_S = 0.25
 """Pause after every known holder has said that it lacks a chunk."""

@@ -12,6 +12,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.catchup import CatchUp
+from swarmtrain_transport.early import EarlyFrames
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fetch import Fetcher
@@ -47,15 +48,11 @@ from swarmtrain_transport.messages import (
     Welcome,
 )
 from swarmtrain_transport.progression import Progression
+from swarmtrain_transport.serving import Serving
 from swarmtrain_transport.state_finder import StateFinder
 from swarmtrain_transport.sync import StateManifest
 
 Actions = tuple[do.PeerAction, ...]
-
-_EARLY_FRAMES_MAX = 4
-_EARLY_BYTES_MAX = 64 << 10
-"""Invitations of one peer that may arrive before their PLAN does, and the longest of them: half a
-million chunks. What is not kept is sent again."""
 
 
 class Participant:
@@ -91,12 +88,13 @@ class Participant:
         self.exchange: Exchange | None = None
         self._arithmetic = arithmetic
         self._fetcher = Fetcher(shuffle)
-        self._states = StateFinder(card.peer_id, self.view, self._fetcher)
+        self._states = StateFinder(card.peer_id, self.view, self._fetcher, shuffle)
+        self._serving = Serving(self.blobs)
         self._place = Progression(
             card, self.view, CatchUp(card.peer_id, self.view, self.blobs, self._fetcher),
             self._states,
         )  # fmt: skip
-        self._early: list[tuple[PeerId, Frame]] = []
+        self._early = EarlyFrames()
         self._welcome_index: int | None = None
         self._connected = False
         self._progress_s = now_s
@@ -111,7 +109,10 @@ class Participant:
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        times = [self._progress_s, *self._fetcher.wakeups()]
+        times = [
+            self._progress_s, *self._fetcher.wakeups(), *self._states.wakeups(),
+            *self._serving.wakeups(),
+        ]  # fmt: skip
         if self.exchange is not None:
             times.append(self.exchange.next_wakeup_s)
         return min(times)
@@ -143,6 +144,10 @@ class Participant:
         for chunks in slices:
             digests = [self.blobs.keep_result(op, chunk) for chunk in chunks]
             self.blobs.keep_result(op, b"".join(digests))
+
+    def keep_state(self, manifest: bytes, chunks: Iterable[bytes]) -> None:
+        """Part of a state that the shell kept on disk when an earlier life began to fetch it."""
+        self._states.resume(manifest, chunks)
 
     def attach(
         self,
@@ -181,7 +186,7 @@ class Participant:
         """
         self._now_s = now_s
         if chunks is not None:
-            self.blobs.pin_snapshot(op, manifest, chunks)
+            self.blobs.pin_snapshot(op, manifest, chunks, now_s)
         self._place.applied(op, manifest.root)
         return self._go_on(self._place.reports(connected=self._connected))
 
@@ -255,6 +260,7 @@ class Participant:
         if isinstance(body, Join):
             return [] if body.peer == self.card.peer_id else [self._allow(body.peer)]
         if isinstance(body, Gone):
+            self._serving.forget(body.peer)
             return [] if body.peer == self.card.peer_id else [do.RevokePeer(body.peer)]
         if isinstance(body, Plan):
             return self._begin(body)
@@ -283,10 +289,8 @@ class Participant:
             self._fetcher, self._now_s,
         )  # fmt: skip
         actions = self.exchange.decided(self._now_s)
-        early, self._early = self._early, []
-        for peer, frame in early:
-            if frame.plan_id == view.plan_id:
-                actions += self.frame(peer, frame, self._now_s)
+        for peer, frame in self._early.take(view.plan_id):
+            actions += self.frame(peer, frame, self._now_s)
         return actions
 
     # ---- events from the data lane
@@ -306,30 +310,26 @@ class Participant:
         if self.view.run_tag not in (0, frame.run_tag):
             raise RemoteFault("run", "a frame of another run")
         if frame.kind is FrameKind.GET:
-            return (do.SendFrame(peer, self.blobs.answer(frame, frame.run_tag)),)
+            answer = self._serving.asked(peer, frame.body, frame.run_tag, self._now_s)
+            return (do.SendFrame(peer, answer),) if answer is not None else self._go_on([])
+        if frame.kind is FrameKind.PIECE:
+            self._states.piece(peer, frame, self._now_s)
+            return self._go_on([])
         if frame.kind is FrameKind.BLOB:
             return self._go_on(self._on_blob(frame.body))
         if frame.kind is FrameKind.MISSING:
-            self._fetcher.missing(peer, bytes(frame.body))
+            self._fetcher.missing(peer, bytes(frame.body), self._now_s)
+            self._states.missing(peer, bytes(frame.body), self._now_s)
             return self._go_on([])
         exchange = self.exchange
         if exchange is None or exchange.view.plan_id != frame.plan_id:
-            # An owner may see PLAN before we do; its invitation must not be lost.
-            if frame.kind is FrameKind.RANGES and len(frame.body) <= _EARLY_BYTES_MAX:
-                self._keep_early(peer, frame)
+            self._early.keep(peer, frame)
             return ()
         return tuple(exchange.frame(peer, frame, self._now_s))
 
-    def _keep_early(self, peer: PeerId, frame: Frame) -> None:
-        """The newest few of each peer, so that nobody fills the place of the others."""
-        same = [item for item in self._early if item[0] == peer]
-        if len(same) >= _EARLY_FRAMES_MAX:
-            self._early.remove(same[0])
-        self._early.append((peer, frame))
-
     def _on_blob(self, body: Buffer) -> list[do.PeerAction]:
         digest = hashlib.sha256(body).digest()
-        if not self._fetcher.arrived(digest):
+        if not self._fetcher.arrived(digest, self._now_s):
             return []
         if self._states.accept(digest, body):
             return []
@@ -362,7 +362,17 @@ class Participant:
                 do.SendFrame(peer, Frame(FrameKind.GET, self.view.run_tag, body=digest))
                 for peer, digest in self._fetcher.requests(self._now_s)
             ]
+            actions += self._states.requests(self.view.run_tag, self._now_s)
+            actions += self._for_joiners()
         return tuple(actions)
+
+    def _for_joiners(self) -> list[do.PeerAction]:
+        """After all else: pieces of the state, as far as our own exchange leaves room."""
+        pieces = self._serving.due(
+            self.view.run_tag, self.stats.up_bytes_per_s,
+            in_op=self.exchange is not None, now_s=self._now_s,
+        )  # fmt: skip
+        return [do.SendFrame(peer, frame) for peer, frame in pieces]
 
     def _is_informed(self) -> bool:
         """Whether we have every record that WELCOME promised."""

@@ -4,13 +4,24 @@ Nobody's word is taken: the ledger attests a root, and whatever has that root is
 first peer of a new run offers its own as op 0 (protocol.md part 1 rule 4, part 2 T13).
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.actions import Halt, LoadState, PeerAction, SendControl
+from swarmtrain_transport.actions import (
+    DownloadBegun,
+    Halt,
+    KeepChunk,
+    LoadState,
+    PeerAction,
+    SendControl,
+    SendFrame,
+)
 from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.download import Download
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.frames import Frame, FrameKind, Wanted
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Offer
 from swarmtrain_transport.sync import StateManifest, StateSync
@@ -22,13 +33,23 @@ class StateFinder:
     Args:
         me: own id.
         view: the ledger's fold.
-        fetcher: asks donors.
+        fetcher: asks donors for what is small.
+        shuffle: orders equally good donors.
     """
 
-    def __init__(self, me: PeerId, view: LedgerView, fetcher: Fetcher) -> None:
+    def __init__(
+        self,
+        me: PeerId,
+        view: LedgerView,
+        fetcher: Fetcher,
+        shuffle: Callable[[Sequence[PeerId]], list[PeerId]],
+    ) -> None:
         self._me = me
         self._view = view
         self._fetcher = fetcher
+        self._download = Download(shuffle)
+        self._kept: dict[bytes, bytes] = {}
+        self._kept_root = b""
         self._sync: StateSync | None = None
         self._own: tuple[int, StateManifest, tuple[Buffer, ...]] | None = None
         self._snapshot_rounds = 1
@@ -42,6 +63,12 @@ class StateFinder:
         """Our own state: op 0's offer, or a restored op."""
         self._own = (op, manifest, chunks)
         self._snapshot_rounds = max(1, snapshot_rounds)
+
+    def resume(self, manifest: bytes, chunks: Iterable[bytes]) -> None:
+        """What an earlier life of this peer has kept of a download. Its hashes say what it is."""
+        self._kept = {hashlib.sha256(chunk).digest(): chunk for chunk in chunks}
+        self._kept_root = hashlib.sha256(manifest).digest()
+        self._kept[self._kept_root] = manifest
 
     @property
     def is_attached(self) -> bool:
@@ -95,6 +122,31 @@ class StateFinder:
         """Take a verified blob; whether it belongs to the state that is being downloaded."""
         return self._sync is not None and self._sync.accept(digest, data)
 
+    def piece(self, peer: PeerId, frame: Frame, now_s: float) -> None:
+        """A piece of a chunk came.
+
+        Raises:
+            RemoteFault: reason ``length`` or ``hash``.
+        """
+        if self._sync is not None:
+            self._sync.piece(peer, frame.set_id, frame.chunk, frame.body, now_s)
+
+    def missing(self, peer: PeerId, digest: bytes, now_s: float) -> None:
+        """A donor lacks a chunk."""
+        self._download.missing(peer, digest, now_s)
+
+    def requests(self, run_tag: int, now_s: float) -> list[PeerAction]:
+        """What to ask of whom now."""
+        return [
+            SendFrame(ask.peer, Frame(FrameKind.GET, run_tag, body=wanted.pack()))
+            for ask in self._download.requests(now_s)
+            for wanted in [Wanted(ask.digest, ask.start, ask.length)]
+        ]
+
+    def wakeups(self) -> list[float]:
+        """When requests() has something to do although nothing arrived."""
+        return self._download.wakeups()
+
     def step(self) -> list[PeerAction]:
         """What to do next; LoadState once a state is there."""
         assert self._own is not None
@@ -109,16 +161,24 @@ class StateFinder:
         if self._is_own_good(own_op, manifest.root):
             return [LoadState(own_op, manifest, tuple(bytes(chunk) for chunk in chunks))]
         if self._sync is None:
-            self._sync = StateSync(self._fetcher, self._donors(), self._candidates())
+            self._sync = StateSync(
+                self._fetcher, self._download, self._donors(), self._candidates(), manifest,
+                self._kept,
+            )  # fmt: skip
+            self._kept = {}
         elif self._candidates_op < self._view.last_op:
             self._sync.add_candidates(self._candidates())
         self._candidates_op = self._view.last_op
         state = self._sync.step()
-        if state is None:
-            return []
-        self._sync.close()
-        self._sync = None
-        return [LoadState(*state)]
+        actions: list[PeerAction] = [
+            DownloadBegun(news) if isinstance(news, StateManifest) else KeepChunk(*news)
+            for news in self._sync.news()
+        ]
+        if state is not None:
+            self._sync.close()
+            self._sync = None
+            actions.append(LoadState(*state))
+        return actions
 
     def _is_own_good(self, op: int, root: bytes) -> bool:
         """Whether our own state may be gone on from."""
@@ -138,7 +198,8 @@ class StateFinder:
         """Attested states, best first: a settled snapshot, then the newest, then any.
 
         A snapshot is settled once the next op has its outcome: by then every donor has had time
-        to pin it.
+        to pin it. One of which an earlier life has fetched a part comes before all others, as
+        long as the results that follow it are kept.
         """
         newest = self._view.last_op
         attested = sorted(
@@ -148,7 +209,12 @@ class StateFinder:
         settled = [
             item for item in attested if item[0] < newest and item[0] % self._snapshot_rounds == 0
         ]
-        return list(dict.fromkeys([*settled[:1], *attested]))
+        begun = [
+            (op, root)
+            for op, root in attested
+            if root == self._kept_root and op + limits.RESULT_KEEP_OPS > newest
+        ]
+        return list(dict.fromkeys([*begun, *settled[:1], *attested]))
 
     def _donors(self) -> list[PeerId]:
         return [peer for peer in sorted(self._view.roster) if peer != self._me]

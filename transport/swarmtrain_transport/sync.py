@@ -5,13 +5,14 @@ is all that a joiner must trust: it fetches the manifest by that hash, then each
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgpack
 import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.download import Download
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.link import PeerId
@@ -47,6 +48,11 @@ class StateManifest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     def root(self) -> bytes:
         """The state root, 32 bytes."""
         return hashlib.sha256(self.to_bytes()).digest()
+
+    def chunk_bytes(self, index: int) -> int:
+        """Length of one chunk; the last may be short."""
+        start = index * limits.STATE_CHUNK_BYTES
+        return min(limits.STATE_CHUNK_BYTES, self.total_bytes - start)
 
     @property
     def total_bytes(self) -> int:
@@ -88,41 +94,55 @@ def describe_state(
 _ROUNDS_BEFORE_NEXT = 2
 """Times that every donor may lack a piece before another snapshot is tried."""
 
+News = StateManifest | tuple[bytes, bytes]
+"""To be kept for another life: a state whose download began, or a verified chunk and its hash."""
+
 
 class StateSync:
     """Downloads one attested snapshot from whoever pins it (T13).
 
     Snapshots are tried in the order given; one that nobody holds any more is given up for the
-    next, so a joiner never waits for a donor that has moved on. Chunks that two snapshots share
-    are fetched once. One whose bytes are no state is not asked for again.
+    next, so a joiner never waits for a donor that has moved on. Chunks that two snapshots share,
+    and those that an earlier life has kept, are not fetched again. A snapshot whose bytes are no
+    state, or not one of our arrays, is not asked for again.
 
     Args:
-        fetcher: asks the donors.
+        fetcher: asks the donors for the manifest.
+        download: asks them for the chunks.
         donors: peers that may hold a snapshot.
         candidates: (op, state root) of attested states, the preferred one first.
+        expected: a manifest with our own model's layout and arrays.
+        kept: verified chunks and manifests that are here already, by hash.
     """
 
     def __init__(
         self,
         fetcher: Fetcher,
+        download: Download,
         donors: Sequence[PeerId],
         candidates: Sequence[tuple[int, bytes]],
+        expected: StateManifest,
+        kept: Mapping[bytes, bytes],
     ) -> None:
         self._fetcher = fetcher
+        self._download = download
         self._donors = tuple(donors)
         self._candidates = list(candidates)
+        self._expected = expected
         self._manifest: StateManifest | None = None
-        self._pieces: dict[bytes, bytes] = {}
-        self._wanted: set[bytes] = set()
+        self._pieces: dict[bytes, bytes] = dict(kept)
+        self._wanted_root = b""
         self._spoilt: set[bytes] = set()
         self._num_given_up = 0
+        self._news: list[News] = []
+        download.set_donors(self._donors)
 
     def set_donors(self, donors: Sequence[PeerId]) -> None:
         """The roster has changed."""
         self._donors = tuple(donors)
-        for digest in self._wanted:
-            if self._fetcher.is_wanted(digest):
-                self._fetcher.want(digest, self._donors, spread=True)
+        self._download.set_donors(self._donors)
+        if self._fetcher.is_wanted(self._wanted_root):
+            self._fetcher.want(self._wanted_root, self._donors, spread=True)
 
     def add_candidates(self, candidates: Sequence[tuple[int, bytes]]) -> None:
         """The run went on: newer snapshots come next, should this one be given up."""
@@ -136,44 +156,53 @@ class StateSync:
         """Take a verified blob; whether it was one of ours.
 
         Raises:
-            RemoteFault: reason ``manifest``: the attested bytes are not a manifest.
+            RemoteFault: reason ``manifest``: the attested bytes are not the manifest of a state
+                of this run.
         """
-        if digest not in self._wanted:
+        if not digest or digest != self._wanted_root:
             return False
-        self._wanted.discard(digest)
-        if digest == self._candidates[0][1]:
-            try:
-                self._manifest = manifest_from_bytes(data)
-            except RemoteFault:
-                self._drop_spoilt()
-                raise
-        else:
-            self._pieces[digest] = bytes(data)
+        self._wanted_root = b""
+        self._begin(data)
         return True
+
+    def piece(self, peer: PeerId, tag: int, start: int, data: Buffer, now_s: float) -> None:
+        """A piece of a chunk came.
+
+        Raises:
+            RemoteFault: reason ``length`` or ``hash``, see Download.
+        """
+        whole = self._download.piece(peer, tag, start, data, now_s)
+        if whole is not None:
+            self._pieces[whole[0]] = whole[1]
+            self._news.append(whole)
+
+    def news(self) -> list[News]:
+        """What is to be kept on the disk since the last call."""
+        news, self._news = self._news, []
+        return news
 
     def step(self) -> tuple[int, StateManifest, tuple[bytes, ...]] | None:
         """Ask for what is missing; the whole state once it is here.
 
         Raises:
-            RemoteFault: reason ``manifest``: the attested chunks are not the manifest's arrays.
+            RemoteFault: reason ``manifest``: the kept bytes are not a manifest of this run.
         """
         self._give_up_if_gone()
         if not self._candidates:
             return None
         op, root = self._candidates[0]
         if self._manifest is None:
-            self._ask(root)
+            if root in self._pieces:
+                self._begin(self._pieces[root])
+            else:
+                self._ask_manifest(root)
+        manifest = self._manifest
+        if manifest is None or any(digest not in self._pieces for digest in manifest.chunk_hashes):
             return None
-        missing = [d for d in self._manifest.chunk_hashes if d not in self._pieces]
-        for digest in missing:
-            self._ask(digest)
-        if missing:
-            return None
-        chunks = tuple(self._pieces[digest] for digest in self._manifest.chunk_hashes)
-        if sum(len(chunk) for chunk in chunks) != self._manifest.total_bytes:
-            self._drop_spoilt()
-            raise RemoteFault("manifest", "state chunks do not add up to the manifest's arrays")
-        return op, self._manifest, chunks
+        chunks = tuple(self._pieces[digest] for digest in manifest.chunk_hashes)
+        if sum(len(chunk) for chunk in chunks) != manifest.total_bytes:
+            raise self._spoil("the chunks do not add up to the arrays")
+        return op, manifest, chunks
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -190,23 +219,41 @@ class StateSync:
 
     def close(self) -> None:
         """Want nothing more."""
-        self._fetcher.cancel(self._wanted)
-        self._wanted.clear()
+        self._fetcher.cancel([self._wanted_root])
+        self._wanted_root = b""
+        self._download.cancel()
+        self._manifest = None
 
-    def _ask(self, digest: bytes) -> None:
-        if digest not in self._wanted:
-            self._wanted.add(digest)
-            self._fetcher.want(digest, self._donors, spread=True)
+    def _ask_manifest(self, root: bytes) -> None:
+        if self._wanted_root != root:
+            self._wanted_root = root
+            self._fetcher.want(root, self._donors, spread=True)
+
+    def _begin(self, data: Buffer) -> None:
+        """The manifest is here. Nothing of a state that is not our model's is fetched at all."""
+        try:
+            manifest = manifest_from_bytes(data)
+            if (manifest.layout, manifest.arrays) != (self._expected.layout, self._expected.arrays):
+                raise RemoteFault("manifest", "it is not of this model")
+        except RemoteFault as fault:
+            raise self._spoil(fault.detail) from fault
+        self._manifest = manifest
+        self._news.append(manifest)
+        needed = set(manifest.chunk_hashes)
+        self._pieces = {key: data for key, data in self._pieces.items() if key in needed}
+        for index, digest in enumerate(manifest.chunk_hashes):
+            if digest not in self._pieces:
+                self._download.want(digest, manifest.chunk_bytes(index))
 
     def _give_up_if_gone(self) -> None:
-        if any(self._fetcher.rounds(digest) >= _ROUNDS_BEFORE_NEXT for digest in self._wanted):
+        rounds = max(self._fetcher.rounds(self._wanted_root), self._download.rounds)
+        if rounds >= _ROUNDS_BEFORE_NEXT:
             self.close()
-            self._manifest = None
             self._num_given_up += 1
             self._candidates.append(self._candidates.pop(0))
 
-    def _drop_spoilt(self) -> None:
+    def _spoil(self, detail: str) -> RemoteFault:
         """Whoever attested this snapshot, nobody can load it."""
         self.close()
-        self._manifest = None
         self._spoilt.add(self._candidates.pop(0)[1])
+        return RemoteFault("manifest", f"an attested state cannot be used: {detail}")

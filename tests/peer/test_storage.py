@@ -1,0 +1,110 @@
+"""The state directory: what is kept, for how long, and what a half-written file means."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from swarmtrain.errors import UserError
+from swarmtrain.peer import ledger_file
+from swarmtrain.peer.storage import PeerStorage, read_result, result_path, result_paths
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.ledger import Record
+from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.sync import ArraySpec, describe_state
+
+
+def result(op: int) -> OpResult:
+    piece = SliceResult(0, 16, (b"a" * 32,), (b"one%d" % op, b"two"))
+    return OpResult(op, Window("int8", 16, -24, 0), 16, 16, (piece,), b"", b"", False)
+
+
+def record(index: int) -> Record:
+    return Record(index, bytes(32), 1, b"body" * index, b"s" * 64)
+
+
+def test_records_survive_and_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
+    storage = PeerStorage(tmp_path)
+    storage.append_records([record(0), record(1)])
+    storage.append_records([record(2)])
+    storage.close()
+    path = tmp_path / ledger_file.FILE_NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    again = PeerStorage(tmp_path)
+    assert again.records == [record(0), record(1)]
+    again.append_records([record(2)])
+    again.close()
+    assert path.read_bytes() == whole
+
+
+def test_looking_at_a_torn_ledger_says_where_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.bin"
+    first = ledger_file.segment_of([record(0)])
+    path.write_bytes(first + b"torn")
+    kept = ledger_file.read(path)
+    assert kept == ledger_file.LedgerFile([record(0)], len(first), len(first) + 4)
+    assert path.read_bytes() == first + b"torn"
+
+
+def test_results_come_back_and_their_number_is_bounded(tmp_path: Path) -> None:
+    storage = PeerStorage(tmp_path)
+    for op in range(1, 3 * limits.RESULT_KEEP_OPS):
+        storage.keep_result(result(op))
+    kept = [int(path.stem) for path in result_paths(tmp_path)]
+    last = 3 * limits.RESULT_KEEP_OPS - 1
+    assert kept == list(range(last - 2 * limits.RESULT_KEEP_OPS + 1, last + 1))
+    served = storage.results()
+    assert list(served) == kept[-limits.RESULT_KEEP_OPS :]
+    assert served[last] == [[b"one%d" % last, b"two"]]
+    storage.forget_results(last - 2)
+    assert list(storage.results()) == [last - 1, last]
+    storage.close()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", b"\x93", b"\x91\x91\xa1x", b"\x91" * 5000, b"\x81\x90\x00", b"\x91\x01"]
+)
+def test_a_file_that_is_no_result_is_left_out(tmp_path: Path, data: bytes) -> None:
+    storage = PeerStorage(tmp_path)
+    storage.keep_result(result(1))
+    result_path(tmp_path, 2).write_bytes(data)
+    assert read_result(result_path(tmp_path, 2)) is None
+    assert list(storage.results()) == [1]
+    storage.close()
+
+
+def test_a_download_is_found_again_and_another_states_chunks_go(tmp_path: Path) -> None:
+    storage = PeerStorage(tmp_path)
+    assert storage.download() is None
+    size = limits.STATE_CHUNK_BYTES
+    states = [
+        describe_state(bytes(32), (ArraySpec("a", 2 * size // 4),), bytes(size) + last * size)
+        for last in (b"1", b"2")
+    ]
+    (first, chunks), (second, _) = states
+    storage.begin_download(first)
+    for chunk in chunks:
+        storage.keep_chunk(hashlib.sha256(chunk).digest(), bytes(chunk))
+    storage.close()
+    again = PeerStorage(tmp_path)
+    found = again.download()
+    assert found is not None and found[0] == first.to_bytes()
+    assert sorted(found[1]) == sorted(bytes(chunk) for chunk in chunks)
+    again.begin_download(second)
+    shared = again.download()
+    assert shared == (second.to_bytes(), [bytes(size)])
+    again.end_download()
+    assert again.download() is None
+    again.end_download()
+    again.close()
+
+
+def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
+    storage = PeerStorage(tmp_path)
+    with pytest.raises(UserError) as caught:
+        PeerStorage(tmp_path)
+    assert caught.value.code == "SWT-E404"
+    storage.close()
+    PeerStorage(tmp_path).close()

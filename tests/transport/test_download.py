@@ -1,0 +1,217 @@
+"""Any story of donors that give, lack, lie, fall silent and go: bounded, and right in the end."""
+
+import hashlib
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.download import Ask, Download, tag_of
+from swarmtrain_transport.errors import RemoteFault
+from tests.transport.rig import STRANGER, A, B, C
+
+PIECE = limits.STATE_PIECE_BYTES
+
+
+def chunk_of(seed: int, num_bytes: int) -> bytes:
+    return random.Random(seed).randbytes(num_bytes)
+
+
+def hash_of(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+BIG, SMALL = chunk_of(1, 3 * PIECE + 5), chunk_of(2, 7)
+
+
+def begun(*donors: bytes) -> Download:
+    download = Download(list)
+    download.set_donors(donors)
+    download.want(hash_of(BIG), len(BIG))
+    return download
+
+
+def give(download: Download, ask: Ask, data: bytes, now_s: float) -> tuple[bytes, bytes] | None:
+    piece = data[ask.start : ask.start + ask.length]
+    return download.piece(ask.peer, tag_of(ask.digest), ask.start, piece, now_s)
+
+
+def test_a_chunk_comes_in_pieces_and_is_handed_over_once() -> None:
+    download = begun(A)
+    whole = []
+    for tick in range(10):
+        for ask in download.requests(tick * 0.1):
+            whole.append(give(download, ask, BIG, tick * 0.1 + 0.05))
+    assert [found for found in whole if found] == [(hash_of(BIG), BIG)]
+    assert download.requests(2.0) == []
+    assert download.wakeups() == []
+
+
+def test_a_piece_that_nobody_asked_for_is_dropped() -> None:
+    download = begun(A, B)
+    asks = download.requests(0.0)
+    tag = tag_of(hash_of(BIG))
+    for peer in (STRANGER, C):
+        assert download.piece(peer, tag, 0, BIG[:PIECE], 0.1) is None
+    assert download.piece(asks[0].peer, 12345, 0, BIG[:PIECE], 0.1) is None
+    assert download.piece(asks[0].peer, tag, 3 * PIECE, BIG[3 * PIECE :], 0.1) is None
+    assert download.piece(asks[0].peer, tag, 77 * PIECE, b"", 0.1) is None
+
+
+def test_a_piece_of_a_wrong_length_is_a_fault_and_is_asked_for_again() -> None:
+    download = begun(A)
+    ask = download.requests(0.0)[0]
+    with pytest.raises(RemoteFault) as caught:
+        download.piece(A, tag_of(ask.digest), ask.start, b"short", 0.1)
+    assert caught.value.reason == "length"
+    assert ask in download.requests(0.2)
+
+
+def test_a_silent_donors_pieces_go_to_another_and_are_welcome_from_it_all_the_same() -> None:
+    download = begun(A)
+    first = download.requests(0.0)[0]
+    late_s = 3 * limits.FETCH_TIMEOUT_S
+    assert min(download.wakeups()) <= late_s
+    download.set_donors((A, B))
+    for ask in download.requests(0.1):
+        give(download, ask, BIG, 0.2)
+    again = download.requests(late_s)
+    assert (B, first.start) in {(ask.peer, ask.start) for ask in again}
+    assert give(download, first, BIG, late_s + 1.0) is None
+    assert first.start not in {ask.start for ask in download.requests(2 * late_s)}
+
+
+def test_a_piece_that_one_donor_is_slow_with_is_asked_of_a_second_but_no_third() -> None:
+    download = Download(list)
+    download.set_donors((A, B, C))
+    download.want(hash_of(SMALL), len(SMALL))
+    download.want(hash_of(BIG), len(BIG))
+    held = None
+    asked = []
+    for tick in range(40):
+        for ask in download.requests(tick * 0.1):
+            asked.append(ask)
+            data = SMALL if ask.digest == hash_of(SMALL) else BIG
+            if data is SMALL:
+                held = held or ask
+            else:
+                give(download, ask, BIG, tick * 0.1 + 0.05)
+    assert held is not None
+    of_small = [ask.peer for ask in asked if ask.digest == held.digest]
+    assert len(of_small) == 2 and of_small[0] == held.peer != of_small[1]
+
+
+def test_a_donor_that_lacks_a_chunk_is_left_in_peace_for_a_moment() -> None:
+    download = begun(A, B)
+    first = download.requests(0.0)
+    download.missing(A, hash_of(BIG), 0.0)
+    assert {ask.peer for ask in first} == {A, B}
+    assert A not in {ask.peer for ask in download.requests(0.01)}
+    download.missing(B, hash_of(BIG), 0.02)
+    assert download.requests(0.03) == []
+    assert download.rounds == 1
+    assert {ask.peer for ask in download.requests(0.03 + limits.FETCH_RETRY_S)} == {A, B}
+
+
+def test_a_chunk_of_two_givers_with_a_wrong_hash_is_fetched_from_one_alone() -> None:
+    """B lies. Who lied is not known at first; then one gives the whole chunk."""
+    download = begun(A, B)
+    faults = []
+    found = None
+    givers: list[set[bytes]] = [set()]
+    for tick in range(100):
+        for ask in download.requests(tick * 0.1):
+            givers[-1].add(ask.peer)
+            data = BIG if ask.peer == A else bytes(len(BIG))
+            try:
+                found = found or give(download, ask, data, tick * 0.1 + 0.05)
+            except RemoteFault as fault:
+                faults.append((ask.peer, fault.reason))
+                givers.append(set())
+    assert found == (hash_of(BIG), BIG)
+    assert faults in ([], [(B, "hash")])
+
+
+def test_the_window_grows_while_pieces_do_not_queue_and_shrinks_when_they_do() -> None:
+    download = Download(list)
+    download.set_donors((A,))
+    data = chunk_of(3, 400 * PIECE)
+    download.want(hash_of(data), len(data))
+    under_way: list[tuple[float, Ask]] = []
+    widths = []
+    for tick in range(40):
+        now_s = tick * 0.1
+        for _, ask in [item for item in under_way if item[0] <= now_s]:
+            give(download, ask, data, now_s)
+        under_way = [item for item in under_way if item[0] > now_s]
+        under_way += [(now_s + 0.1, ask) for ask in download.requests(now_s)]
+        widths.append(len(under_way))
+    assert widths[0] == 2 and max(widths) == limits.PIECE_WINDOW_MAX
+    slow_s = 4.0
+    for tick in range(200):
+        now_s = slow_s + tick * 0.1
+        if under_way:
+            give(download, under_way.pop(0)[1], data, now_s)
+        under_way += [(now_s, ask) for ask in download.requests(now_s)]
+    assert len(under_way) < limits.PIECE_WINDOW_MAX / 4
+
+
+STORY = st.lists(
+    st.tuples(
+        st.sampled_from(["give", "give", "give", "lie", "lack", "wait", "donors", "late"]),
+        st.integers(0, 20),
+        st.sampled_from([A, B, C]),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STORY)
+def test_after_any_story_an_honest_donor_brings_everything(
+    story: list[tuple[str, int, bytes]],
+) -> None:
+    blobs = {hash_of(data): data for data in (BIG, SMALL, chunk_of(4, PIECE))}
+    download = Download(list)
+    download.set_donors((A, B))
+    for digest, data in blobs.items():
+        download.want(digest, len(data))
+    got: dict[bytes, bytes] = {}
+    open_asks: list[Ask] = []
+    now_s = 0.0
+
+    def hear(ask: Ask, data: bytes) -> None:
+        try:
+            whole = give(download, ask, data, now_s)
+        except RemoteFault as fault:
+            assert fault.reason == "hash" and ask.peer != C
+            return
+        if whole is not None:
+            assert whole[0] not in got
+            got[whole[0]] = whole[1]
+
+    for event, number, peer in story:
+        now_s += 0.1
+        open_asks += download.requests(now_s)
+        if event == "donors":
+            download.set_donors({peer, C} if number % 2 else {A, B, C})
+        elif event == "wait":
+            now_s += number
+        elif open_asks:
+            ask = open_asks.pop(number % len(open_asks))
+            honest = event != "lie" or ask.peer == C
+            if event == "lack":
+                download.missing(ask.peer, ask.digest, now_s)
+            else:
+                data = blobs[ask.digest]
+                hear(ask, data if honest else bytes(len(data)))
+    download.set_donors((C,))
+    for _ in range(400):
+        if len(got) == len(blobs):
+            break
+        now_s += 1.0
+        for ask in download.requests(now_s):
+            hear(ask, blobs[ask.digest])
+    assert got == blobs

@@ -1,0 +1,171 @@
+"""What a peer serves: results at once, the state in its turn and never at the exchange's cost."""
+
+import hashlib
+
+import pytest
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.download import tag_of
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.frames import Frame, FrameKind, Wanted
+from swarmtrain_transport.serving import Serving
+from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
+from tests.transport.rig import LAYOUT, A, B
+
+PIECE = limits.STATE_PIECE_BYTES
+UPLINK = 10 * PIECE
+"""Bytes per second."""
+
+
+def pinned(num_bytes: int = 8 * PIECE) -> tuple[Serving, Blobs, StateManifest, bytes]:
+    data = bytes(range(256)) * (num_bytes // 256)
+    manifest, chunks = describe_state(LAYOUT, (ArraySpec("anchor", num_bytes // 4),), data)
+    blobs = Blobs()
+    blobs.pin_snapshot(4, manifest, chunks, 0.0)
+    return Serving(blobs), blobs, manifest, data
+
+
+def ask_all(serving: Serving, peer: bytes, manifest: StateManifest, now_s: float = 0.0) -> None:
+    for digest in manifest.chunk_hashes:
+        for start in range(0, 8 * PIECE, PIECE):
+            wanted = Wanted(digest, start, PIECE)
+            assert serving.asked(peer, wanted.pack(), 7, now_s) is None
+
+
+def bytes_until(serving: Serving, seconds: float, *, uplink: int, in_op: bool) -> int:
+    """What leaves in so much time when `due` is called whenever it asks to be."""
+    now_s, total = 0.0, 0
+    while now_s <= seconds:
+        total += sum(
+            len(frame.body) for _, frame in serving.due(7, uplink, in_op=in_op, now_s=now_s)
+        )
+        wakeups = serving.wakeups()
+        if not wakeups:
+            break
+        now_s = max(now_s + 1e-3, min(wakeups))
+    return total
+
+
+def test_a_result_is_given_at_once_and_what_is_not_here_is_said() -> None:
+    serving, blobs, manifest, _ = pinned()
+    digest = blobs.keep_result(1, b"bytes")
+    assert digest == hashlib.sha256(b"bytes").digest()
+    assert serving.asked(A, digest, 7, 0.0) == Frame(FrameKind.BLOB, 7, body=b"bytes")
+    root = serving.asked(A, manifest.root, 7, 0.0)
+    assert root == Frame(FrameKind.BLOB, 7, body=manifest.to_bytes())
+    lacking = hashlib.sha256(b"other").digest()
+    assert serving.asked(A, lacking, 7, 0.0) == Frame(FrameKind.MISSING, 7, body=lacking)
+    beyond = Wanted(digest, 3, 10)
+    assert serving.asked(A, beyond.pack(), 7, 0.0) == Frame(FrameKind.MISSING, 7, body=digest)
+
+
+def test_a_piece_names_its_chunk_and_its_place() -> None:
+    serving, _, manifest, data = pinned()
+    (digest,) = manifest.chunk_hashes
+    serving.asked(A, Wanted(digest, PIECE, 100).pack(), 7, 0.0)
+    ((peer, frame),) = serving.due(7, 0, in_op=False, now_s=0.0)
+    assert (peer, frame.kind, frame.chunk) == (A, FrameKind.PIECE, PIECE)
+    assert frame.set_id == tag_of(digest)
+    assert bytes(frame.body) == data[PIECE : PIECE + 100]
+
+
+@pytest.mark.parametrize("length", [0, 1, 31, 33, 39, 41, 4096])
+def test_a_get_of_another_length_is_a_fault(length: int) -> None:
+    serving, *_ = pinned()
+    with pytest.raises(RemoteFault) as caught:
+        serving.asked(A, bytes(length), 7, 0.0)
+    assert caught.value.reason == "length"
+
+
+def test_a_get_of_nothing_or_of_more_than_a_piece_is_a_fault() -> None:
+    serving, *_ = pinned()
+    for length in (0, PIECE + 1, (1 << 32) - 1):
+        body = bytes(32) + (0).to_bytes(4, "little") + length.to_bytes(4, "little")
+        with pytest.raises(RemoteFault):
+            serving.asked(A, body, 7, 0.0)
+
+
+def test_while_an_op_is_under_way_joiners_get_a_small_share_of_the_uplink() -> None:
+    serving, _, manifest, _ = pinned()
+    ask_all(serving, A, manifest)
+    got = bytes_until(serving, 3.0, uplink=UPLINK, in_op=True)
+    share = limits.JOINER_SHARE * UPLINK * 3.0
+    assert share - PIECE <= got <= share + PIECE
+
+
+def test_between_ops_joiners_get_all_that_the_uplink_has() -> None:
+    serving, _, manifest, _ = pinned()
+    ask_all(serving, A, manifest)
+    got = bytes_until(serving, 0.5, uplink=UPLINK, in_op=False)
+    assert 0.5 * UPLINK <= got <= 0.5 * limits.JOINER_HEADROOM * UPLINK + PIECE
+
+
+def test_an_unknown_uplink_is_no_limit_between_ops_and_a_slow_one_in_them() -> None:
+    serving, _, manifest, _ = pinned()
+    ask_all(serving, A, manifest)
+    slow = bytes_until(serving, 4.0, uplink=0, in_op=True)
+    assert slow <= 4.0 * limits.JOINER_BYTES_PER_S_MIN + PIECE
+    rest = serving.due(7, 0, in_op=False, now_s=4.0)
+    assert slow + sum(len(frame.body) for _, frame in rest) == 8 * PIECE
+
+
+def test_what_was_held_back_goes_on_at_once_when_the_op_has_ended() -> None:
+    serving, _, manifest, _ = pinned()
+    ask_all(serving, A, manifest)
+    assert len(serving.due(7, UPLINK, in_op=True, now_s=0.0)) == 1
+    assert serving.due(7, UPLINK, in_op=True, now_s=0.1) == []
+    serving.due(7, UPLINK, in_op=False, now_s=0.2)
+    wait_s = serving.wakeups()[0] - 0.2
+    assert wait_s <= PIECE / (limits.JOINER_HEADROOM * UPLINK)
+
+
+def test_joiners_take_turns() -> None:
+    serving, _, manifest, _ = pinned()
+    ask_all(serving, A, manifest)
+    ask_all(serving, B, manifest)
+    order = [peer for peer, _ in serving.due(7, 0, in_op=False, now_s=0.0)]
+    assert order == [A, B] * 8
+
+
+def test_a_joiner_that_asks_without_end_fills_a_bounded_queue() -> None:
+    serving, _, manifest, _ = pinned()
+    (digest,) = manifest.chunk_hashes
+    for start in range(10_000):
+        serving.asked(A, Wanted(digest, start, 1).pack(), 7, 0.0)
+        serving.asked(A, Wanted(digest, 0, 2).pack(), 7, 0.0)
+    assert len(serving.due(7, 0, in_op=False, now_s=0.0)) == limits.JOINER_QUEUE
+
+
+def test_who_has_gone_gets_nothing_more() -> None:
+    serving, _, manifest, _ = pinned()
+    ask_all(serving, A, manifest)
+    serving.forget(A)
+    assert serving.due(7, 0, in_op=False, now_s=0.0) == []
+    assert serving.wakeups() == []
+
+
+def test_a_snapshot_that_vanished_meanwhile_is_said_to_be_missing() -> None:
+    serving, blobs, manifest, _ = pinned()
+    ask_all(serving, A, manifest)
+    for op in (8, 12, 16, 20, 24):
+        other, chunks = describe_state(LAYOUT, (ArraySpec("a", 2),), bytes([op]) * 8)
+        blobs.pin_snapshot(op, other, chunks, 1000.0)
+    frames = [frame for _, frame in serving.due(7, 0, in_op=False, now_s=1000.0)]
+    assert {frame.kind for frame in frames} == {FrameKind.MISSING}
+
+
+def test_a_snapshot_stays_while_a_joiner_asks_for_it_and_its_results_are_kept() -> None:
+    serving, blobs, manifest, _ = pinned()
+    wanted = Wanted(manifest.chunk_hashes[0], 0, 1).pack()
+    now_s = 0.0
+    stayed = []
+    for op in range(8, 44, 4):
+        now_s += limits.SNAPSHOT_LEASE_S / 2
+        serving.asked(A, wanted, 7, now_s)
+        other, chunks = describe_state(LAYOUT, (ArraySpec("a", 2),), bytes([op]) * 8)
+        blobs.pin_snapshot(op, other, chunks, now_s)
+        assert len(blobs.snapshot_ops) <= 2 + limits.SNAPSHOTS_LEASED
+        if 4 in blobs.snapshot_ops:
+            stayed.append(op)
+    assert stayed[-1] == 4 + limits.RESULT_KEEP_OPS - 4

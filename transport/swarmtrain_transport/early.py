@@ -1,0 +1,33 @@
+"""Frames that came before the PLAN that they belong to.
+
+An owner may see PLAN before a contributor does; its invitation must not be lost. The newest few
+of each peer are kept, so that nobody fills the place of the others; what is not kept is repeated.
+"""
+
+from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.link import PeerId
+
+_FRAMES_MAX = 4
+_BYTES_MAX = 64 << 10
+"""Invitations of one peer, and the longest of them: half a million chunks."""
+
+
+class EarlyFrames:
+    """Invitations whose plan is not known yet."""
+
+    def __init__(self) -> None:
+        self._frames: list[tuple[PeerId, Frame]] = []
+
+    def keep(self, peer: PeerId, frame: Frame) -> None:
+        """Keep an invitation; other frames are of no use before their plan."""
+        if frame.kind is not FrameKind.RANGES or len(frame.body) > _BYTES_MAX:
+            return
+        same = [item for item in self._frames if item[0] == peer]
+        if len(same) >= _FRAMES_MAX:
+            self._frames.remove(same[0])
+        self._frames.append((peer, frame))
+
+    def take(self, plan_id: int) -> list[tuple[PeerId, Frame]]:
+        """Those of this plan, in order of arrival; all others are forgotten."""
+        kept, self._frames = self._frames, []
+        return [(peer, frame) for peer, frame in kept if frame.plan_id == plan_id]

@@ -1,0 +1,113 @@
+"""Answering GET: results at once, pieces of the state in their turn and at a bounded rate.
+
+A joiner must not slow the exchange of the peers that it takes the state from. So while an op is
+under way, pieces for joiners leave at a small share of the measured uplink; between ops at a
+little more than all of it, so that little is left in the sockets when the next op begins. Joiners
+take turns, piece by piece. What a joiner asks for beyond its queue is dropped; it asks again.
+"""
+
+import math
+from collections import OrderedDict, deque
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.download import tag_of
+from swarmtrain_transport.frames import Frame, FrameKind, Wanted
+from swarmtrain_transport.link import PeerId
+
+_EARLY_S = 0.02
+"""A piece may leave so long before its time, or a late timer would cost rate."""
+
+
+class Serving:
+    """What others asked for and did not get yet.
+
+    Args:
+        blobs: what is here.
+    """
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._queues: OrderedDict[PeerId, deque[Wanted]] = OrderedDict()
+        self._owed_bytes = 0.0
+        self._rate = math.inf
+        self._counted_s = 0.0
+
+    def asked(self, peer: PeerId, body: Buffer, run_tag: int, now_s: float) -> Frame | None:
+        """A GET came: the answer, or None if it is given in its turn.
+
+        Raises:
+            RemoteFault: reason ``length``: it does not name a blob or a piece.
+        """
+        wanted = Wanted.unpack(body)
+        found = self._blobs.get(wanted.digest)
+        if found is None or wanted.start + wanted.length > len(found):
+            return Frame(FrameKind.MISSING, run_tag, body=wanted.digest)
+        self._blobs.asked_for(wanted.digest, now_s)
+        if not wanted.length and len(found) <= limits.STATE_PIECE_BYTES:
+            return Frame(FrameKind.BLOB, run_tag, body=found)
+        if not wanted.length and self._blobs.result(wanted.digest) is not None:
+            return Frame(FrameKind.BLOB, run_tag, body=found)
+        queue = self._queues.setdefault(peer, deque())
+        if len(queue) < limits.JOINER_QUEUE and wanted not in queue:
+            queue.append(wanted)
+        return None
+
+    def due(
+        self, run_tag: int, uplink_bytes_per_s: int, *, in_op: bool, now_s: float
+    ) -> list[tuple[PeerId, Frame]]:
+        """Pieces whose turn has come.
+
+        Args:
+            run_tag: fence of the run's frames.
+            uplink_bytes_per_s: as measured, 0 if it is not known.
+            in_op: whether our own exchange is under way.
+            now_s: the time.
+        """
+        self._pay(_rate_for_joiners(uplink_bytes_per_s, in_op=in_op), now_s)
+        frames: list[tuple[PeerId, Frame]] = []
+        while self._queues and self._owed_bytes <= self._rate * _EARLY_S:
+            peer, queue = next(iter(self._queues.items()))
+            wanted = queue.popleft()
+            self._queues.move_to_end(peer)
+            if not queue:
+                del self._queues[peer]
+            frame = self._frame(wanted, run_tag)
+            frames.append((peer, frame))
+            if self._rate < math.inf:
+                self._owed_bytes += len(frame.body)
+        return frames
+
+    def forget(self, peer: PeerId) -> None:
+        """This peer is gone."""
+        self._queues.pop(peer, None)
+
+    def wakeups(self) -> list[float]:
+        """When `due` has something to give."""
+        return [self._counted_s + self._owed_bytes / self._rate] if self._queues else []
+
+    def _pay(self, rate: float, now_s: float) -> None:
+        """Time passed at the old rate; from now on the new one holds. Idle time earns nothing."""
+        paid = (now_s - self._counted_s) * self._rate if self._rate < math.inf else math.inf
+        self._owed_bytes = max(0.0, self._owed_bytes - paid)
+        self._counted_s, self._rate = now_s, rate
+
+    def _frame(self, wanted: Wanted, run_tag: int) -> Frame:
+        found = self._blobs.get(wanted.digest)
+        if found is None:
+            return Frame(FrameKind.MISSING, run_tag, body=wanted.digest)
+        if not wanted.length:
+            return Frame(FrameKind.BLOB, run_tag, body=found)
+        piece = memoryview(found)[wanted.start : wanted.start + wanted.length]
+        tag = tag_of(wanted.digest)
+        return Frame(FrameKind.PIECE, run_tag, chunk=wanted.start, set_id=tag, body=piece)
+
+
+def _rate_for_joiners(uplink_bytes_per_s: int, *, in_op: bool) -> float:
+    """Bytes per second; between ops there is no limit as long as the uplink's rate is unknown."""
+    if in_op:
+        return max(limits.JOINER_SHARE * uplink_bytes_per_s, limits.JOINER_BYTES_PER_S_MIN)
+    if not uplink_bytes_per_s:
+        return math.inf
+    return max(limits.JOINER_HEADROOM * uplink_bytes_per_s, limits.JOINER_BYTES_PER_S_MIN)
