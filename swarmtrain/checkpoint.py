@@ -324,10 +324,12 @@ def _encode(
 def _read(path: Path, name: str, size_max: int) -> bytes:
     try:
         with open(path / name, "rb") as file:
-            data = file.read(size_max + 1)
+            # A damaged manifest may claim any size; what is not on the disk is not made room for.
+            num_bytes = os.fstat(file.fileno()).st_size
+            data = file.read() if num_bytes <= size_max else b""
     except OSError as exc:
         raise _damaged(path, f"{name} cannot be read ({exc.strerror})") from exc
-    if len(data) > size_max:
+    if num_bytes > size_max:
         raise _damaged(path, f"{name} is longer than {size_max} bytes")
     return data
 

@@ -33,6 +33,7 @@ from swarmtrain_transport.link import PeerId
 
 FILE_NAME = "ledger.sqlite"
 SCHEMA = 1
+_LOG_COLUMNS = 7
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
@@ -146,6 +147,8 @@ class Store:
         records: list[Record] = []
         newest_hash = GENESIS_HASH
         for position, row in enumerate(rows):
+            if len(row) != _LOG_COLUMNS or not isinstance(row[-1], bytes):
+                raise damaged(self.path, f"record {position} is no record")
             try:
                 record = record_from_bytes(row[-1])
                 expected = _log_row(record)

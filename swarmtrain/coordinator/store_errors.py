@@ -91,6 +91,9 @@ def translated(path: Path) -> Iterator[None]:
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
             raise damaged(path, str(exc)) from exc
         raise _failed(path, str(exc)) from exc
+    except UnicodeDecodeError as exc:
+        # A text of the file, or one with which SQLite says what is wrong with it.
+        raise damaged(path, "a text in it is not UTF-8") from exc
     except OSError as exc:
         if exc.errno in _NO_SPACE:
             raise _full(path) from exc

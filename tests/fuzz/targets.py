@@ -1,0 +1,242 @@
+"""Every decoder of bytes that somebody else wrote, as a function of bytes, with valid examples.
+
+A target may do two things with any input: come back, or raise the error that is documented for
+it. Whatever else it raises is a finding. The same targets serve hypothesis, in the test suite, and
+the coverage-guided fuzzer beside this file.
+"""
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+
+from swarmtrain import checkpoint, config_file
+from swarmtrain.checkpoint import CheckpointError
+from swarmtrain.config import RunConfig, RunSection
+from swarmtrain.errors import UserError
+from swarmtrain.peer import ledger_file
+from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
+from swarmtrain.peer.storage import parse_result
+from swarmtrain_transport import frames, limits, messages
+from swarmtrain_transport.allow_list import ZAP_DOMAIN, AllowList
+from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.errors import IdentityDamaged, InviteError, RemoteFault
+from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
+from swarmtrain_transport.identity import Identity
+from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.ledger import body_of, make_record, record_from_bytes
+from swarmtrain_transport.link import Address
+from swarmtrain_transport.messages import Challenge, Knock, Progress, Ready, Records, Welcome
+from swarmtrain_transport.sync import ArraySpec, describe_state, manifest_from_bytes
+from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
+
+HEADER = limits.HEADER_BYTES
+CONFIG = RunConfig(RunSection("fuzzed"))
+WINDOWS = (Window("int8", 16, -24, 0), Window("none", 16, -24, 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """One decoder.
+
+    Attributes:
+        run: feeds it.
+        allowed: what it may raise.
+        examples: valid input to begin from.
+    """
+
+    run: Callable[[bytes], object]
+    allowed: tuple[type[Exception], ...]
+    examples: tuple[bytes, ...]
+
+    def feed(self, data: bytes) -> bool:
+        """Whether the input was accepted. Anything but a documented refusal is raised."""
+        try:
+            self.run(data)
+        except self.allowed:
+            return False
+        return True
+
+
+# ---- the data lane
+
+
+def _frame(data: bytes) -> None:
+    frame = frames.unpack(data[:HEADER], data[HEADER:])
+    assert len(frame.body) <= limits.FRAME_BYTES_MAX
+    # What was accepted is a frame like our own.
+    header, body = frames.pack(frame)
+    assert frames.unpack(header, body) == frame
+
+
+def _frame_behind_its_checksum(data: bytes) -> None:
+    """The same, with length and checksum mended, so that a fuzzer gets behind them."""
+    import zlib
+
+    body = data[HEADER:]
+    header = bytearray(data[:HEADER].ljust(HEADER, b"\0"))
+    header[28:32] = len(body).to_bytes(4, "little")
+    header[32:36] = zlib.crc32(body).to_bytes(4, "little")
+    _frame(bytes(header) + body)
+
+
+def _ranges(data: bytes) -> None:
+    ranges = Ranges.unpack(data)
+    assert Ranges.num_bytes(len(ranges.chunks)) == len(data)
+
+
+def _codec(data: bytes) -> None:
+    """A byte names codec and size, the rest is the payload. What passes decodes to numbers."""
+    window = WINDOWS[data[0] & 1] if data else WINDOWS[0]
+    num_values = 16 * (1 + (data[0] >> 4)) if data else 16
+    payload = data[1:]
+    CodecArithmetic().check(payload, num_values, window)
+    decoded = codec_of(window).decode(payload, num_values, window)
+    assert decoded.shape == (num_values,) and bool(torch.isfinite(decoded).all())
+
+
+def _zap(data: bytes) -> None:
+    allowed = AllowList(A)
+    allowed.admit(Address(B, b"k" * 32, "127.0.0.1", 1))
+    reply, refusal = allowed.zap_reply(data.split(b"|"))
+    assert (reply[2] == b"200") == (refusal is None)
+
+
+def _address(data: bytes) -> None:
+    host = data[4:].decode("latin-1")
+    port = int.from_bytes(data[:4], "little", signed=True)
+    AllowList(A).admit(Address(B, b"k" * 32, host, port))
+
+
+# ---- files
+
+
+def _in_file(read: Callable[[Path], object], name: str = "file") -> Callable[[bytes], object]:
+    """A decoder that wants a path."""
+
+    def run(data: bytes) -> object:
+        with tempfile.TemporaryDirectory(prefix="swarmtrain-fuzz-") as folder:
+            path = Path(folder) / name
+            path.touch(mode=0o600)
+            path.write_bytes(data)
+            return read(path)
+
+    return run
+
+
+def _identity_bytes() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "identity.json"
+        Identity.from_secrets(b"p" * 32, b"q" * 32).save(path)
+        return path.read_bytes()
+
+
+def _checkpoint_manifest() -> bytes:
+    from swarmtrain.tensors import Layout
+
+    with tempfile.TemporaryDirectory() as folder:
+        layout = Layout.of(torch.nn.Linear(3, 2), 4)
+        state = [(name, torch.zeros(layout.padded)) for name in ("anchor", "momentum")]
+        facts = checkpoint.RunFacts("fuzzed", bytes(32), 3, bytes(32))
+        saved = checkpoint.save(Path(folder), facts, layout, state)
+        return (saved.path / "manifest.json").read_bytes()
+
+
+# ---- the list
+
+
+def _pack(*found: messages.Message) -> tuple[bytes, ...]:
+    return tuple(messages.encode(message) for message in found)
+
+
+def _frames() -> tuple[bytes, ...]:
+    bodies = (b"", b"dense body", bytes(5000), bytes(range(256)) * 20)
+    made = [Frame(kind, 7, 8, 1, 2, 3, 4, body) for kind in FrameKind for body in bodies]
+    return tuple(header + bytes(body) for header, body in map(frames.pack, made))
+
+
+def _targets() -> dict[str, Target]:
+    remote = (RemoteFault,)
+    record = make_record(0, bytes(32), 1, run_body(), sign)
+    joined = make_record(1, record.hash, 1, join_body(A), sign)
+    planned = make_record(2, joined.hash, 1, plan_body((A, B)), sign)
+    records = tuple(found.to_bytes() for found in (record, joined, planned))
+    manifest, _ = describe_state(bytes(32), (ArraySpec("anchor", 8),), bytes(32))
+    invite = Invite("127.0.0.1", 8400, "tiny", bytes(range(32)), bytes(range(16)))
+    canonical = config_file.canonical(CONFIG)
+    hello = messages.Hello(
+        b"boot", "name", bytes(32), "host", 1, 3, bytes(32), 2, bytes(32), 1 << 30
+    )
+    int8 = bytes([0x10]) + CODEC_EXAMPLES[0]
+    raw = bytes([0x11]) + CODEC_EXAMPLES[1]
+    return {
+        "frame": Target(_frame, remote, _frames()),
+        "frame-body": Target(_frame_behind_its_checksum, remote, _frames()),
+        "ranges": Target(_ranges, remote, (Ranges(1, 2, (True, False, True) * 5).pack(),)),
+        "credit": Target(frames.unpack_credit, remote, (frames.pack_credit(1 << 40),)),
+        "get": Target(Wanted.unpack, remote, (Wanted(bytes(32)).pack(), Wanted(A, 8, 9).pack())),
+        "codec": Target(_codec, remote, (int8, raw)),
+        "handshake": Target(
+            _zap, (), (b"|".join([b"1.0", b"1", ZAP_DOMAIN, b"", b"", b"CURVE", b"k" * 32]),)
+        ),
+        "address": Target(_address, remote, (b"\1\0\0\0example.org", b"\1\0\0\0::1")),
+        "from-peer": Target(
+            messages.decode_from_peer,
+            remote,
+            _pack(
+                Knock(1, A, b"token", messages.encode(hello), b"s" * 64),
+                hello,
+                Ready(3, 8, 2, bytes(32)),
+                Progress(1, 2, 3, "training"),
+                messages.Got(1, 2, 3, (A,), {B: "scale"}),
+                messages.Have(1, 2, 3, 4, (True, False)),
+            ),
+        ),
+        "from-coordinator": Target(
+            messages.decode_from_coordinator,
+            remote,
+            _pack(
+                Challenge(b"n" * 32, (1,)),
+                Welcome(1, "run", A, canonical, 5),
+                Records(0, records),
+                messages.Hashes(1, 2, 3, 4, (bytes(32),)),
+            ),
+        ),
+        "record": Target(lambda data: body_of(record_from_bytes(data)), remote, records),
+        "record-body": Target(
+            lambda data: body_of(msgspec.structs.replace(record, body=data)),
+            remote,
+            (record.body, joined.body, planned.body),
+        ),
+        "manifest": Target(manifest_from_bytes, remote, (manifest.to_bytes(),)),
+        "invite": Target(
+            lambda data: Invite.parse(data.decode("utf-8", "replace")),
+            (InviteError,),
+            (str(invite).encode(), str(dataclasses.replace(invite, host="::1")).encode()),
+        ),
+        "run-canonical": Target(config_file.from_canonical, (RemoteFault, UserError), (canonical,)),
+        "run-file": Target(
+            _in_file(config_file.load),
+            (UserError,),
+            (b'[run]\nname = "a"\n[exchange]\nblock = 64\n',),
+        ),
+        "ledger-file": Target(
+            ledger_file.parse, (), (ledger_file.segment_of([record, joined]) * 2,)
+        ),
+        "result-file": Target(parse_result, (), (msgspec.msgpack.encode([[b"a", b"b"], [b"c"]]),)),
+        "identity": Target(_in_file(Identity.load), (IdentityDamaged,), (_identity_bytes(),)),
+        "checkpoint": Target(
+            _in_file(lambda path: checkpoint.load(path.parent), "manifest.json"),
+            (CheckpointError,),
+            (_checkpoint_manifest(),),
+        ),
+    }
+
+
+CODEC_EXAMPLES = tuple(
+    codec_of(window).encode(torch.linspace(-0.5, 0.5, 32), window) for window in WINDOWS
+)
+TARGETS = _targets()
