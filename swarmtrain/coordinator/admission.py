@@ -10,7 +10,7 @@ Refusals name an error id that the peer shows. What is refused costs the strange
 
 import hashlib
 import ipaddress
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,6 +34,16 @@ FAILED_WINDOW_S = 60.0
 
 ADDRESSES_MAX = 4096
 """Addresses remembered at once; the longest silent one is forgotten first."""
+
+STRANGERS_MAX = 128
+"""Connections before the door at once, twice the peers of a full run that all come back."""
+
+STRANGERS_PER_NETWORK = 64
+"""Of those from one network: a whole run behind one router, and half of the place for others."""
+
+ARRIVALS_PER_S = 8.0
+"""Connections that one network may open per second for long; STRANGERS_PER_NETWORK at once. A peer
+that cannot reach us tries every few seconds."""
 
 INVITE_ID_CHARS = 12
 """Hex digits of the secret's hash that name an invite in records and lists."""
@@ -89,6 +99,41 @@ class FailedKnocks:
         if tries is None or len(tries) < FAILED_KNOCKS_MAX:
             return False
         return now_s - tries[0] < FAILED_WINDOW_S
+
+
+class Doorstep:
+    """How many strangers stand before the door, and how fast they come. A flood from one network
+    takes the place of its own, not of others."""
+
+    def __init__(self) -> None:
+        self._standing: Counter[str] = Counter()
+        self._arrivals: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def enter(self, address: str, now_s: float) -> bool:
+        """Whether one more may stand there; `leave` must follow if so."""
+        key = _network_of(address)
+        recent, since_s = self._arrivals.get(key, (0.0, now_s))
+        recent = max(0.0, recent - (now_s - since_s) * ARRIVALS_PER_S) + 1.0
+        is_crowded = (
+            self._standing.total() >= STRANGERS_MAX
+            or self._standing[key] >= STRANGERS_PER_NETWORK
+            or recent > STRANGERS_PER_NETWORK
+        )
+        if is_crowded:
+            return False
+        self._arrivals[key] = (recent, now_s)
+        self._arrivals.move_to_end(key)
+        if len(self._arrivals) > ADDRESSES_MAX:
+            self._arrivals.popitem(last=False)
+        self._standing[key] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """The stranger was let in or sent away."""
+        key = _network_of(address)
+        self._standing[key] -= 1
+        if not self._standing[key]:
+            del self._standing[key]  # or the names of all who ever came would stay
 
 
 class Door:

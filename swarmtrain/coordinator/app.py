@@ -25,7 +25,7 @@ from swarmtrain.control_lane import (
     SIGNATURE_HEADER,
     piece_payload,
 )
-from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed
+from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed, Doorstep
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.shell import Outlet, Shell
 from swarmtrain.errors import cleaned
@@ -51,9 +51,6 @@ NONCE_BYTES = 32
 KNOCK_TIMEOUT_S = 10.0
 """A stranger who says nothing for this long is sent away: two round trips on the worst link."""
 
-STRANGERS_MAX = 128
-"""Connections before the door at once, twice the peers of a full run that all come back."""
-
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 """Hosts by which a peer says that it listens everywhere."""
 
@@ -75,7 +72,7 @@ class CoordinatorApp:
         self._door = door
         self._texts = texts
         self._cert_sha256 = cert_sha256
-        self._num_strangers = 0
+        self._doorstep = Doorstep()
         self.is_ready = False
         """Whether peers may come: what /readyz answers."""
 
@@ -119,18 +116,18 @@ class CoordinatorApp:
     # ---- control
 
     async def _control(self, request: web.Request) -> web.StreamResponse:
-        if not self.is_ready or self._num_strangers >= STRANGERS_MAX:
+        remote = request.remote or ""
+        if not self.is_ready or not self._doorstep.enter(remote, self._shell.now_s()):
             return web.Response(status=503, text="try again later\n")
         socket = web.WebSocketResponse(
             max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S, compress=False,
             timeout=CLOSE_TIMEOUT_S,
         )  # fmt: skip
-        await socket.prepare(request)
-        self._num_strangers += 1
         try:
+            await socket.prepare(request)
             guest = await self._at_the_door(request, socket)
         finally:
-            self._num_strangers -= 1
+            self._doorstep.leave(remote)
         if guest is not None:
             await self._converse(socket, *guest)
         return socket

@@ -5,10 +5,15 @@ import pytest
 
 from swarmtrain.config import AdmissionSection
 from swarmtrain.coordinator.admission import (
+    ADDRESSES_MAX,
+    ARRIVALS_PER_S,
     FAILED_KNOCKS_MAX,
     FAILED_WINDOW_S,
+    STRANGERS_MAX,
+    STRANGERS_PER_NETWORK,
     Door,
     DoorClosed,
+    Doorstep,
     FailedKnocks,
     add_invite,
     standing_invite,
@@ -202,3 +207,46 @@ def test_the_standing_invite_is_the_same_until_it_opens_nothing(tmp_path: Path) 
     store.close()
     content = (tmp_path / "ledger.sqlite").read_bytes()
     assert first not in content and second not in content
+
+
+# ---- before the door
+
+
+def crowd(step: Doorstep, address: str, count: int, now_s: float) -> int:
+    return sum(step.enter(address, now_s) for _ in range(count))
+
+
+def test_a_flood_from_one_network_leaves_room_for_others() -> None:
+    step = Doorstep()
+    assert crowd(step, "192.0.2.1", 1000, 0.0) == STRANGERS_PER_NETWORK
+    assert crowd(step, "192.0.2.2", 10, 0.0) == 10
+    assert crowd(step, "2001:db8::1", 1000, 0.0) == STRANGERS_MAX - STRANGERS_PER_NETWORK - 10
+    assert not step.enter("192.0.2.9", 0.0)
+    step.leave("192.0.2.2")
+    assert step.enter("192.0.2.9", 0.0)
+
+
+def test_who_comes_again_and_again_is_slowed_down() -> None:
+    step = Doorstep()
+    let_in = 0
+    for tick in range(1000):
+        if step.enter("192.0.2.1", tick * 0.01):
+            step.leave("192.0.2.1")
+            let_in += 1
+    assert let_in <= STRANGERS_PER_NETWORK + 10 * ARRIVALS_PER_S + 1
+    assert crowd(step, "192.0.2.1", 9, 10.0 + 8 / ARRIVALS_PER_S) >= 8
+
+
+def test_addresses_of_one_customer_count_together() -> None:
+    step = Doorstep()
+    taken = sum(step.enter(f"2001:db8::{number:x}", 0.0) for number in range(200))
+    assert taken == STRANGERS_PER_NETWORK
+
+
+def test_passers_by_are_forgotten() -> None:
+    step = Doorstep()
+    for number in range(2 * ADDRESSES_MAX):
+        address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+        assert step.enter(address, 0.0)
+        step.leave(address)
+    assert len(step._arrivals) <= ADDRESSES_MAX and not step._standing
