@@ -3,9 +3,11 @@
 from typing import TYPE_CHECKING
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.ledger import Skip
 from swarmtrain_transport.link import PeerId
 
 if TYPE_CHECKING:
+    from swarmtrain.simulate.invariants import Invariants
     from swarmtrain.simulate.sim_peer import SimPeer
     from swarmtrain.simulate.world import World
 
@@ -17,11 +19,13 @@ class Demands:
     """Who was in trouble, and until when.
 
     Args:
-        world: its clock.
+        world: its clock and peers.
+        seen: what was logged.
     """
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", seen: "Invariants") -> None:
         self._world = world
+        self._seen = seen
         self._until_s: dict[PeerId, float] = {}
         self._all_until_s = 0.0
 
@@ -41,3 +45,41 @@ class Demands:
     def is_sound(self, peer: "SimPeer", since_s: float) -> bool:
         """Whether nothing but death could have kept this peer from an op that began then."""
         return peer.is_able and self._until_s.get(peer.peer_id, -1.0) < since_s
+
+    def check_fair(self, op: int, left_out: set[PeerId]) -> None:
+        """Not in protocol.md's list: nobody who is able is left out, unless some link is bad: the
+        matrix rule may then take one end of it for the other."""
+        if any(peer.is_cut or peer.is_handicapped for peer in self._world.survivors):
+            return
+        begun_s = self._seen.plan_s[op]
+        planned = self._seen.planned(op)
+        if not self.is_quiet(begun_s):
+            return
+        if not all(self.is_sound(peer, begun_s) for peer in planned):
+            return
+        wronged = [peer.number for peer in planned if peer.peer_id in left_out]
+        if wronged:
+            story = f"op {op} leaves out {wronged}, with whom nothing is wrong"
+            self._world.violation("fair", story)
+
+    def check_skip(self, skip: Skip) -> None:
+        """L3: no SKIP while enough contributors live, and nothing is wrong with them and those to
+        whom slices were given."""
+        seen = self._seen
+        frozen = seen.frozen.get(skip.op)
+        named = set(seen.weights(skip.op) if frozen is None else frozen.contributors)
+        begun_s = seen.plan_s[skip.op]
+        if not self.is_quiet(begun_s):
+            return
+        planned = seen.planned(skip.op)
+        owners = [peer for peer in planned if peer.peer_id in seen.new_owners]
+        if not all(self.is_sound(peer, begun_s) for peer in owners):
+            return
+        able = [
+            peer.number
+            for peer in planned
+            if peer.peer_id in named and self.is_sound(peer, begun_s)
+        ]
+        if len(able) >= seen.plans[skip.op].min_contributors:
+            story = f"op {skip.op} is skipped ({skip.reason}) although {able} live"
+            self._world.violation("L3", story)

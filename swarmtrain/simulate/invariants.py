@@ -23,6 +23,7 @@ from swarmtrain_transport.ledger import (
     Plan,
     Reassign,
     Record,
+    Rewind,
     Skip,
     SliceFreeze,
     body_of,
@@ -59,6 +60,8 @@ class Invariants:
         commits, skips: how many.
         is_over: whether the run's last op is committed.
         newest: the newest committed op and the roots of its slices.
+        rewound_index: index of the newest REWIND.
+        restored: whether the coordinator's disk was restored from a backup.
         new_owners: who was given a slice of the open op after its first owner.
         fell: when the coordinator last fell.
     """
@@ -80,19 +83,25 @@ class Invariants:
     is_over: bool = False
     newest: tuple[int, tuple[bytes, ...]] = (0, ())
     new_owners: set[PeerId] = field(default_factory=set)
+    rewound_index: int = -1
+    restored: bool = False
     _decoded: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     demands: Demands = field(init=False)
     _limit_s: float = float("inf")
     _deadline_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.demands = Demands(self.world)
+        self.demands = Demands(self.world, self)
 
     # ---- the coordinator
 
     def logged(self, record: Record) -> None:
         """A record was appended: I1, I6, I8, L3."""
         if record.index < len(self.log):
+            if self.restored and not self.is_told(record.index):
+                # Whoever knew better died before it could say so: nothing can be held against it.
+                self.world.abandon()
+                return
             self._violated("I1", f"record {record.index} is decided a second time")
         self.log.append(record)
         body = body_of(record)
@@ -102,16 +111,41 @@ class Invariants:
             self._froze(body)
         elif isinstance(body, Reassign):
             self.new_owners.add(body.owner)
+        elif isinstance(body, Rewind):
+            self._rewound(record.index, body.op)
         elif isinstance(body, SliceFreeze):
             freeze = self.frozen.get(body.op)
             if freeze is None or not set(body.contributors) <= set(freeze.contributors):
                 self._violated("I6", f"slice {body.slice_index}: contributors not in FREEZE")
             else:
-                self._check_fair(body.op, set(freeze.contributors) - set(body.contributors))
+                self.demands.check_fair(body.op, set(freeze.contributors) - set(body.contributors))
         elif isinstance(body, Commit | Skip):
             self._ended(body)
         if self.world.weather is not None:
             self.world.weather.logged(body)
+
+    def is_told(self, index: int) -> bool:
+        """Whether somebody with whom nothing is wrong holds this record."""
+        now_s = self.world.clock.now_s
+        return any(
+            peer.machine.ledger.head_index >= index and self.demands.is_sound(peer, now_s)
+            for peer in self.world.survivors
+        )
+
+    def _rewound(self, index: int, op: int) -> None:
+        """What was decided after `op` is cancelled (T12); ops begin again with the next one."""
+        self.rewound_index = index
+        for store in (self.outcomes, self.plans, self.frozen, self.results, self.roots):
+            for later in [key for key in store if key > op]:
+                del store[later]
+        committed = [out for out in self.outcomes.values() if isinstance(out, Commit)]
+        self.commits = len(committed)
+        last = max(committed, key=lambda out: out.op, default=None)
+        self.newest = (0, ()) if last is None else (last.op, tuple(p.root for p in last.slices))
+
+    def is_past(self, peer: "SimPeer") -> bool:
+        """Whether a peer acts on what a REWIND that it does not know yet has cancelled."""
+        return peer.acts_on_index < self.rewound_index
 
     def coordinator_fell(self, seconds: float = 0.0) -> None:
         """Its timers begin again at full length when it is back (T14)."""
@@ -150,7 +184,7 @@ class Invariants:
             kind = "the same" if same else "other"
             self._violated("I6", f"second FREEZE of op {freeze.op} with {kind} contributors")
         self.frozen[freeze.op] = freeze
-        self._check_fair(freeze.op, set(self._weights(freeze.op)) - set(freeze.contributors))
+        self.demands.check_fair(freeze.op, set(self.weights(freeze.op)) - set(freeze.contributors))
         for peer, reason in freeze.excluded.items():
             self.excluded[(freeze.op, self.world.peers[peer].number)] = reason
 
@@ -167,29 +201,14 @@ class Invariants:
             self._check_commit(outcome)
         else:
             self.skips += 1
-            self._check_skip(outcome)
+            self.demands.check_skip(outcome)
 
-    def _check_fair(self, op: int, left_out: set[PeerId]) -> None:
-        """Not in protocol.md's list: nobody who is able is left out, unless some link is bad: the
-        matrix rule may then take one end of it for the other."""
-        if any(peer.is_cut or peer.is_handicapped for peer in self.world.survivors):
-            return
-        begun_s = self.plan_s[op]
-        planned = self._planned(op)
-        if not self.demands.is_quiet(begun_s):
-            return
-        if not all(self.demands.is_sound(peer, begun_s) for peer in planned):
-            return
-        wronged = [peer.number for peer in planned if peer.peer_id in left_out]
-        if wronged:
-            self._violated("fair", f"op {op} leaves out {wronged}, with whom nothing is wrong")
-
-    def _planned(self, op: int) -> list["SimPeer"]:
+    def planned(self, op: int) -> list["SimPeer"]:
         """Live processes that the op's PLAN names: a peer that was started again is another."""
         boots = {member.peer: member.boot for member in self.plans[op].members}
         return [p for p in self.world.survivors if boots.get(p.peer_id) == p.machine.card.boot]
 
-    def _weights(self, op: int) -> dict[PeerId, int]:
+    def weights(self, op: int) -> dict[PeerId, int]:
         """Weights of the planned contributors."""
         return {member.peer: member.weight for member in self.plans[op].members if member.weight}
 
@@ -199,7 +218,7 @@ class Invariants:
         # A live peer that is stopped or cut off may be held for dead: it need not be waited for.
         live = [
             peer
-            for peer in self._planned(commit.op)
+            for peer in self.planned(commit.op)
             if peer.peer_id in commit.contributors
             and self.demands.is_sound(peer, self.world.clock.now_s)
         ]
@@ -211,27 +230,6 @@ class Invariants:
             if live and len(holders) < needed:
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
-
-    def _check_skip(self, skip: Skip) -> None:
-        """L3: no SKIP while enough contributors live, and nothing is wrong with them and those to
-        whom slices were given."""
-        plan = self.plans[skip.op]
-        frozen = self.frozen.get(skip.op)
-        named = set(self._weights(skip.op) if frozen is None else frozen.contributors)
-        begun_s = self.plan_s[skip.op]
-        if not self.demands.is_quiet(begun_s):
-            return
-        planned = self._planned(skip.op)
-        owners = [peer for peer in planned if peer.peer_id in self.new_owners]
-        if not all(self.demands.is_sound(peer, begun_s) for peer in owners):
-            return
-        able = [
-            peer.number
-            for peer in planned
-            if peer.peer_id in named and self.demands.is_sound(peer, begun_s)
-        ]
-        if len(able) >= plan.min_contributors:
-            self._violated("L3", f"op {skip.op} is skipped ({skip.reason}) although {able} live")
 
     # ---- the peers
 
@@ -256,7 +254,7 @@ class Invariants:
 
     def skipped(self, peer: "SimPeer", op: int, before: list[Tensor]) -> None:
         """I1 and I7: SKIP changes nothing: neither what is shared nor what is kept."""
-        if not isinstance(self.outcomes.get(op), Skip):
+        if not isinstance(self.outcomes.get(op), Skip) and not self.is_past(peer):
             self._violated("I1", f"peer {peer.number} skips op {op} without a SKIP")
         after = self.state_of(peer)
         if not all(_same_bits(old, new) for old, new in zip(before, after, strict=True)):
@@ -265,6 +263,8 @@ class Invariants:
 
     def applying(self, peer: "SimPeer", result: OpResult) -> None:
         """I1, I2, I3: the result is the commit's, the same everywhere, and the exact sum."""
+        if self.is_past(peer):
+            return
         commit = self.outcomes.get(result.op)
         if not isinstance(commit, Commit):
             self._violated("I1", f"peer {peer.number} applies op {result.op} without a COMMIT")
@@ -298,7 +298,7 @@ class Invariants:
                 self._violated("I3", f"op {commit.op} slice {index} is not its named sum")
 
     def _mean_of(self, op: int, named: tuple[PeerId, ...], plan: Plan) -> Tensor:
-        weights = self._weights(op)
+        weights = self.weights(op)
         total = torch.zeros(plan.slices[-1].stop, dtype=torch.float64)
         for peer in named:
             total += self._decode(op, peer, plan) * weights[peer]
@@ -321,9 +321,12 @@ class Invariants:
         books = self.books.get(peer.peer_id)
         if books is None:
             return
+        if self.is_past(peer):
+            del self.books[peer.peer_id]  # it will load another state
+            return
         books.num_ops += 1
         plan = self.plans[result.op]
-        took_part = peer in self._planned(result.op)
+        took_part = peer in self.planned(result.op)
         sent = [took_part and peer.peer_id in piece.contributors for piece in result.slices]
         if all(sent):
             books.send(0, result.num_values, self._decode(result.op, peer.peer_id, plan))
@@ -354,6 +357,8 @@ class Invariants:
 
     def rooted(self, peer: "SimPeer", op: int, root: bytes) -> None:
         """I2: one state root per op."""
+        if self.is_past(peer):
+            return
         known = self.roots.setdefault(op, root)
         if known != root:
             self._violated("I2", f"peer {peer.number} has another state root after op {op}")

@@ -99,6 +99,7 @@ class SimPeer(Process):
         self.is_finished = False
         self.is_cut = False
         self.connection = 0
+        self.acts_on_index = -1
         self.replayed_ops: list[int] = []
         self.disk = disk
         self._rng = rng
@@ -233,7 +234,8 @@ class SimPeer(Process):
             case do.RevokePeer():
                 self.link.revoke(action.peer)
             case do.LoadState() | do.ApplyResult() | do.OpSkipped():
-                self.later(self.world.apply_s, partial(self._trainer_does, action))
+                index = self.machine.ledger.head_index
+                self.later(self.world.apply_s, partial(self._trainer_does, action, index))
             case do.RecordAccepted():
                 self.disk.records.append(action.record)
                 self.world.invariants.accepted(self, action.record)
@@ -268,7 +270,10 @@ class SimPeer(Process):
 
     # ---- the pretended training thread
 
-    def _trainer_does(self, asked: do.LoadState | do.ApplyResult | do.OpSkipped) -> None:
+    def _trainer_does(
+        self, asked: do.LoadState | do.ApplyResult | do.OpSkipped, index: int
+    ) -> None:
+        self.acts_on_index = index
         invariants = self.world.invariants
         if isinstance(asked, do.OpSkipped):
             before = invariants.state_of(self)

@@ -28,6 +28,7 @@ _MOMENTS = (Freeze, SliceFreeze, Reassign, Commit)
 _LURK_MESSAGES = 20
 """After such a decision some weathers strike within so many messages: much hangs on little then."""
 
+_BACKUP_RECORDS_MIN = 8
 _PEERS_MAX_EXTRA = 2
 _CALM_OPS = 2
 """Commits at the end of a run during which nothing goes wrong any more."""
@@ -63,6 +64,7 @@ class DrawnWeather:
         self._names = sorted(chosen)
         self._weights = [rng.choice((1, 1, 3)) for _ in chosen]
         self._gap = rng.choice(_GAPS)
+        self._reckless = rng.random() < 0.25
         self._lurks = rng.choice((0.0, 0.0, 0.2, 0.5))
         self._plan_next()
         world.clock.at(_LONGEST_S, self.calm)
@@ -79,6 +81,7 @@ class DrawnWeather:
             "lost frames": self._drop,
             "one-way cut": self._cut,
             "coordinator crash": self._crash,
+            "restored backup": self._restore,
             "coordinator stop": self._stop_coordinator,
             "slow disk": self._slow_disk,
             "stop": self._stop,
@@ -147,9 +150,11 @@ class DrawnWeather:
         return self._rng.choice(peers) if peers else None
 
     def _can_lose(self, *victims: SimPeer | None) -> bool:
-        """Whether the newest state stays with somebody: without REWIND a run whose every holder
-        dies at once has ended."""
+        """Whether the newest state stays with somebody. Reckless weathers leave any state at
+        all: then REWIND has to find the way back. A run without one waits for it for ever."""
         left = [p for p in self._world.survivors if p not in victims and not p.is_leaving]
+        if self._reckless:
+            return any(peer.machine.applied_op >= 0 for peer in left)
         invariants = self._world.invariants
         newest, roots = invariants.newest
         return any(
@@ -292,6 +297,23 @@ class DrawnWeather:
         self._world.crash_coordinator(back_s, keeps_torn=keeps)
         self._world.invariants.demands.trouble_all(back_s)
         return f"death of the coordinator for {back_s:.2f} s; a torn record is kept: {keeps}"
+
+    def _restore(self) -> str | None:
+        """The disk is a backup of a moment ago: what a peer was told since, it must give back."""
+        coordinator, invariants = self._world.coordinator, self._world.invariants
+        lost = self._rng.randint(1, 12)
+        # Without a roster a coordinator does not know that there is anybody to wait for.
+        if not coordinator.is_alive or len(coordinator.disk) - lost < _BACKUP_RECORDS_MIN:
+            return None
+        if not invariants.is_told(len(coordinator.disk) - 1):
+            return None
+        back_s = self._seconds(0.05, 5.0)
+        self._world.crash_coordinator(back_s)
+        del coordinator.disk[-lost:]
+        coordinator.term = coordinator.disk[-1].term
+        invariants.restored = True
+        invariants.demands.trouble_all(back_s)
+        return f"the coordinator's disk is a backup without the last {lost} records"
 
     def _stop_coordinator(self) -> str | None:
         if not self._world.coordinator.is_alive:

@@ -87,6 +87,7 @@ class World:
         self.retain_bytes = 2 * self.num_values * (num_peers + _EXTRA_PEERS)
         self.boundary = 0
         self.end_s = _END_S
+        self.is_abandoned = False
         self.trace = trace
         self.violations: list[Violation] = []
         self.weather: Weather | None = None
@@ -145,17 +146,22 @@ class World:
         if until_s is not None:
             self.end_s = until_s
         invariants = self.invariants
-        while not self.violations and self.clock.step(self.end_s):
+        while not (self.violations or self.is_abandoned) and self.clock.step(self.end_s):
             invariants.on_time()
             if invariants.is_over and self.survivors and self.is_finished:
                 break
-        if not self.violations:
+        if not (self.violations or self.is_abandoned):
             invariants.at_end()
 
     @property
     def is_finished(self) -> bool:
         """Whether every live peer has seen the end of the run."""
         return all(peer.is_finished for peer in self.survivors)
+
+    def abandon(self) -> None:
+        """Nothing more can be said of this world."""
+        self.say("END", "nobody is left who could know better")
+        self.is_abandoned = True
 
     def violation(self, invariant: str, story: str) -> None:
         """An invariant does not hold."""

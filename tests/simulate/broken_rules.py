@@ -16,7 +16,7 @@ from swarmtrain.simulate.faults import COORDINATOR
 from swarmtrain.simulate.sim_coordinator import SimCoordinator
 from swarmtrain_optimizers.strategies import diloco
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
-from swarmtrain_transport import planning
+from swarmtrain_transport import planning, rendezvous
 from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fold import result_root
 from swarmtrain_transport.ledger import (
@@ -118,6 +118,10 @@ def commit_with_holders(needed: int):
         return hasty
 
     return replaced(Operation, "_commit", make)
+
+
+def no_rewind():
+    return replaced(rendezvous, "rewind_due", lambda due: lambda *known, **told: None)
 
 
 def no_skip():
@@ -292,7 +296,7 @@ MUTANTS = {
         "only PLAN and outcomes are durable: a restart freezes another S",
         only_outcomes_are_durable,
         (("I6", "with other contributors"), ("halt", "a ledger that is not this run's")),
-        with_coordinator,
+        with_coordinator, ("coordinator crash", "death", "stop"),
     ),
     "M2": Mutant(
         "a new owner must reproduce the dead owner's bytes",
@@ -310,6 +314,10 @@ MUTANTS = {
     "M5": Mutant(
         "COMMIT with one live holder",
         lambda: commit_with_holders(1), (("I8", ""),), with_peer_death,
+    ),
+    "M6": Mutant(
+        "all holders of a result die and nothing is rewound",
+        no_rewind, (("L2", ""),), with_peer_death, ("death", "double death"),
     ),
     "M7": Mutant("no SKIP", no_skip, (("L1", ""),), with_skip),
     "M8": Mutant(
