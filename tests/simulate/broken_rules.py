@@ -296,7 +296,7 @@ MUTANTS = {
         "only PLAN and outcomes are durable: a restart freezes another S",
         only_outcomes_are_durable,
         (("I6", "with other contributors"), ("halt", "a ledger that is not this run's")),
-        with_coordinator, ("coordinator crash", "death", "stop"),
+        with_coordinator,
     ),
     "M2": Mutant(
         "a new owner must reproduce the dead owner's bytes",
