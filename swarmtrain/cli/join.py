@@ -9,13 +9,37 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
-from swarmtrain.cli.options import JoinOptions, check_name, default_endpoint, parse_endpoint
+from swarmtrain.cli.options import (
+    JoinOptions,
+    check_name,
+    default_endpoint,
+    parse_advertised,
+    parse_endpoint,
+)
 from swarmtrain.cli.situation import Situation, say
 from swarmtrain.errors import UserError, misuse
 from swarmtrain_transport.invite import Invite
 
 INVITE_CHARS_MAX = 4096
 """An invite has under 200; whatever is longer is another file."""
+
+Advertise = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        show_default="the listening address",
+        help="Address that others dial, where it is another: a forwarded port.",
+    ),
+]
+FreezeInRound = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        show_default=False,
+        help="Rehearsal of a death: stop in the middle of sending in round N.",
+    ),
+]
 
 
 def join(
@@ -37,6 +61,7 @@ def join(
             show_default="any port; on loopback if the invite is",
         ),
     ] = "",
+    advertise: Advertise = "",
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -45,19 +70,14 @@ def join(
         typer.Option(help="Read the invite from this file; - is standard input.",
                      show_default=False),
     ] = None,
-    freeze_in_round: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", show_default=False,
-            help="Rehearsal of a death: stop in the middle of sending in round N.",
-        ),
-    ] = 0,
+    freeze_in_round: FreezeInRound = 0,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Join a run with the invite that its organiser sent you. Ctrl+C leaves after the round."""
     parsed = Invite.parse(_invite_text(invite, invite_file))
     address = parse_endpoint(listen) if listen else default_endpoint(parsed)
+    dialled = parse_advertised(advertise)
     check_name(name)
     from swarmtrain import dirs
 
@@ -70,8 +90,8 @@ def join(
 
     status = run_peer(
         JoinOptions(
-            invite=parsed, name=name, listen=address, state_dir=directory, threads=threads,
-            freeze_in_round=freeze_in_round, json_events=json_events,
+            invite=parsed, name=name, listen=address, advertise=dialled, state_dir=directory,
+            threads=threads, freeze_in_round=freeze_in_round, json_events=json_events,
         ),
         say=say, emit=_emit,
     )  # fmt: skip

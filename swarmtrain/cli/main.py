@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from swarmtrain import __version__
+from swarmtrain.cli.chaos import chaos
 from swarmtrain.cli.demo import demo
 from swarmtrain.cli.explain import explain
 from swarmtrain.cli.join import join
@@ -40,6 +41,7 @@ app.command()(status)
 app.command()(verify)
 app.command()(demo)
 app.command()(simulate)
+app.command()(chaos)
 app.command()(explain)
 app.command()(why)
 

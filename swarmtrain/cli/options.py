@@ -58,6 +58,7 @@ class JoinOptions:
         invite: the parsed invite.
         name: name shown to others, or "" for one drawn from the peer's key.
         listen: address of the data lane.
+        advertise: address that the other peers dial, None for the listening one.
         state_dir: where identity, ledger and checkpoints live; it may not exist yet.
         threads: torch threads for training.
         freeze_in_round: rehearsal of a death: in this round report how many chunks are sent,
@@ -68,6 +69,7 @@ class JoinOptions:
     invite: Invite
     name: str
     listen: Endpoint
+    advertise: Endpoint | None
     state_dir: Path
     threads: int
     freeze_in_round: int
@@ -116,6 +118,42 @@ class DemoOptions:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class ChaosOptions:
+    """`swarmtrain chaos`.
+
+    Attributes:
+        seconds: from the moment when all hold the first state until all are asked to stop.
+        seed: of the plan and of the run.
+        peers: peers at the start.
+        state_dir: where everything is kept, or None for a temporary directory that is removed
+            when everything holds.
+    """
+
+    seconds: float
+    seed: int
+    peers: int
+    state_dir: Path | None
+
+
+_DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """``90``, ``90s``, ``10m`` or ``2h`` in seconds.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh]?)", text.strip())
+    if match is None or float(match[1]) == 0.0:
+        raise misuse(
+            f"{cleaned(text)!r} is not a length of time.",
+            "Write seconds, minutes or hours: 90s, 10m, 2h.",
+        )
+    return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
 def parse_endpoint(text: str) -> Endpoint:
     """``HOST:PORT`` or ``[IPv6]:PORT``.
 
@@ -131,6 +169,25 @@ def parse_endpoint(text: str) -> Endpoint:
             "For instance --listen 127.0.0.1:8400, or --listen [::1]:8400.",
         )
     return Endpoint(host=match[1] or match[2], port=int(match[3]))
+
+
+def parse_advertised(text: str) -> Endpoint | None:
+    """The address that other peers shall dial, None if it is the listening one.
+
+    Raises:
+        UserError: SWT-E611, nobody could dial it.
+    """
+    if not text:
+        return None
+    endpoint = parse_endpoint(text)
+    if endpoint.port == 0 or endpoint.host in ("0.0.0.0", "::"):
+        raise UserError(
+            "SWT-E611",
+            f"Others cannot dial {text}.",
+            "What is advertised must be one address and one port, as others reach them.",
+            "For instance --advertise home.example.org:9000, where a router forwards port 9000.",
+        )
+    return endpoint
 
 
 def default_endpoint(invite: Invite) -> Endpoint:

@@ -18,13 +18,16 @@ class Ready(_Event, frozen=True, tag="ready"):
     """The coordinator takes peers; the invite lets them in."""
 
     invite: str
+    port: int = 0
 
 
 class In(_Event, frozen=True, tag="in"):
-    """The coordinator let the peer in. `peer` is its key in hex."""
+    """The coordinator let the peer in. `peer` is its key in hex, `port` that of its data lane on
+    this machine."""
 
     peer: str
     name: str
+    port: int = 0
 
 
 class StateInPlace(_Event, frozen=True, tag="state"):
@@ -34,11 +37,13 @@ class StateInPlace(_Event, frozen=True, tag="state"):
 
 
 class RoundEnded(_Event, frozen=True, tag="round"):
-    """A round ended for the peer: merged, left-out, replayed, followed or skipped."""
+    """A round ended for the peer: merged, left-out, replayed, followed or skipped. `root` is its
+    state root after it, in hex."""
 
     round: int
     outcome: str
     contributors: int
+    root: str = ""
 
 
 class Evaluated(_Event, frozen=True, tag="evaluated"):

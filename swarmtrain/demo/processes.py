@@ -1,9 +1,9 @@
-"""The demo's processes: started by the commands that anybody uses, heard, and ended for certain.
+"""The processes of a demo or of chaos: started by commands, heard, and ended for certain.
 
 Every process is `python -m swarmtrain up` or `join` with `--json-events`; what it prints comes as
 events through one queue, and stands in its log beside its messages. Invites are handed over on
 standard input, where no other user of the machine sees them. All processes are in one group that a
-guard leads, so that nothing outlives the demo, whatever ends it.
+guard leads, so that nothing outlives whoever started them, whatever ends it.
 """
 
 import os
@@ -33,7 +33,7 @@ _TAIL_LINES = 12
 
 
 class Processes:
-    """Everything that one demo starts.
+    """Everything that one demo or one chaos starts. A name may be started again once it has ended.
 
     Args:
         place: where logs and state directories are.
@@ -46,7 +46,7 @@ class Processes:
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._place = place
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._listeners: list[threading.Thread] = []
+        self._listeners: dict[str, threading.Thread] = {}
         self._guard = subprocess.Popen(
             [sys.executable, "-m", "swarmtrain.demo.guard"],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0,
@@ -62,18 +62,23 @@ class Processes:
             "--state-dir", str(self._place.coordinator),
         )  # fmt: skip
 
-    def start_peer(self, name: str, *, freeze_in_round: int = 0) -> None:
+    def start_peer(self, name: str, *, freeze_in_round: int = 0, advertise: str = "") -> None:
         """`swarmtrain join`; it waits for its invite.
 
         Args:
             name: shown to others.
             freeze_in_round: stop in the middle of this round's exchange, 0 for never.
+            advertise: HOST:PORT that the other peers dial, "" for where it listens.
         """
-        freeze = ("--freeze-in-round", str(freeze_in_round)) if freeze_in_round else ()
+        more: tuple[str, ...] = ()
+        if freeze_in_round:
+            more += ("--freeze-in-round", str(freeze_in_round))
+        if advertise:
+            more += ("--advertise", advertise)
         self._start(
             name,
             "join", "--invite-file", "-", "--name", name, "--listen", "127.0.0.1:0",
-            "--state-dir", str(self._place.peer(name)), "--threads", "1", "--yes", *freeze,
+            "--state-dir", str(self._place.peer(name)), "--threads", "1", "--yes", *more,
         )  # fmt: skip
 
     def hand_invite(self, name: str, invite: str) -> None:
@@ -87,6 +92,7 @@ class Processes:
             return
 
     def _start(self, name: str, *words: str) -> None:
+        self._bury(name)
         command = [sys.executable, "-m", "swarmtrain", *words, "--json-events"]
         path = self._place.log(name)
         with path.open("ab", buffering=0) as log:
@@ -102,7 +108,7 @@ class Processes:
             target=_listen, args=(name, process, path, self.news.put), name=f"hear-{name}",
             daemon=True,
         )  # fmt: skip
-        self._listeners.append(listener)
+        self._listeners[name] = listener
         listener.start()
 
     # ---- ending
@@ -110,6 +116,10 @@ class Processes:
     def kill(self, name: str) -> None:
         """End a process as a power cut would: SIGKILL."""
         self._running[name].kill()
+
+    def send_signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal; nothing happens if the process has just ended."""
+        self._running[name].send_signal(number)
 
     def stop(self, *, patience_s: float, hurry: Callable[[], bool] = lambda: False) -> None:
         """End all that run: first the peers, so that they can say goodbye, then the coordinator.
@@ -127,17 +137,23 @@ class Processes:
     def close(self) -> None:
         """End whatever is left, the guard last. Closing twice is allowed."""
         self.stop(patience_s=0.0, hurry=lambda: True)
-        for listener in self._listeners:
-            listener.join(_KILLED_S)
-        for process in self._running.values():
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    _close_quietly(stream)
+        for name in list(self._running):
+            self._bury(name)
         # The guard ignores gentle signals, and nobody else is left in its group.
         self._guard.kill()
         self._guard.wait()
         assert self._guard.stdin is not None
         self._guard.stdin.close()
+
+    def _bury(self, name: str) -> None:
+        """Hear the last words of a process that has ended, and let go of it."""
+        process, listener = self._running.pop(name, None), self._listeners.pop(name, None)
+        if process is None or listener is None:
+            return
+        listener.join(_KILLED_S)
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                _close_quietly(stream)
 
 
 def tail(path: Path) -> list[str]:

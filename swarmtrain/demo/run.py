@@ -7,13 +7,11 @@ torch is loaded at the very end, to let the model write: until then the cores ar
 """
 
 import queue
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -30,6 +28,7 @@ from swarmtrain.demo.setting import (
     Place,
     write_run_file,
 )
+from swarmtrain.demo.signals import noted
 from swarmtrain.demo.view import Scene, View, make_scene, open_view, stream_for
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
@@ -92,7 +91,7 @@ class _Demo:
         failure: story.Fail | None = None
         processes = Processes(self._place)
         try:
-            with self._listening(), _asking(self._place.coordinator, processes):
+            with noted() as self._signals, _asking(self._place.coordinator, processes):
                 self._start(processes)
                 while failure is None and not self._story.is_over:
                     failure = self._go_on(processes)
@@ -160,21 +159,6 @@ class _Demo:
             self._view.show(scene)
 
     # ---- signals
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Signals are noted; the loop looks at them between two events."""
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self._signals.append(number)
-
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        old = {number: signal.signal(number, note) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
     def _check_signals(self, processes: Processes) -> None:
         if not self._signals:

@@ -66,7 +66,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The demo's files.
+    """The files of a demo or of chaos.
 
     Attributes:
         root: the state directory, absolute.
@@ -75,22 +75,26 @@ class Place:
     root: Path
 
     @classmethod
-    def make(cls, wanted: Path | None) -> "Place":
+    def make(cls, wanted: Path | None, *, what: str = "demo") -> "Place":
         """A new directory, or the wanted one if no run has been in it.
+
+        Args:
+            wanted: a directory, or None for a new temporary one.
+            what: what begins there, in a word.
 
         Raises:
             UserError: SWT-E610, a run has been there; SWT-E403 or E401, it cannot be made.
         """
         if wanted is None:
-            root = Path(tempfile.mkdtemp(prefix="swarmtrain-demo-"))
+            root = Path(tempfile.mkdtemp(prefix=f"swarmtrain-{what}-"))
         else:
             root = dirs.make_private(wanted.absolute())
         place = cls(root)
         if place.coordinator.exists():
             raise misuse(
                 f"{root} already holds a run.",
-                "A demo begins anew: name another --state-dir, or leave it out for a new one. To "
-                f"go on with that run: swarmtrain up {place.run_file} --state-dir "
+                f"This {what} begins anew: name another --state-dir, or leave it out for a new "
+                f"one. To go on with that run: swarmtrain up {place.run_file} --state-dir "
                 f"{place.coordinator}",
             )
         dirs.make_private(place.logs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarmtrain import config_file, numerics
+from swarmtrain.cli.options import Endpoint
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.peer.driver import Driver, Weights
@@ -49,6 +50,7 @@ class Membership:
         host: str,
         port: int,
         *,
+        advertise: Endpoint | None = None,
         freeze: tuple[int, Frozen] | None = None,
     ) -> "Membership":
         """Knock and wait for WELCOME.
@@ -59,6 +61,7 @@ class Membership:
             name: shown to others, "" for one drawn from the key.
             host: address of the data lane.
             port: its port, 0 for a free one.
+            advertise: what the other peers dial, None for the listening address.
             freeze: rehearsal of a death: in which round, and who is told.
 
         Raises:
@@ -72,7 +75,9 @@ class Membership:
         try:
             identity = storage.identity()
             shown = name or identity.default_name
-            thread = PeerThread(invite, storage, identity, shown, host, port, freeze=freeze)
+            thread = PeerThread(
+                invite, storage, identity, shown, host, port, advertise=advertise, freeze=freeze
+            )
             thread.start()
             welcome = _first_word(thread)
             config = config_file.from_canonical(welcome.run)

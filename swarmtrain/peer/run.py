@@ -54,11 +54,12 @@ def run_peer(options: JoinOptions, *, say: Print, emit: Print) -> int:
         freeze = (number, lambda sent, total: _freeze(number, sent, total, emit))
     membership = Membership.enter(
         options.invite, options.state_dir, options.name, options.listen.host, options.listen.port,
-        freeze=freeze,
+        advertise=options.advertise, freeze=freeze,
     )  # fmt: skip
     try:
         events.tell("in", f"in as {membership.name} (key {membership.identity.fingerprint})",
-                    peer=membership.identity.peer_id.hex(), name=membership.name)  # fmt: skip
+                    peer=membership.identity.peer_id.hex(), name=membership.name,
+                    port=membership.thread.listening_port)  # fmt: skip
         _train(_Peer(membership, options.threads, events), events)
     finally:
         membership.close()
@@ -135,7 +136,7 @@ class _Peer:
         }[report.outcome]
         self._events.tell(
             "round", f"round {report.round}  {words}", round=report.round, outcome=report.outcome,
-            contributors=report.contributors,
+            contributors=report.contributors, root=self.session.driver.root.hex(),
         )  # fmt: skip
         if report.round >= self._leased_round + _LEASE_ROUNDS:
             self._leased_round = report.round

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, refused, translate
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.control import ControlClient
@@ -86,6 +87,7 @@ class PeerShell:
         name: shown to others.
         to_trainer: hears of what concerns training; called on this loop, must not block.
         rng: of pauses and of the choice among equal donors.
+        advertise: what the other peers dial, None for the listening address.
         freeze: rehearsal of a death: in which round, and who is told.
     """
 
@@ -98,6 +100,7 @@ class PeerShell:
         *,
         to_trainer: Callable[[ForTrainer], None],
         rng: random.Random,
+        advertise: Endpoint | None = None,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
     ) -> None:
         self._invite = invite
@@ -106,6 +109,7 @@ class PeerShell:
         self._name = name
         self._to_trainer = to_trainer
         self._rng = rng
+        self._advertise = advertise
         self._freeze = freeze
         self._note = TrainerNote()
         self._link: Link | None = None
@@ -151,9 +155,10 @@ class PeerShell:
 
     def _start_machine(self, zmq_link: ZmqLink, host: str) -> None:
         advertised = "" if host in ("0.0.0.0", "::", "") else host
+        dialled = self._advertise or Endpoint(advertised, zmq_link.address.port)
         card = Card(
             self._identity.peer_id, os.urandom(8), self._name, self._identity.curve_key,
-            advertised, zmq_link.address.port,
+            dialled.host, dialled.port,
         )  # fmt: skip
         self._zmq = zmq_link
         self._participant = Participant(
@@ -233,6 +238,11 @@ class PeerShell:
     def is_connected(self) -> bool:
         """Whether the control lane is up."""
         return self._control is not None and self._control.is_up
+
+    @property
+    def listening_port(self) -> int:
+        """TCP port of the data lane, 0 before it is open."""
+        return self._zmq.address.port if self._zmq is not None else 0
 
     @property
     def bytes_moved(self) -> tuple[int, int]:

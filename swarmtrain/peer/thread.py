@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, translate
 from swarmtrain.peer.shell import ForTrainer, PeerShell, TrainerNote
 from swarmtrain.peer.storage import PeerStorage
@@ -33,6 +34,7 @@ class PeerThread:
         name: shown to others.
         host: address of the data lane.
         port: its port, 0 for a free one.
+        advertise: what the other peers dial, see PeerShell.
         freeze: rehearsal of a death, see PeerShell.
 
     Attributes:
@@ -48,6 +50,7 @@ class PeerThread:
         host: str,
         port: int,
         *,
+        advertise: Endpoint | None = None,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
     ) -> None:
         self.inbox: queue.SimpleQueue[ForTrainer] = queue.SimpleQueue()
@@ -57,6 +60,7 @@ class PeerThread:
         self._name = name
         self._host = host
         self._port = port
+        self._advertise = advertise
         self._freeze = freeze
         self._shell: PeerShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,7 +88,8 @@ class PeerThread:
         self._loop = asyncio.get_running_loop()
         self._shell = PeerShell(
             self._invite, self._storage, self._identity, self._name,
-            to_trainer=self.inbox.put, rng=random.Random(), freeze=self._freeze,
+            to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
+            freeze=self._freeze,
         )  # fmt: skip
         self._up.set()
         try:
@@ -108,6 +113,11 @@ class PeerThread:
     def num_others(self) -> int:
         """How many other peers are in the run, as far as this one knows."""
         return self._shell.num_others if self._shell is not None else 0
+
+    @property
+    def listening_port(self) -> int:
+        """TCP port of this process's data lane, 0 before there is one."""
+        return self._shell.listening_port if self._shell is not None else 0
 
     @property
     def bytes_moved(self) -> tuple[int, int]:

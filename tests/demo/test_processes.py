@@ -73,6 +73,18 @@ def test_a_killed_process_ends_by_the_signal(processes):
     processes.hand_invite("otter", "too late")
 
 
+def test_a_name_may_be_started_again_once_it_has_ended(processes, tmp_path):
+    processes.start_peer("otter")
+    next_news(processes)
+    processes.send_signal("otter", signal.SIGKILL)
+    assert next_news(processes) == ("otter", Ended(-signal.SIGKILL))
+    processes.start_peer("otter", advertise="127.0.0.1:9000")
+    assert next_news(processes) == ("otter", In("ab", "otter"))
+    log = (tmp_path / "demo" / "logs" / "otter.log").read_text()
+    assert log.count("$ swarmtrain join") == 2
+    assert "--advertise 127.0.0.1:9000" in log
+
+
 def test_a_process_that_hears_no_signal_is_killed(processes):
     processes.start_peer("stubborn")
     next_news(processes)

@@ -40,6 +40,7 @@ SWARMTRAIN = (
     "simulate.* simulate verify.* verify",
     "api",
     "demo.* demo",
+    "chaos.* chaos",
     "cli.* cli",
     "__main__",
 )

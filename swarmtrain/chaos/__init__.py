@@ -1,0 +1,1 @@
+"""Chaos: real processes of its own, broken at random from a seed, and checked for what holds."""

@@ -1,0 +1,78 @@
+"""What the directories of a stopped run prove, and the judgement over all of it. Loads torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swarmtrain.chaos.invariants import (
+    Chain,
+    Life,
+    Violation,
+    check_copy,
+    check_life,
+    check_roots,
+    read_chain,
+)
+from swarmtrain.demo.setting import Place
+from swarmtrain.errors import UserError
+from swarmtrain.peer import ledger_file
+from swarmtrain.verify.coordinator_state import prove_coordinator, read_records
+from swarmtrain.verify.peer_state import prove_peer
+from swarmtrain.verify.proof import Proof
+from swarmtrain_transport.ledger import body_of
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        chain: what the coordinator's ledger decided.
+        violations: all of them.
+    """
+
+    chain: Chain
+    violations: tuple[Violation, ...]
+
+
+def judge(place: Place, lives: Sequence[Life]) -> Verdict:
+    """Read and prove everything that a stopped run has left.
+
+    Args:
+        place: its directories.
+        lives: all processes of peers that there were, oldest first.
+
+    Raises:
+        UserError: the coordinator's ledger cannot be read at all.
+    """
+    whole = read_records(place.coordinator)
+    chain, found = read_chain(body_of(record) for record in whole)
+    found += _unproved("the coordinator", _coordinators(place))
+    for name in dict.fromkeys(life.name for life in lives if life.told):
+        directory = place.peer(name)
+        copy = ledger_file.read(directory / ledger_file.FILE_NAME).records
+        found += check_copy(name, copy, whole)
+        found += _unproved(name, _peers(place, name))
+    for life in lives:
+        found += check_life(life, chain)
+    found += check_roots(lives, chain)
+    return Verdict(chain, tuple(found))
+
+
+def _coordinators(place: Place) -> Proof | str:
+    try:
+        return prove_coordinator(place.coordinator)
+    except UserError as error:
+        return error.what
+
+
+def _peers(place: Place, name: str) -> Proof | str:
+    try:
+        return prove_peer(place.peer(name))
+    except (UserError, OSError) as error:
+        return error.what if isinstance(error, UserError) else str(error)
+
+
+def _unproved(whose: str, proof: Proof | str) -> list[Violation]:
+    if isinstance(proof, str):
+        return [Violation("verify", f"{whose}: {proof}")]
+    return [] if proof.ok else [Violation("verify", f"{whose}: {proof.problem}")]

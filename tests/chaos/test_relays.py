@@ -1,0 +1,116 @@
+"""A relay forwards, cuts, holds one direction, and heals; what was held is not lost."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from swarmtrain.chaos.relays import Relay, Relays, Way
+
+DEADLINE_S = 20.0
+
+
+def echo(listener: socket.socket) -> None:
+    """Answers every connection with what it hears, until the listener is closed."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+def answer(connection: socket.socket) -> None:
+    with connection:
+        try:
+            while data := connection.recv(65536):
+                connection.sendall(data)
+        except ConnectionError:
+            return
+
+
+@pytest.fixture
+def relays() -> Iterator[Relays]:
+    made = Relays()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def relay(relays) -> Iterator[Relay]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=echo, args=(listener,), daemon=True)
+        thread.start()
+        made = relays.add()
+        relays.aim(made, listener.getsockname()[1])
+        yield made
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(DEADLINE_S)
+
+
+def dial(relay: Relay) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", relay.port), DEADLINE_S)
+
+
+def received(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        assert part, "the connection ended"
+        data += part
+    return data
+
+
+def is_ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_bytes_go_through_in_both_directions_and_so_does_the_end(relay):
+    with dial(relay) as connection:
+        data = bytes(range(256)) * 4096
+        sender = threading.Thread(target=connection.sendall, args=(data,))
+        sender.start()
+        assert received(connection, len(data)) == data
+        sender.join(DEADLINE_S)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+
+
+def test_a_cut_ends_what_is_open_and_what_comes_until_it_heals(relays, relay):
+    with dial(relay) as connection:
+        connection.sendall(b"a")
+        assert received(connection, 1) == b"a"
+        relays.cut(relay)
+        assert is_ended(connection)
+    with dial(relay) as connection:
+        assert is_ended(connection)
+    relays.heal(relay)
+    with dial(relay) as connection:
+        connection.sendall(b"b")
+        assert received(connection, 1) == b"b"
+
+
+@pytest.mark.parametrize("way", list(Way))
+def test_what_is_held_in_one_direction_comes_when_it_heals(relays, relay, way):
+    with dial(relay) as connection:
+        connection.sendall(b"a")
+        assert received(connection, 1) == b"a"
+        relays.hold(relay, way)
+        connection.sendall(b"bcd")
+        connection.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(DEADLINE_S)
+        relays.heal(relay)
+        assert received(connection, 3) == b"bcd"
+
+
+def test_a_relay_that_leads_nowhere_ends_connections(relays):
+    with dial(relays.add()) as connection:
+        assert is_ended(connection)
+    relays.close()
+    relays.close()
