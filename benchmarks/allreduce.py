@@ -97,7 +97,7 @@ def run_config(arguments: argparse.Namespace) -> settings.RunConfig:
             block=arguments.block,
             chunk_values=arguments.chunk_values,
             start_peers=peers,
-            min_contributors=peers,
+            min_contributors=arguments.min_contributors or peers,
             wait_ready_s=SECONDS_PER_ROUND_MAX,
             deadline_floor_s=SECONDS_PER_ROUND_MAX,
         ),
@@ -337,6 +337,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec", choices=sorted(ERROR_MAX), default="int8")
     parser.add_argument("--block", type=int, default=1024, help="values that share a scale")
     parser.add_argument("--chunk-values", type=int, default=262_144, help="values on one frame")
+    parser.add_argument(
+        "--min-contributors", type=int, default=0, help="vectors that a mean needs; 0: all"
+    )
     parser.add_argument("--repeat", type=int, default=7, help="timed exchanges")
     parser.add_argument("--warmup", type=int, default=2, help="exchanges before them")
 
