@@ -14,6 +14,7 @@ whatever its time.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -65,10 +66,8 @@ def collect(
     results: dict[int, list[dict[str, float]]] = {}
     server.settimeout(1)
     while len(peers) < world:
-        try:
+        with contextlib.suppress(TimeoutError):  # look whether all still live, and wait on
             peers.append(server.accept()[0].makefile("rw"))
-        except TimeoutError:
-            pass  # look whether all still live, and wait on
         if dead() or time.monotonic() - start > timeout_s:
             raise RuntimeError(f"a peer died or did not start; see {log_name}")
 
