@@ -23,8 +23,14 @@ class Deed(StrEnum):
     MUTE_DATA = "mute-data"
     MUTE_UP = "mute-up"
     MUTE_DOWN = "mute-down"
+    GARBLE = "garble-data"
     RESTART = "restart-coordinator"
+    STOP_COORDINATOR = "stop-coordinator"
     NEWCOMER = "newcomer"
+
+
+COORDINATORS = frozenset({Deed.RESTART, Deed.STOP_COORDINATOR})
+"""What is done to the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,8 @@ class Step:
 
 _WEIGHTS = {
     Deed.KILL: 4, Deed.STOP: 4, Deed.LEAVE: 2, Deed.CUT_DATA: 2, Deed.CUT_CONTROL: 2,
-    Deed.CUT_ALL: 2, Deed.MUTE_DATA: 2, Deed.MUTE_UP: 1, Deed.MUTE_DOWN: 1, Deed.RESTART: 3,
-    Deed.NEWCOMER: 1,
+    Deed.CUT_ALL: 2, Deed.MUTE_DATA: 2, Deed.MUTE_UP: 1, Deed.MUTE_DOWN: 1, Deed.GARBLE: 2,
+    Deed.RESTART: 3, Deed.STOP_COORDINATOR: 2, Deed.NEWCOMER: 1,
 }  # fmt: skip
 """How often each is drawn, relative to the others."""
 
@@ -143,10 +149,11 @@ class _Draw:
         """What happens now, None if nothing may."""
         deed = self._rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         lasts_s = self._lasts_s(deed, now_s)
-        if deed is Deed.RESTART:
+        if deed in COORDINATORS:
             if now_s < self._coordinator_free_s:
                 return None
-            self._coordinator_free_s = now_s + lasts_s + _PROCESS_S
+            starts_s = _PROCESS_S if deed is Deed.RESTART else _BREATH_S
+            self._coordinator_free_s = now_s + lasts_s + starts_s
             return Step(now_s, deed, "", lasts_s)
         if deed is Deed.NEWCOMER:
             if not self._newcomers or now_s + _PROCESS_S > self._calm_s:
@@ -170,6 +177,6 @@ class _Draw:
         refusals; never beyond the beginning of the calm."""
         is_long = self._rng.random() < _LONG_SHARE and self._has_long
         lasts_s = self._rng.uniform(*(_LONG_S if is_long else _SHORT_S))
-        if deed is Deed.RESTART:
+        if deed in COORDINATORS:
             lasts_s = min(lasts_s, _COORDINATOR_AWAY_MAX_S)
         return min(lasts_s, self._calm_s - now_s)

@@ -1,4 +1,4 @@
-"""TCP relays on loopback: links that can be cut, held in one direction, and healed.
+"""TCP relays on loopback: links that can be cut, held in one direction, garbled, and healed.
 
 What goes through is other people's encryption; a relay sees bytes and forwards them. All relays
 live on one event loop on a thread of its own, so that the caller's own waiting delays nobody.
@@ -35,6 +35,7 @@ class Relay:
         self.port = 0
         self._target = 0
         self._is_cut = False
+        self._is_garbled = False
         self._flows = {way: asyncio.Event() for way in Way}
         for flow in self._flows.values():
             flow.set()
@@ -61,9 +62,13 @@ class Relay:
         for way in ways:
             self._flows[way].clear()
 
+    def garble(self) -> None:
+        """Change a byte of every piece that passes towards the target."""
+        self._is_garbled = True
+
     def heal(self) -> None:
         """All is well again; what was held goes on."""
-        self._is_cut = False
+        self._is_cut = self._is_garbled = False
         for flow in self._flows.values():
             flow.set()
 
@@ -127,11 +132,16 @@ class Relay:
         """Forward until the end of the stream, and then the end itself."""
         while data := await reader.read(_READ_BYTES):
             await self._flows[way].wait()
-            writer.write(data)
+            writer.write(_garbled(data) if self._is_garbled and way is Way.THERE else data)
             await writer.drain()
         await self._flows[way].wait()
         if writer.can_write_eof() and not writer.is_closing():
             writer.write_eof()
+
+
+def _garbled(data: bytes) -> bytes:
+    """The same with its last byte changed: in the middle of what is encrypted, not in a length."""
+    return data[:-1] + bytes((data[-1] ^ 0x10,))
 
 
 class Relays:
@@ -175,6 +185,10 @@ class Relays:
     def hold(self, relay: Relay, *ways: Way) -> None:
         """See Relay."""
         self._loop.call_soon_threadsafe(relay.hold, *ways)
+
+    def garble(self, relay: Relay) -> None:
+        """See Relay."""
+        self._loop.call_soon_threadsafe(relay.garble)
 
     def heal(self, relay: Relay) -> None:
         """See Relay."""

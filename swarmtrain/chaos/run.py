@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from swarmtrain.chaos.invariants import Violation, common_state
-from swarmtrain.chaos.plan import Deed, Step, calm_from_s, draw_plan
+from swarmtrain.chaos.plan import COORDINATORS, Deed, Step, calm_from_s, draw_plan
 from swarmtrain.chaos.relays import Relays
 from swarmtrain.chaos.report import PeerRoot, Report
 from swarmtrain.chaos.setting import MIN_CONTRIBUTORS, names, write_run_file
@@ -191,7 +191,7 @@ class _Chaos:
             self._mends.append(step)
 
     def _is_allowed(self, troupe: Troupe, step: Step) -> bool:
-        if step.deed is Deed.RESTART:
+        if step.deed in COORDINATORS:
             return troupe.is_coordinator_up
         if step.deed is Deed.NEWCOMER:
             return True

@@ -125,6 +125,10 @@ class Troupe:
             self.coordinator_may_end, self.is_coordinator_up = True, False
             self.processes.kill(COORDINATOR)
             return
+        if step.deed is Deed.STOP_COORDINATOR:
+            self.is_coordinator_up = False
+            self.processes.send_signal(COORDINATOR, signal.SIGSTOP)
+            return
         actor = self.actors[step.victim]
         actor.harmed = step.deed
         if step.deed is Deed.KILL:
@@ -143,6 +147,8 @@ class Troupe:
             self.relays.cut(actor.data)
         if deed in (Deed.CUT_CONTROL, Deed.CUT_ALL):
             self.relays.cut(actor.control)
+        if deed is Deed.GARBLE:
+            self.relays.garble(actor.data)
         if deed is Deed.MUTE_DATA:
             self.relays.hold(actor.data, Way.THERE)
         if deed is Deed.MUTE_UP:
@@ -155,6 +161,10 @@ class Troupe:
         if step.deed is Deed.RESTART:
             self.restarts += 1
             self.processes.start_coordinator()
+            return
+        if step.deed is Deed.STOP_COORDINATOR:
+            self.is_coordinator_up = True
+            self.processes.send_signal(COORDINATOR, signal.SIGCONT)
             return
         actor = self.actors[step.victim]
         actor.harmed = None

@@ -2,26 +2,102 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from swarmtrain.chaos import run
+from swarmtrain.chaos.evidence import judge
+from swarmtrain.chaos.invariants import Life, Violation
+from swarmtrain.chaos.report import Report, in_words
+from swarmtrain.cli.options import ChaosOptions
+from swarmtrain.demo.events import StateInPlace
+from swarmtrain.demo.setting import Place
+from swarmtrain.peer import ledger_file
+
+CHAOS = [sys.executable, "-m", "swarmtrain", "chaos", "--peers", "3"]
+
+
+def living_in(folder: Path) -> list[bytes]:
+    """Command lines of processes that name this directory."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes()
+        except OSError:
+            continue  # it has just ended
+        if os.fsencode(folder) in words:
+            found.append(words)
+    return found
+
 
 @pytest.mark.timeout(400)
-def test_a_short_chaos_holds_and_removes_its_files(tmp_path):
+def test_a_short_chaos_holds_and_what_is_tampered_with_afterwards_is_found(tmp_path):
+    place = tmp_path / "chaos"
     ran = subprocess.run(
-        [sys.executable, "-m", "swarmtrain", "chaos", "--for", "20s", "--seed", "11",
-         "--peers", "3", "--json"],
-        capture_output=True, text=True, timeout=380, env={**os.environ, "TMPDIR": str(tmp_path)},
+        [*CHAOS, "--for", "20s", "--seed", "11", "--json", "--state-dir", str(place)],
+        capture_output=True, text=True, timeout=380,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(ran.stdout.splitlines()[-1])
     assert found["violations"] == [] and found["equal"]
-    assert found["seed"] == 11 and found["peers"] == 3
+    assert (found["seed"], found["peers"], found["state_dir"]) == (11, 3, str(place))
     assert sum(found["deeds"].values()) >= 1
     assert found["commits"] >= 1
     assert found["rounds"] == found["commits"] + found["skips"]
     assert len({entry["root"] for entry in found["state_roots"]}) == 1
-    assert found["state_dir"] == ""
-    assert not list(tmp_path.glob("swarmtrain-chaos-*"))
+    assert not living_in(place)
+
+    one, other = (place / "peers" / entry["peer"] for entry in found["state_roots"][:2])
+    ledger = bytearray((one / ledger_file.FILE_NAME).read_bytes())
+    ledger[-1] ^= 1
+    (one / ledger_file.FILE_NAME).write_bytes(ledger)
+    newest = max((other / "checkpoints").glob("op-*"))
+    (newest / "manifest.json").unlink()
+    lives = [Life(folder.name, "", [StateInPlace(0)]) for folder in (one, other)]
+    verdict = judge(Place(place), lives)
+    assert [violation.invariant for violation in verdict.violations] == ["verify", "verify"]
+    assert verdict.violations[0].story.startswith(one.name)
+    assert verdict.violations[1].story.startswith(other.name)
+
+
+def test_ctrl_c_ends_everything_and_keeps_the_files(tmp_path):
+    place = tmp_path / "chaos"
+    with subprocess.Popen(
+        [*CHAOS, "--state-dir", str(place)], stderr=subprocess.PIPE, text=True
+    ) as chaos:
+        assert chaos.stderr is not None
+        assert chaos.stderr.readline() == f"All files: {place}\n"
+        chaos.send_signal(signal.SIGINT)
+        assert "Traceback" not in chaos.stderr.read()
+    assert chaos.returncode == 130
+    assert not living_in(place)
+    assert (place / "run.toml").is_file()
+
+
+def report(*violations: Violation) -> Report:
+    return Report(
+        1.0, 7, 3, 2, 2, 0, 0, {"kill": 1}, 0, 1, (), not violations, violations, ""
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("violations", [(), (Violation("I2", "states differ"),)])
+def test_files_are_removed_only_when_everything_holds(tmp_path, monkeypatch, violations):
+    class Staged:
+        def __init__(self, *arguments: object) -> None: ...
+
+        def run(self) -> Report:
+            return report(*violations)
+
+    monkeypatch.setattr(run, "_Chaos", Staged)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    said: list[str] = []
+    found = run.run_chaos(ChaosOptions(10.0, 7, 3, None), said.append)
+    kept = list(tmp_path.glob("swarmtrain-chaos-*"))
+    assert bool(kept) == bool(violations)
+    assert found.state_dir == (str(kept[0]) if kept else "")
+    words = "\n".join(in_words(found))
+    assert ("VIOLATION    I2: states differ" in words) == bool(violations)

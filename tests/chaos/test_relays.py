@@ -109,6 +109,18 @@ def test_what_is_held_in_one_direction_comes_when_it_heals(relays, relay, way):
         assert received(connection, 3) == b"bcd"
 
 
+def test_what_is_garbled_arrives_changed_until_it_heals(relays, relay):
+    with dial(relay) as connection:
+        connection.sendall(b"a")
+        assert received(connection, 1) == b"a"
+        relays.garble(relay)
+        connection.sendall(b"b")
+        assert received(connection, 1) not in (b"", b"b")
+        relays.heal(relay)
+        connection.sendall(b"c")
+        assert received(connection, 1) == b"c"
+
+
 def test_a_relay_that_leads_nowhere_ends_connections(relays):
     with dial(relays.add()) as connection:
         assert is_ended(connection)
