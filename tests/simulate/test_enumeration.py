@@ -64,18 +64,18 @@ def test_three_peers_survive_every_death_at_every_message_with_equal_roots():
 
 
 @pytest.mark.timeout(600)
-def test_three_peers_survive_every_trouble_at_every_second_message_with_equal_roots():
-    seen = check(run_all(troubles(3, stride=2), PROCESSES))
-    assert seen["cases"] > 250
-    assert seen["skips"] > 20, "everybody was needed, so deaths must have forced skips"
-    assert seen["exclusions"] > 20, "silent links must have left peers out"
+def test_three_peers_survive_troubles_at_every_5th_message_with_equal_roots():
+    seen = check(run_all(troubles(3, stride=5), PROCESSES))
+    assert seen["cases"] > 100
+    assert seen["skips"] > 8, "everybody was needed, so deaths must have forced skips"
+    assert seen["exclusions"] > 8, "silent links must have left peers out"
 
 
 @pytest.mark.timeout(600)
-def test_four_peers_survive_troubles_at_every_17th_message_with_equal_roots():
+def test_four_peers_survive_troubles_at_every_37th_message_with_equal_roots():
     # All boundaries: python -m swarmtrain.simulate.enumeration --peers 4
-    seen = check(run_all(cases(4, stride=17), PROCESSES))
-    assert seen["cases"] > 120
+    seen = check(run_all(cases(4, stride=37), PROCESSES))
+    assert seen["cases"] > 55
 
 
 def test_a_quiet_run_has_no_skips_and_leaves_nobody_out():

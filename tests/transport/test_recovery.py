@@ -6,7 +6,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport import messages as m
 from swarmtrain_transport.actions import Adopt
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import Plan, Rewind, Skip
+from swarmtrain_transport.ledger import Attest, Commit, Gone, Plan, Rewind, Skip
 from tests.transport.hall import Hall, opened, root_of
 from tests.transport.rig import A, B, C, begun_chain
 
@@ -48,6 +48,57 @@ def test_nothing_is_decided_while_somebody_may_still_bring_newer_records() -> No
     assert len(again.records) == before and not again.sent[A]
     again.alive(limits.SUSPECT_S + 0.1)
     assert any(isinstance(message, m.Welcome) for message in again.sent[A])
+
+
+def test_nothing_that_peers_say_becomes_a_record_while_somebody_may_bring_older_ones() -> None:
+    first = opened()
+    first.run_op(1, A, B, C)
+    again = restored(first, 2)
+    before = len(again.records)
+    again.join(B, **newer_hello(first))
+    kept = again.records[-1]
+    hello = {"head_index": kept.index, "head_hash": kept.hash}
+    again.join(A, applied_op=1, state_root=root_of(1), **hello)
+    again.join(C, applied_op=1, state_root=root_of(1), **hello)
+    again.say(A, m.Offer(root_of(9), 24, b"L" * 32), m.CheckpointWritten(1, bytes(32)))
+    again.say(C, m.Leave())
+    assert len(again.records) == before
+    raw = tuple(record.to_bytes() for record in first.records[before:])
+    again.say(B, m.History(before, raw))
+    assert again.records[: len(first.records)] == first.records
+    assert [body.peer for body in again.bodies(Gone)] == [C]
+
+
+def test_a_backup_from_before_anybody_came_is_healed_too() -> None:
+    first = opened()
+    again = restored(first, len(first.records) - 1)
+    assert len(again.records) == 1
+    again.join(A, **newer_hello(first))
+    raw = tuple(record.to_bytes() for record in first.records[1:])
+    again.say(A, m.History(1, raw))
+    assert [record.hash for record in again.records] == [record.hash for record in first.records]
+
+
+def test_a_coordinator_that_was_stopped_suspects_nobody_for_its_own_absence() -> None:
+    hall = opened()
+    hall.ready(1, A, B, C)
+    hall.tick(500.0)
+    for peer in (A, B, C):
+        hall.ack(peer)
+    hall.exchange(A, B, C)
+    assert hall.bodies(Commit)[-1].contributors == tuple(sorted((A, B, C)))
+    assert not hall.bodies(Gone)
+
+
+def test_a_replayed_op_is_attested_when_none_of_its_members_is_left() -> None:
+    hall = opened(A, B)
+    hall.ready(1, A, B)
+    hall.exchange(A, B)
+    hall.join(C)
+    for peer in (A, B):
+        hall.say(peer, m.Leave())
+    hall.say(C, m.Applied(1, root_of(1)))
+    assert hall.bodies(Attest)[-1] == Attest(1, root_of(1))
 
 
 def test_a_peer_that_claims_newer_records_and_tells_none_is_refused() -> None:

@@ -5,6 +5,7 @@ heard of yet counts as alive until silence says otherwise, so that nobody is lef
 coordinator died (protocol.md T14).
 """
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.failure import LifeLine
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.link import PeerId
@@ -78,6 +79,26 @@ class Attendance:
         for life in self.lives().values():
             times += [life.suspect_at_s, life.evict_at_s]
         return times
+
+    def pardon(self, absent_s: float, now_s: float) -> None:
+        """The coordinator itself was stopped for so long: nobody was silent meanwhile, and as
+        after a restart everybody has the full time to be heard of."""
+        for life in self.lives().values():
+            life.pardon(now_s)
+        for line in self.lines.values():
+            line.ready_s += absent_s
+
+    def dismissed(self, last_op: int, finished_s: float, now_s: float) -> list[PeerId]:
+        """Whom to tell now, once, that the run is over: everybody, when nobody is behind."""
+        present = self.connected()
+        behind = any(line.applied_op < last_op for line in present.values())
+        # After a restart nobody knows yet what those who are to come back still need.
+        if (behind or self.unseen) and now_s < finished_s + limits.FINISH_S:
+            return []
+        told = [peer for peer, line in present.items() if not line.dismissed]
+        for peer in told:
+            present[peer].dismissed = True
+        return told
 
     def depart(self, peer: PeerId) -> None:
         """The peer left or was evicted."""

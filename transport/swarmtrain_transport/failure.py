@@ -34,6 +34,12 @@ class LifeLine:
         if self.closed_s is None:
             self.closed_s = now_s
 
+    def pardon(self, now_s: float) -> None:
+        """Nobody listened until now: that was not the peer's silence."""
+        self.heard_s = now_s
+        if self.closed_s is not None:
+            self.closed_s = now_s
+
     @property
     def suspect_at_s(self) -> float:
         """From this moment on the peer counts as suspected."""

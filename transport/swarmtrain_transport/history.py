@@ -14,7 +14,7 @@ from swarmtrain_transport.claims import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import Join
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hello, Tell
+from swarmtrain_transport.messages import Hello, PeerMessage, Tell
 from swarmtrain_transport.messages import History as Told
 from swarmtrain_transport.scribe import Scribe
 
@@ -39,13 +39,18 @@ class History:
     def __init__(self, scribe: Scribe, attendance: Attendance, now_s: float) -> None:
         self._scribe = scribe
         self._attendance = attendance
-        self._settled_s = now_s + limits.SUSPECT_S if attendance.unseen else now_s
+        is_restart = len(scribe.ledger) > 0
+        self._settled_s = now_s + limits.SUSPECT_S if is_restart else now_s
+        # An empty roster says nothing: a backup may be from before anybody came.
+        self._knows_nobody = is_restart and not attendance.unseen
         self._witnesses: dict[PeerId, Guest] = {}
         self._guests: dict[PeerId, Guest] = {}
+        self._held: dict[tuple[PeerId, type[PeerMessage]], PeerMessage] = {}
 
     def is_open(self, now_s: float) -> bool:
         """Whether somebody may still bring newer records, so that nothing may be decided."""
-        return now_s < self._settled_s and bool(self._attendance.unseen or self._witnesses)
+        is_awaited = self._attendance.unseen or self._witnesses or self._knows_nobody
+        return now_s < self._settled_s and bool(is_awaited)
 
     @property
     def settled_s(self) -> float:
@@ -80,6 +85,16 @@ class History:
         """The peer's JOIN would be a new record: it waits until nobody can bring older ones."""
         self._attendance.unseen.pop(peer, None)
         self._guests[peer] = guest
+
+    def hold(self, peer: PeerId, message: PeerMessage) -> None:
+        """A message that would become a record waits too; the newest of its kind counts."""
+        self._held[(peer, type(message))] = message
+
+    def take_held(self) -> list[tuple[PeerId, PeerMessage]]:
+        """Messages that have waited, once nothing is open any more."""
+        held = [(peer, message) for (peer, _), message in self._held.items()]
+        self._held.clear()
+        return held
 
     def gone(self, peer: PeerId) -> None:
         """The peer's connection closed."""

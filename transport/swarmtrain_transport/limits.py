@@ -100,6 +100,10 @@ blinked: one reconnect attempt fits into this time."""
 EVICT_S = 30.0
 """Silence after which a peer leaves the roster; it may come back with the same key."""
 
+ABSENT_S = 1.0
+"""A coordinator that wakes so much later than it wanted was stopped (a closed lid, a busy disk):
+its own absence is not held against the peers, whose messages wait to be read."""
+
 FINISH_S = 30.0
 """After the last commit peers are kept for so long if somebody still needs results of theirs."""
 

@@ -16,7 +16,6 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.history import Guest, History, card_of
 from swarmtrain_transport.ledger import (
     Attest,
-    Checkpoint,
     Commit,
     Freeze,
     Gone,
@@ -93,7 +92,7 @@ class Rendezvous:
         self.chronicle = Chronicle()
         self.operation: Operation | None = None
         self._run_key = run_key
-        self._now_s = now_s
+        self._now_s = self._due_s = now_s
         self._finished_s: float | None = None
         self._pace = Pace()
         self._slicing = Slicing()
@@ -105,7 +104,7 @@ class Rendezvous:
 
     def start(self, now_s: float) -> Actions:
         """First event of a life: a new run gets its RUN record."""
-        self._now_s = now_s
+        self._at(now_s)
         if not len(self.scribe.ledger):
             self.scribe.append(
                 Run(self.terms.run_id, self._run_key, self.terms.config_hash,
@@ -117,7 +116,7 @@ class Rendezvous:
         self, peer: PeerId, hello: Hello, now_s: float, *, invite_id: str = ""
     ) -> Actions:
         """The door has let a peer in, or again. RemoteFault: a false HELLO, nothing changed."""
-        self._now_s = now_s
+        self._at(now_s)
         check_hello(hello)
         if self.view.curve_holders.get(hello.curve_key, peer) != peer:
             raise RemoteFault("hello", "its curve_key is another member's, who would be shut out")
@@ -159,14 +158,14 @@ class Rendezvous:
 
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
         """A message of a connected peer. RemoteFault: it breaks the protocol, close its line."""
-        self._now_s = now_s
+        self._at(now_s)
         if self._history.is_witness(peer):
             return self._on_history(peer, message)
         line = self.lines.get(peer)
         if line is None:
             # Evicted while its connection still stood: it says HELLO again on a new one.
             self.scribe.close(peer)
-            return self.scribe.take()
+            return self._settle()
         line.life.heard(now_s)
         check_claim(message)
         self._dispatch(peer, line, message)
@@ -174,7 +173,7 @@ class Rendezvous:
 
     def disconnected(self, peer: PeerId, now_s: float) -> Actions:
         """A control connection closed, for whatever reason."""
-        self._now_s = now_s
+        self._at(now_s)
         self._history.gone(peer)
         line = self.lines.get(peer)
         if line is not None and line.connected:
@@ -184,15 +183,25 @@ class Rendezvous:
 
     def tick(self, now_s: float) -> Actions:
         """The time that `next_wakeup_s` asked for has come."""
-        self._now_s = now_s
+        self._at(now_s)
         return self._settle()
 
     @property
     def next_wakeup_s(self) -> float:
         """When `tick` wants to be called; at most half a second late is harmless."""
-        times = [self._now_s + limits.EVICT_S]
-        if self._finished_s is not None:
-            times.append(self._finished_s + limits.FINISH_S)
+        return self._due_s
+
+    def _at(self, now_s: float) -> None:
+        """An event. Time in which this process was stopped is nobody else's silence."""
+        absent_s = now_s - self._due_s
+        if absent_s > limits.ABSENT_S:
+            self.attendance.pardon(absent_s, now_s)
+            if self.operation is not None:
+                self.operation.timers.pardon(absent_s)
+        self._now_s = now_s
+
+    def _next_due_s(self) -> float:
+        times = [self._now_s + limits.EVICT_S, (self._finished_s or 0.0) + limits.FINISH_S]
         if self.operation is not None:
             times += self.operation.timers.wakeups()
         times += [self._history.settled_s, *self.attendance.wakeups(self.terms.wait_ready_s)]
@@ -215,6 +224,8 @@ class Rendezvous:
 
     def _dispatch(self, peer: PeerId, line: PeerLine, message: PeerMessage) -> None:
         match message:
+            case Offer() | CheckpointWritten() | Leave() if self._history.is_open(self._now_s):
+                self._history.hold(peer, message)
             case Offer():
                 if self.view.genesis is None:
                     shape = message.num_values, message.layout
@@ -226,9 +237,10 @@ class Rendezvous:
             case Stranded():
                 line.stranded_op = message.op
             case Progress():
-                self._on_progress(line, message)
+                line.progress = message
+                line.acked_index = max(line.acked_index, min(message.index, self.scribe.head))
             case CheckpointWritten():
-                self._on_checkpoint(peer, message)
+                self.scribe.note_checkpoint(peer, message)
             case Evaluated():
                 self.chronicle.evaluated(self.view, peer, message)
             case Leave():
@@ -274,21 +286,8 @@ class Rendezvous:
     def _on_applied(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
         line.applied_op = message.op
         line.state_root = message.state_root
-        if self.view.root_after(message.op) is None:
-            self._attest(message.op)
-        else:
-            self._check_state(peer, line)
-
-    def _on_progress(self, line: PeerLine, message: Progress) -> None:
-        line.progress = message
-        line.acked_index = max(line.acked_index, min(message.index, self.scribe.ledger.head_index))
-
-    def _on_checkpoint(self, peer: PeerId, message: CheckpointWritten) -> None:
-        newest = self.view.checkpoint
-        if newest is None or newest.op < message.op:
-            op = self.view.commits.get(message.op)
-            if op is not None and op.plan.checkpoint_by == peer:
-                self.scribe.append(Checkpoint(message.op, peer, message.manifest_hash))
+        self._attest(message.op)
+        self._check_state(peer, line)
 
     # ---- the decisions that fall due after any event
 
@@ -296,6 +295,9 @@ class Rendezvous:
         if not self._history.is_open(self._now_s):
             for peer, guest in self._history.take_guests().items():
                 self._let_in(peer, guest)
+            for peer, message in self._history.take_held():
+                if peer in self.lines:
+                    self._dispatch(peer, self.lines[peer], message)
             self._bury()
             self._decide()
             self._attest(self.view.last_op)
@@ -306,21 +308,15 @@ class Rendezvous:
                 self.scribe.send_records(peer, line)
         if self.is_finished:
             self._dismiss()
+        self._due_s = self._next_due_s()
         return self.scribe.take()
 
     def _dismiss(self) -> None:
         """The run is over: peers may go once nobody needs their results any more."""
         if self._finished_s is None:
             self._finished_s = self._now_s
-        present = self.attendance.connected()
-        behind = any(line.applied_op < self.view.last_op for line in present.values())
-        # After a restart nobody knows yet what those who are to come back still need.
-        if (behind or self.attendance.unseen) and self._now_s < self._finished_s + limits.FINISH_S:
-            return
-        for peer, line in present.items():
-            if not line.dismissed:
-                line.dismissed = True
-                self.scribe.send(peer, Finished(self.view.last_op))
+        for peer in self.attendance.dismissed(self.view.last_op, self._finished_s, self._now_s):
+            self.scribe.send(peer, Finished(self.view.last_op))
 
     def _bury(self) -> None:
         """Evict who has been silent for too long."""
@@ -381,9 +377,12 @@ class Rendezvous:
 
     def _attest(self, op: int) -> None:
         """ATTEST once more than half of those alive, or expected back, report the same root."""
-        if op not in self.view.commits or op in self.view.attests:
+        known = op not in self.view.commits or op in self.view.attests
+        if known or self._history.is_open(self._now_s):
             return
-        voters = self.attendance.alive(self._now_s) & set(self.view.commits[op].boots)
+        alive = self.attendance.alive(self._now_s)
+        # When no member is left, whoever has replayed the op speaks for it.
+        voters = alive & set(self.view.commits[op].boots) or alive & set(self.lines)
         root = agreed_root(self.lines, voters, op)
         if root is not None:
             self.scribe.append(Attest(op, root))
@@ -394,6 +393,6 @@ class Rendezvous:
     def _check_state(self, peer: PeerId, line: PeerLine) -> None:
         """T15: a state that is not the attested one is not planned with and not waited for; the
         peer reads ATTEST too and heals itself."""
-        if self.view.root_after(line.applied_op) != line.state_root:
+        if self.view.root_after(line.applied_op) not in (None, line.state_root):
             line.ready, line.active = None, False
             self.chronicle.event(line.applied_op, peer, "differs", "state root")

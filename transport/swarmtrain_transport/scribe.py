@@ -10,6 +10,7 @@ from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAc
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.ledger import (
     Body,
+    Checkpoint,
     Join,
     Ledger,
     Record,
@@ -21,7 +22,13 @@ from swarmtrain_transport.ledger import (
 )
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
-from swarmtrain_transport.messages import CoordinatorMessage, Hello, Records, Refused
+from swarmtrain_transport.messages import (
+    CheckpointWritten,
+    CoordinatorMessage,
+    Hello,
+    Records,
+    Refused,
+)
 
 
 class Scribe:
@@ -46,11 +53,23 @@ class Scribe:
         for record in records:
             self.view.apply(record, self.ledger.append(record))
 
+    @property
+    def head(self) -> int:
+        """Index of the newest record."""
+        return self.ledger.head_index
+
     def append(self, body: Body) -> None:
         """Decide: one record, durable before whatever is sent after it."""
         record = make_record(len(self.ledger), self.ledger.head_hash, self.term, body, self._sign)
         self.view.apply(record, self.ledger.append(record))
         self._out.append(Append(record))
+
+    def note_checkpoint(self, peer: PeerId, message: CheckpointWritten) -> None:
+        """A checkpoint is written, by the peer that PLAN named for it: CHECKPOINT."""
+        newest = self.view.checkpoint.op if self.view.checkpoint is not None else -1
+        op = self.view.commits.get(message.op)
+        if newest < message.op and op is not None and op.plan.checkpoint_by == peer:
+            self.append(Checkpoint(message.op, peer, message.manifest_hash))
 
     def adopt(self, records: Iterable[bytes]) -> bool:
         """Take over records of earlier lives that this one's disk has lost; known ones are passed.

@@ -91,6 +91,12 @@ class Timers:
         self.extended_s = min(room, self.extended_s + self.deadline_s / 2)
         self.assigned_s[slice_index] = now_s
 
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: nothing that came then was late."""
+        self.start_s += absent_s
+        for index in self.assigned_s:
+            self.assigned_s[index] += absent_s
+
     @property
     def scatter_s(self) -> float:
         """FREEZE happens at this time at the latest."""
