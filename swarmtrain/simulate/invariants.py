@@ -138,6 +138,8 @@ class Invariants:
         for store in (self.outcomes, self.plans, self.frozen, self.results, self.roots):
             for later in [key for key in store if key > op]:
                 del store[later]
+        # The same ops are given to again, under other plans.
+        self._decoded = {key: part for key, part in self._decoded.items() if key[0] <= op}
         committed = [out for out in self.outcomes.values() if isinstance(out, Commit)]
         self.commits = len(committed)
         last = max(committed, key=lambda out: out.op, default=None)

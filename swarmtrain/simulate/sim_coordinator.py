@@ -117,6 +117,7 @@ class SimCoordinator(Process):
             elif isinstance(action, do.Adopt):
                 self.disk += action.records
                 self.term = action.term
+                self.world.invariants.coordinator_fell()  # the op goes on with full timers
             elif isinstance(action, do.SendToPeer):
                 self.world.control.to_peer(action.peer, action.message)
             else:

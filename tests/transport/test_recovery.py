@@ -69,6 +69,17 @@ def test_nothing_that_peers_say_becomes_a_record_while_somebody_may_bring_older_
     assert [body.peer for body in again.bodies(Gone)] == [C]
 
 
+def test_who_left_after_the_backup_is_not_waited_for() -> None:
+    first = opened()
+    first.run_op(1, A, B, C)
+    before = len(first.records)
+    first.say(C, m.Leave())
+    again = restored(first, len(first.records) - before)
+    again.join(A, **newer_hello(first))
+    again.say(A, m.History(before, tuple(r.to_bytes() for r in first.records[before:])))
+    assert set(again.machine.attendance.unseen) == {B}
+
+
 def test_a_backup_from_before_anybody_came_is_healed_too() -> None:
     first = opened()
     again = restored(first, len(first.records) - 1)

@@ -34,6 +34,11 @@ class Attendance:
         """Life lines of everybody in the roster."""
         return {peer: line.life for peer, line in self.lines.items()} | self.unseen
 
+    def adopted(self, now_s: float) -> None:
+        """The roster was found to be another: who left is not waited for, who came is."""
+        absent = [peer for peer in self._view.roster if peer not in self.lines]
+        self.unseen = {peer: self.unseen.get(peer, LifeLine(now_s)) for peer in absent}
+
     def alive(self, now_s: float) -> set[PeerId]:
         """Whom the failure detector holds to be alive."""
         return {peer for peer, life in self.lives().items() if life.is_alive(now_s)}

@@ -265,6 +265,7 @@ class Rendezvous:
         """A peer tells what our disk has lost. Whatever else it says it says again afterwards."""
         if isinstance(message, HistoryMessage):
             guest = self._history.hear(peer, message, self._now_s)
+            self.attendance.adopted(self._now_s)
             op = self.view.in_progress
             self.operation = Operation(op, self._now_s) if op is not None else None
             if guest is not None and not self.scribe.is_behind(guest.hello):
