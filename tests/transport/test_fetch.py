@@ -246,3 +246,24 @@ def test_two_snapshots_are_pinned_and_share_what_is_equal() -> None:
     assert blobs.get(pinned[0].root) is None
     assert all(blobs.get(manifest.root) == manifest.to_bytes() for manifest in pinned[1:])
     assert all(blobs.get(digest) is not None for digest in pinned[2].chunk_hashes)
+
+
+def test_skipped_ops_push_no_result_out() -> None:
+    """A run that skips for long still lets whoever fell behind replay the last commit."""
+    blobs = Blobs()
+    kept = blobs.keep_result(9, b"the last commit")
+    for op in range(10, 10 + 3 * limits.RESULT_KEEP_OPS):
+        blobs.keep_result(op, b"early %d" % op)
+        blobs.forget(op)
+    assert blobs.get(kept) == b"the last commit"
+
+
+def test_results_of_a_cancelled_past_take_no_place() -> None:
+    blobs = Blobs()
+    early = blobs.keep_result(3, b"kept")
+    for op in range(4, 4 + limits.RESULT_KEEP_OPS - 1):
+        blobs.keep_result(op, b"cancelled %d" % op)
+    blobs.rewound(3)
+    for op in range(4, 4 + limits.RESULT_KEEP_OPS - 1):
+        blobs.keep_result(op, b"new %d" % op)
+    assert blobs.get(early) == b"kept"

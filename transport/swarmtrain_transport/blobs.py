@@ -47,9 +47,18 @@ class Blobs:
         """Keep one blob of op `op` and return its hash; ops long past are forgotten."""
         digest = hashlib.sha256(data).digest()
         self._results.setdefault(op, {})[digest] = data
-        for old in [key for key in self._results if key <= op - limits.RESULT_KEEP_OPS]:
+        for old in sorted(self._results)[: -limits.RESULT_KEEP_OPS]:
             del self._results[old]
         return digest
+
+    def forget(self, op: int) -> None:
+        """The op was skipped: what was published of it is nobody's, and takes no result's place."""
+        self._results.pop(op, None)
+
+    def rewound(self, op: int) -> None:
+        """Whatever came after `op` was cancelled."""
+        for later in [key for key in self._results if key > op]:
+            del self._results[later]
 
     def pin_snapshot(
         self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...], now_s: float

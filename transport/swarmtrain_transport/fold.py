@@ -325,6 +325,10 @@ class LedgerView:
             op -= 1
         return op
 
+    def commits_since(self, op: int) -> int:
+        """How many results lead from the state after `op` to the newest."""
+        return sum(number > op for number in self.commits)
+
     def next_commit(self, op: int) -> int | None:
         """The first op after `op` that was committed, None if all that follow were skipped."""
         later = range(op + 1, self.last_op + 1)

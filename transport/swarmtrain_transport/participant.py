@@ -268,9 +268,12 @@ class Participant:
             if self.exchange is not None:
                 self.exchange.close()
             self.exchange = None
+            if isinstance(body, Skip):
+                self.blobs.forget(body.op)
         elif isinstance(body, Attest):
             self._place.attested()
         elif isinstance(body, Rewind):
+            self.blobs.rewound(body.op)
             self._place.rewound()
         elif self.exchange is not None and not isinstance(body, Run):
             return self.exchange.decided(self._now_s)

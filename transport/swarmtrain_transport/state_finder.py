@@ -184,7 +184,7 @@ class StateFinder:
         """Whether our own state may be gone on from."""
         if not self._oldest_op <= op <= self._view.last_op:
             return False
-        if op + limits.RESULT_KEEP_OPS < self._view.last_op and self._donors():
+        if self._view.commits_since(op) > limits.RESULT_KEEP_OPS and self._donors():
             return False  # the results in between are forgotten, a newer state is not
         return self._view.is_trusted(op, root)
 
@@ -212,7 +212,7 @@ class StateFinder:
         begun = [
             (op, root)
             for op, root in attested
-            if root == self._kept_root and op + limits.RESULT_KEEP_OPS > newest
+            if root == self._kept_root and self._view.commits_since(op) < limits.RESULT_KEEP_OPS
         ]
         return list(dict.fromkeys([*begun, *settled[:1], *attested]))
 
