@@ -152,7 +152,7 @@ class Invariants:
     def coordinator_fell(self, seconds: float = 0.0) -> None:
         """Its timers begin again at full length when it is back (T14)."""
         if self._limit_s < float("inf"):
-            self._limit_s = self._late_s() + seconds
+            self._limit_s = max(self._limit_s, self._late_s() + seconds)
 
     def on_time(self) -> None:
         """L1: every op ends within twice its deadline."""

@@ -18,6 +18,7 @@ ONCE_FAILED = (
     # seed, peers, ops, what happened
     (10, 4, 10, "a peer that was stopped, and held for dead, was counted as a holder of a result"),
     (9, 4, 10, "a restored coordinator attested while a peer was still telling what it had lost"),
+    (1068, 4, 10, "a coordinator that was stopped summed a slice without what lay unread"),
     (4, 4, 10, "who had left after the backup was waited for, so that REWIND never came"),
 )
 

@@ -193,8 +193,8 @@ class Rendezvous:
 
     def _at(self, now_s: float) -> None:
         """An event. Time in which this process was stopped is nobody else's silence."""
-        absent_s = now_s - self._due_s
-        if absent_s > limits.ABSENT_S:
+        absent_s = now_s - self._now_s
+        if now_s > self._due_s + limits.ABSENT_S:
             self.attendance.pardon(absent_s, now_s)
             if self.operation is not None:
                 self.operation.timers.pardon(absent_s)
