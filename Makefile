@@ -16,7 +16,7 @@ test: lint
 	@echo "== house test"
 	@$(BIN)/python -m pytest -q tests/house
 	@echo "== tests"
-	@$(BIN)/python -m pytest -q tests --ignore=tests/house
+	@$(BIN)/python -m pytest -q tests --ignore=tests/house --durations=12
 
 lint: setup
 	@echo "== ruff check"
