@@ -101,12 +101,14 @@ class TensorContribution:
     """One peer's difference for one op; a `Contribution` of the exchange.
 
     Args:
-        values: (num_values,) contiguous float32 on the CPU, padded to whole blocks; nobody may
-            change it until the op has ended.
+        values: (num_values,) contiguous float32 on the CPU; nobody may change it until the op has
+            ended.
+        padded: length with the zeros that fill the last block; `num_values` if None.
     """
 
-    def __init__(self, values: Tensor) -> None:
+    def __init__(self, values: Tensor, padded: int | None = None) -> None:
         self._values = values
+        self._padded = values.numel() if padded is None else padded
 
     def encode(self, start: int, stop: int, window: Window) -> bytes:
         """Encode values [start, stop); the same range gives the same bytes.
@@ -115,16 +117,21 @@ class TensorContribution:
             ContributionRefused: reason ``nonfinite`` or ``above-window``.
             LocalFault: the range is outside the vector or cuts a block.
         """
-        inside = 0 <= start < stop <= self._values.numel()
+        inside = 0 <= start < stop <= self._padded
         if not inside or start % window.block or stop % window.block:
             raise LocalFault(
-                f"range [{start}, {stop}) of {self._values.numel()} values is not made of whole "
+                f"range [{start}, {stop}) of {self._padded} values is not made of whole "
                 f"blocks of {window.block}"
             )
         try:
-            return codec_of(window).encode(self._values[start:stop], window)
+            return codec_of(window).encode(self._piece(start, stop), window)
         except UnencodableValues as exc:
             raise ContributionRefused(exc.reason) from exc
+
+    def _piece(self, start: int, stop: int) -> Tensor:
+        missing = stop - max(start, self._values.numel())
+        piece = self._values[start:stop]
+        return piece if missing <= 0 else torch.cat((piece, torch.zeros(missing)))
 
     def decoded(self, start: int, stop: int, window: Window) -> Tensor:
         """What the others decode from our part, (stop - start,) float32: for error feedback.
@@ -161,7 +168,7 @@ def decode_result(result: OpResult) -> Tensor:
         for chunk in piece.chunks:
             stop = min(position + result.chunk_values, piece.stop)
             arithmetic.check(chunk, stop - position, result.window)
-            mean[position:stop] = codec.decode(chunk, stop - position, result.window)
+            codec.decode(chunk, stop - position, result.window, out=mean[position:stop])
             position = stop
     if position != result.num_values:
         raise RemoteFault("result", f"slices cover {position} of {result.num_values} values")

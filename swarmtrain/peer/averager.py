@@ -72,10 +72,10 @@ class Averager:
         self._me = me
         self._thread = thread
         self._num_values = num_values
-        self._padded = -(-num_values // config.exchange.block) * config.exchange.block
+        block = config.exchange.block
+        self._padded = -(-num_values // block) * block
         self._snapshot_rounds = config.checkpoint.snapshot_rounds
         self._state = _State(num_values)
-        self._given: Tensor | None = None
 
     @classmethod
     def of(cls, membership: Membership, num_values: int) -> "Averager":
@@ -110,7 +110,8 @@ class Averager:
             UserError: what ended this peer; or SWT-E705, the run is over.
             ValueError: `vector` has another shape or type.
         """
-        given = self._padded_values(vector)
+        self._check_vector(vector)
+        given = TensorContribution(vector.contiguous(), self._padded)
         self._catch_up()
         mean = None
         given_to = -1
@@ -119,7 +120,7 @@ class Averager:
                 raise UserError("SWT-E705", "The run is over: there is no next round.")
             if given_to <= self.op:
                 given_to = self.op + 1
-                self._give(given_to, TensorContribution(given))
+                self._give(given_to, given)
             mean = self._take(self._thread.inbox.get())
         return mean
 
@@ -151,18 +152,11 @@ class Averager:
                 return
             self._take(item)
 
-    def _padded_values(self, vector: Tensor) -> Tensor:
+    def _check_vector(self, vector: Tensor) -> None:
         if vector.shape != (self._num_values,) or vector.dtype != torch.float32:
             raise ValueError(
                 f"expected ({self._num_values},) float32, got {tuple(vector.shape)} {vector.dtype}"
             )
-        if self._padded == self._num_values:
-            return vector.contiguous()
-        # Kept from call to call: new memory of this size costs more than the copy.
-        if self._given is None:
-            self._given = torch.zeros(self._padded, dtype=torch.float32)
-        self._given[: self._num_values] = vector
-        return self._given
 
     def _give(self, op: int, contribution: TensorContribution) -> None:
         self._thread.machine(
@@ -189,7 +183,7 @@ class Averager:
         mean = decode_result(result)[: self._num_values]
         self.included = all(self._me in piece.contributors for piece in result.slices)
         # Whoever waits for the mean need not wait for its digest: the network thread makes it.
-        self._report(result.op, lambda: self._state.after(_digest(result)))
+        self._report(result.op, lambda: self._state.after(result.root))
         return mean
 
     def _report(self, op: int, make_state: Callable[[], _Image]) -> None:
@@ -201,15 +195,6 @@ class Averager:
             return participant.applied(op, manifest, pinned, now_s)
 
         self._thread.machine(tell)
-
-
-def _digest(result: OpResult) -> bytes:
-    """Of the encoded mean: the mean is a function of it, and four times as long."""
-    digest = hashlib.sha256()
-    for piece in result.slices:
-        for chunk in piece.chunks:
-            digest.update(chunk)
-    return digest.digest()
 
 
 class _State:

@@ -13,7 +13,7 @@ TRANSPORT = (
     "actions fold blobs serving",
     "membership",
     "attendance recovery slicing",
-    "planning ownership scatter operation",
+    "planning ownership scatter gathering operation",
     "scribe",
     "status_view history exchange catchup local ledger_copy state_finder progression",
     "rendezvous participant",

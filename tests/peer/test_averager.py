@@ -1,5 +1,6 @@
 """Averaging vectors without a model: what is given, what comes back, and what state there is."""
 
+import hashlib
 import queue
 
 import pytest
@@ -69,7 +70,8 @@ def result(op, values, contributors=(ME, OTHER)):
         for start in range(0, len(values), 32)
     )
     piece = SliceResult(0, len(values), contributors, chunks)
-    return do.ApplyResult(OpResult(op, WINDOW, 32, len(values), (piece,), b"", b"", False))
+    root = hashlib.sha256(b"".join(chunks)).digest()
+    return do.ApplyResult(OpResult(op, WINDOW, 32, len(values), (piece,), b"", b"", False, root))
 
 
 def padded(values):

@@ -38,6 +38,7 @@ class Bench:
         self.peers: dict[PeerId, Exchange] = {}
         self.wires: dict[tuple[PeerId, PeerId], list[Frame]] = {}
         self.told: dict[PeerId, list[Any]] = {}
+        self.lost: set[FrameKind] = set()
         for member in self.plan.members:
             peer = member.peer
             self.blobs[peer] = Blobs()
@@ -58,6 +59,8 @@ class Bench:
     def take(self, peer: PeerId, actions: Iterable[PeerAction]) -> None:
         for action in actions:
             if isinstance(action, SendFrame):
+                if action.frame.kind in self.lost:
+                    continue
                 self.wires.setdefault((peer, action.peer), []).append(action.frame)
             else:
                 assert isinstance(action, SendControl)

@@ -180,7 +180,9 @@ def test_any_order_of_frames_gives_the_same_sums_and_hashes(seed: int, kept: set
     for index in range(3):
         assert bench.result_of(index) == on_paper(index, contributors)
         done = bench.said(bench.view.owners[index], SliceDone)
-        assert [d.set_id for d in done] == [set_id(contributors)]
+        # What was foreseen comes first, where it turned out otherwise.
+        foreseen = () if kept == {A, B, C} else (set_id((A, B, C)),)
+        assert [d.set_id for d in done] == [*foreseen, set_id(contributors)]
 
 
 def test_a_reassigned_slice_is_made_again_by_its_new_owner_from_the_same_parts() -> None:
@@ -223,14 +225,17 @@ def test_a_new_owner_invites_only_whom_freeze_kept() -> None:
 
 
 def published() -> Bench:
-    bench = Bench().begin()
-    bench.deliver_all()
+    """Results are published, but what their owners pushed is lost: they are asked for."""
+    bench = Bench()
+    bench.lost.add(FrameKind.RESULT)
+    bench.begin().deliver_all()
     bench.decide(Freeze(1, (A, B, C), {}))
     return bench
 
 
 def fetch_all(bench: Bench, peer: PeerId, *skip: bytes) -> None:
     """Hand `peer` the blobs that it asks others for, except those of `skip`."""
+    bench.tick(bench.now_s + limits.PUSH_QUIET_S)
     for source, digest in bench.fetchers[peer].requests(bench.now_s):
         blob = bench.blobs[source].get(digest)
         if (
@@ -239,7 +244,7 @@ def fetch_all(bench: Bench, peer: PeerId, *skip: bytes) -> None:
             and bench.fetchers[peer].arrived(digest, bench.now_s)
         ):
             bench.blobs[peer].keep_result(1, blob)
-            bench.take(peer, bench.peers[peer].blob_arrived(bench.now_s))
+            bench.take(peer, bench.peers[peer].blob_arrived(digest, bench.now_s))
 
 
 def test_have_is_said_when_a_slice_is_whole() -> None:
@@ -301,6 +306,7 @@ def test_a_void_attempt_is_no_longer_asked_for() -> None:
     bench = published()
     bench.relay()
     digests = bench.said(C, SliceDone)[0].chunk_hashes
+    bench.tick(limits.PUSH_QUIET_S)
     assert all(bench.fetchers[A].is_wanted(digest) for digest in digests)
     bench.decide(Reassign(1, 2, 1, B, "owner lost"))
     assert not any(bench.fetchers[A].is_wanted(digest) for digest in digests)

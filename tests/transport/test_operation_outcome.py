@@ -47,7 +47,6 @@ def test_slice_done_counts_with_the_frozen_set_and_one_hash_per_chunk() -> None:
     plan_id = op.view.plan_id
     hashes = op.hashes(0)
     name = set_id((A, B, C))
-    assert op.op.hear(A, SliceDone(plan_id, 0, 0, name, hashes), 0.0) is None
     op.freeze()
     wrong = [
         (A, set_id((A, B)), hashes),
@@ -258,3 +257,20 @@ def test_whatever_happens_an_op_ends_once_by_twice_its_deadline(
         assert all(set(s.contributors) <= set(outcome.contributors) for s in outcome.slices)
     assert sum(isinstance(d, Freeze) for d in op.log) <= 1
     assert sum(isinstance(d, Commit | Skip) for d in op.log) == 1
+
+
+def test_a_result_over_all_planned_stands_before_freeze_and_is_void_if_freeze_names_fewer() -> None:
+    op = table()
+    plan_id, hashes = op.view.plan_id, op.hashes(0)
+    everybody, two = set_id((A, B, C)), set_id((A, B))
+    assert op.op.hear(A, SliceDone(plan_id, 0, 0, two, hashes), 0.0) is None
+    early = SliceDone(plan_id, 0, 0, everybody, hashes)
+    assert op.op.hear(A, early, 0.0) == Hashes(plan_id, 0, 0, everybody, hashes)
+    op.op.hear(B, Have(plan_id, 0, 0, everybody, (True,) * len(hashes)), 0.0)
+    op.view.apply(Freeze(1, (A, B), {C: "late"}))
+    assert op.op.returned(B, op.view.boots[B]) == []
+    assert op.op.hear(A, early, 0.0) is None
+    other = tuple(bytes([9]) * 32 for _ in hashes)
+    late = SliceDone(plan_id, 0, 0, two, other)
+    assert op.op.hear(A, late, 0.0) == Hashes(plan_id, 0, 0, two, other)
+    assert op.op.holders[0, 0, 0] == {A}

@@ -25,7 +25,7 @@ class Blobs:
 
     def get(self, digest: bytes) -> Buffer | None:
         """The blob with this SHA-256, None if it is not here."""
-        for blobs in (*self._results.values(), *self._snapshots.values()):
+        for blobs in (*reversed(self._results.values()), *self._snapshots.values()):
             if digest in blobs:
                 return blobs[digest]
         return None
@@ -43,9 +43,16 @@ class Blobs:
             if digest in blobs:
                 self._asked_s[op] = now_s
 
-    def keep_result(self, op: int, data: Buffer) -> bytes:
-        """Keep one blob of op `op` and return its hash; ops long past are forgotten."""
-        digest = hashlib.sha256(data).digest()
+    def keep_result(self, op: int, data: Buffer, digest: bytes | None = None) -> bytes:
+        """Keep one blob of op `op` and return its hash; ops long past are forgotten.
+
+        Args:
+            op: which op's.
+            data: must not change.
+            digest: its SHA-256, if it has been taken already: hashing is what costs most here.
+        """
+        if digest is None:
+            digest = hashlib.sha256(data).digest()
         self._results.setdefault(op, {})[digest] = data
         for old in sorted(self._results)[: -limits.RESULT_KEEP_OPS]:
             del self._results[old]

@@ -58,6 +58,7 @@ class CatchUp:
             checkpoint_by=view.plan.checkpoint_by,
             evaluate_by=view.plan.evaluate_by,
             replayed=replayed,
+            root=commit.result_root,
         )
 
     def is_known(self, op: int) -> bool:

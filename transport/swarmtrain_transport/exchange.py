@@ -4,7 +4,6 @@ It follows the ledger's view of the op (which the participant folds) and turns f
 the passing of time into frames and reports. It never decides what is in the result.
 """
 
-import hashlib
 from collections.abc import Iterable
 
 from swarmtrain_transport import limits
@@ -14,6 +13,7 @@ from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView, num_chunks, set_id
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
+from swarmtrain_transport.gathering import Gather
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone, Withdraw
 from swarmtrain_transport.ownership import SliceOwner
@@ -51,10 +51,12 @@ class Exchange:
         self._run_tag = run_tag
         self._arithmetic = arithmetic
         self._blobs = blobs
-        self._fetcher = fetcher
+        self._gather = Gather(me, view, blobs, fetcher, now_s)
+        order = [member.peer for member in view.plan.members]
+        rank = order.index(me)
+        self._others = order[rank + 1 :] + order[:rank]
         self._owned: dict[int, SliceOwner] = {}
-        self._hashes: dict[int, Hashes] = {}
-        self._reported: dict[int, tuple[bool, ...]] = {}
+        self._published: dict[int, tuple[int, tuple[bytes, ...]]] = {}
         self._refusals_told: dict[int, int] = {}
         self._withdrawn = ""
         self._received: dict[PeerId, int] = {}
@@ -78,21 +80,21 @@ class Exchange:
                 self._owned.pop(index, None)
             elif owned is None or owned.attempt != attempt:
                 actions += self._begin(index, attempt)
-            known = self._hashes.get(index)
-            if known is not None and known.attempt != attempt:
-                self._fetcher.cancel(known.chunk_hashes)
-                del self._hashes[index]
+        self._gather.decided()
         return actions + self._finish_owned() + self._pump()
 
     def frame(self, peer: PeerId, frame: Frame, now_s: float) -> list[PeerAction]:
-        """A PART, CREDIT or RANGES of this op.
+        """A PART, RESULT, CREDIT or RANGES of this op.
 
         Raises:
             RemoteFault: the peer broke the protocol; what it sent is not used.
         """
         self._now_s = now_s
         if frame.kind is FrameKind.PART:
+            self._gather.flow(now_s)
             return self._on_part(peer, frame)
+        if frame.kind is FrameKind.RESULT:
+            return _controls(self._gather.pushed(peer, frame, now_s))
         if self.scatter is not None:
             if frame.kind is FrameKind.RANGES:
                 self.scatter.invited(peer, frame, now_s)
@@ -103,32 +105,17 @@ class Exchange:
     def hashes(self, message: Hashes, now_s: float) -> list[PeerAction]:
         """An owner has published; its chunks can be fetched from anybody who has them."""
         self._now_s = now_s
-        index = message.slice_index
-        if not 0 <= index < len(self.view.owners):
-            return []
-        if message.attempt != self.view.attempts[index]:
-            return []
-        if len(message.chunk_hashes) != num_chunks(self.view.plan, index):
-            return []
-        self._hashes[index] = message
-        # Told again, or of another attempt: whatever we reported before, the coordinator may not
-        # know it (it has restarted), or it does not count any more.
-        self._reported.pop(index, None)
-        self._blobs.keep_result(self.view.plan.op, b"".join(message.chunk_hashes))
-        sources = self._holders(index)
-        for digest in message.chunk_hashes:
-            if self._blobs.get(digest) is None:
-                self._fetcher.want(digest, sources, spread=False)
-        return self._report_have(index)
+        return _controls(self._gather.hashes(message, now_s))
 
-    def blob_arrived(self, now_s: float) -> list[PeerAction]:
-        """Some wanted blob is now in `blobs`; report slices that are whole."""
+    def blob_arrived(self, digest: bytes, now_s: float) -> list[PeerAction]:
+        """A wanted blob is now in `blobs`; report slices that are whole."""
         self._now_s = now_s
-        return [action for index in self._hashes for action in self._report_have(index)]
+        return _controls(self._gather.arrived(digest))
 
     def tick(self, now_s: float) -> list[PeerAction]:
         """Invite silent contributors again, and report partial slices."""
         self._now_s = now_s
+        self._gather.tick(now_s)
         if now_s < self._nudge_s:
             return []
         self._nudge_s = now_s + limits.NUDGE_S
@@ -137,34 +124,28 @@ class Exchange:
             for peer in self._missing_from(owned):
                 if now_s >= self._heard_s.get((index, peer), 0.0) + limits.NUDGE_S:
                     actions.append(self._ranges(owned, peer))
-        for index in self._hashes:
-            actions += self._report_have(index, partial=True)
-        return actions + self._pump()
+        return actions + _controls(self._gather.reports(again=False)) + self._pump()
 
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        return self._nudge_s
+        return min(self._nudge_s, self._gather.next_wakeup_s)
 
     def resend(self, now_s: float) -> list[PeerAction]:
         """Everything that the coordinator may have missed (after HELLO)."""
         self._now_s = now_s
-        self._reported.clear()
         actions: list[PeerAction] = []
         if self._withdrawn:
             actions += self._withdraw(self._withdrawn)
         for owned in self._owned.values():
             actions.append(self._got(owned))
-            if owned.result is not None:
+            if owned.slice_index in self._published:
                 actions.append(self._done(owned))
-        for index in self._hashes:
-            actions += self._report_have(index, partial=True)
-        return actions
+        return actions + _controls(self._gather.reports(again=True))
 
     def close(self) -> None:
         """The op has an outcome; what is still missing of it is catch-up's business."""
-        for known in self._hashes.values():
-            self._fetcher.cancel(known.chunk_hashes)
+        self._gather.close()
 
     # ---- owner
 
@@ -172,11 +153,15 @@ class Exchange:
         """Become the owner of a slice: take our own part at once, invite the others."""
         owned = SliceOwner(self.view, index, attempt, self._arithmetic)
         self._owned[index] = owned
+        self._published.pop(index, None)
         actions: list[PeerAction] = []
         if self.scatter is not None and self._may_contribute(self._me):
             actions += self._take_own(owned)
         actions += [self._ranges(owned, peer) for peer in self._missing_from(owned)]
-        return [*actions, self._got(owned)]
+        actions.append(self._got(owned))
+        for chunk in range(num_chunks(self.view.plan, index)):
+            actions += self._push_early(owned, chunk)
+        return actions
 
     def _take_own(self, owned: SliceOwner) -> list[PeerAction]:
         assert self.scatter is not None
@@ -198,7 +183,27 @@ class Exchange:
         actions = self._extend_credit(peer, owned)
         if owned.complete != before:
             actions.append(self._got(owned))
-        return actions
+        return actions + self._push_early(owned, frame.chunk)
+
+    def _push_early(self, owned: SliceOwner, chunk: int) -> list[PeerAction]:
+        """T3: a chunk that nobody's part is missing of goes to everybody at once, and with the
+        last one the slice is published, before FREEZE."""
+        if self._may_foresee(owned) and (data := owned.early(chunk)) is not None:
+            actions = self._push(owned, chunk, data)
+            if owned.is_early_whole:
+                actions += self._publish(owned, tuple(self.view.weights), owned.early_chunks)
+            return actions
+        return []
+
+    def _may_foresee(self, owned: SliceOwner) -> bool:
+        return self.view.result_set_id(owned.slice_index) == self.view.all_planned_id
+
+    def _push(self, owned: SliceOwner, chunk: int, data: bytes) -> list[PeerAction]:
+        frame = Frame(
+            FrameKind.RESULT, self._run_tag, self.view.plan_id, owned.slice_index, owned.attempt,
+            chunk, self.view.all_planned_id, data,
+        )  # fmt: skip
+        return [SendFrame(peer, frame) for peer in self._others]
 
     def fault_report(self, slice_index: int) -> list[PeerAction]:
         """GOT with the refusals, after a part was found illegal; nothing if nobody new is refused.
@@ -254,16 +259,24 @@ class Exchange:
             contributors = self.view.slice_sets[index]
             if contributors is None or owned.result is not None:
                 continue
-            op = self.view.plan.op
-            digests = [self._blobs.keep_result(op, chunk) for chunk in owned.finish(contributors)]
-            self._blobs.keep_result(op, b"".join(digests))
-            actions.append(self._done(owned))
+            result = owned.finish(contributors)
+            published = self._published.get(index)
+            if published is None or published[0] != set_id(contributors):
+                actions += self._publish(owned, contributors, result)
         return actions
 
+    def _publish(
+        self, owned: SliceOwner, contributors: tuple[PeerId, ...], chunks: tuple[bytes, ...]
+    ) -> list[PeerAction]:
+        """Keep the slice's result, serve it by hash, and say so."""
+        op = self.view.plan.op
+        digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
+        self._blobs.keep_result(op, b"".join(digests))
+        self._published[owned.slice_index] = (set_id(contributors), digests)
+        return [self._done(owned)]
+
     def _done(self, owned: SliceOwner) -> PeerAction:
-        assert owned.result is not None
-        hashes = tuple(hashlib.sha256(chunk).digest() for chunk in owned.result)
-        name = set_id(owned.contributors)
+        name, hashes = self._published[owned.slice_index]
         return SendControl(
             SliceDone(self.view.plan_id, owned.slice_index, owned.attempt, name, hashes)
         )
@@ -283,18 +296,6 @@ class Exchange:
         self._withdrawn = reason
         return [SendControl(Withdraw(self.view.plan_id, reason))]
 
-    # ---- receiver
 
-    def _holders(self, index: int) -> list[PeerId]:
-        """Who may have a result chunk: its owner first, then the other members."""
-        owner = self.view.owners[index]
-        others = [member.peer for member in self.view.plan.members]
-        return [peer for peer in dict.fromkeys([owner, *others]) if peer != self._me]
-
-    def _report_have(self, index: int, *, partial: bool = False) -> list[PeerAction]:
-        known = self._hashes[index]
-        flags = tuple(self._blobs.get(digest) is not None for digest in known.chunk_hashes)
-        if flags == self._reported.get(index) or not (all(flags) or (partial and any(flags))):
-            return []
-        self._reported[index] = flags
-        return [SendControl(Have(self.view.plan_id, index, known.attempt, known.set_id, flags))]
+def _controls(reports: list[Have]) -> list[PeerAction]:
+    return [SendControl(have) for have in reports]

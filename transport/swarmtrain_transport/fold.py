@@ -115,6 +115,21 @@ class OpView:
         return {member.peer: member.weight for member in self.plan.members if member.weight}
 
     @property
+    def all_planned_id(self) -> int:
+        """Names the set of all planned contributors, the only one that may be foreseen (T3)."""
+        return set_id(tuple(self.weights))
+
+    def result_set_id(self, slice_index: int) -> int | None:
+        """Names the set whose mean is the slice's, or that may still become so: before FREEZE the
+        first attempt's result over all planned contributors may be published (T3)."""
+        contributors = self.slice_sets[slice_index]
+        if contributors is not None:
+            return set_id(contributors)
+        if self.frozen is None and self.attempts[slice_index] == 0:
+            return self.all_planned_id
+        return None
+
+    @property
     def boots(self) -> dict[PeerId, bytes]:
         """Boot id per planned member."""
         return {member.peer: member.boot for member in self.plan.members}

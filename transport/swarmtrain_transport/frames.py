@@ -43,6 +43,8 @@ class FrameKind(enum.IntEnum):
     """The blob asked for is not here."""
     PIECE = 7
     """Part of a blob: `set_id` is the first 8 bytes of its hash, `chunk` where the part starts."""
+    RESULT = 8
+    """One encoded chunk of a slice's mean over the set that `set_id` names, owner to members."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,13 @@ FETCH_TIMEOUT_S = 5.0
 """A holder from whom nothing came for this long is passed over for another. While answers of it
 come, its other requests only wait in line."""
 
+RESULT_VALUE_BYTES = 8
+"""No codec's result takes more per value; a pushed chunk is held to it before its hash is known."""
+
+PUSH_QUIET_S = 1.0
+"""Result chunks that an owner pushes are waited for while anything of their op still comes, and
+for so long after it; then they are asked for."""
+
 FETCH_RETRY_S = 0.25
 """Pause after every known holder has said that it lacks a chunk."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.claims import shown
-from swarmtrain_transport.fold import OpView, num_chunks, result_root, set_id, slice_root
+from swarmtrain_transport.fold import OpView, num_chunks, result_root, slice_root
 from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
@@ -88,7 +88,8 @@ class Operation:
         if planned != boot:
             self.report_lost(peer)
             return []
-        return [self._hashes(slice_try) for slice_try in self.published]
+        current = enumerate(self.view.attempts)
+        return [self._hashes(slice_try) for slice_try in current if self._current(slice_try[0])]
 
     def _hashes(self, slice_try: SliceTry) -> Hashes:
         published = self.published[slice_try]
@@ -125,19 +126,20 @@ class Operation:
     ) -> Published | None:
         """An owner has published; the answer is what to relay, None if it is not news.
 
-        Who was not connected at the time is told at HELLO, so a repetition is not relayed.
+        Before FREEZE it may do so for all planned contributors (T3); that counts if FREEZE names
+        them all, and else is void. Who was not connected at the time is told at HELLO, so a
+        repetition is not relayed.
         """
-        contributors = (
-            self.view.slice_sets[slice_try[0]] if self._is_owner(owner, slice_try) else None
-        )
-        if contributors is None or name != set_id(contributors):
+        if not self._is_owner(owner, slice_try) or name != self.view.result_set_id(slice_try[0]):
             return None
         if len(hashes) != num_chunks(self.view.plan, slice_try[0]):
             return None
         if any(len(chunk_hash) != limits.HASH_BYTES for chunk_hash in hashes):
             return None
-        if slice_try in self.published:
+        if self._current(slice_try[0]) is not None:
             return None
+        for chunk in range(len(hashes)):  # an earlier one was over another set
+            self.holders.pop((*slice_try, chunk), None)
         published = self.published[slice_try] = Published(name, hashes)
         self.report_have(owner, slice_try, published.set_id, (True,) * len(hashes))
         return published
@@ -159,6 +161,13 @@ class Operation:
         self.lost.add(peer)
         for holders in self.holders.values():
             holders.discard(peer)
+
+    def _current(self, index: int) -> Published | None:
+        """What stands as a slice's result: of its current attempt, over the right set."""
+        published = self.published.get((index, self.view.attempts[index]))
+        if published is None or published.set_id != self.view.result_set_id(index):
+            return None
+        return published
 
     def _is_owner(self, peer: PeerId, slice_try: SliceTry) -> bool:
         index, attempt = slice_try
@@ -250,7 +259,7 @@ class Operation:
                 continue
             if owner not in live:
                 return self._reassign(index, live, "owner lost")
-            published = (index, self.view.attempts[index]) in self.published
+            published = self._current(index) is not None
             silent = self.view.frozen is not None and not published
             if silent and now_s >= self.timers.stuck_s(index):
                 decision = self._reassign(index, live, "owner silent")
@@ -328,7 +337,7 @@ class Operation:
         needed = min(limits.RESULT_HOLDERS, max(1, len(waiting_for)))
         outcomes = []
         for index, contributors in enumerate(self.view.slice_sets):
-            published = self.published.get((index, self.view.attempts[index]))
+            published = self._current(index)
             if contributors is None or published is None:
                 return None
             if not self._all_held(index, live, needed):
@@ -346,7 +355,7 @@ class Operation:
 
     def _chunk_holders(self, index: int) -> list[set[PeerId]] | None:
         slice_try = (index, self.view.attempts[index])
-        published = self.published.get(slice_try)
+        published = self._current(index)
         if published is None:
             return None
         count = len(published.chunk_hashes)

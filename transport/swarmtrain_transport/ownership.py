@@ -37,14 +37,20 @@ class SliceOwner:
         self._arithmetic = arithmetic
         self._num_chunks = num_chunks(view.plan, slice_index)
         self._parts: dict[PeerId, dict[int, Buffer]] = {peer: {} for peer in self._weights}
-        self._sums: list[Accumulator] = [
-            arithmetic.accumulator(self._values(chunk), self._window)
-            for chunk in range(self._num_chunks)
-        ]
+        self._early: dict[int, bytes] = {}
+        self._sums: dict[int, Accumulator] = {}
 
     def _values(self, chunk: int) -> int:
         start, stop = chunk_range(self._plan, self.slice_index, chunk)
         return stop - start
+
+    def _sum(self, chunk: int) -> Accumulator:
+        """A chunk's running sum, made when it is first asked for."""
+        accumulator = self._sums.get(chunk)
+        if accumulator is None:
+            accumulator = self._arithmetic.accumulator(self._values(chunk), self._window)
+            self._sums[chunk] = accumulator
+        return accumulator
 
     def accept(self, peer: PeerId, chunk: int, body: Buffer) -> bool:
         """Take one part: check, add, keep and mark it in one step.
@@ -65,9 +71,32 @@ class SliceOwner:
             self.refused[peer] = fault.reason
             raise
         if self._plan.exact:
-            self._sums[chunk].add(body, self._weights[peer])
+            self._sum(chunk).add(body, self._weights[peer])
         self._parts[peer][chunk] = body
         return True
+
+    def early(self, chunk: int) -> bytes | None:
+        """T3: a chunk's mean over all planned contributors, once; None while one is missing.
+
+        It is the result if FREEZE names them all; if not, the chunk is summed again from the kept
+        parts.
+        """
+        if not self._plan.exact or self.result is not None or chunk in self._early:
+            return None
+        if any(chunk not in parts for parts in self._parts.values()) or self.refused:
+            return None
+        self._early[chunk] = self._sums.pop(chunk).finish(sum(self._weights.values()))
+        return self._early[chunk]
+
+    @property
+    def early_chunks(self) -> tuple[bytes, ...]:
+        """What `early` has given so far, in order."""
+        return tuple(self._early[chunk] for chunk in sorted(self._early))
+
+    @property
+    def is_early_whole(self) -> bool:
+        """Whether every chunk's mean over all planned contributors has been made."""
+        return len(self._early) == self._num_chunks
 
     def flags(self, peer: PeerId) -> tuple[bool, ...]:
         """Which chunks of a contributor are here."""
@@ -95,17 +124,25 @@ class SliceOwner:
             return self.result
         if not set(contributors) <= set(self.complete):
             raise LocalFault("the frozen set names a contribution that is not here")
-        total = sum(self._weights[peer] for peer in contributors)
-        for chunk, accumulator in enumerate(self._sums):
-            for peer, parts in sorted(self._parts.items()):
-                if chunk not in parts:
-                    continue
-                if self._plan.exact and peer not in contributors:
-                    accumulator.subtract(parts[chunk], self._weights[peer])
-                elif not self._plan.exact and peer in contributors:
-                    accumulator.add(parts[chunk], self._weights[peer])
-        self.result = tuple(accumulator.finish(total) for accumulator in self._sums)
+        self.result = tuple(
+            self._finished(chunk, contributors) for chunk in range(self._num_chunks)
+        )
         self.contributors = contributors
-        self._parts = {}
-        self._sums = []
+        self._parts, self._early = {}, {}
+        self._sums = {}
         return self.result
+
+    def _finished(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
+        """One chunk's mean over exactly these contributors."""
+        if chunk in self._early and len(contributors) == len(self._weights):
+            return self._early[chunk]
+        is_summed = chunk in self._sums  # else it is not exact, or was spent on an early result
+        accumulator = self._sum(chunk)
+        for peer, parts in sorted(self._parts.items()):
+            if chunk not in parts:
+                continue
+            if is_summed and peer not in contributors:
+                accumulator.subtract(parts[chunk], self._weights[peer])
+            elif not is_summed and peer in contributors:
+                accumulator.add(parts[chunk], self._weights[peer])
+        return accumulator.finish(sum(self._weights[peer] for peer in contributors))

@@ -328,7 +328,8 @@ class Participant:
         if exchange is None or exchange.view.plan_id != frame.plan_id:
             self._early.keep(peer, frame)
             return ()
-        return tuple(exchange.frame(peer, frame, self._now_s))
+        actions = exchange.frame(peer, frame, self._now_s)
+        return self._go_on(actions) if frame.kind is FrameKind.RESULT else tuple(actions)
 
     def _on_blob(self, body: Buffer) -> list[do.PeerAction]:
         digest = hashlib.sha256(body).digest()
@@ -337,9 +338,9 @@ class Participant:
         if self._states.accept(digest, body):
             return []
         if self.exchange is not None:
-            self.blobs.keep_result(self.exchange.view.plan.op, body)
-            return self.exchange.blob_arrived(self._now_s)
-        self.blobs.keep_result(self._place.applied_op + 1, body)
+            self.blobs.keep_result(self.exchange.view.plan.op, body, digest)
+            return self.exchange.blob_arrived(digest, self._now_s)
+        self.blobs.keep_result(self._place.applied_op + 1, body, digest)
         return []
 
     # ---- time, and what falls due after any event

@@ -36,6 +36,8 @@ class OpResult:
         checkpoint_by: the peer that PLAN named to write the checkpoint, or b"".
         evaluate_by: the peer that PLAN named to report the validation loss, or b"".
         replayed: whether this op was fetched afterwards, not taken part in.
+        root: COMMIT's result root, from which every chunk's hash follows; b"" where it is not
+            known.
     """
 
     op: int
@@ -46,3 +48,4 @@ class OpResult:
     checkpoint_by: PeerId
     evaluate_by: PeerId
     replayed: bool
+    root: bytes = b""

@@ -108,8 +108,17 @@ class Codec(Protocol):
     def finish(self, acc: Tensor, total_weight: int, window: ScaleWindow) -> bytes:
         """The mean as an encoded chunk (protocol.md rule 6). `acc` is spent."""
 
-    def decode(self, payload: Payload, num_values: int, window: ScaleWindow) -> Tensor:
-        """(num_values,) float32 of a chunk that `check` passed; |x| < 2^-100 is 0 (rule 5)."""
+    def decode(
+        self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None
+    ) -> Tensor:
+        """(num_values,) float32 of a chunk that `check` passed; |x| < 2^-100 is 0 (rule 5).
+
+        Args:
+            payload: the encoded chunk.
+            num_values: how many values it holds.
+            window: the window under which it was encoded.
+            out: (num_values,) contiguous float32 to write to and return; None for a new tensor.
+        """
 
 
 class _Unlocked:

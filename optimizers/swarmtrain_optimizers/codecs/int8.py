@@ -196,9 +196,11 @@ class Int8:
         bits = np.minimum(_scale_bits(_absmax(blocks), window), np.uint32(_highest_bits(window)))
         return _quantized(blocks, bits, clamps=True)
 
-    def decode(self, payload: Payload, num_values: int, window: ScaleWindow) -> Tensor:
+    def decode(
+        self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None
+    ) -> Tensor:
         """s * q, exact in float32. A legal scale is at least 2^-90, so nothing is left to flush."""
-        decoded = torch.empty(num_values, dtype=torch.float32)
+        decoded = torch.empty(num_values, dtype=torch.float32) if out is None else out
         scales, values = _parts(payload, num_values, window.block)
         np.multiply(values, scales, out=decoded.numpy().reshape(values.shape))
         return decoded

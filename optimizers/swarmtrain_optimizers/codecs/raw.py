@@ -71,9 +71,13 @@ class Raw:
         """float32(acc / W), |x| < 2^-100 as 0; `acc` is spent."""
         return _to_bytes(flush_tiny_(acc.div_(total_weight).to(torch.float32)))
 
-    def decode(self, payload: Payload, num_values: int, window: ScaleWindow) -> Tensor:
+    def decode(
+        self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None
+    ) -> Tensor:
         """The values, |x| < 2^-100 as 0 whoever encoded them (rule 5)."""
-        return flush_tiny_(view_payload(payload, "<f4", num_values, 0).clone())
+        decoded = torch.empty(num_values) if out is None else out
+        decoded.copy_(view_payload(payload, "<f4", num_values, 0))
+        return flush_tiny_(decoded)
 
 
 def _to_bytes(values: Tensor) -> bytes:

@@ -1,0 +1,112 @@
+"""Chunks that owners push before FREEZE: what counts, what is void, what is asked for (T3)."""
+
+import pytest
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.ledger import Freeze, Reassign
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Have, SliceDone
+from tests.transport.bench import TAG, Bench, on_paper
+from tests.transport.rig import A, B, C
+
+
+def haves(bench: Bench, peer: PeerId) -> list[int]:
+    return sorted(have.slice_index for have in bench.said(peer, Have))
+
+
+def result(bench: Bench, index: int, chunk: int, body: bytes) -> Frame:
+    name = bench.view.all_planned_id
+    return Frame(FrameKind.RESULT, TAG, bench.view.plan_id, index, 0, chunk, name, body)
+
+
+def test_everything_is_here_before_freeze_and_nothing_is_asked_for() -> None:
+    bench = Bench().begin()
+    bench.deliver_all()
+    for index in range(3):
+        assert bench.result_of(index) == on_paper(index, (A, B, C))
+    bench.relay()
+    assert haves(bench, A) == [0, 1, 2]
+    bench.decide(Freeze(1, (A, B, C), {}))
+    bench.tick(20.0)
+    assert all(not fetcher.requests(20.0) for fetcher in bench.fetchers.values())
+    assert [len(bench.said(peer, SliceDone)) for peer in (A, B, C)] == [1, 1, 1]
+
+
+def test_hashes_may_come_before_the_chunks() -> None:
+    bench = Bench().begin()
+    pushed: list[tuple[tuple[PeerId, PeerId], Frame]] = []
+    while any(bench.wires.values()):
+        for wire, frames in bench.wires.items():
+            if frames and frames[0].kind is FrameKind.RESULT:
+                pushed.append((wire, frames.pop(0)))
+            elif frames:
+                bench.deliver(*wire)
+    bench.relay()
+    assert haves(bench, A) == [0]
+    assert not bench.fetchers[A].requests(0.0)
+    for wire, frame in pushed:
+        bench.wires[wire].append(frame)
+    bench.deliver_all()
+    assert haves(bench, A) == [0, 1, 2]
+
+
+def test_another_set_makes_what_was_pushed_void() -> None:
+    bench = Bench().begin()
+    bench.deliver_all()
+    bench.relay()
+    foreseen = [bench.said(peer, SliceDone)[0] for peer in (A, B, C)]
+    bench.decide(Freeze(1, (A, B), {C: "lost"}))
+    bench.decide(Reassign(1, 2, 1, A, "owner lost"))
+    for index, owner in ((0, A), (1, B)):
+        assert bench.result_of(index) == on_paper(index, (A, B))
+        said = bench.said(owner, SliceDone)
+        assert len(said) == 2 and said[1].set_id != foreseen[index].set_id
+    bench.told[B].clear()
+    bench.take(B, bench.peers[B].resend(1.0))
+    assert not bench.said(B, Have)
+
+
+def test_a_lost_chunk_is_asked_for_once_nothing_comes_any_more() -> None:
+    bench = Bench()
+    bench.begin()
+    lost = 0
+    while any(bench.wires.values()):
+        for wire, frames in bench.wires.items():
+            if frames and frames[0].kind is FrameKind.RESULT and wire == (B, A):
+                frames.pop(0)
+                lost += 1
+            elif frames:
+                bench.deliver(*wire)
+    assert lost == 2
+    bench.relay()
+    bench.tick(limits.PUSH_QUIET_S / 2)
+    assert not bench.fetchers[A].requests(bench.now_s)
+    assert bench.peers[A].next_wakeup_s <= limits.PUSH_QUIET_S
+    bench.tick(limits.PUSH_QUIET_S)
+    asked = bench.fetchers[A].requests(bench.now_s)
+    assert [peer for peer, _ in asked] == [B, B]
+
+
+def test_only_the_owner_pushes_its_slice_and_only_what_it_published() -> None:
+    bench = Bench()
+    bench.lost.add(FrameKind.RESULT)
+    bench.begin().deliver_all()
+    forged = bytes(40)
+    assert bench.peers[A].frame(C, result(bench, 1, 0, forged), 0.0) == []
+    assert bench.peers[A].frame(B, result(bench, 1, 0, forged), 0.0) == []
+    bench.relay()
+    assert haves(bench, A) == [0]
+    with pytest.raises(RemoteFault) as caught:
+        bench.peers[A].frame(B, result(bench, 1, 1, forged), 0.0)
+    assert caught.value.reason == "hash"
+
+
+@pytest.mark.parametrize(
+    ("index", "chunk", "body"), [(3, 0, b""), (1, 2, b""), (1, 0, bytes(1000))]
+)
+def test_what_cannot_be_a_chunk_of_the_op_is_refused(index: int, chunk: int, body: bytes) -> None:
+    bench = Bench().begin()
+    with pytest.raises(RemoteFault):
+        bench.peers[A].frame(B, result(bench, index, chunk, body), 0.0)

@@ -1,0 +1,202 @@
+"""Receiver's side of an op: the result's chunks, pushed by their owners, and what is pulled (T3).
+
+An owner pushes a chunk as soon as it can, before FREEZE and before its hash is known here. So a
+chunk is filed by (slice, attempt, set, chunk), one of each, from the slice's owner alone, and
+counts only once HASHES names it. What does not come by itself is asked for by hash. Memory: at
+most one encoded result.
+"""
+
+import hashlib
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.fold import OpView, chunk_range, num_chunks
+from swarmtrain_transport.frames import Frame
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Hashes, Have
+
+
+class Gather:
+    """One peer's result of one op, as far as it is here.
+
+    Args:
+        me: own id.
+        view: the ledger's view of the op; it changes under us as records arrive.
+        blobs: where verified chunks are kept.
+        fetcher: asks others for what is missing.
+        now_s: the time.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        view: OpView,
+        blobs: Blobs,
+        fetcher: Fetcher,
+        now_s: float,
+    ) -> None:
+        self._me = me
+        self._view = view
+        self._blobs = blobs
+        self._fetcher = fetcher
+        self._known: dict[int, Hashes] = {}
+        self._missing: dict[int, set[bytes]] = {}
+        self._pushed: dict[int, dict[int, tuple[bytes, Buffer]]] = {}
+        self._reported: dict[int, tuple[bool, ...]] = {}
+        self._awaited: set[int] = set()
+        self._heard_s = now_s
+        self._owner_heard_s: dict[int, float] = {}
+
+    # ---- events
+
+    def decided(self) -> None:
+        """The view has changed: what was pushed or named for another attempt or set is void."""
+        for index, message in list(self._known.items()):
+            if not self._may_count(index, message.attempt, message.set_id):
+                self._fetcher.cancel(message.chunk_hashes)
+                for place in (self._known, self._missing, self._reported):
+                    place.pop(index, None)
+                self._awaited.discard(index)
+        for index in list(self._pushed):
+            if not self._may_count(index, 0, self._all_planned):
+                del self._pushed[index]
+
+    def pushed(self, peer: PeerId, frame: Frame, now_s: float) -> list[Have]:
+        """RESULT: a chunk that its owner did not wait to be asked for.
+
+        Raises:
+            RemoteFault: not the owner, not a chunk of this op, or not the bytes that it published.
+        """
+        index, chunk = frame.slice_index, frame.chunk
+        view = self._view
+        if not 0 <= index < len(view.owners) or chunk >= num_chunks(view.plan, index):
+            raise RemoteFault("member", f"result of chunk {chunk} is not planned")
+        start, stop = chunk_range(view.plan, index, chunk)
+        if len(frame.body) > limits.RESULT_VALUE_BYTES * (stop - start + view.plan.block):
+            raise RemoteFault("length", f"result chunk of {len(frame.body)} bytes")
+        if view.owners[index] != peer or not self._may_count(index, frame.attempt, frame.set_id):
+            return []  # it was, when this was sent
+        self._heard_s = self._owner_heard_s[index] = now_s
+        known = self._known.get(index)
+        if known is None:
+            filed = self._pushed.setdefault(index, {})
+            if chunk not in filed:
+                filed[chunk] = (hashlib.sha256(frame.body).digest(), frame.body)
+            return []
+        if known.chunk_hashes[chunk] not in self._missing[index]:
+            return []
+        digest = hashlib.sha256(frame.body).digest()
+        if digest != known.chunk_hashes[chunk]:
+            raise RemoteFault("hash", f"chunk {chunk} of slice {index} is not what was published")
+        self._blobs.keep_result(view.plan.op, frame.body, digest)
+        self._fetcher.cancel((digest,))
+        return self.arrived(digest)
+
+    def hashes(self, message: Hashes, now_s: float) -> list[Have]:
+        """An owner has published; its chunks count from now on, whoever brings them."""
+        index = message.slice_index
+        if not self._may_count(index, message.attempt, message.set_id):
+            return []
+        if len(message.chunk_hashes) != num_chunks(self._view.plan, index):
+            return []
+        self._known[index] = message
+        # Told again: whatever we reported before, the coordinator may not know it (it has
+        # restarted).
+        self._reported.pop(index, None)
+        op = self._view.plan.op
+        self._blobs.keep_result(op, b"".join(message.chunk_hashes))
+        for chunk, (digest, body) in self._pushed.pop(index, {}).items():
+            if digest == message.chunk_hashes[chunk]:
+                self._blobs.keep_result(op, body, digest)
+        self._missing[index] = {d for d in message.chunk_hashes if self._blobs.get(d) is None}
+        if self._missing[index]:
+            if message.set_id == self._all_planned and message.attempt == 0:
+                self._awaited.add(index)
+                self._heard_s = now_s
+                self._owner_heard_s[index] = now_s
+            else:
+                self._pull(index)
+        return self._report(index)
+
+    def arrived(self, digest: bytes) -> list[Have]:
+        """A blob is now in `blobs`; report slices that are whole."""
+        reports = []
+        for index, missing in self._missing.items():
+            if digest in missing:
+                missing.discard(digest)
+                reports += self._report(index)
+        return reports
+
+    def tick(self, now_s: float) -> None:
+        """Ask for what is not pushed any more."""
+        for index in sorted(self._awaited):
+            if not self._missing[index]:
+                self._awaited.discard(index)
+            elif now_s >= self._patience_s(index):
+                self._awaited.discard(index)
+                self._pull(index)
+
+    @property
+    def next_wakeup_s(self) -> float:
+        """When tick() has something to do."""
+        return min((self._patience_s(index) for index in self._awaited), default=float("inf"))
+
+    def flow(self, now_s: float) -> None:
+        """Something else of this op came in: our link is busy, pushed chunks may be behind it."""
+        self._heard_s = now_s
+
+    def reports(self, *, again: bool) -> list[Have]:
+        """HAVE also of slices that are not whole yet.
+
+        Args:
+            again: whatever was reported before.
+        """
+        if again:
+            self._reported.clear()
+        return [have for index in self._known for have in self._report(index, partial=True)]
+
+    def close(self) -> None:
+        """The op has an outcome; what is still missing of it is catch-up's business."""
+        for message in self._known.values():
+            self._fetcher.cancel(message.chunk_hashes)
+
+    # ---- parts
+
+    @property
+    def _all_planned(self) -> int:
+        return self._view.all_planned_id
+
+    def _may_count(self, index: int, attempt: int, name: int) -> bool:
+        """Whether this set is, or may still become, that of the slice's current attempt."""
+        view = self._view
+        if not 0 <= index < len(view.owners) or attempt != view.attempts[index]:
+            return False
+        return name == view.result_set_id(index)
+
+    def _patience_s(self, index: int) -> float:
+        """Until when chunks of a slice are waited for: while they, or anything, still come."""
+        quiet_s = self._heard_s + limits.PUSH_QUIET_S
+        return min(quiet_s, self._owner_heard_s[index] + limits.FETCH_TIMEOUT_S)
+
+    def _pull(self, index: int) -> None:
+        """Ask for what is missing: the owner first, then the other members."""
+        owner = self._view.owners[index]
+        others = [member.peer for member in self._view.plan.members]
+        sources = [peer for peer in dict.fromkeys([owner, *others]) if peer != self._me]
+        missing = self._missing[index]
+        for digest in self._known[index].chunk_hashes:
+            if digest in missing:
+                self._fetcher.want(digest, sources, spread=False)
+
+    def _report(self, index: int, *, partial: bool = False) -> list[Have]:
+        known, missing = self._known[index], self._missing[index]
+        if missing and not (partial and len(missing) < len(set(known.chunk_hashes))):
+            return []
+        flags = tuple(digest not in missing for digest in known.chunk_hashes)
+        if flags == self._reported.get(index):
+            return []
+        self._reported[index] = flags
+        return [Have(self._view.plan_id, index, known.attempt, known.set_id, flags)]
