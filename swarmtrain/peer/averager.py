@@ -24,6 +24,7 @@ from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.thread import PeerThread
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
@@ -211,7 +212,7 @@ class _State:
             ArraySpec("digest", limits.HASH_BYTES // _FLOAT_BYTES),
         )
         self._zeros = bytes(limits.STATE_CHUNK_BYTES)
-        self._zeros_hash = hashlib.sha256(self._zeros).digest()
+        self._zeros_hash = content_hash(self._zeros)
         whole, rest = divmod(_FLOAT_BYTES * num_values, limits.STATE_CHUNK_BYTES)
         self._num_whole = whole
         self._rest = bytes(rest)
@@ -222,6 +223,6 @@ class _State:
         step = limits.STATE_CHUNK_BYTES
         tails = tuple(tail[start : start + step] for start in range(0, len(tail), step))
         hashes = (self._zeros_hash,) * self._num_whole
-        hashes += tuple(hashlib.sha256(chunk).digest() for chunk in tails)
+        hashes += tuple(content_hash(chunk) for chunk in tails)
         manifest = StateManifest(self._layout, self._arrays, hashes)
         return manifest, (self._zeros,) * self._num_whole + tails

@@ -27,6 +27,7 @@ from swarmtrain.tensors import Layout, LayoutMismatch
 from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
 from swarmtrain_transport.errors import IdentityDamaged, RemoteFault
 from swarmtrain_transport.fold import LedgerView, num_chunks, slice_root, window_of
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.ledger import Commit, Record
 from swarmtrain_transport.result import OpResult, SliceResult
@@ -258,7 +259,7 @@ class _PeerProof:
             raise Unproved(f"{path} is not a result of round {op}.")
         pieces = []
         for index, (chunks, outcome) in enumerate(zip(slices, outcomes, strict=True)):
-            hashes = tuple(hashlib.sha256(chunk).digest() for chunk in chunks)
+            hashes = tuple(content_hash(chunk) for chunk in chunks)
             if slice_root(hashes) != outcome.root or len(chunks) != num_chunks(view.plan, index):
                 raise Unproved(f"{path}: slice {index} is not the one that the ledger names.")
             spec = view.plan.slices[index]

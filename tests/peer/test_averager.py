@@ -1,6 +1,5 @@
 """Averaging vectors without a model: what is given, what comes back, and what state there is."""
 
-import hashlib
 import queue
 
 import pytest
@@ -12,6 +11,7 @@ from swarmtrain.peer.averager import Averager
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.local import LocalStats
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.sync import manifest_from_bytes
@@ -70,7 +70,7 @@ def result(op, values, contributors=(ME, OTHER)):
         for start in range(0, len(values), 32)
     )
     piece = SliceResult(0, len(values), contributors, chunks)
-    root = hashlib.sha256(b"".join(chunks)).digest()
+    root = content_hash(b"".join(chunks))
     return do.ApplyResult(OpResult(op, WINDOW, 32, len(values), (piece,), b"", b"", False, root))
 
 

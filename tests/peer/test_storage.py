@@ -1,6 +1,5 @@
 """The state directory: what is kept, for how long, and what a half-written file means."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from swarmtrain.peer import ledger_file
 from swarmtrain.peer.storage import PeerStorage, read_result, result_path, result_paths
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.sync import ArraySpec, describe_state
@@ -86,7 +86,7 @@ def test_a_download_is_found_again_and_another_states_chunks_go(tmp_path: Path) 
     (first, chunks), (second, _) = states
     storage.begin_download(first)
     for chunk in chunks:
-        storage.keep_chunk(hashlib.sha256(chunk).digest(), bytes(chunk))
+        storage.keep_chunk(content_hash(chunk), bytes(chunk))
     storage.close()
     again = PeerStorage(tmp_path)
     found = again.download()

@@ -17,8 +17,8 @@ from swarmtrain.simulate.sim_coordinator import SimCoordinator
 from swarmtrain_optimizers.strategies import diloco
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport import planning, rendezvous
-from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fold import result_root
+from swarmtrain_transport.gathering import Gather
 from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
@@ -137,9 +137,11 @@ def no_skip():
 
 def only_owners_serve():
     def make(holders):
-        return lambda self, index: [p for p in holders(self, index) if p == self.view.owners[index]]
+        return lambda self, index: [
+            p for p in holders(self, index) if p == self._view.owners[index]
+        ]
 
-    return replaced(Exchange, "_holders", make)
+    return replaced(Gather, "_holders", make)
 
 
 def small_parts_are_flushed_beside_large_ones():

@@ -1,6 +1,5 @@
 """Any story of donors that give, lack, lie, fall silent and go: bounded, and right in the end."""
 
-import hashlib
 import random
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from swarmtrain_transport import limits
 from swarmtrain_transport.download import Ask, Download, tag_of
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
 from tests.transport.rig import STRANGER, A, B, C
 
 PIECE = limits.STATE_PIECE_BYTES
@@ -20,7 +20,7 @@ def chunk_of(seed: int, num_bytes: int) -> bytes:
 
 
 def hash_of(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+    return content_hash(data)
 
 
 BIG, SMALL = chunk_of(1, 3 * PIECE + 5), chunk_of(2, 7)

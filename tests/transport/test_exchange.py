@@ -1,6 +1,5 @@
 """A peer's side of one op: invitations, reports, withdrawals, and the same result for all."""
 
-import hashlib
 import random
 
 import pytest
@@ -12,6 +11,7 @@ from swarmtrain_transport.actions import SendControl, SendFrame
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import set_id
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import Freeze, Member, Reassign, SliceFreeze
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone, Withdraw
@@ -350,6 +350,6 @@ def test_result_bytes_are_named_by_their_hash_and_served() -> None:
     done = bench.said(A, SliceDone)[0]
     for digest in done.chunk_hashes:
         blob = bench.blobs[A].get(digest)
-        assert blob is not None and hashlib.sha256(blob).digest() == digest
-    root = hashlib.sha256(b"".join(done.chunk_hashes)).digest()
+        assert blob is not None and content_hash(blob) == digest
+    root = content_hash(b"".join(done.chunk_hashes))
     assert bench.blobs[A].get(root) == b"".join(done.chunk_hashes)

@@ -1,13 +1,12 @@
 """Fetching by hash: past the silent and the lacking, within the window, only what is wanted."""
 
-import hashlib
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.sync import describe_state
 from tests.transport.rig import STRANGER, A, B, C, D
 
@@ -15,7 +14,7 @@ W = limits.FETCH_WINDOW
 
 
 def digest_of(number: int) -> bytes:
-    return hashlib.sha256(bytes([number])).digest()
+    return content_hash(bytes([number]))
 
 
 X, Y = digest_of(1), digest_of(2)

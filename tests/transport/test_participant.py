@@ -1,6 +1,5 @@
 """The peer as one machine: whom it hears, what it does with rubbish, and whole swarms of it."""
 
-import hashlib
 from itertools import pairwise
 
 import pytest
@@ -12,6 +11,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport import messages as m
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import Commit, body_of
 from swarmtrain_transport.participant import Participant
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution
@@ -108,7 +108,7 @@ def test_frames_that_come_before_their_plan_are_bounded_per_peer() -> None:
 def test_a_frame_of_another_run_is_a_fault_and_not_answered() -> None:
     machine, chain, _ = planned()
     for kind in FrameKind:
-        body = hashlib.sha256(b"x").digest()
+        body = content_hash(b"x")
         (fault,) = machine.frame(B, Frame(kind, chain.view.run_tag ^ 1, body=body), 0.0)
         assert isinstance(fault, do.PeerFault) and fault.reason == "run"
 
@@ -125,7 +125,7 @@ def test_blobs_that_nobody_wants_are_dropped() -> None:
     machine.control(records(chain, 5), 0.0)
     for body in (b"", b"rubbish", bytes(1 << 20)):
         assert machine.frame(B, Frame(BLOB, chain.view.run_tag, body=body), 0.0) == ()
-        assert machine.blobs.get(hashlib.sha256(body).digest()) is None
+        assert machine.blobs.get(content_hash(body)) is None
 
 
 KINDS = st.sampled_from(list(FrameKind))

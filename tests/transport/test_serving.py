@@ -1,7 +1,5 @@
 """What a peer serves: results at once, the state in its turn and never at the exchange's cost."""
 
-import hashlib
-
 import pytest
 
 from swarmtrain_transport import limits
@@ -9,6 +7,7 @@ from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.download import tag_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.frames import Frame, FrameKind, Wanted
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.serving import Serving
 from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
 from tests.transport.rig import LAYOUT, A, B
@@ -50,11 +49,11 @@ def bytes_until(serving: Serving, seconds: float, *, uplink: int, in_op: bool) -
 def test_a_result_is_given_at_once_and_what_is_not_here_is_said() -> None:
     serving, blobs, manifest, _ = pinned()
     digest = blobs.keep_result(1, b"bytes")
-    assert digest == hashlib.sha256(b"bytes").digest()
+    assert digest == content_hash(b"bytes")
     assert serving.asked(A, digest, 7, 0.0) == Frame(FrameKind.BLOB, 7, body=b"bytes")
     root = serving.asked(A, manifest.root, 7, 0.0)
     assert root == Frame(FrameKind.BLOB, 7, body=manifest.to_bytes())
-    lacking = hashlib.sha256(b"other").digest()
+    lacking = content_hash(b"other")
     assert serving.asked(A, lacking, 7, 0.0) == Frame(FrameKind.MISSING, 7, body=lacking)
     beyond = Wanted(digest, 3, 10)
     assert serving.asked(A, beyond.pack(), 7, 0.0) == Frame(FrameKind.MISSING, 7, body=digest)

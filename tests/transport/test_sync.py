@@ -1,7 +1,6 @@
 """Finding the state: one's own if the ledger attests it, else piece by piece from any donor."""
 
 import dataclasses
-import hashlib
 from typing import Any
 
 import msgpack
@@ -15,6 +14,7 @@ from swarmtrain_transport.download import Ask, Download, tag_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import Attest, Skip
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Offer
@@ -167,7 +167,7 @@ def test_blobs_that_were_not_asked_for_are_not_taken() -> None:
 
 def test_an_attested_root_that_is_no_manifest_is_given_up_and_not_fetched_for_ever() -> None:
     rubbish = b"not a manifest"
-    root = hashlib.sha256(rubbish).digest()
+    root = content_hash(rubbish)
     world = World({A: NEW.blobs() | {root: rubbish}})
     sync = world.sync((A,), [(9, root), candidate(8, NEW)])
     found = None
@@ -267,7 +267,7 @@ def test_any_bytes_are_a_manifest_or_a_remote_fault(data: bytes) -> None:
 
 def test_a_manifest_survives_its_bytes_and_names_the_state_by_its_root() -> None:
     assert manifest_from_bytes(NEW.manifest.to_bytes()) == NEW.manifest
-    assert NEW.manifest.root == hashlib.sha256(NEW.manifest.to_bytes()).digest()
+    assert NEW.manifest.root == content_hash(NEW.manifest.to_bytes())
     assert len({state.manifest.root for state in (OLD, NEW, NEWEST)}) == 3
     assert NEW.manifest.total_bytes == sum(len(chunk) for chunk in NEW.chunks)
 

@@ -1,7 +1,6 @@
 """A peer's state directory as a run leaves it: real keys, real arithmetic, real files."""
 
 import dataclasses
-import hashlib
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from swarmtrain.tensors import Layout
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.fold import LedgerView, result_root, slice_root
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.identity import Identity, verify
 from swarmtrain_transport.ledger import (
     Attest,
@@ -118,9 +118,7 @@ class History:
             chunks = tuple(self.chunk(plan.op, at, min(at + 32, spec.stop)) for at in starts)
             pieces.append(SliceResult(spec.start, spec.stop, everybody, chunks))
         outcomes = tuple(
-            SliceOutcome(
-                0, everybody, slice_root(tuple(hashlib.sha256(c).digest() for c in piece.chunks))
-            )
+            SliceOutcome(0, everybody, slice_root(tuple(content_hash(c) for c in piece.chunks)))
             for piece in pieces
         )
         commit = Commit(plan.op, view.plan_hash, everybody, outcomes, b"")

@@ -5,11 +5,11 @@ Snapshots are pinned at the same ops by every peer, so that a joiner can take th
 many donors at once, and each is hashed once, when its state root is made.
 """
 
-import hashlib
 import math
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.sync import StateManifest
 
 _SNAPSHOTS_KEPT = 2
@@ -24,7 +24,7 @@ class Blobs:
         self._asked_s: dict[int, float] = {}
 
     def get(self, digest: bytes) -> Buffer | None:
-        """The blob with this SHA-256, None if it is not here."""
+        """The blob with this content hash, None if it is not here."""
         for blobs in (*reversed(self._results.values()), *self._snapshots.values()):
             if digest in blobs:
                 return blobs[digest]
@@ -49,10 +49,10 @@ class Blobs:
         Args:
             op: which op's.
             data: must not change.
-            digest: its SHA-256, if it has been taken already: hashing is what costs most here.
+            digest: its content hash, if it has been taken already.
         """
         if digest is None:
-            digest = hashlib.sha256(data).digest()
+            digest = content_hash(data)
         self._results.setdefault(op, {})[digest] = data
         for old in sorted(self._results)[: -limits.RESULT_KEEP_OPS]:
             del self._results[old]

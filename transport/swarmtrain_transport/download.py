@@ -9,7 +9,6 @@ A chunk whose hash is wrong is fetched again from one donor alone; if it is wron
 donor is not asked again. Pure: it hears what comes and says what to ask.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.window import Window
 
@@ -288,7 +288,7 @@ class Download:
 
     def _whole(self, digest: bytes, chunk: _Chunk) -> tuple[bytes, bytes] | None:
         data = bytes(chunk.data)
-        if hashlib.sha256(data).digest() == digest:
+        if content_hash(data) == digest:
             self._drop_keys(digest)
             del self._chunks[digest], self._tags[tag_of(digest)]
             return digest, data

@@ -55,7 +55,7 @@ class Fetcher:
         """Ask for a blob until it arrives or is cancelled.
 
         Args:
-            digest: its SHA-256.
+            digest: its content hash.
             sources: possible holders, the likeliest first.
             spread: whether any of them may be asked first (state), or only in order (results).
         """

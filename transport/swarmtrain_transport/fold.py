@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import (
     AnyBody,
     Attest,
@@ -42,7 +43,7 @@ def set_id(contributors: tuple[PeerId, ...]) -> int:
 
 def slice_root(chunk_hashes: tuple[bytes, ...]) -> bytes:
     """Root of one slice's result. Its preimage, the joined hashes, is itself a blob."""
-    return hashlib.sha256(b"".join(chunk_hashes)).digest()
+    return content_hash(b"".join(chunk_hashes))
 
 
 def result_root(commit: Commit) -> bytes:

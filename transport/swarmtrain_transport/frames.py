@@ -36,7 +36,7 @@ class FrameKind(enum.IntEnum):
     RANGES = 3
     """Owner to contributor: these chunks of (slice, attempt) are here; send the others."""
     GET = 4
-    """Ask for the blob with this SHA-256, or for a part of it, which comes as PIECE."""
+    """Ask for the blob with this hash, or for a part of it, which comes as PIECE."""
     BLOB = 5
     """The bytes of a blob; the receiver finds by their hash what they are."""
     MISSING = 6
@@ -190,7 +190,7 @@ class Wanted:
     """Body of GET.
 
     Attributes:
-        digest: SHA-256 of the blob.
+        digest: content hash of the blob.
         start: first byte that is wanted.
         length: how many bytes are wanted, 0 for the whole blob.
     """

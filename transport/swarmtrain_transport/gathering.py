@@ -6,8 +6,6 @@ counts only once HASHES names it. What does not come by itself is asked for by h
 most one encoded result.
 """
 
-import hashlib
-
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blobs import Blobs
@@ -15,6 +13,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks
 from swarmtrain_transport.frames import Frame
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hashes, Have
 
@@ -84,11 +83,11 @@ class Gather:
         if known is None:
             filed = self._pushed.setdefault(index, {})
             if chunk not in filed:
-                filed[chunk] = (hashlib.sha256(frame.body).digest(), frame.body)
+                filed[chunk] = (content_hash(frame.body), frame.body)
             return []
         if known.chunk_hashes[chunk] not in self._missing[index]:
             return []
-        digest = hashlib.sha256(frame.body).digest()
+        digest = content_hash(frame.body)
         if digest != known.chunk_hashes[chunk]:
             raise RemoteFault("hash", f"chunk {chunk} of slice {index} is not what was published")
         self._blobs.keep_result(view.plan.op, frame.body, digest)
@@ -183,13 +182,16 @@ class Gather:
 
     def _pull(self, index: int) -> None:
         """Ask for what is missing: the owner first, then the other members."""
-        owner = self._view.owners[index]
-        others = [member.peer for member in self._view.plan.members]
-        sources = [peer for peer in dict.fromkeys([owner, *others]) if peer != self._me]
+        sources = self._holders(index)
         missing = self._missing[index]
         for digest in self._known[index].chunk_hashes:
             if digest in missing:
                 self._fetcher.want(digest, sources, spread=False)
+
+    def _holders(self, index: int) -> list[PeerId]:
+        owner = self._view.owners[index]
+        others = [member.peer for member in self._view.plan.members]
+        return [peer for peer in dict.fromkeys([owner, *others]) if peer != self._me]
 
     def _report(self, index: int, *, partial: bool = False) -> list[Have]:
         known, missing = self._known[index], self._missing[index]

@@ -3,7 +3,7 @@
 PROTOCOL_VERSION = 1
 
 HASH_BYTES = 32
-"""SHA-256: 1.7 GB/s on one core, and collision resistance against hostile peers."""
+"""SHA-256 and BLAKE3: collision resistance against hostile peers."""
 
 HEADER_BYTES = 48
 """A fixed header can be refused before anything is parsed."""

@@ -4,7 +4,6 @@ Its events are control messages, frames, the passing of time and what its own tr
 answers are actions. The same machine runs in production, in the simulator and in replay.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
 from swarmtrain_transport import actions as do
@@ -17,6 +16,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import (
     AnyBody,
     Attest,
@@ -324,15 +324,14 @@ class Participant:
             self._fetcher.missing(peer, bytes(frame.body), self._now_s)
             self._states.missing(peer, bytes(frame.body), self._now_s)
             return self._go_on([])
-        exchange = self.exchange
-        if exchange is None or exchange.view.plan_id != frame.plan_id:
+        if self.exchange is None or self.exchange.view.plan_id != frame.plan_id:
             self._early.keep(peer, frame)
             return ()
-        actions = exchange.frame(peer, frame, self._now_s)
+        actions = self.exchange.frame(peer, frame, self._now_s)
         return self._go_on(actions) if frame.kind is FrameKind.RESULT else tuple(actions)
 
     def _on_blob(self, body: Buffer) -> list[do.PeerAction]:
-        digest = hashlib.sha256(body).digest()
+        digest = content_hash(body)
         if not self._fetcher.arrived(digest, self._now_s):
             return []
         if self._states.accept(digest, body):

@@ -4,7 +4,6 @@ Nobody's word is taken: the ledger attests a root, and whatever has that root is
 first peer of a new run offers its own as op 0 (protocol.md part 1 rule 4, part 2 T13).
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
 from swarmtrain_transport import limits
@@ -22,6 +21,7 @@ from swarmtrain_transport.download import Download
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.frames import Frame, FrameKind, Wanted
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Offer
 from swarmtrain_transport.sync import StateManifest, StateSync
@@ -66,8 +66,8 @@ class StateFinder:
 
     def resume(self, manifest: bytes, chunks: Iterable[bytes]) -> None:
         """What an earlier life of this peer has kept of a download. Its hashes say what it is."""
-        self._kept = {hashlib.sha256(chunk).digest(): chunk for chunk in chunks}
-        self._kept_root = hashlib.sha256(manifest).digest()
+        self._kept = {content_hash(chunk): chunk for chunk in chunks}
+        self._kept_root = content_hash(manifest)
         self._kept[self._kept_root] = manifest
 
     @property

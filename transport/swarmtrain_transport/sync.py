@@ -1,10 +1,10 @@
 """Shared state as a manifest of hashes: what a joiner downloads and everybody's root.
 
-The state root is the SHA-256 of the manifest's canonical bytes, so a root that the ledger attests
-is all that a joiner must trust: it fetches the manifest by that hash, then each chunk by its own.
+The state root is the content hash of the manifest's canonical bytes, so a root that the ledger
+attests is all that a joiner must trust: it fetches the manifest by that hash, then each chunk by
+its own.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import msgpack
@@ -15,6 +15,7 @@ from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.download import Download
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
 
 
@@ -32,7 +33,7 @@ class StateManifest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
         layout: SHA-256 of the model's parameter names and shapes, so that two models that
             differ are told apart before a byte is loaded.
         arrays: names and lengths.
-        chunk_hashes: SHA-256 of each chunk.
+        chunk_hashes: content hash of each chunk.
     """
 
     layout: bytes
@@ -47,7 +48,7 @@ class StateManifest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     @property
     def root(self) -> bytes:
         """The state root, 32 bytes."""
-        return hashlib.sha256(self.to_bytes()).digest()
+        return content_hash(self.to_bytes())
 
     def chunk_bytes(self, index: int) -> int:
         """Length of one chunk; the last may be short."""
@@ -87,7 +88,7 @@ def describe_state(
     view = memoryview(data)
     step = limits.STATE_CHUNK_BYTES
     chunks = tuple(view[start : start + step] for start in range(0, len(view), step))
-    hashes = tuple(hashlib.sha256(chunk).digest() for chunk in chunks)
+    hashes = tuple(content_hash(chunk) for chunk in chunks)
     return StateManifest(layout, arrays, hashes), chunks
 
 
