@@ -16,7 +16,9 @@ TRANSPORT = (
     "attendance recovery slicing",
     "planning ownership scatter gathering operation",
     "scribe",
-    "status_view history exchange catchup local ledger_copy state_finder progression",
+    "agreement",
+    "status_view history exchange catchup local ledger_copy state_finder",
+    "progression trade",
     "rendezvous participant",
     "memory_link zmq_link relay",
 )

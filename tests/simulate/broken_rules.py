@@ -16,7 +16,7 @@ from swarmtrain.simulate.faults import COORDINATOR
 from swarmtrain.simulate.sim_coordinator import SimCoordinator
 from swarmtrain_optimizers.strategies import diloco
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
-from swarmtrain_transport import planning, rendezvous
+from swarmtrain_transport import agreement, planning
 from swarmtrain_transport.fold import result_root
 from swarmtrain_transport.gathering import Gather
 from swarmtrain_transport.ledger import (
@@ -121,7 +121,7 @@ def commit_with_holders(needed: int):
 
 
 def no_rewind():
-    return replaced(rendezvous, "rewind_due", lambda due: lambda *known, **told: None)
+    return replaced(agreement, "rewind_due", lambda due: lambda *known, **told: None)
 
 
 def no_skip():

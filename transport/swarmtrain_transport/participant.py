@@ -51,6 +51,7 @@ from swarmtrain_transport.progression import Progression
 from swarmtrain_transport.serving import Serving
 from swarmtrain_transport.state_finder import StateFinder
 from swarmtrain_transport.sync import StateManifest
+from swarmtrain_transport.trade import TRADED, Trade
 
 Actions = tuple[do.PeerAction, ...]
 
@@ -89,7 +90,7 @@ class Participant:
         self._arithmetic = arithmetic
         self._fetcher = Fetcher(shuffle)
         self._states = StateFinder(card.peer_id, self.view, self._fetcher, shuffle)
-        self._serving = Serving(self.blobs)
+        self._trade = Trade(self._fetcher, self._states, Serving(self.blobs))
         self._place = Progression(
             card, self.view, CatchUp(card.peer_id, self.view, self.blobs, self._fetcher),
             self._states,
@@ -109,10 +110,7 @@ class Participant:
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        times = [
-            self._progress_s, *self._fetcher.wakeups(), *self._states.wakeups(),
-            *self._serving.wakeups(),
-        ]  # fmt: skip
+        times = [self._progress_s, *self._trade.wakeups()]
         if self.exchange is not None:
             times.append(self.exchange.next_wakeup_s)
         return min(times)
@@ -260,7 +258,7 @@ class Participant:
         if isinstance(body, Join):
             return [] if body.peer == self.card.peer_id else [self._allow(body.peer)]
         if isinstance(body, Gone):
-            self._serving.forget(body.peer)
+            self._trade.forget(body.peer)
             return [] if body.peer == self.card.peer_id else [do.RevokePeer(body.peer)]
         if isinstance(body, Plan):
             return self._begin(body)
@@ -312,18 +310,11 @@ class Participant:
         # Without a ledger yet we cannot know the run; we hold nothing of it either.
         if self.view.run_tag not in (0, frame.run_tag):
             raise RemoteFault("run", "a frame of another run")
-        if frame.kind is FrameKind.GET:
-            answer = self._serving.asked(peer, frame.body, frame.run_tag, self._now_s)
-            return (do.SendFrame(peer, answer),) if answer is not None else self._go_on([])
-        if frame.kind is FrameKind.PIECE:
-            self._states.piece(peer, frame, self._now_s)
-            return self._go_on([])
         if frame.kind is FrameKind.BLOB:
             return self._go_on(self._on_blob(frame.body))
-        if frame.kind is FrameKind.MISSING:
-            self._fetcher.missing(peer, bytes(frame.body), self._now_s)
-            self._states.missing(peer, bytes(frame.body), self._now_s)
-            return self._go_on([])
+        if frame.kind in TRADED:
+            answer = self._trade.heard(peer, frame, self._now_s)
+            return tuple(answer) if answer else self._go_on([])
         if self.exchange is None or self.exchange.view.plan_id != frame.plan_id:
             self._early.keep(peer, frame)
             return ()
@@ -361,21 +352,12 @@ class Participant:
         if self._states.is_attached and self._is_informed():
             actions += self._place.advance(connected=self._connected)
         if self.view.run_tag:
-            actions += [
-                do.SendFrame(peer, Frame(FrameKind.GET, self.view.run_tag, body=digest))
-                for peer, digest in self._fetcher.requests(self._now_s)
-            ]
-            actions += self._states.requests(self.view.run_tag, self._now_s)
-            actions += self._for_joiners()
+            # After all else: what joiners asked for, as far as our own exchange leaves room.
+            actions += self._trade.due(
+                self.view.run_tag, self.stats.up_bytes_per_s,
+                in_op=self.exchange is not None, now_s=self._now_s,
+            )  # fmt: skip
         return tuple(actions)
-
-    def _for_joiners(self) -> list[do.PeerAction]:
-        """After all else: pieces of the state, as far as our own exchange leaves room."""
-        pieces = self._serving.due(
-            self.view.run_tag, self.stats.up_bytes_per_s,
-            in_op=self.exchange is not None, now_s=self._now_s,
-        )  # fmt: skip
-        return [do.SendFrame(peer, frame) for peer, frame in pieces]
 
     def _is_informed(self) -> bool:
         """Whether we have every record that WELCOME promised."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
+from swarmtrain_transport.agreement import Agreement
 from swarmtrain_transport.attendance import Attendance
 from swarmtrain_transport.claims import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
@@ -27,7 +28,7 @@ from swarmtrain_transport.ledger import (
     Verify,
 )
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.membership import Chronicle, CoordinatorStatus, PeerLine, agreed_root
+from swarmtrain_transport.membership import Chronicle, CoordinatorStatus, PeerLine
 from swarmtrain_transport.messages import (
     Applied,
     CheckpointWritten,
@@ -49,7 +50,6 @@ from swarmtrain_transport.messages import (
 from swarmtrain_transport.messages import History as HistoryMessage
 from swarmtrain_transport.operation import Operation, Report
 from swarmtrain_transport.planning import RunTerms, next_plan
-from swarmtrain_transport.recovery import rewind_due
 from swarmtrain_transport.scribe import Scribe
 from swarmtrain_transport.slicing import Slicing
 from swarmtrain_transport.status_view import describe
@@ -97,6 +97,7 @@ class Rendezvous:
         self._pace = Pace()
         self._slicing = Slicing()
         self._history = History(self.scribe, self.attendance, now_s)
+        self._agreement = Agreement(self.scribe, self.attendance, self.chronicle)
         if self.view.in_progress is not None:
             self.operation = Operation(self.view.in_progress, now_s)
 
@@ -285,10 +286,8 @@ class Rendezvous:
         self._on_applied(peer, line, Applied(message.applied_op, message.state_root))
 
     def _on_applied(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
-        line.applied_op = message.op
-        line.state_root = message.state_root
-        self._attest(message.op)
-        self._check_state(peer, line)
+        may_attest = not self._history.is_open(self._now_s)
+        self._agreement.reported(peer, line, message, self._now_s, may_attest=may_attest)
 
     # ---- the decisions that fall due after any event
 
@@ -301,8 +300,8 @@ class Rendezvous:
                     self._dispatch(peer, self.lines[peer], message)
             self._bury()
             self._decide()
-            self._attest(self.view.last_op)
-            self._rewind()
+            self._agreement.attest(self.view.last_op, self._now_s)
+            self._agreement.rewind()
             self._plan_next()
         for peer, line in self.lines.items():
             if line.connected:
@@ -364,36 +363,3 @@ class Rendezvous:
         self.scribe.append(plan)
         assert self.view.op is not None
         self.operation = Operation(self.view.op, self._now_s)
-
-    def _rewind(self) -> None:
-        """T12: what was committed is with nobody."""
-        due = rewind_due(self.view, self.lines, all_heard=not self.attendance.unseen)
-        if due is not None:
-            self.scribe.append(due)
-            for line in self.lines.values():
-                line.stranded_op = -1
-                if line.applied_op > due.op:
-                    # Its state is of a past that was cancelled; it takes another and says so.
-                    line.applied_op, line.ready = -1, None
-
-    def _attest(self, op: int) -> None:
-        """ATTEST once more than half of those alive, or expected back, report the same root."""
-        known = op not in self.view.commits or op in self.view.attests
-        if known or self._history.is_open(self._now_s):
-            return
-        alive = self.attendance.alive(self._now_s)
-        # When no member is left, whoever has replayed the op speaks for it.
-        voters = alive & set(self.view.commits[op].boots) or alive & set(self.lines)
-        root = agreed_root(self.lines, voters, op)
-        if root is not None:
-            self.scribe.append(Attest(op, root))
-            for peer, line in self.lines.items():
-                if line.applied_op == op:
-                    self._check_state(peer, line)
-
-    def _check_state(self, peer: PeerId, line: PeerLine) -> None:
-        """T15: a state that is not the attested one is not planned with and not waited for; the
-        peer reads ATTEST too and heals itself."""
-        if self.view.root_after(line.applied_op) not in (None, line.state_root):
-            line.ready, line.active = None, False
-            self.chronicle.event(line.applied_op, peer, "differs", "state root")

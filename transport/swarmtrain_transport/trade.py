@@ -1,0 +1,66 @@
+"""Asking others for what is named by hash, and giving what they ask for: GET and its answers.
+
+Results that an op is waiting for, results of the past and pieces of a state go the same way.
+"""
+
+from swarmtrain_transport.actions import PeerAction, SendFrame
+from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.serving import Serving
+from swarmtrain_transport.state_finder import StateFinder
+
+TRADED = frozenset({FrameKind.GET, FrameKind.PIECE, FrameKind.MISSING})
+"""Frames that `Trade.heard` takes. A BLOB belongs to whoever wants it."""
+
+
+class Trade:
+    """One peer's requests and answers.
+
+    Args:
+        fetcher: asks for what is small.
+        states: asks for pieces of a state.
+        serving: what others have asked of us.
+    """
+
+    def __init__(self, fetcher: Fetcher, states: StateFinder, serving: Serving) -> None:
+        self._fetcher = fetcher
+        self._states = states
+        self._serving = serving
+
+    def heard(self, peer: PeerId, frame: Frame, now_s: float) -> list[PeerAction]:
+        """A frame of TRADED.
+
+        Raises:
+            RemoteFault: reason ``length`` or ``hash``.
+        """
+        if frame.kind is FrameKind.GET:
+            answer = self._serving.asked(peer, frame.body, frame.run_tag, now_s)
+            return [SendFrame(peer, answer)] if answer is not None else []
+        if frame.kind is FrameKind.PIECE:
+            self._states.piece(peer, frame, now_s)
+        else:
+            self._fetcher.missing(peer, bytes(frame.body), now_s)
+            self._states.missing(peer, bytes(frame.body), now_s)
+        return []
+
+    def due(
+        self, run_tag: int, uplink_bytes_per_s: int, *, in_op: bool, now_s: float
+    ) -> list[PeerAction]:
+        """What to ask, and what to give to joiners, now. Arguments as `Serving.due`."""
+        actions: list[PeerAction] = [
+            SendFrame(peer, Frame(FrameKind.GET, run_tag, body=digest))
+            for peer, digest in self._fetcher.requests(now_s)
+        ]
+        actions += self._states.requests(run_tag, now_s)
+        pieces = self._serving.due(run_tag, uplink_bytes_per_s, in_op=in_op, now_s=now_s)
+        return actions + [SendFrame(peer, frame) for peer, frame in pieces]
+
+    def wakeups(self) -> list[float]:
+        """When `due` has something although nothing came."""
+        times = [*self._fetcher.wakeups(), *self._states.wakeups()]
+        return times + self._serving.wakeups()
+
+    def forget(self, peer: PeerId) -> None:
+        """This peer is gone."""
+        self._serving.forget(peer)
