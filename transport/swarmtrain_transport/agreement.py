@@ -59,6 +59,8 @@ class Agreement:
 
     def rewind(self) -> None:
         """T12: what was committed is with nobody."""
+        if self._view.in_progress is not None:
+            return
         lines = self._attendance.lines
         due = rewind_due(self._view, lines, all_heard=not self._attendance.unseen)
         if due is None:

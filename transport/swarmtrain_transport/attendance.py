@@ -32,6 +32,8 @@ class Attendance:
 
     def lives(self) -> dict[PeerId, LifeLine]:
         """Life lines of everybody in the roster."""
+        if not self.unseen:
+            return {peer: line.life for peer, line in self.lines.items()}
         return {peer: line.life for peer, line in self.lines.items()} | self.unseen
 
     def adopted(self, now_s: float) -> None:
@@ -41,7 +43,9 @@ class Attendance:
 
     def alive(self, now_s: float) -> set[PeerId]:
         """Whom the failure detector holds to be alive."""
-        return {peer for peer, life in self.lives().items() if life.is_alive(now_s)}
+        alive = {peer for peer, line in self.lines.items() if line.life.is_alive(now_s)}
+        alive.update(peer for peer, life in self.unseen.items() if life.is_alive(now_s))
+        return alive
 
     def heard_s(self) -> dict[PeerId, float]:
         """When each was last heard of in this term."""

@@ -22,13 +22,17 @@ class Blobs:
         self._results: dict[int, dict[bytes, Buffer]] = {}
         self._snapshots: dict[int, dict[bytes, Buffer]] = {}
         self._asked_s: dict[int, float] = {}
+        self._index: dict[bytes, Buffer] = {}
 
     def get(self, digest: bytes) -> Buffer | None:
         """The blob with this content hash, None if it is not here."""
-        for blobs in (*reversed(self._results.values()), *self._snapshots.values()):
-            if digest in blobs:
-                return blobs[digest]
-        return None
+        return self._index.get(digest)
+
+    def _reindex(self) -> None:
+        """Something is not kept any more; a blob may have been in several places."""
+        self._index = {}
+        for blobs in (*self._snapshots.values(), *self._results.values()):
+            self._index.update(blobs)
 
     def result(self, digest: bytes) -> Buffer | None:
         """A blob that is not a chunk of a snapshot, None if it is not here."""
@@ -53,19 +57,23 @@ class Blobs:
         """
         if digest is None:
             digest = content_hash(data)
-        self._results.setdefault(op, {})[digest] = data
-        for old in sorted(self._results)[: -limits.RESULT_KEEP_OPS]:
-            del self._results[old]
+        self._results.setdefault(op, {})[digest] = self._index[digest] = data
+        if len(self._results) > limits.RESULT_KEEP_OPS:
+            for old in sorted(self._results)[: -limits.RESULT_KEEP_OPS]:
+                del self._results[old]
+            self._reindex()
         return digest
 
     def forget(self, op: int) -> None:
         """The op was skipped: what was published of it is nobody's, and takes no result's place."""
-        self._results.pop(op, None)
+        if self._results.pop(op, None) is not None:
+            self._reindex()
 
     def rewound(self, op: int) -> None:
         """Whatever came after `op` was cancelled."""
         for later in [key for key in self._results if key > op]:
             del self._results[later]
+        self._reindex()
 
     def pin_snapshot(
         self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...], now_s: float
@@ -85,6 +93,7 @@ class Blobs:
         for old in set(older) - set(leased[-limits.SNAPSHOTS_LEASED :]):
             del self._snapshots[old]
             self._asked_s.pop(old, None)
+        self._reindex()
 
     @property
     def snapshot_ops(self) -> tuple[int, ...]:

@@ -199,6 +199,8 @@ class Download:
     def requests(self, now_s: float) -> list[Ask]:
         """What to ask now. Also gives up on donors from whom nothing came for too long."""
         self._now_s = now_s
+        if not self._chunks:
+            return []
         for peer, donor in self._donors.items():
             if now_s >= donor.due_s():
                 donor.silent_until_s = now_s + limits.EVICT_S

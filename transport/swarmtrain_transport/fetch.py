@@ -102,7 +102,7 @@ class Fetcher:
     def requests(self, now_s: float) -> list[tuple[PeerId, bytes]]:
         """What to ask now, as (peer, hash). Also gives up on requests that took too long."""
         self._now_s = now_s
-        asks = []
+        asks: list[tuple[PeerId, bytes]] = []
         for digest, want in self._wants.items():
             if want.asked is not None and now_s >= self._due_s(want):
                 holder = self._holders[want.asked]
@@ -119,6 +119,8 @@ class Fetcher:
 
     def wakeups(self) -> list[float]:
         """When requests() has something to do although nothing arrived."""
+        if not self._wants:
+            return []
         times = set()
         for want in self._wants.values():
             if want.asked is not None:

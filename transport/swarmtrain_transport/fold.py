@@ -5,7 +5,9 @@ know exactly what was decided, and nothing else is state (protocol.md, COORDINAT
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
@@ -36,6 +38,7 @@ COMMITS_KEPT = 256
 ledger, and a joiner takes a newer snapshot."""
 
 
+@lru_cache(maxsize=256)
 def set_id(contributors: tuple[PeerId, ...]) -> int:
     """Names a set of contributors in 64 bits: the first 8 bytes of its hash."""
     return int.from_bytes(hashlib.sha256(b"".join(sorted(contributors))).digest()[:8], "little")
@@ -85,6 +88,11 @@ class OpView:
         excluded: reason per excluded planned contributor.
         slice_sets: contributors per slice, None where they are not decided yet.
         outcome: COMMIT or SKIP.
+        plan_id: first 8 bytes of the plan's hash: the fence of its data frames.
+        weights: planned contributors and their weights.
+        boots: boot id per planned member.
+        all_planned_id: names the set of all planned contributors, the only one that may be
+            foreseen (T3).
     """
 
     plan: Plan
@@ -96,6 +104,18 @@ class OpView:
     excluded: dict[PeerId, str] = field(default_factory=dict)
     slice_sets: list[tuple[PeerId, ...] | None] = field(default_factory=list)
     outcome: Commit | Skip | None = None
+    plan_id: int = field(init=False)
+    weights: Mapping[PeerId, int] = field(init=False)
+    boots: Mapping[PeerId, bytes] = field(init=False)
+    all_planned_id: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        # PLAN never changes, and every frame and report asks for these.
+        members = self.plan.members
+        self.plan_id = int.from_bytes(self.plan_hash[:8], "little")
+        self.weights = {m.peer: m.weight for m in members if m.weight}
+        self.boots = {member.peer: member.boot for member in members}
+        self.all_planned_id = set_id(tuple(self.weights))
 
     @classmethod
     def of(cls, plan: Plan, plan_hash: bytes) -> "OpView":
@@ -104,21 +124,6 @@ class OpView:
         count = len(owners)
         tried = [[owner] for owner in owners]
         return cls(plan, plan_hash, owners, [0] * count, tried, slice_sets=[None] * count)
-
-    @property
-    def plan_id(self) -> int:
-        """First 8 bytes of the plan's hash: the fence of its data frames."""
-        return int.from_bytes(self.plan_hash[:8], "little")
-
-    @property
-    def weights(self) -> dict[PeerId, int]:
-        """Planned contributors and their weights."""
-        return {member.peer: member.weight for member in self.plan.members if member.weight}
-
-    @property
-    def all_planned_id(self) -> int:
-        """Names the set of all planned contributors, the only one that may be foreseen (T3)."""
-        return set_id(tuple(self.weights))
 
     def result_set_id(self, slice_index: int) -> int | None:
         """Names the set whose mean is the slice's, or that may still become so: before FREEZE the
@@ -129,11 +134,6 @@ class OpView:
         if self.frozen is None and self.attempts[slice_index] == 0:
             return self.all_planned_id
         return None
-
-    @property
-    def boots(self) -> dict[PeerId, bytes]:
-        """Boot id per planned member."""
-        return {member.peer: member.boot for member in self.plan.members}
 
     def apply(self, body: OpDecision) -> None:
         """Fold one decision of this op.

@@ -7,6 +7,7 @@ what a legal chain is (protocol.md part 2, LOG).
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -17,6 +18,9 @@ from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.messages import kinds_of, unpack_limited
 
 GENESIS_HASH = bytes(32)
+
+_RECORDS_AT_HAND = 256
+"""Newest records whose hash, bytes and body are kept: a coordinator sends each to everybody."""
 
 
 class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k"):
@@ -209,12 +213,21 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     @property
     def hash(self) -> bytes:
         """SHA-256 over everything but the signature, which is over this hash."""
-        unsigned = msgpack.packb([self.index, self.prev_hash, self.term, self.body])
-        return hashlib.sha256(unsigned).digest()
+        return _hash_of(self.index, self.prev_hash, self.term, self.body)
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack."""
-        return pack_struct(self)
+        return _bytes_of(self)
+
+
+@lru_cache(_RECORDS_AT_HAND)
+def _hash_of(index: int, prev_hash: bytes, term: int, body: bytes) -> bytes:
+    return hashlib.sha256(msgpack.packb([index, prev_hash, term, body])).digest()
+
+
+@lru_cache(_RECORDS_AT_HAND)
+def _bytes_of(record: Record) -> bytes:
+    return pack_struct(record)
 
 
 Sign = Callable[[bytes], bytes]
@@ -236,6 +249,7 @@ def make_record(index: int, prev_hash: bytes, term: int, body: Body, sign: Sign)
     return msgspec.structs.replace(unsigned, signature=sign(unsigned.hash))
 
 
+@lru_cache(_RECORDS_AT_HAND)
 def record_from_bytes(data: bytes) -> Record:
     """Raises RemoteFault with reason ``length``, ``msgpack`` or ``record``."""
     return _convert(unpack_limited(data), Record)  # type: ignore[no-any-return]  # msgspec: Any
@@ -243,7 +257,12 @@ def record_from_bytes(data: bytes) -> Record:
 
 def body_of(record: Record) -> AnyBody:
     """The typed body. Raises RemoteFault with reason ``length``, ``msgpack`` or ``record``."""
-    raw = unpack_limited(record.body)
+    return _body_from(record.body)
+
+
+@lru_cache(_RECORDS_AT_HAND)
+def _body_from(data: bytes) -> AnyBody:
+    raw = unpack_limited(data)
     tag = raw.get("k") if isinstance(raw, dict) else None
     kind = _KINDS.get(tag) if isinstance(tag, str) else None
     if kind is None:

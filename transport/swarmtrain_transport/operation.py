@@ -59,6 +59,8 @@ class Operation:
         self._complete_s: dict[PeerId, float] = {}
         self._held_s: dict[PeerId, float] = {}
         self._frozen_s = now_s
+        self._idle: tuple[AbstractSet[PeerId], float] | None = None
+        """With these alive nothing falls due before this time, unless something is reported."""
 
     # ---- reports, all idempotent
 
@@ -102,6 +104,7 @@ class Operation:
         """An owner holds these contributions whole and valid."""
         if not self._is_owner(owner, slice_try):
             return
+        self._idle = None
         known = self.got.setdefault(slice_try, set())
         new = (set(complete) & set(self.view.weights)) - known
         known |= new
@@ -119,6 +122,7 @@ class Operation:
 
     def report_withdrawn(self, peer: PeerId, reason: str) -> None:
         """A contributor cannot send its own values."""
+        self._idle = None
         self.refused.setdefault(peer, f"withdrew:{shown(reason, 32)}")
 
     def report_done(
@@ -140,6 +144,7 @@ class Operation:
             return None
         for chunk in range(len(hashes)):  # an earlier one was over another set
             self.holders.pop((*slice_try, chunk), None)
+        self._idle = None
         published = self.published[slice_try] = Published(name, hashes)
         self.report_have(owner, slice_try, published.set_id, (True,) * len(hashes))
         return published
@@ -151,6 +156,7 @@ class Operation:
         published = self.published.get(slice_try)
         if published is None or published.set_id != name or peer not in self.view.boots:
             return
+        self._idle = None
         for chunk, here in enumerate(chunks[: len(published.chunk_hashes)]):
             if here:
                 self.holders.setdefault((*slice_try, chunk), set()).add(peer)
@@ -158,6 +164,7 @@ class Operation:
 
     def report_lost(self, peer: PeerId) -> None:
         """The process that was planned is gone for good (new boot id, left, evicted)."""
+        self._idle = None
         self.lost.add(peer)
         for holders in self.holders.values():
             holders.discard(peer)
@@ -195,7 +202,11 @@ class Operation:
         if self.view.outcome is not None:
             return None
         self._now_s = now_s
+        if self._idle is not None and now_s < self._idle[1] and alive == self._idle[0]:
+            return None
         decision = self._decide(alive, now_s)
+        later_s = (time_s for time_s in self.timers.wakeups() if time_s > now_s)
+        self._idle = (frozenset(alive), min(later_s, default=now_s)) if decision is None else None
         if isinstance(decision, Freeze):
             self._frozen_s = now_s
             times = {peer: self._times(peer, heard_s or {}) for peer in decision.excluded}

@@ -78,7 +78,9 @@ def next_plan(
     waited for, only after its first READY.
     """
     op = view.last_op + 1
-    if view.genesis is None:
+    needed = max(1, terms.start_peers if op == 1 else terms.min_contributors)
+    given = sum(line.ready is not None and line.ready.op == op for line in lines.values())
+    if view.genesis is None or given < needed:
         return None
     root = trusted_root(view, {p: line for p, line in lines.items() if line.connected}, op - 1)
     present = _known_to_all(
@@ -90,8 +92,7 @@ def next_plan(
         },
     )
     ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
-    needed = terms.start_peers if op == 1 else terms.min_contributors
-    if len(ready) < max(1, needed):
+    if len(ready) < needed:
         return None
     first_s = min(line.ready_s for line in ready.values())
     if expected - set(ready) and now_s < first_s + terms.wait_ready_s:

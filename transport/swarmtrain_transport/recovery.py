@@ -60,6 +60,8 @@ def rewind_due(view: LedgerView, lines: Lines, *, all_heard: bool) -> Rewind | N
         return None
     if any(not line.connected for line in lines.values()):
         return None
+    if all(line.stranded_op < 0 for line in lines.values()):
+        return None
     here = [line for line in lines.values() if line.applied_op >= 0]
     if not here:
         # Nothing was trained yet, so nothing is lost if the run begins with another first state.

@@ -100,6 +100,8 @@ class Scribe:
 
     def send_records(self, peer: PeerId, line: PeerLine) -> None:
         """Everything that the peer has not been sent on this connection."""
+        if line.sent_index == self.ledger.head_index:
+            return
         for batch in batches(self.ledger.since(line.sent_index + 1)):
             self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
         line.sent_index = self.ledger.head_index
