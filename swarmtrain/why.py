@@ -25,6 +25,8 @@ from swarmtrain_transport.ledger import (
 _REASONS = {
     "late": "its contribution came too late",
     "lost": "nothing was heard of it any more",
+    "deaf": "it spoke, but did not acknowledge what it was sent",
+    "idle": "it spoke, but moved no byte of what it owed",
 }
 _REFUSED = {
     "scale": "an owner refused it: its scales were outside the agreed window",
@@ -35,6 +37,8 @@ _REFUSED = {
 }
 _OWNER_REASONS = {
     "owner lost": "nothing was heard of its owner any more",
+    "owner deaf": "its owner spoke, but did not acknowledge what it was sent",
+    "owner idle": "its owner spoke, but moved no byte of what it owed",
     "owner silent": "its owner did not publish the sum in time",
     "unreachable for most": "its owner could not be reached by most contributors",
 }

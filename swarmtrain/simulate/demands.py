@@ -27,12 +27,20 @@ class Demands:
         self._world = world
         self._seen = seen
         self._until_s: dict[PeerId, float] = {}
+        self._apart_until_s: dict[PeerId, float] = {}
         self._all_until_s = 0.0
 
-    def trouble(self, peer: PeerId, seconds: float) -> None:
-        """Something is wrong with a peer or its links for so long from now on."""
+    def trouble(self, peer: PeerId, seconds: float, *, is_linked: bool = False) -> None:
+        """Something is wrong with a peer or its links for so long from now on.
+
+        Args:
+            peer: whose.
+            seconds: until then.
+            is_linked: only its control connection suffers; the other peers reach it.
+        """
         until_s = self._world.clock.now_s + seconds + GRACE_S
-        self._until_s[peer] = max(self._until_s.get(peer, 0.0), until_s)
+        for times in (self._until_s,) if is_linked else (self._until_s, self._apart_until_s):
+            times[peer] = max(times.get(peer, 0.0), until_s)
 
     def trouble_all(self, seconds: float) -> None:
         """Something is wrong with the coordinator."""
@@ -45,6 +53,10 @@ class Demands:
     def is_sound(self, peer: "SimPeer", since_s: float) -> bool:
         """Whether nothing but death could have kept this peer from an op that began then."""
         return peer.is_able and self._until_s.get(peer.peer_id, -1.0) < since_s
+
+    def _is_linked(self, peer: "SimPeer", since_s: float) -> bool:
+        """Whether the others could reach this peer since then; it may have been deaf."""
+        return peer.is_able and self._apart_until_s.get(peer.peer_id, -1.0) < since_s
 
     def check_fair(self, op: int, left_out: set[PeerId]) -> None:
         """Not in protocol.md's list: nobody who is able is left out, unless some link is bad: the
@@ -63,8 +75,8 @@ class Demands:
             self._world.violation("fair", story)
 
     def check_skip(self, skip: Skip) -> None:
-        """L3: no SKIP while enough contributors live, and nothing is wrong with them and those to
-        whom slices were given."""
+        """L3: no SKIP while enough contributors live, nothing is wrong with them, and they are
+        linked to those to whom slices were given. A deaf one among these is relieved."""
         seen = self._seen
         frozen = seen.frozen.get(skip.op)
         named = set(seen.weights(skip.op) if frozen is None else frozen.contributors)
@@ -73,7 +85,7 @@ class Demands:
             return
         planned = seen.planned(skip.op)
         owners = [peer for peer in planned if peer.peer_id in seen.new_owners]
-        if not all(self.is_sound(peer, begun_s) for peer in owners):
+        if not all(self._is_linked(peer, begun_s) for peer in owners):
             return
         able = [
             peer.number

@@ -188,7 +188,11 @@ class SimPeer(Process):
 
     def on_frame(self, peer: PeerId, frame: Frame) -> None:
         """LinkHandler."""
-        self.hear(lambda: self._act(self.machine.frame(peer, frame, self.now_s)))
+        self.hear(lambda: self._on_frame(peer, frame))
+
+    def _on_frame(self, peer: PeerId, frame: Frame) -> None:
+        self.machine.stats.bytes_in += len(frame.body)
+        self._act(self.machine.frame(peer, frame, self.now_s))
 
     def on_fault(self, peer: PeerId | None, fault: RemoteFault) -> None:
         """LinkHandler: a frame of a peer that left, or hostile bytes. They are counted."""
@@ -222,6 +226,7 @@ class SimPeer(Process):
                 self.world.control.to_coordinator(self, action.message)
             elif isinstance(action, do.SendFrame):
                 frame = action.frame
+                self.machine.stats.bytes_out += len(frame.body)
                 self.link.send(action.peer, self._forged(frame) if self.is_handicapped else frame)
             else:
                 self._do_rarely(action)

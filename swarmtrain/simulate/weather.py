@@ -261,7 +261,7 @@ class DrawnWeather:
             return None
         seconds = self._seconds(0.1, 40.0)
         up = self._rng.random() < 0.5
-        self._trouble(peer, seconds)
+        self._world.invariants.demands.trouble(peer.peer_id, seconds, is_linked=True)
         self._world.control.stall(peer, up=up, seconds=seconds)
         way = "to" if up else "from"
         return f"nothing {way} the coordinator passes for {seconds:.2f} s at peer {peer.number}"

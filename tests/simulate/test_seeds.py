@@ -20,6 +20,8 @@ ONCE_FAILED = (
     (9, 4, 10, "a restored coordinator attested while a peer was still telling what it had lost"),
     (1068, 4, 10, "a coordinator that was stopped summed a slice without what lay unread"),
     (4, 4, 10, "who had left after the backup was waited for, so that REWIND never came"),
+    (12, 4, 10, "a peer that heard nothing, but spoke, was waited for until the op was skipped"),
+    (1028, 4, 10, "COMMIT waited for the HAVE of a peer whose downlink was stalled"),
 )
 
 

@@ -5,12 +5,14 @@ heard of yet counts as alive until silence says otherwise, so that nobody is lef
 coordinator died (protocol.md T14).
 """
 
+from collections.abc import Iterable
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.failure import LifeLine
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
-from swarmtrain_transport.messages import Hello
+from swarmtrain_transport.messages import Hello, Progress
 
 
 class Attendance:
@@ -47,9 +49,32 @@ class Attendance:
         alive.update(peer for peer, life in self.unseen.items() if life.is_alive(now_s))
         return alive
 
-    def heard_s(self) -> dict[PeerId, float]:
-        """When each was last heard of in this term."""
-        return {peer: line.life.heard_s for peer, line in self.lines.items()}
+    def progressed(
+        self, line: PeerLine, message: Progress, creditors: Iterable[PeerId], now_s: float
+    ) -> None:
+        """PROGRESS: a peer that owes parts, and says again and again that it has moved no byte,
+        is idle. Owners that are not heard of themselves are no witnesses.
+
+        Args:
+            line: whose.
+            message: what it says.
+            creditors: owners that wait for its part.
+            now_s: the time.
+        """
+        before, line.progress = line.progress, message
+        lives = self.lives()
+        heard = any(
+            peer in lives and now_s < lives[peer].heard_s + limits.WITNESS_S for peer in creditors
+        )
+        is_still = before is not None and (before.bytes_in, before.bytes_out) == (
+            message.bytes_in, message.bytes_out,
+        )  # fmt: skip
+        line.life.moved(now_s, message.up_bytes_per_s, is_idle=heard and is_still)
+
+    def op_ended(self) -> None:
+        """Nobody owes anything any more."""
+        for line in self.lines.values():
+            line.life.idle_s = None
 
     def connected(self) -> dict[PeerId, PeerLine]:
         """Lines whose control connection stands."""

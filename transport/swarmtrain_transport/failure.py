@@ -3,8 +3,13 @@
 Intuition: a heartbeat that the application itself sends proves that the machine runs; a closed
 connection is stronger evidence than silence, but a home router may only have blinked. So there
 are two steps. A *suspected* peer is left out of decisions and relieved of its slices, which costs
-it one op; only after long silence is it *evicted* from the roster. Both are functions of the time
-of the last message, so the same inputs give the same verdict in production and in replay.
+it one op; only after long silence is it *evicted* from the roster.
+
+Speaking is not enough: a peer whose downlink is stalled says every two seconds that it lives, and
+hears of no decision. So what it was sent must be acknowledged in the same time (PROGRESS names
+the newest record that it holds), and a peer that owes parts must move bytes. Who does not is
+suspected like the silent, but never evicted for it. All verdicts are functions of the times of
+messages, so the same inputs give the same verdict in production and in replay.
 """
 
 from dataclasses import dataclass
@@ -19,15 +24,36 @@ class LifeLine:
     Attributes:
         heard_s: time of its last message (or of the start of this term).
         closed_s: when its control connection closed, None while it is open.
+        awaited_s: since when an acknowledgement of records is awaited, None while none is.
+        idle_s: since when it has moved no bytes although it owes parts, None while it does.
+        idle_limit_s: for how long it may do so.
     """
 
     heard_s: float
     closed_s: float | None = None
+    awaited_s: float | None = None
+    idle_s: float | None = None
+    idle_limit_s: float = limits.IDLE_S
 
     def heard(self, now_s: float) -> None:
         """A message came in."""
         self.heard_s = now_s
         self.closed_s = None
+
+    def moved(self, now_s: float, bytes_per_s: float, *, is_idle: bool) -> None:
+        """The peer says whether it has moved bytes.
+
+        Args:
+            now_s: the time.
+            bytes_per_s: its uplink's rate as measured, 0 if it is not known.
+            is_idle: it has not, and owes parts.
+        """
+        if not is_idle:
+            self.idle_s = None
+        elif self.idle_s is None:
+            chunk_s = limits.CHUNK_VALUES / bytes_per_s if bytes_per_s > 0 else 0.0
+            self.idle_s = now_s
+            self.idle_limit_s = max(limits.IDLE_S, limits.IDLE_CHUNKS * chunk_s)
 
     def closed(self, now_s: float) -> None:
         """The control connection closed."""
@@ -39,14 +65,21 @@ class LifeLine:
         self.heard_s = now_s
         if self.closed_s is not None:
             self.closed_s = now_s
+        if self.awaited_s is not None:
+            self.awaited_s = now_s
+        self.idle_s = None
 
     @property
     def suspect_at_s(self) -> float:
         """From this moment on the peer counts as suspected."""
-        silence = self.heard_s + limits.SUSPECT_S
-        if self.closed_s is None:
-            return silence
-        return min(silence, self.closed_s + limits.SUSPECT_CLOSED_S)
+        moments = [self.heard_s + limits.SUSPECT_S]
+        if self.closed_s is not None:
+            moments.append(self.closed_s + limits.SUSPECT_CLOSED_S)
+        if self.awaited_s is not None:
+            moments.append(self.awaited_s + limits.SUSPECT_S)
+        if self.idle_s is not None:
+            moments.append(self.idle_s + self.idle_limit_s)
+        return min(moments)
 
     @property
     def evict_at_s(self) -> float:
@@ -56,6 +89,14 @@ class LifeLine:
     def is_alive(self, now_s: float) -> bool:
         """Whether the peer takes part in decisions."""
         return now_s < self.suspect_at_s
+
+    def fault(self, now_s: float) -> str:
+        """Why the peer is suspected, in the words of FREEZE's exclusions."""
+        if now_s >= self.heard_s + limits.SUSPECT_S or self.closed_s is not None:
+            return "lost"
+        if self.awaited_s is not None and now_s >= self.awaited_s + limits.SUSPECT_S:
+            return "deaf"
+        return "idle" if self.idle_s is not None else "lost"
 
     def is_gone(self, now_s: float) -> bool:
         """Whether the peer leaves the roster."""

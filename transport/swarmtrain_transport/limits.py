@@ -104,6 +104,14 @@ SUSPECT_CLOSED_S = 2.0
 """A closed control connection is stronger evidence than silence, but a router may only have
 blinked: one reconnect attempt fits into this time."""
 
+IDLE_S = 5.0
+IDLE_CHUNKS = 3
+"""A peer that owes parts, but has moved no byte for so long, or in the time of so many chunks at
+its rate, is suspected although it speaks."""
+
+WITNESS_S = 1.5 * PROGRESS_S
+"""Somebody heard of within this time was well then."""
+
 EVICT_S = 30.0
 """Silence after which a peer leaves the roster; it may come back with the same key."""
 

@@ -50,6 +50,21 @@ class PeerLine:
     dismissed: bool = False
     progress: Progress | None = None
     stranded_op: int = -1
+    _awaited_index: int = -1
+
+    def sent(self, index: int, now_s: float) -> None:
+        """Records up to this one are on their way; they are to be acknowledged in time."""
+        self.sent_index = index
+        if self.life.awaited_s is None and self.acked_index < index:
+            self.life.awaited_s, self._awaited_index = now_s, index
+
+    def acknowledged(self, index: int, now_s: float) -> None:
+        """The peer holds the ledger up to this record."""
+        self.acked_index = max(self.acked_index, index)
+        if self.acked_index >= self.sent_index:
+            self.life.awaited_s = None
+        elif self.acked_index >= self._awaited_index:
+            self.life.awaited_s, self._awaited_index = now_s, self.sent_index
 
 
 def agreed_root(

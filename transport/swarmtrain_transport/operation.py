@@ -8,13 +8,12 @@ again goes on without deciding twice (protocol.md T4 to T9, T14).
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.claims import shown
-from swarmtrain_transport.fold import OpView, num_chunks, result_root, slice_root
+from swarmtrain_transport.failure import LifeLine
+from swarmtrain_transport.fold import OpView, result_root, slice_root
 from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
@@ -26,163 +25,25 @@ from swarmtrain_transport.ledger import (
 )
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.matrix import MatrixVerdict, matrix_rule
-from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone, Withdraw
+from swarmtrain_transport.reports import Reports
 from swarmtrain_transport.timers import Pace, Timers, most_arrived_s
 
 Decision = Reassign | Freeze | SliceFreeze | Commit | Skip
-Report = Got | SliceDone | Have | Withdraw
-SliceTry = tuple[int, int]
-"""(slice, attempt)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """An accepted SLICE_DONE."""
+class Operation(Reports):
+    """One op in this term: what was reported of it, and what follows.
 
-    set_id: int
-    chunk_hashes: tuple[bytes, ...]
-
-
-class Operation:
-    """What peers have reported of one op in this term; the rest is in the ledger's view."""
+    Args:
+        view: the ledger's view of the op; it changes as decisions are folded.
+        now_s: start of the op, or of this term's part of it.
+    """
 
     def __init__(self, view: OpView, now_s: float) -> None:
-        self.view = view
+        super().__init__(view, now_s)
         self.timers = Timers(now_s, view.plan.deadline_s)
-        self.got: dict[SliceTry, set[PeerId]] = {}
-        self.published: dict[SliceTry, Published] = {}
-        self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
-        self.refused: dict[PeerId, str] = {}
-        self.lost: set[PeerId] = set()
-        self._now_s = now_s
-        self._arrived_s: dict[PeerId, float] = {}
-        self._complete_s: dict[PeerId, float] = {}
-        self._held_s: dict[PeerId, float] = {}
         self._frozen_s = now_s
-        self._idle: tuple[AbstractSet[PeerId], float] | None = None
-        """With these alive nothing falls due before this time, unless something is reported."""
-
-    # ---- reports, all idempotent
-
-    def hear(self, peer: PeerId, message: Report, now_s: float) -> Hashes | None:
-        """A report on this op; the answer is what its members must hear of it."""
-        self._now_s = now_s
-        if isinstance(message, Withdraw):
-            self.report_withdrawn(peer, message.reason)
-            return None
-        slice_try = (message.slice_index, message.attempt)
-        if isinstance(message, Got):
-            self.report_got(peer, slice_try, message.complete, message.refused)
-        elif isinstance(message, Have):
-            self.report_have(peer, slice_try, message.set_id, message.chunks)
-        elif self.report_done(peer, slice_try, message.set_id, message.chunk_hashes) is not None:
-            return self._hashes(slice_try)
-        return None
-
-    def returned(self, peer: PeerId, boot: bytes) -> list[Hashes]:
-        """A peer said HELLO: what it must hear of this op, if it is still the planned process.
-
-        A restarted process has lost what the op's member held (protocol.md, IDS: boot).
-        """
-        planned = self.view.boots.get(peer)
-        if planned is None:
-            return []
-        if planned != boot:
-            self.report_lost(peer)
-            return []
-        current = enumerate(self.view.attempts)
-        return [self._hashes(slice_try) for slice_try in current if self._current(slice_try[0])]
-
-    def _hashes(self, slice_try: SliceTry) -> Hashes:
-        published = self.published[slice_try]
-        return Hashes(self.view.plan_id, *slice_try, published.set_id, published.chunk_hashes)
-
-    def report_got(
-        self, owner: PeerId, slice_try: SliceTry, complete: tuple[PeerId, ...],
-        refused: dict[PeerId, str],
-    ) -> None:  # fmt: skip
-        """An owner holds these contributions whole and valid."""
-        if not self._is_owner(owner, slice_try):
-            return
-        self._idle = None
-        known = self.got.setdefault(slice_try, set())
-        new = (set(complete) & set(self.view.weights)) - known
-        known |= new
-        rows = [
-            self.got.get((index, attempt), set())
-            for index, attempt in enumerate(self.view.attempts)
-        ]
-        for peer in new:
-            self._arrived_s[peer] = self._now_s
-            if all(peer in row for row in rows):
-                self._complete_s.setdefault(peer, self._now_s)
-        for peer, reason in refused.items():
-            if peer in self.view.weights:
-                self.refused.setdefault(peer, f"refused:{shown(reason, 32)}")
-
-    def report_withdrawn(self, peer: PeerId, reason: str) -> None:
-        """A contributor cannot send its own values."""
-        self._idle = None
-        self.refused.setdefault(peer, f"withdrew:{shown(reason, 32)}")
-
-    def report_done(
-        self, owner: PeerId, slice_try: SliceTry, name: int, hashes: tuple[bytes, ...]
-    ) -> Published | None:
-        """An owner has published; the answer is what to relay, None if it is not news.
-
-        Before FREEZE it may do so for all planned contributors (T3); that counts if FREEZE names
-        them all, and else is void. Who was not connected at the time is told at HELLO, so a
-        repetition is not relayed.
-        """
-        if not self._is_owner(owner, slice_try) or name != self.view.result_set_id(slice_try[0]):
-            return None
-        if len(hashes) != num_chunks(self.view.plan, slice_try[0]):
-            return None
-        if any(len(chunk_hash) != limits.HASH_BYTES for chunk_hash in hashes):
-            return None
-        if self._current(slice_try[0]) is not None:
-            return None
-        for chunk in range(len(hashes)):  # an earlier one was over another set
-            self.holders.pop((*slice_try, chunk), None)
-        self._idle = None
-        published = self.published[slice_try] = Published(name, hashes)
-        self.report_have(owner, slice_try, published.set_id, (True,) * len(hashes))
-        return published
-
-    def report_have(
-        self, peer: PeerId, slice_try: SliceTry, name: int, chunks: tuple[bool, ...]
-    ) -> None:
-        """A member holds verified result chunks."""
-        published = self.published.get(slice_try)
-        if published is None or published.set_id != name or peer not in self.view.boots:
-            return
-        self._idle = None
-        for chunk, here in enumerate(chunks[: len(published.chunk_hashes)]):
-            if here:
-                self.holders.setdefault((*slice_try, chunk), set()).add(peer)
-        self._held_s[peer] = self._now_s
-
-    def report_lost(self, peer: PeerId) -> None:
-        """The process that was planned is gone for good (new boot id, left, evicted)."""
-        self._idle = None
-        self.lost.add(peer)
-        for holders in self.holders.values():
-            holders.discard(peer)
-
-    def _current(self, index: int) -> Published | None:
-        """What stands as a slice's result: of its current attempt, over the right set."""
-        published = self.published.get((index, self.view.attempts[index]))
-        if published is None or published.set_id != self.view.result_set_id(index):
-            return None
-        return published
-
-    def _is_owner(self, peer: PeerId, slice_try: SliceTry) -> bool:
-        index, attempt = slice_try
-        return (
-            0 <= index < len(self.view.owners)
-            and self.view.attempts[index] == attempt
-            and self.view.owners[index] == peer
-        )
+        self._lives: Mapping[PeerId, LifeLine] = {}
 
     # ---- decisions
 
@@ -190,26 +51,27 @@ class Operation:
         self,
         alive: AbstractSet[PeerId],
         now_s: float,
-        heard_s: Mapping[PeerId, float] | None = None,
+        lives: Mapping[PeerId, LifeLine] | None = None,
     ) -> Decision | None:
         """The next record of this op, or None when there is nothing to decide yet.
 
         Args:
             alive: peers that the failure detector holds to be alive.
             now_s: the time.
-            heard_s: when each peer was last heard of; only told, never decided upon.
+            lives: what the failure detector knows; only told, never decided upon.
         """
         if self.view.outcome is not None:
             return None
         self._now_s = now_s
         if self._idle is not None and now_s < self._idle[1] and alive == self._idle[0]:
             return None
+        self._lives = lives or {}
         decision = self._decide(alive, now_s)
         later_s = (time_s for time_s in self.timers.wakeups() if time_s > now_s)
         self._idle = (frozenset(alive), min(later_s, default=now_s)) if decision is None else None
         if isinstance(decision, Freeze):
             self._frozen_s = now_s
-            times = {peer: self._times(peer, heard_s or {}) for peer in decision.excluded}
+            times = {peer: self._times(peer) for peer in decision.excluded}
             decision = msgspec.structs.replace(decision, times=times)
         return decision
 
@@ -244,24 +106,19 @@ class Operation:
         elif scatter_s is not None and gather_s is not None and scatter_s <= self._frozen_s:
             pace.measured(scatter_s - self.timers.start_s, max(0.0, gather_s - self._frozen_s))
 
-    def _times(self, peer: PeerId, heard_s: Mapping[PeerId, float]) -> Times:
+    def _times(self, peer: PeerId) -> Times:
         """What is known of a peer that FREEZE leaves out."""
         start_s = self.timers.start_s
-        rows = [self.got.get((j, attempt), ()) for j, attempt in enumerate(self.view.attempts)]
+        rows = self._rows()
+        life = self._lives.get(peer)
         return Times(
             complete=sum(peer in row for row in rows),
             owners=len(rows),
             last_s=_since(start_s, self._arrived_s.get(peer)),
-            heard_s=_since(start_s, heard_s.get(peer)),
+            heard_s=_since(start_s, life.heard_s if life is not None else None),
             frozen_s=_since(start_s, self._now_s),
             deadline_s=round(self.timers.scatter_s - start_s, 3),
         )
-
-    def _contributors(self, live: set[PeerId]) -> set[PeerId]:
-        """Peers whose contribution may still enter some slice."""
-        if self.view.frozen is None:
-            return (set(self.view.weights) & live) - set(self.refused)
-        return set(self.view.frozen)
 
     def _relieve(self, live: set[PeerId], now_s: float) -> Decision | None:
         """T6: a dead or stuck owner's slice goes to another peer, unless its result is safe."""
@@ -269,7 +126,8 @@ class Operation:
             if self._all_held(index, live, 1):
                 continue
             if owner not in live:
-                return self._reassign(index, live, "owner lost")
+                skip = Skip(self.view.plan.op, f"no owner is left for slice {index}")
+                return self._reassign(index, live, f"owner {self._fault(owner)}") or skip
             published = self._current(index) is not None
             silent = self.view.frozen is not None and not published
             if silent and now_s >= self.timers.stuck_s(index):
@@ -286,8 +144,6 @@ class Operation:
         )
         attempt = self.view.attempts[index] + 1
         if not candidates or attempt > limits.ATTEMPTS_MAX:
-            if reason == "owner lost":
-                return Skip(self.view.plan.op, f"no owner is left for slice {index}")
             return None
         return Reassign(self.view.plan.op, index, attempt, candidates[0], reason)
 
@@ -323,7 +179,12 @@ class Operation:
     def _exclusion(self, peer: PeerId, live: set[PeerId]) -> str:
         if peer in self.refused:
             return self.refused[peer]
-        return "late" if peer in live else "lost"
+        return "late" if peer in live else self._fault(peer)
+
+    def _fault(self, peer: PeerId) -> str:
+        """Why a peer is not counted on: lost, deaf or idle."""
+        life = self._lives.get(peer)
+        return "lost" if life is None or peer in self.lost else life.fault(self._now_s)
 
     def _slice_freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
         """T7: the contributors of a reassigned slice, from what its new owner has."""
@@ -363,24 +224,6 @@ class Operation:
         return Commit(
             commit.op, commit.plan_hash, commit.contributors, commit.slices, result_root(commit)
         )
-
-    def _chunk_holders(self, index: int) -> list[set[PeerId]] | None:
-        slice_try = (index, self.view.attempts[index])
-        published = self._current(index)
-        if published is None:
-            return None
-        count = len(published.chunk_hashes)
-        return [self.holders.get((*slice_try, chunk), set()) for chunk in range(count)]
-
-    def _all_held(self, index: int, live: set[PeerId], needed: int) -> bool:
-        """Whether the slice is published and each chunk has this many live holders."""
-        holders = self._chunk_holders(index)
-        return holders is not None and all(len(held & live) >= needed for held in holders)
-
-    def _held_by(self, index: int, peers: set[PeerId]) -> bool:
-        """Whether all of these peers hold every chunk of the slice."""
-        holders = self._chunk_holders(index)
-        return holders is not None and all(peers <= held for held in holders)
 
 
 def _since(start_s: float, moment_s: float | None) -> float:

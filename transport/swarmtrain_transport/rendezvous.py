@@ -48,8 +48,9 @@ from swarmtrain_transport.messages import (
     Withdraw,
 )
 from swarmtrain_transport.messages import History as HistoryMessage
-from swarmtrain_transport.operation import Operation, Report
+from swarmtrain_transport.operation import Operation
 from swarmtrain_transport.planning import RunTerms, next_plan
+from swarmtrain_transport.reports import Report
 from swarmtrain_transport.scribe import Scribe
 from swarmtrain_transport.slicing import Slicing
 from swarmtrain_transport.status_view import describe
@@ -150,7 +151,7 @@ class Rendezvous:
             Welcome(self.scribe.term, self.terms.run_id, self._run_key, self.terms.config,
                     self.scribe.ledger.head_index),
         )  # fmt: skip
-        self.scribe.send_records(peer, line)
+        self.scribe.send_records(peer, line, self._now_s)
         if self.operation is not None:
             for news in self.operation.returned(peer, hello.boot):
                 self.scribe.send(peer, news)
@@ -238,8 +239,10 @@ class Rendezvous:
             case Stranded():
                 line.stranded_op = message.op
             case Progress():
-                line.progress = message
-                line.acked_index = max(line.acked_index, min(message.index, self.scribe.head))
+                line.acknowledged(min(message.index, self.scribe.head), self._now_s)
+                op = self.operation
+                owed = op.creditors(peer) if op is not None else ()
+                self.attendance.progressed(line, message, owed, self._now_s)
             case CheckpointWritten():
                 self.scribe.note_checkpoint(peer, message)
             case Evaluated():
@@ -305,7 +308,7 @@ class Rendezvous:
             self._plan_next()
         for peer, line in self.lines.items():
             if line.connected:
-                self.scribe.send_records(peer, line)
+                self.scribe.send_records(peer, line, self._now_s)
         if self.is_finished:
             self._dismiss()
         self._due_s = self._next_due_s()
@@ -336,8 +339,9 @@ class Rendezvous:
 
     def _decide(self) -> None:
         while self.operation is not None:
-            alive, heard_s = self.attendance.alive(self._now_s), self.attendance.heard_s()
-            decision = self.operation.decide(alive, self._now_s, heard_s)
+            heard = {peer: line.life for peer, line in self.lines.items()}
+            alive = self.attendance.alive(self._now_s)
+            decision = self.operation.decide(alive, self._now_s, heard)
             if decision is None:
                 return
             if isinstance(decision, Reassign):
@@ -348,6 +352,7 @@ class Rendezvous:
                     self.chronicle.excluded(decision.op, peer, reason)
             if isinstance(decision, Commit | Skip):
                 self.operation.teach(self._pace, self._now_s)
+                self.attendance.op_ended()
                 self.operation = None
 
     def _plan_next(self) -> None:

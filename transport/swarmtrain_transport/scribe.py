@@ -98,13 +98,13 @@ class Scribe:
         """Send over the peer's control connection."""
         self._out.append(SendToPeer(peer, message))
 
-    def send_records(self, peer: PeerId, line: PeerLine) -> None:
+    def send_records(self, peer: PeerId, line: PeerLine, now_s: float) -> None:
         """Everything that the peer has not been sent on this connection."""
         if line.sent_index == self.ledger.head_index:
             return
         for batch in batches(self.ledger.since(line.sent_index + 1)):
             self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
-        line.sent_index = self.ledger.head_index
+        line.sent(self.ledger.head_index, now_s)
 
     def refuse(self, peer: PeerId, code: str, text: str) -> None:
         """Say why, then close."""

@@ -1,0 +1,222 @@
+"""What peers have reported of one op: who has whose part, what is published, who holds it.
+
+All reports are monotone and idempotent. Nothing here is decided, and nothing of it survives a
+restart: peers report again (protocol.md, COORDINATOR STATE).
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.claims import shown
+from swarmtrain_transport.fold import OpView, num_chunks
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone, Withdraw
+
+Report = Got | SliceDone | Have | Withdraw
+SliceTry = tuple[int, int]
+"""(slice, attempt)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """An accepted SLICE_DONE."""
+
+    set_id: int
+    chunk_hashes: tuple[bytes, ...]
+
+
+class Reports:
+    """One op's reports in this term; the rest is in the ledger's view.
+
+    Args:
+        view: the ledger's view of the op; it changes as decisions are folded.
+        now_s: start of the op, or of this term's part of it.
+
+    Attributes:
+        got: contributors whole at the owner, per try.
+        published: accepted SLICE_DONE, per try.
+        holders: who holds a chunk, by (slice, attempt, chunk).
+        refused: whose contribution is out, and why.
+        lost: planned processes that are gone for good.
+    """
+
+    def __init__(self, view: OpView, now_s: float) -> None:
+        self.view = view
+        self.got: dict[SliceTry, set[PeerId]] = {}
+        self.published: dict[SliceTry, Published] = {}
+        self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
+        self.refused: dict[PeerId, str] = {}
+        self.lost: set[PeerId] = set()
+        self._now_s = now_s
+        self._arrived_s: dict[PeerId, float] = {}
+        self._complete_s: dict[PeerId, float] = {}
+        self._held_s: dict[PeerId, float] = {}
+        self._idle: tuple[AbstractSet[PeerId], float] | None = None
+        """With these alive nothing falls due before this time, unless something is reported."""
+
+    # ---- reports
+
+    def hear(self, peer: PeerId, message: Report, now_s: float) -> Hashes | None:
+        """A report on this op; the answer is what its members must hear of it."""
+        self._now_s = now_s
+        if isinstance(message, Withdraw):
+            self.report_withdrawn(peer, message.reason)
+            return None
+        slice_try = (message.slice_index, message.attempt)
+        if isinstance(message, Got):
+            self.report_got(peer, slice_try, message.complete, message.refused)
+        elif isinstance(message, Have):
+            self.report_have(peer, slice_try, message.set_id, message.chunks)
+        elif self.report_done(peer, slice_try, message.set_id, message.chunk_hashes) is not None:
+            return self._hashes(slice_try)
+        return None
+
+    def returned(self, peer: PeerId, boot: bytes) -> list[Hashes]:
+        """A peer said HELLO: what it must hear of this op, if it is still the planned process.
+
+        A restarted process has lost what the op's member held (protocol.md, IDS: boot).
+        """
+        planned = self.view.boots.get(peer)
+        if planned is None:
+            return []
+        if planned != boot:
+            self.report_lost(peer)
+            return []
+        current = enumerate(self.view.attempts)
+        return [self._hashes(slice_try) for slice_try in current if self._current(slice_try[0])]
+
+    def _hashes(self, slice_try: SliceTry) -> Hashes:
+        published = self.published[slice_try]
+        return Hashes(self.view.plan_id, *slice_try, published.set_id, published.chunk_hashes)
+
+    def report_got(
+        self, owner: PeerId, slice_try: SliceTry, complete: tuple[PeerId, ...],
+        refused: dict[PeerId, str],
+    ) -> None:  # fmt: skip
+        """An owner holds these contributions whole and valid."""
+        if not self._is_owner(owner, slice_try):
+            return
+        self._idle = None
+        known = self.got.setdefault(slice_try, set())
+        new = (set(complete) & set(self.view.weights)) - known
+        known |= new
+        rows = self._rows()
+        for peer in new:
+            self._arrived_s[peer] = self._now_s
+            if all(peer in row for row in rows):
+                self._complete_s.setdefault(peer, self._now_s)
+        for peer, reason in refused.items():
+            if peer in self.view.weights:
+                self.refused.setdefault(peer, f"refused:{shown(reason, 32)}")
+
+    def _rows(self) -> list[set[PeerId]]:
+        """Contributors whole at the current owner, per slice."""
+        current = enumerate(self.view.attempts)
+        return [self.got.get(slice_try, set()) for slice_try in current]
+
+    def creditors(self, peer: PeerId) -> set[PeerId]:
+        """Other owners that wait for this contributor's part, and have those of most.
+
+        An owner that has not is the odd one out (matrix rule), and no witness against anybody.
+        """
+        if peer not in self._contributors(set(self.view.boots)):
+            return set()
+        owed = {
+            owner
+            for owner, row, named in zip(
+                self.view.owners, self._rows(), self.view.slice_sets, strict=True
+            )
+            if named is None and peer not in row and 2 * len(row) > len(self.view.weights)
+        }
+        return owed - {peer}
+
+    def report_withdrawn(self, peer: PeerId, reason: str) -> None:
+        """A contributor cannot send its own values."""
+        self._idle = None
+        self.refused.setdefault(peer, f"withdrew:{shown(reason, 32)}")
+
+    def report_done(
+        self, owner: PeerId, slice_try: SliceTry, name: int, hashes: tuple[bytes, ...]
+    ) -> Published | None:
+        """An owner has published; the answer is what to relay, None if it is not news.
+
+        Before FREEZE it may do so for all planned contributors (T3); that counts if FREEZE names
+        them all, and else is void. Who was not connected at the time is told at HELLO, so a
+        repetition is not relayed.
+        """
+        if not self._is_owner(owner, slice_try) or name != self.view.result_set_id(slice_try[0]):
+            return None
+        if len(hashes) != num_chunks(self.view.plan, slice_try[0]):
+            return None
+        if any(len(chunk_hash) != limits.HASH_BYTES for chunk_hash in hashes):
+            return None
+        if self._current(slice_try[0]) is not None:
+            return None
+        for chunk in range(len(hashes)):  # an earlier one was over another set
+            self.holders.pop((*slice_try, chunk), None)
+        self._idle = None
+        published = self.published[slice_try] = Published(name, hashes)
+        self.report_have(owner, slice_try, published.set_id, (True,) * len(hashes))
+        return published
+
+    def report_have(
+        self, peer: PeerId, slice_try: SliceTry, name: int, chunks: tuple[bool, ...]
+    ) -> None:
+        """A member holds verified result chunks."""
+        published = self.published.get(slice_try)
+        if published is None or published.set_id != name or peer not in self.view.boots:
+            return
+        self._idle = None
+        for chunk, here in enumerate(chunks[: len(published.chunk_hashes)]):
+            if here:
+                self.holders.setdefault((*slice_try, chunk), set()).add(peer)
+        self._held_s[peer] = self._now_s
+
+    def report_lost(self, peer: PeerId) -> None:
+        """The process that was planned is gone for good (new boot id, left, evicted)."""
+        self._idle = None
+        self.lost.add(peer)
+        for holders in self.holders.values():
+            holders.discard(peer)
+
+    def _current(self, index: int) -> Published | None:
+        """What stands as a slice's result: of its current attempt, over the right set."""
+        published = self.published.get((index, self.view.attempts[index]))
+        if published is None or published.set_id != self.view.result_set_id(index):
+            return None
+        return published
+
+    def _is_owner(self, peer: PeerId, slice_try: SliceTry) -> bool:
+        index, attempt = slice_try
+        return (
+            0 <= index < len(self.view.owners)
+            and self.view.attempts[index] == attempt
+            and self.view.owners[index] == peer
+        )
+
+    # ---- what follows from them
+
+    def _contributors(self, live: AbstractSet[PeerId]) -> set[PeerId]:
+        """Peers whose contribution may still enter some slice."""
+        if self.view.frozen is None:
+            return (set(self.view.weights) & live) - set(self.refused)
+        return set(self.view.frozen)
+
+    def _chunk_holders(self, index: int) -> list[set[PeerId]] | None:
+        slice_try = (index, self.view.attempts[index])
+        published = self._current(index)
+        if published is None:
+            return None
+        count = len(published.chunk_hashes)
+        return [self.holders.get((*slice_try, chunk), set()) for chunk in range(count)]
+
+    def _all_held(self, index: int, live: set[PeerId], needed: int) -> bool:
+        """Whether the slice is published and each chunk has this many live holders."""
+        holders = self._chunk_holders(index)
+        return holders is not None and all(len(held & live) >= needed for held in holders)
+
+    def _held_by(self, index: int, peers: set[PeerId]) -> bool:
+        """Whether all of these peers hold every chunk of the slice."""
+        holders = self._chunk_holders(index)
+        return holders is not None and all(peers <= held for held in holders)
