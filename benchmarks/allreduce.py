@@ -100,6 +100,7 @@ def run_config(arguments: argparse.Namespace) -> settings.RunConfig:
             min_contributors=arguments.min_contributors or peers,
             wait_ready_s=SECONDS_PER_ROUND_MAX,
             deadline_floor_s=SECONDS_PER_ROUND_MAX,
+            slices=arguments.slices,
         ),
         checkpoint=settings.CheckpointSection(every_rounds=1_000_000, snapshot_rounds=16),
     )
@@ -339,6 +340,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk-values", type=int, default=262_144, help="values on one frame")
     parser.add_argument(
         "--min-contributors", type=int, default=0, help="vectors that a mean needs; 0: all"
+    )
+    parser.add_argument(
+        "--slices", choices=("measured", "equal"), default="measured", help="how slices are cut"
     )
     parser.add_argument("--repeat", type=int, default=7, help="timed exchanges")
     parser.add_argument("--warmup", type=int, default=2, help="exchanges before them")

@@ -66,12 +66,14 @@ class OuterSection(_Section, frozen=True):
 
 
 class ExchangeSection(_Section, frozen=True):
-    """How differences travel. Times are in seconds; every other timeout derives from them."""
+    """How differences travel. Times are in seconds; every other timeout derives from them.
+    `slices` are cut in proportion to what peers' links carry, or all equal."""
 
     codec: Literal["int8", "none"] = "int8"
     block: int = 1024
     chunk_values: int = 262_144
     e_max: int = 0
+    slices: Literal["measured", "equal"] = "measured"
     min_contributors: int = 1
     start_peers: int = 1
     wait_ready_s: float = 60.0

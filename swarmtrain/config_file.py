@@ -29,6 +29,8 @@ SCHEMA = 1
 FILE_BYTES_MAX = 65_536
 """A run file is sent to every peer inside one control message, and nobody writes a longer one."""
 
+_LATER_KEYS = (("exchange", "slices", "measured"),)
+
 _TYPE_WORDS: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -62,9 +64,14 @@ def load(path: Path) -> RunConfig:
 def canonical(config: RunConfig) -> bytes:
     """The settings as msgpack with all defaults written out, in the order of their definition.
 
-    Equal settings give equal bytes, however the file was written.
+    Equal settings give equal bytes, however the file was written. Keys that came after the first
+    release are left out while they have their default: old ledgers name their settings by hash.
     """
-    packed: bytes = msgpack.packb(msgspec.to_builtins(config), use_bin_type=True)
+    tables = msgspec.to_builtins(config)
+    for section, key, default in _LATER_KEYS:
+        if tables[section][key] == default:
+            del tables[section][key]
+    packed: bytes = msgpack.packb(tables, use_bin_type=True)
     return packed
 
 

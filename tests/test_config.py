@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarmtrain import config_file, config_limits
-from swarmtrain.config import RunConfig, RunSection
+from swarmtrain.config import ExchangeSection, RunConfig, RunSection
 from swarmtrain.errors import UserError, render
 from swarmtrain_transport.errors import RemoteFault
 
@@ -173,9 +173,18 @@ def test_equal_settings_have_equal_hashes_however_they_were_written(tmp_path):
 
 
 def test_the_hash_of_the_default_settings_stays_as_released():
-    # Old ledgers name their settings by this hash: a new default or key is a new schema.
+    # Old ledgers name their settings by this hash: a new default is a new schema, and a new key
+    # is written out only where it is not at its default.
     digest = config_file.config_hash(RunConfig(run=RunSection(name="t"))).hex()
     assert digest == "5f3d077bb40212c91a90a056fdbb39b7d72bb6cda58de68154d0e4e8a05d5e7f"
+
+
+def test_a_key_of_a_later_release_counts_once_it_is_used():
+    plain = RunConfig(run=RunSection(name="t"))
+    equal = msgspec.structs.replace(plain, exchange=ExchangeSection(slices="equal"))
+    assert config_file.config_hash(equal) != config_file.config_hash(plain)
+    assert config_file.from_canonical(config_file.canonical(equal)) == equal
+    assert config_file.from_canonical(config_file.canonical(plain)) == plain
 
 
 def test_canonical_bytes_come_back_as_the_same_settings():

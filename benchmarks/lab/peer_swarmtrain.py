@@ -33,6 +33,7 @@ def start_coordinator() -> "subprocess.Popen[str]":
     words = [
         "coordinator", f"--peers={lab_peer.WORLD}", f"--codec={CODEC}",
         f"--repeat={lab_peer.REPS}", f"--warmup={lab_peer.WARM}", f"--listen={lab_peer.IP0}:0",
+        f"--slices={os.environ.get('SLICES', 'measured')}",
         f"--min-contributors={os.environ.get('MIN_CONTRIBUTORS', lab_peer.WORLD)}",
     ]  # fmt: skip
     serving = subprocess.Popen(

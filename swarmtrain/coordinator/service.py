@@ -212,6 +212,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         block=exchange.block,
         chunk_values=exchange.chunk_values,
         e_max=exchange.e_max,
+        equal_slices=exchange.slices == "equal",
         min_contributors=exchange.min_contributors,
         start_peers=exchange.start_peers,
         wait_ready_s=exchange.wait_ready_s,

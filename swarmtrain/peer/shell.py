@@ -18,6 +18,7 @@ import msgspec
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, refused, translate
 from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.bandwidth import Bandwidth
 from swarmtrain.peer.control import ControlClient
 from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain.peer.storage import PeerStorage
@@ -122,6 +123,7 @@ class PeerShell:
         self._fault: UserError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._config_hash = b""
+        self._bandwidth: Bandwidth | None = None
 
     # ---- life
 
@@ -161,6 +163,7 @@ class PeerShell:
             dialled.host, dialled.port,
         )  # fmt: skip
         self._zmq = zmq_link
+        self._bandwidth = Bandwidth(zmq_link)
         self._participant = Participant(
             card, CodecArithmetic(), verify, self._shuffled, self._storage.records, self._now_s()
         )
@@ -356,6 +359,8 @@ class PeerShell:
             return
         stats = participant.stats
         stats.bytes_in, stats.bytes_out = link.stats.bytes_received, link.stats.bytes_sent
+        if self._bandwidth is not None:
+            self._bandwidth.look(participant, self._now_s())
         if control is not None:
             stats.control_bytes_in, stats.control_bytes_out = control.bytes_in, control.bytes_out
         stats.phase, stats.step, stats.loss = self._note.phase, self._note.step, self._note.loss

@@ -21,6 +21,8 @@ TRANSPORT = (
     "status_view history exchange catchup local ledger_copy state_finder",
     "progression trade",
     "rendezvous participant",
+    "zmq_link_tcp",
+    "zmq_link_sockets",
     "memory_link zmq_link relay",
 )
 
@@ -55,7 +57,7 @@ PARTS = {
     "swarmtrain": SWARMTRAIN,
 }
 
-TRANSPORT_SHELLS = frozenset({"zmq_link", "relay"})
+TRANSPORT_SHELLS = frozenset({"zmq_link", "zmq_link_sockets", "zmq_link_tcp", "relay"})
 """Within transport these alone open sockets and know of event loops."""
 
 SAME_LINE_STRANGERS = (

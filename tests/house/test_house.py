@@ -83,9 +83,12 @@ def test_within_transport_only_the_shells_do_io():
     report(found)
 
 
-def test_zmq_is_imported_in_zmq_link_alone():
+def test_zmq_is_imported_in_zmq_link_and_its_sockets_alone():
     places = {name for name, module in modules().items() if imported(module, {"zmq"})}
-    assert places <= {"swarmtrain_transport.zmq_link"}
+    assert places <= {
+        "swarmtrain_transport.zmq_link",
+        "swarmtrain_transport.zmq_link_sockets",
+    }
 
 
 def test_the_coordinator_never_reaches_tensors_or_the_data_lane():

@@ -53,3 +53,8 @@ def test_no_slice_is_larger_than_its_owner_can_retain() -> None:
     assert shares[0] == pytest.approx(0.4) and sum(shares) == pytest.approx(1.0)
     tight = [0.25] * 4
     assert fitted(tight, [1.0] * 4, SIZE) == tight
+
+
+def test_a_run_may_ask_for_equal_slices_whatever_rates_are_told() -> None:
+    shares = Slicing().shares(lines_of([400, 100, 100, 1]), SIZE, equal=True)
+    assert shares == pytest.approx([0.25] * 4)

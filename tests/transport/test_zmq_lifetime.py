@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import socket
+import sys
 import threading
 
 import psutil
@@ -197,5 +198,24 @@ def test_a_handler_that_raises_is_reported_to_the_loop_and_later_frames_still_co
         finally:
             link.close()
         assert [type(error) for error in reported] == [ValueError]
+
+    run(scenario)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+def test_tcp_tells_what_was_moved_and_forgets_nothing_of_a_connection_that_is_gone() -> None:
+    async def scenario(world: World) -> None:
+        ada, ben = await world.add("ada"), await world.add("ben")
+        ada.link.allow(ben.address)
+        ben.link.allow(ada.address)
+        body = noise(1 << 20)
+        await world.repeat(
+            lambda: ada.link.send(ben.id, part(1, body)), lambda: bool(ben.heard.frames)
+        )
+        sent, heard = ada.link.moved(), ben.link.moved()
+        assert sent.up >= len(body) and heard.down >= len(body)
+        assert sent.down < len(body) and heard.up < len(body)
+        ada.link.revoke(ben.id)
+        assert ada.link.moved().up >= sent.up
 
     run(scenario)

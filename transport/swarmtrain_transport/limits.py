@@ -161,6 +161,21 @@ ARRIVED_SHARE = 0.75
 """What this share of the peers needed is what an op takes; the slowest quarter, which may hold
 the dead and the hostile, does not set the pace."""
 
+RATE_WINDOW_S = 0.2
+"""Rates are taken over windows of at least this: shorter ones show the bursts of shapers and of
+delayed acknowledgements, longer ones dilute a short exchange with waiting."""
+
+RATE_BYTES_MIN = 1 << 20
+"""An exchange that moves less says nothing of a link's rate: round trips dominate it."""
+
+RATE_FASTEST = 0.25
+"""The share of an exchange's bytes whose pace counts as the link's: while they moved, the link and
+not the waiting for a slower peer was the limit."""
+
+RATE_KEEP_OPS = 8
+"""For so many exchanges a rate is believed that was not reached again: an owner whom slower peers
+hold up must not lose its slice for that, and a link that got slower is noticed after as many."""
+
 RESLICE_GAIN = 1.15
 """Slices are cut anew when the op would otherwise take so much longer: less is the rates' noise."""
 

@@ -42,7 +42,9 @@ class LocalStats:
     down_bytes_per_s: int = 0
 
 
-def hello_of(card: Card, ledger: Ledger, applied_op: int, state_root: bytes) -> Hello:
+def hello_of(
+    card: Card, stats: LocalStats, ledger: Ledger, applied_op: int, state_root: bytes
+) -> Hello:
     """HELLO as of now."""
     return Hello(
         boot=card.boot,
@@ -55,6 +57,8 @@ def hello_of(card: Card, ledger: Ledger, applied_op: int, state_root: bytes) -> 
         applied_op=applied_op,
         state_root=state_root,
         retain_bytes=card.retain_bytes,
+        up_bytes_per_s=stats.up_bytes_per_s,
+        down_bytes_per_s=stats.down_bytes_per_s,
     )
 
 

@@ -105,7 +105,8 @@ class Participant:
 
     def hello(self) -> Hello:
         """HELLO as of now; the door signs it."""
-        return hello_of(self.card, self.ledger, self._place.applied_op, self._place.state_root)
+        place = self._place
+        return hello_of(self.card, self.stats, self.ledger, place.applied_op, place.state_root)
 
     @property
     def next_wakeup_s(self) -> float:

@@ -25,6 +25,7 @@ class RunTerms:
         exact: whether the codec's sums are exact (protocol.md rule 7).
         start_peers: how many peers must be ready before op 1.
         checkpoint_rounds: every so many ops one peer is named to write a checkpoint.
+        equal_slices: whatever rates peers report.
     """
 
     run_id: str
@@ -43,6 +44,7 @@ class RunTerms:
     deadline_cap_s: float
     checkpoint_rounds: int
     snapshot_rounds: int
+    equal_slices: bool = False
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -137,7 +139,8 @@ def make_plan(
     """
     ready = {peer: line.ready for peer, line in sorted(contributors.items())}
     weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
-    shares = slicing.shares(contributors, num_values * bytes_per_value(terms))
+    vector_bytes = num_values * bytes_per_value(terms)
+    shares = slicing.shares(contributors, vector_bytes, equal=terms.equal_slices)
     bounds = slices.cut(num_values, terms.block, shares)
     members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, line.hello.boot, 0) for peer, line in sorted(receivers.items())]

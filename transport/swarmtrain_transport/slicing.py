@@ -21,16 +21,19 @@ class Slicing:
         self._peers: tuple[PeerId, ...] = ()
         self._shares: list[float] = []
 
-    def shares(self, contributors: Mapping[PeerId, PeerLine], value_bytes: float) -> list[float]:
+    def shares(
+        self, contributors: Mapping[PeerId, PeerLine], value_bytes: float, *, equal: bool = False
+    ) -> list[float]:
         """Share of the vector per contributor, in the order of their keys; they add up to one.
 
         Args:
             contributors: lines of those who are ready.
             value_bytes: encoded bytes of the whole vector.
+            equal: pay no heed to rates.
         """
         peers = tuple(sorted(contributors))
         lines = [contributors[peer] for peer in peers]
-        rates = believed([_rate(line) for line in lines])
+        rates = believed([0.0 if equal else _rate(line) for line in lines])
         retained = [float(line.hello.retain_bytes) for line in lines]
         best = fitted(slices.shares(rates), retained, value_bytes)
         kept = fitted(self._shares, retained, value_bytes) if peers == self._peers else []

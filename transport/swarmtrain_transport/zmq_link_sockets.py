@@ -1,0 +1,229 @@
+"""The sockets under zmq_link: their options, who drains them, and the way to one peer.
+
+Why each is as it is stands in zmq_link.
+"""
+
+import asyncio
+import errno
+import itertools
+import socket as sockets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.allow_list import ZAP_DOMAIN
+from swarmtrain_transport.errors import ListenFailed, PortInUse
+from swarmtrain_transport.identity import Identity
+from swarmtrain_transport.link import Address
+
+Socket: TypeAlias = "zmq.Socket[bytes]"
+Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
+Take: TypeAlias = Callable[[list[zmq.Frame]], None]
+
+_DRAIN_FRAMES = 16
+"""Frames handled before the loop gets a turn: at most a few milliseconds at 256 KiB each."""
+_WATCHED = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+)
+
+
+@dataclass(slots=True)
+class Ground:
+    """What all sockets of a link share; making it binds the ZAP handler, before any listener."""
+
+    loop: asyncio.AbstractEventLoop
+    context: Context
+    identity: Identity
+    zap: Socket = field(init=False)
+    monitor_numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.zap = self.context.socket(zmq.ROUTER)
+        self.zap.setsockopt(zmq.LINGER, 0)
+        self.zap.bind("inproc://zeromq.zap.01")
+
+
+class Reader:
+    """Hands every message of a socket to `take`, on the loop, one at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, socket: Socket, take: Take) -> None:
+        self.socket = socket
+        self._loop = loop
+        self._take = take
+        self._descriptor = socket.FD
+        loop.add_reader(self._descriptor, self._drain)
+        # The descriptor signals changes, not states: what is there already must be looked for.
+        self._again = loop.call_soon(self._drain)
+
+    def close(self) -> None:
+        """Stop reading and close the socket."""
+        self._loop.remove_reader(self._descriptor)
+        self._again.cancel()
+        self.socket.close(linger=0)
+
+    def _drain(self) -> None:
+        """Read until the socket is empty, for else it would not signal again."""
+        for _ in range(_DRAIN_FRAMES):
+            if self.socket.closed:
+                return
+            try:
+                parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                self._take(parts)
+            except BaseException:
+                # A bug of the handler goes to the loop; the messages behind it are not its fault.
+                self._schedule()
+                raise
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self.socket.closed:
+            self._again.cancel()
+            self._again = self._loop.call_soon(self._drain)
+
+
+class Route:
+    """The way to one peer: a DEALER, and a monitor that tells when libzmq gave it up.
+
+    Attributes:
+        socket: sends.
+        port: that it leads to.
+        descriptor: of its TCP connection as last heard of, -1 without one.
+    """
+
+    def __init__(self, ground: Ground, address: Address) -> None:
+        self._ground = ground
+        self._address = address
+        self._pause_s = limits.RECONNECT_MIN_S
+        self._retry: asyncio.TimerHandle | None = None
+        self.port = address.port
+        self.descriptor = -1
+        self._connect()
+
+    def close(self) -> None:
+        """Close the sockets; queued frames are lost."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._disconnect()
+
+    def _connect(self) -> None:
+        self._retry = None
+        endpoint = f"inproc://route-{next(self._ground.monitor_numbers)}"
+        self.socket = _make_sender(self._ground, self._address)
+        self.socket.monitor(endpoint, _WATCHED)
+        events = self._ground.context.socket(zmq.PAIR)
+        events.setsockopt(zmq.LINGER, 0)
+        events.setsockopt(zmq.RCVHWM, 0)
+        events.connect(endpoint)
+        self._monitor = Reader(self._ground.loop, events, self._on_event)
+        self.socket.connect(_endpoint(self._address.host, self._address.port))
+
+    def _disconnect(self) -> None:
+        self.descriptor = -1
+        # The monitor first: with nobody to read its events libzmq's I/O thread would block in
+        # sending one, holding the lock that closing the socket needs.
+        self.socket.disable_monitor()
+        self._monitor.close()
+        self.socket.close(linger=0)
+
+    def _on_event(self, parts: list[zmq.Frame]) -> None:
+        told = parse_monitor_message([part.bytes for part in parts])
+        event = told["event"]
+        if event == zmq.EVENT_CONNECTED:
+            self.descriptor = told["value"]
+        elif event == zmq.EVENT_DISCONNECTED:
+            self.descriptor = -1
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._pause_s = limits.RECONNECT_MIN_S
+        elif event == zmq.EVENT_DISCONNECTED and self._retry is None:
+            self._retry = self._ground.loop.call_later(self._pause_s, self._reopen)
+        elif event == zmq.EVENT_CONNECT_RETRIED and self._retry is not None:
+            # Follows at once where libzmq tries again by itself; queued frames are then kept.
+            self._retry.cancel()
+            self._retry = None
+
+    def _reopen(self) -> None:
+        self._pause_s = min(2 * self._pause_s, limits.REFUSED_RETRY_MAX_S)
+        self._disconnect()
+        self._connect()
+
+
+async def resolve(host: str, port: int) -> str:
+    """The numeric address to listen on, IPv4 where a name has both, as senders do; "" is any."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host or "0.0.0.0", port, type=sockets.SOCK_STREAM)
+    except (OSError, UnicodeError) as exc:
+        raise ListenFailed(host, port, "the name has no address") from exc
+    return str(min(found, key=lambda entry: entry[0] != sockets.AF_INET)[4][0])
+
+
+def bind(listener: Socket, host: str, numeric: str, port: int) -> int:
+    """Bind and return the real port."""
+    try:
+        listener.bind(_endpoint(numeric, port if port else "*"))
+    except zmq.ZMQError as exc:
+        if exc.errno == errno.EADDRINUSE:
+            raise PortInUse(host, port, "another program listens there") from exc
+        no_such = exc.errno in (errno.EADDRNOTAVAIL, errno.ENODEV)
+        raise ListenFailed(host, port, "not this machine's" if no_such else str(exc)) from exc
+    return int(listener.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
+
+
+def make_listener(ground: Ground, host: str) -> Socket:
+    """A ROUTER that only hears, not yet bound."""
+    listener = _make_socket(ground, zmq.ROUTER, host)
+    listener.setsockopt(zmq.CURVE_SERVER, 1)
+    listener.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+    listener.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    listener.setsockopt(zmq.RCVHWM, limits.LINK_RECEIVE_QUEUE_FRAMES)
+    listener.setsockopt(zmq.SNDHWM, 1)
+    listener.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX + limits.FRAME_SLACK_BYTES)
+    listener.setsockopt(zmq.BACKLOG, 2 * limits.PEERS_MAX)
+    return listener
+
+
+def _make_sender(ground: Ground, address: Address) -> Socket:
+    sender = _make_socket(ground, zmq.DEALER, address.host)
+    sender.setsockopt(zmq.CURVE_PUBLICKEY, ground.identity.curve_key)
+    sender.setsockopt(zmq.CURVE_SERVERKEY, address.curve_key)
+    sender.setsockopt(zmq.IMMEDIATE, 0)
+    sender.setsockopt(zmq.SNDHWM, limits.LINK_SEND_QUEUE_FRAMES)
+    # Nothing is ever read here; whatever a hostile listener sends back stays this small.
+    sender.setsockopt(zmq.RCVHWM, 1)
+    sender.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_SLACK_BYTES)
+    sender.setsockopt(zmq.CONNECT_TIMEOUT, _milliseconds(limits.HANDSHAKE_S))
+    sender.setsockopt(zmq.RECONNECT_IVL, _milliseconds(limits.RECONNECT_MIN_S))
+    sender.setsockopt(zmq.RECONNECT_IVL_MAX, _milliseconds(limits.RECONNECT_MAX_S))
+    return sender
+
+
+def _make_socket(ground: Ground, kind: int, host: str) -> Socket:
+    """The options that both kinds share."""
+    socket = ground.context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.IPV6, 1 if ":" in host else 0)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, ground.identity.curve_secret)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _milliseconds(limits.HANDSHAKE_S))
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _milliseconds(limits.LINK_HEARTBEAT_S))
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _milliseconds(limits.LINK_SILENCE_S))
+    socket.setsockopt(zmq.HEARTBEAT_TTL, _milliseconds(limits.LINK_SILENCE_S))
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    return socket
+
+
+def _endpoint(host: str, port: int | str) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,108 @@
+"""What TCP itself says of libzmq's connections, by their descriptors.
+
+A frame that was handed over may wait in libzmq and in the system for seconds; only TCP knows what
+has arrived at the other end. Linux tells (TCP_INFO); elsewhere nothing is known, and nothing is
+guessed. A descriptor belongs to libzmq's thread: it may be closed, and given to something else, at
+any moment, so it is asked for its port first, and a count that falls begins anew.
+"""
+
+import socket as sockets
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_COUNTERS = struct.Struct("=QQ")
+_COUNTERS_AT = 120
+"""tcpi_bytes_acked and tcpi_bytes_received in linux/tcp.h; both since Linux 4.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes since the link was opened, with encryption and framing, without TCP's own headers.
+
+    Attributes:
+        up: acknowledged by the other ends.
+        down: arrived here, read or not.
+    """
+
+    up: int
+    down: int
+
+
+class Connections:
+    """Adds up what the connections of one link have moved, those that are gone included."""
+
+    def __init__(self) -> None:
+        self._up = 0
+        self._down = 0
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def moved(
+        self, sending: Iterable[tuple[int, int]], hearing: Iterable[tuple[int, int]]
+    ) -> Moved | None:
+        """What was moved so far, None where the system does not tell.
+
+        Args:
+            sending: descriptor and remote port of the connections that we send by.
+            hearing: descriptor and own port of those that we hear by.
+        """
+        if not sys.platform.startswith("linux"):
+            return None
+        seen: dict[int, tuple[int, int]] = {}
+        for descriptor, port in sending:
+            self._count(seen, descriptor, port, is_remote=True)
+        for descriptor, port in hearing:
+            self._count(seen, descriptor, port, is_remote=False)
+        self._seen = seen
+        return Moved(self._up, self._down)
+
+    def _count(
+        self, seen: dict[int, tuple[int, int]], descriptor: int, port: int, *, is_remote: bool
+    ) -> None:
+        counts = _counts(descriptor, port, is_remote=is_remote)
+        if counts is None:
+            return
+        before = self._seen.get(descriptor, (0, 0))
+        if counts[0] < before[0] or counts[1] < before[1]:
+            before = (0, 0)
+        self._up += counts[0] - before[0]
+        self._down += counts[1] - before[1]
+        seen[descriptor] = counts
+
+
+def break_connection(descriptor: int, own_port: int) -> None:
+    """Shut a TCP connection of our listener down; libzmq sees it end and cleans up."""
+    try:
+        connection = sockets.socket(fileno=descriptor)
+    except OSError:
+        return
+    try:
+        # A descriptor that was closed and given to something else meanwhile is left alone.
+        if connection.getsockname()[1] == own_port:
+            connection.shutdown(sockets.SHUT_RDWR)
+    except OSError:
+        return
+    finally:
+        connection.detach()
+
+
+def _counts(descriptor: int, port: int, *, is_remote: bool) -> tuple[int, int] | None:
+    """Bytes acknowledged and received by one connection, None if it is not ours any more."""
+    if descriptor < 0:
+        return None
+    try:
+        connection = sockets.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        name = connection.getpeername() if is_remote else connection.getsockname()
+        if name[1] != port:
+            return None
+        size = _COUNTERS_AT + _COUNTERS.size
+        info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, size)
+        return _COUNTERS.unpack_from(info, _COUNTERS_AT) if len(info) == size else None
+    except (OSError, IndexError):
+        return None
+    finally:
+        connection.detach()
