@@ -1,8 +1,7 @@
 """Virtual time: a queue of things that happen at a moment. Same calls, same order, same bits."""
 
-import heapq
 from collections.abc import Callable
-from itertools import count
+from heapq import heappop, heappush
 
 
 class SimClock:
@@ -11,11 +10,12 @@ class SimClock:
     def __init__(self) -> None:
         self.now_s = 0.0
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
-        self._number = count()
+        self._number = 0
 
     def at(self, time_s: float, event: Callable[[], object]) -> None:
         """Plan an event; one in the past happens now."""
-        heapq.heappush(self._queue, (max(time_s, self.now_s), next(self._number), event))
+        self._number += 1
+        heappush(self._queue, (time_s if time_s > self.now_s else self.now_s, self._number, event))
 
     def after(self, delay_s: float, event: Callable[[], object]) -> None:
         """Plan an event relative to now."""
@@ -25,6 +25,6 @@ class SimClock:
         """Run the next event if it is due by `until_s`; False if there is none."""
         if not self._queue or self._queue[0][0] > until_s:
             return False
-        self.now_s, _, event = heapq.heappop(self._queue)
+        self.now_s, _, event = heappop(self._queue)
         event()
         return True

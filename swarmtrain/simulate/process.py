@@ -53,12 +53,11 @@ class Process:
 
     def hear(self, event: Callable[[], object]) -> None:
         """Something happens to this process, now or when it goes on; nothing reaches a dead one."""
-        if not self.is_alive:
-            return
-        if self._backlog or self.is_stopped:
-            self._backlog.append(event)
-        else:
-            event()
+        if self.is_alive:
+            if self._backlog or self.is_stopped:
+                self._backlog.append(event)
+            else:
+                event()
 
     def die(self) -> None:
         """Nothing of it happens afterwards."""

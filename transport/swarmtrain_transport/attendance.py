@@ -31,6 +31,16 @@ class Attendance:
         self.lines: dict[PeerId, PeerLine] = {}
         self.unseen = {peer: LifeLine(now_s) for peer in view.roster}
         self._view = view
+        self._silent_s = now_s
+
+    def silent(self, now_s: float) -> list[PeerId]:
+        """Who has been silent for so long that it leaves the roster."""
+        if now_s < self._silent_s:
+            return []
+        lives = self.lives()
+        # Whoever is heard of, or comes, until then only makes this moment later.
+        self._silent_s = min((life.evict_at_s for life in lives.values()), default=now_s)
+        return [peer for peer, life in lives.items() if life.is_gone(now_s)]
 
     def lives(self) -> dict[PeerId, LifeLine]:
         """Life lines of everybody in the roster."""

@@ -16,13 +16,18 @@ _SNAPSHOTS_KEPT = 2
 
 
 class Blobs:
-    """Content-addressed bytes in memory."""
+    """Content-addressed bytes in memory.
+
+    Attributes:
+        changes: grows whenever something comes or goes.
+    """
 
     def __init__(self) -> None:
         self._results: dict[int, dict[bytes, Buffer]] = {}
         self._snapshots: dict[int, dict[bytes, Buffer]] = {}
         self._asked_s: dict[int, float] = {}
         self._index: dict[bytes, Buffer] = {}
+        self.changes = 0
 
     def get(self, digest: bytes) -> Buffer | None:
         """The blob with this content hash, None if it is not here."""
@@ -30,6 +35,7 @@ class Blobs:
 
     def _reindex(self) -> None:
         """Something is not kept any more; a blob may have been in several places."""
+        self.changes += 1
         self._index = {}
         for blobs in (*self._snapshots.values(), *self._results.values()):
             self._index.update(blobs)
@@ -55,6 +61,7 @@ class Blobs:
             data: must not change.
             digest: its content hash, if it has been taken already.
         """
+        self.changes += 1
         if digest is None:
             digest = content_hash(data)
         self._results.setdefault(op, {})[digest] = self._index[digest] = data

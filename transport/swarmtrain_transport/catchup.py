@@ -30,6 +30,8 @@ class CatchUp:
         self._blobs = blobs
         self._fetcher = fetcher
         self._wanted: set[bytes] = set()
+        self._lacking: tuple[object, ...] = ()
+        """As things were when something was lacking; until they change nothing else is."""
 
     def collect(self, op: int, *, replayed: bool) -> OpResult | None:
         """The whole result of a committed op, or None while chunks are being fetched.
@@ -37,6 +39,9 @@ class CatchUp:
         Raises:
             RemoteFault: a hash list has the wrong length for the plan.
         """
+        now = (op, self._blobs.changes, *self._view.roster)
+        if now == self._lacking:
+            return None
         self._wanted.clear()
         view = self._view.commits[op]
         commit = view.outcome
@@ -47,7 +52,8 @@ class CatchUp:
             if chunks is not None:
                 spec = view.plan.slices[index]
                 slices.append(SliceResult(spec.start, spec.stop, outcome.contributors, chunks))
-        if len(slices) < len(commit.slices):
+        self._lacking = () if len(slices) == len(commit.slices) else now
+        if self._lacking:
             return None
         return OpResult(
             op=op,
@@ -73,6 +79,7 @@ class CatchUp:
         """Nothing of it is wanted any more: a later state will make it unnecessary."""
         self._fetcher.cancel(self._wanted)
         self._wanted.clear()
+        self._lacking = ()
 
     def _chunks(self, op: int, view: OpView, index: int, root: bytes) -> tuple[bytes, ...] | None:
         """One slice's chunks; what is missing is asked for."""

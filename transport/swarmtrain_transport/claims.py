@@ -22,6 +22,7 @@ _BOOT_BYTES_MAX = 64
 _HOST_CHARS_MAX = 253
 _PORT_MAX = 65_535
 _VALUES_MAX = 1 << 40
+_WITH_STATE = (Ready, Applied)
 
 
 def check_hello(hello: Hello) -> None:
@@ -54,7 +55,7 @@ def check_claim(message: PeerMessage) -> None:
         hashes = (message.state_root, message.layout)
         if not 0 < message.num_values < _VALUES_MAX:
             raise RemoteFault("offer", f"a state of {message.num_values} values")
-    elif isinstance(message, Ready | Applied):
+    elif isinstance(message, _WITH_STATE):
         hashes = (message.state_root,)
     elif isinstance(message, CheckpointWritten):
         hashes = (message.manifest_hash,)

@@ -196,6 +196,11 @@ class Download:
 
     # ---- what to ask
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is wanted."""
+        return not self._chunks
+
     def requests(self, now_s: float) -> list[Ask]:
         """What to ask now. Also gives up on donors from whom nothing came for too long."""
         self._now_s = now_s

@@ -72,6 +72,11 @@ class Fetcher:
             if want is not None:
                 self._release(want)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is wanted."""
+        return not self._wants
+
     def is_wanted(self, digest: bytes) -> bool:
         """Whether anybody still waits for this blob."""
         return digest in self._wants

@@ -32,6 +32,7 @@ from swarmtrain_transport.ledger import (
 from swarmtrain_transport.link import Address, PeerId
 
 OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
+_OP_DECISIONS = (Reassign, Freeze, SliceFreeze, Commit, Skip)
 
 COMMITS_KEPT = 256
 """Committed ops whose plans a view remembers, for joiners that replay; older ones are in the
@@ -239,7 +240,7 @@ class LedgerView:
         """
         if isinstance(body, Plan):
             self._plan(record, body)
-        elif isinstance(body, Reassign | Freeze | SliceFreeze | Commit | Skip):
+        elif isinstance(body, _OP_DECISIONS):
             self._decide(record, body)
         elif isinstance(body, Join):
             self._join(record, body)

@@ -111,10 +111,10 @@ class Participant:
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        times = [self._progress_s, *self._trade.wakeups()]
+        wakeup_s = min(self._trade.wakeups(), default=self._progress_s)
         if self.exchange is not None:
-            times.append(self.exchange.next_wakeup_s)
-        return min(times)
+            wakeup_s = min(wakeup_s, self.exchange.next_wakeup_s)
+        return min(wakeup_s, self._progress_s)
 
     @property
     def applied_op(self) -> int:

@@ -64,6 +64,17 @@ def weights_of(samples: Mapping[PeerId, int]) -> dict[PeerId, int]:
 Lines = Mapping[PeerId, PeerLine]
 
 
+def may_plan(terms: RunTerms, view: LedgerView, lines: Lines) -> bool:
+    """Whether enough peers say that they are ready: else `next_plan` need not be asked."""
+    op = view.last_op + 1
+    given = sum(line.ready is not None and line.ready.op == op for line in lines.values())
+    return given >= _needed(terms, op)
+
+
+def _needed(terms: RunTerms, op: int) -> int:
+    return max(1, terms.start_peers if op == 1 else terms.min_contributors)
+
+
 def next_plan(
     terms: RunTerms,
     view: LedgerView,
@@ -80,9 +91,7 @@ def next_plan(
     waited for, only after its first READY.
     """
     op = view.last_op + 1
-    needed = max(1, terms.start_peers if op == 1 else terms.min_contributors)
-    given = sum(line.ready is not None and line.ready.op == op for line in lines.values())
-    if view.genesis is None or given < needed:
+    if view.genesis is None:
         return None
     root = trusted_root(view, {p: line for p, line in lines.items() if line.connected}, op - 1)
     present = _known_to_all(
@@ -94,7 +103,7 @@ def next_plan(
         },
     )
     ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
-    if len(ready) < needed:
+    if len(ready) < _needed(terms, op):
         return None
     first_s = min(line.ready_s for line in ready.values())
     if expected - set(ready) and now_s < first_s + terms.wait_ready_s:

@@ -49,7 +49,7 @@ from swarmtrain_transport.messages import (
 )
 from swarmtrain_transport.messages import History as HistoryMessage
 from swarmtrain_transport.operation import Operation
-from swarmtrain_transport.planning import RunTerms, next_plan
+from swarmtrain_transport.planning import RunTerms, may_plan, next_plan
 from swarmtrain_transport.reports import Report
 from swarmtrain_transport.scribe import Scribe
 from swarmtrain_transport.slicing import Slicing
@@ -323,8 +323,8 @@ class Rendezvous:
 
     def _bury(self) -> None:
         """Evict who has been silent for too long."""
-        for peer, life in self.attendance.lives().items():
-            if life.is_gone(self._now_s) and peer in self.view.roster:
+        for peer in self.attendance.silent(self._now_s):
+            if peer in self.view.roster:
                 self._remove(peer, evicted=True, reason="silent")
 
     def _remove(self, peer: PeerId, *, evicted: bool, reason: str) -> None:
@@ -357,6 +357,8 @@ class Rendezvous:
 
     def _plan_next(self) -> None:
         if self.operation is not None or self.is_finished:
+            return
+        if not may_plan(self.terms, self.view, self.lines):
             return
         expected = self.attendance.expected(self._now_s)
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)

@@ -83,6 +83,11 @@ class Serving:
         """This peer is gone."""
         self._queues.pop(peer, None)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked for or owed, so that `due` would give nothing."""
+        return not self._queues and self._owed_bytes <= 0
+
     def wakeups(self) -> list[float]:
         """When `due` has something to give."""
         return [self._counted_s + self._owed_bytes / self._rate] if self._queues else []

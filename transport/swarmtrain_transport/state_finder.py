@@ -143,6 +143,11 @@ class StateFinder:
             for wanted in [Wanted(ask.digest, ask.start, ask.length)]
         ]
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether requests() has nothing to ask for."""
+        return self._download.is_idle
+
     def wakeups(self) -> list[float]:
         """When requests() has something to do although nothing arrived."""
         return self._download.wakeups()

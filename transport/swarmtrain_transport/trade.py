@@ -48,6 +48,8 @@ class Trade:
         self, run_tag: int, uplink_bytes_per_s: int, *, in_op: bool, now_s: float
     ) -> list[PeerAction]:
         """What to ask, and what to give to joiners, now. Arguments as `Serving.due`."""
+        if self._is_idle:
+            return []
         actions: list[PeerAction] = [
             SendFrame(peer, Frame(FrameKind.GET, run_tag, body=digest))
             for peer, digest in self._fetcher.requests(now_s)
@@ -58,8 +60,14 @@ class Trade:
 
     def wakeups(self) -> list[float]:
         """When `due` has something although nothing came."""
+        if self._is_idle:
+            return []
         times = [*self._fetcher.wakeups(), *self._states.wakeups()]
         return times + self._serving.wakeups()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._fetcher.is_idle and self._states.is_idle and self._serving.is_idle
 
     def forget(self, peer: PeerId) -> None:
         """This peer is gone."""
