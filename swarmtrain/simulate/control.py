@@ -156,8 +156,9 @@ class ControlLanes:
 
     def _send(self, peer: "SimPeer", hear: Callable[[], None], *, up: bool) -> None:
         moment = self._clock.now_s + CONTROL_S * (0.5 + self._random())
-        moment = max(moment, self._lane(peer, up=up) + 1e-9)
-        self._lane_s[peer.peer_id, up] = moment
+        lane = (peer.peer_id, up)
+        free_s = self._lane_s.get(lane, 0.0) + 1e-9
+        self._lane_s[lane] = moment = moment if moment > free_s else free_s
         self._clock.at(moment, partial(self._world.deliver, hear))
 
     def _lane(self, peer: "SimPeer", *, up: bool) -> float:

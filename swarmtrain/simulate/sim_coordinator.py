@@ -101,7 +101,10 @@ class SimCoordinator(Process):
     def _act(self, actions: Iterable[do.CoordinatorAction]) -> None:
         """Append first, then send, in the machine's order; nothing comes between."""
         self._to_do += actions
-        self._carry_out()
+        if self._to_do:
+            self._carry_out()
+        else:
+            self._sleep()
 
     def _carry_out(self) -> None:
         """Go on until everything is done or a record must become durable first."""

@@ -222,9 +222,9 @@ class SimPeer(Process):
     def _act(self, actions: Actions) -> None:
         """Do what the machine asks, in order."""
         for action in actions:
-            if isinstance(action, do.SendControl):
+            if type(action) is do.SendControl:
                 self.world.control.to_coordinator(self, action.message)
-            elif isinstance(action, do.SendFrame):
+            elif type(action) is do.SendFrame:
                 frame = action.frame
                 self.machine.stats.bytes_out += len(frame.body)
                 self.link.send(action.peer, self._forged(frame) if self.is_handicapped else frame)

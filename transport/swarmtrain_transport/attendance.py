@@ -55,8 +55,9 @@ class Attendance:
 
     def alive(self, now_s: float) -> set[PeerId]:
         """Whom the failure detector holds to be alive."""
-        alive = {peer for peer, line in self.lines.items() if line.life.is_alive(now_s)}
-        alive.update(peer for peer, life in self.unseen.items() if life.is_alive(now_s))
+        alive = {p for p, line in self.lines.items() if now_s < line.life.suspect_at_s}
+        if self.unseen:
+            alive.update(p for p, life in self.unseen.items() if now_s < life.suspect_at_s)
         return alive
 
     def progressed(

@@ -50,15 +50,16 @@ def check_claim(message: PeerMessage) -> None:
     Raises:
         RemoteFault: reason ``hash`` or ``offer``.
     """
-    hashes: tuple[bytes, ...] = ()
     if isinstance(message, Offer):
-        hashes = (message.state_root, message.layout)
+        hashes = [message.state_root, message.layout]
         if not 0 < message.num_values < _VALUES_MAX:
             raise RemoteFault("offer", f"a state of {message.num_values} values")
     elif isinstance(message, _WITH_STATE):
-        hashes = (message.state_root,)
+        hashes = [message.state_root]
     elif isinstance(message, CheckpointWritten):
-        hashes = (message.manifest_hash,)
+        hashes = [message.manifest_hash]
+    else:
+        return
     if any(len(digest) != limits.HASH_BYTES for digest in hashes):
         raise RemoteFault("hash", f"{type(message).__name__} with a hash that is none")
 

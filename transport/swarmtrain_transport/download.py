@@ -103,6 +103,7 @@ class Download:
 
     Attributes:
         rounds: how often some chunk was lacking at every donor that answers.
+        chunks: what is wanted, by hash.
     """
 
     def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
@@ -110,7 +111,7 @@ class Download:
         self._shuffle = shuffle
         self._donors: dict[PeerId, _Donor] = {}
         self._liars: set[PeerId] = set()
-        self._chunks: dict[bytes, _Chunk] = {}
+        self.chunks: dict[bytes, _Chunk] = {}
         self._tags: dict[int, bytes] = {}
         self._now_s = 0.0
 
@@ -123,8 +124,8 @@ class Download:
 
     def want(self, digest: bytes, num_bytes: int) -> None:
         """Ask for a chunk until it is here or cancelled. Wanting it twice changes nothing."""
-        if digest not in self._chunks:
-            self._chunks[digest] = _Chunk(num_bytes, list(range(_num_pieces(num_bytes))))
+        if digest not in self.chunks:
+            self.chunks[digest] = _Chunk(num_bytes, list(range(_num_pieces(num_bytes))))
             self._tags[tag_of(digest)] = digest
 
     def cancel(self) -> None:
@@ -132,7 +133,7 @@ class Download:
         for donor in self._donors.values():
             donor.under_way.clear()
             donor.given_up.clear()
-        self._chunks.clear()
+        self.chunks.clear()
         self._tags.clear()
         self.rounds = 0
 
@@ -160,7 +161,7 @@ class Download:
             return None
         donor.given_up.discard(key)
         donor.heard(now_s)
-        chunk = self._chunks[digest]
+        chunk = self.chunks[digest]
         if start % limits.STATE_PIECE_BYTES or len(data) != _length(chunk.num_bytes, key[1]):
             self._put_back(key)
             raise RemoteFault("length", f"a piece of {len(data)} bytes at {start}")
@@ -179,7 +180,7 @@ class Download:
 
     def missing(self, peer: PeerId, digest: bytes, now_s: float) -> None:
         """A donor says that it lacks the chunk."""
-        donor, chunk = self._donors.get(peer), self._chunks.get(digest)
+        donor, chunk = self._donors.get(peer), self.chunks.get(digest)
         if donor is None or chunk is None:
             return
         keys = [key for key in donor.under_way if key[0] == digest]
@@ -196,15 +197,10 @@ class Download:
 
     # ---- what to ask
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is wanted."""
-        return not self._chunks
-
     def requests(self, now_s: float) -> list[Ask]:
         """What to ask now. Also gives up on donors from whom nothing came for too long."""
         self._now_s = now_s
-        if not self._chunks:
+        if not self.chunks:
             return []
         for peer, donor in self._donors.items():
             if now_s >= donor.due_s():
@@ -222,13 +218,13 @@ class Download:
 
     def wakeups(self) -> list[float]:
         """When requests() has something to do although nothing arrived."""
-        if not self._chunks:
+        if not self.chunks:
             return []
         times = [donor.due_s() for donor in self._donors.values()]
         pauses = [donor.not_before_s for donor in self._donors.values()]
-        pauses += [chunk.not_before_s for chunk in self._chunks.values()]
+        pauses += [chunk.not_before_s for chunk in self.chunks.values()]
         times += [time_s for time_s in pauses if time_s > self._now_s]
-        if len(self._chunks) <= _BEGUN_PER_DONOR * len(self._donors):
+        if len(self.chunks) <= _BEGUN_PER_DONOR * len(self._donors):
             times.append(self._now_s + limits.FETCH_RETRY_S)  # somebody may be slow at the end
         return [time_s for time_s in times if time_s < math.inf]
 
@@ -241,7 +237,7 @@ class Download:
         key = self._next(peer, now_s) or self._late(peer, donor, now_s)
         if key is None:
             return False
-        chunk = self._chunks[key[0]]
+        chunk = self.chunks[key[0]]
         if not chunk.is_begun:
             chunk.data = bytearray(chunk.num_bytes)
         chunk.givers.add(peer)
@@ -254,7 +250,7 @@ class Download:
         """A piece that nobody was asked for: of a chunk of its own, a new one, then anybody's."""
         others: Key | None = None
         new: bytes | None = None
-        for digest, chunk in self._chunks.items():
+        for digest, chunk in self.chunks.items():
             if not chunk.todo or not chunk.suits(peer) or now_s < chunk.not_before_s:
                 continue
             if not chunk.is_begun:
@@ -265,11 +261,11 @@ class Download:
                 others = digest, chunk.todo[0]
             if new is not None and others is not None:
                 break
-        num_begun = sum(chunk.is_begun for chunk in self._chunks.values())
+        num_begun = sum(chunk.is_begun for chunk in self.chunks.values())
         if new is not None and num_begun < _BEGUN_PER_DONOR * len(self._donors):
-            return new, self._chunks[new].todo.pop(0)
+            return new, self.chunks[new].todo.pop(0)
         if others is not None:
-            self._chunks[others[0]].todo.remove(others[1])
+            self.chunks[others[0]].todo.remove(others[1])
         return others
 
     def _late(self, peer: PeerId, donor: _Donor, now_s: float) -> Key | None:
@@ -286,7 +282,7 @@ class Download:
                 if asked_s <= before_s and other is not donor:
                     late[key] = asked_s
         for key in sorted(late, key=lambda found: (late[found], found)):
-            chunk = self._chunks[key[0]]
+            chunk = self.chunks[key[0]]
             if asked[key] == 1 and chunk.suits(peer) and key not in donor.under_way:
                 return key
         return None
@@ -297,7 +293,7 @@ class Download:
         data = bytes(chunk.data)
         if content_hash(data) == digest:
             self._drop_keys(digest)
-            del self._chunks[digest], self._tags[tag_of(digest)]
+            del self.chunks[digest], self._tags[tag_of(digest)]
             return digest, data
         givers = set(chunk.givers)
         self._drop_keys(digest)
@@ -324,13 +320,13 @@ class Download:
         donor.given_up.update(keys)
         for key in keys:
             self._put_back(key)
-        for chunk in self._chunks.values():
+        for chunk in self.chunks.values():
             if chunk.is_solo and chunk.givers == {peer}:
                 chunk.restart()
 
     def _put_back(self, key: Key) -> None:
         """Nobody is asked for this piece any more, unless a second one was."""
-        chunk = self._chunks.get(key[0])
+        chunk = self.chunks.get(key[0])
         if chunk is None or key[1] in chunk.here or key[1] in chunk.todo:
             return
         if not any(key in donor.under_way for donor in self._donors.values()):
@@ -339,7 +335,7 @@ class Download:
     def _count_rounds(self, now_s: float) -> None:
         """A chunk that is lacking at everybody who answers is asked for again after a pause."""
         answering = {peer for peer, donor in self._donors.items() if now_s >= donor.silent_until_s}
-        for chunk in self._chunks.values():
+        for chunk in self.chunks.values():
             if chunk.lacking and answering <= chunk.lacking:
                 chunk.lacking.clear()
                 chunk.not_before_s = now_s + limits.FETCH_RETRY_S

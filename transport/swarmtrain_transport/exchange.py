@@ -62,7 +62,7 @@ class Exchange:
         self._received: dict[PeerId, int] = {}
         self._credited: dict[PeerId, int] = {}
         self._heard_s: dict[tuple[int, PeerId], float] = {}
-        self._nudge_s = now_s
+        self._nudge_s = now_s + limits.NUDGE_S
         self._now_s = now_s
         if contribution is not None and view.weights.get(me):
             self.scatter = Scatter(me, view, contribution, run_tag)
@@ -227,6 +227,7 @@ class Exchange:
 
     def _ranges(self, owned: SliceOwner, peer: PeerId) -> PeerAction:
         received = self._received.get(peer, 0)
+        self._heard_s[(owned.slice_index, peer)] = self._now_s  # give it time to answer
         self._credited[peer] = received + limits.CREDIT_WINDOW_BYTES
         ranges = Ranges(self._credited[peer], received, owned.flags(peer))
         return SendFrame(

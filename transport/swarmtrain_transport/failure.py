@@ -72,14 +72,14 @@ class LifeLine:
     @property
     def suspect_at_s(self) -> float:
         """From this moment on the peer counts as suspected."""
-        moments = [self.heard_s + limits.SUSPECT_S]
+        moment_s = self.heard_s + limits.SUSPECT_S
         if self.closed_s is not None:
-            moments.append(self.closed_s + limits.SUSPECT_CLOSED_S)
+            moment_s = min(moment_s, self.closed_s + limits.SUSPECT_CLOSED_S)
         if self.awaited_s is not None:
-            moments.append(self.awaited_s + limits.SUSPECT_S)
+            moment_s = min(moment_s, self.awaited_s + limits.SUSPECT_S)
         if self.idle_s is not None:
-            moments.append(self.idle_s + self.idle_limit_s)
-        return min(moments)
+            moment_s = min(moment_s, self.idle_s + self.idle_limit_s)
+        return moment_s
 
     @property
     def evict_at_s(self) -> float:

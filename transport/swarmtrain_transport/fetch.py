@@ -43,11 +43,14 @@ class Fetcher:
 
     Args:
         shuffle: orders equally good holders, so that peers do not all ask the same one.
+
+    Attributes:
+        wants: what is wanted, by hash.
     """
 
     def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
         self._shuffle = shuffle
-        self._wants: dict[bytes, _Want] = {}
+        self.wants: dict[bytes, _Want] = {}
         self._holders: defaultdict[PeerId, _Holder] = defaultdict(_Holder)
         self._now_s = 0.0
 
@@ -59,36 +62,31 @@ class Fetcher:
             sources: possible holders, the likeliest first.
             spread: whether any of them may be asked first (state), or only in order (results).
         """
-        known = self._wants.get(digest)
+        known = self.wants.get(digest)
         if known is None:
-            self._wants[digest] = _Want(tuple(dict.fromkeys(sources)), spread)
+            self.wants[digest] = _Want(tuple(dict.fromkeys(sources)), spread)
         else:
             known.sources = tuple(dict.fromkeys((*sources, *known.sources)))
 
     def cancel(self, digests: Iterable[bytes]) -> None:
         """These blobs are no longer wanted."""
         for digest in digests:
-            want = self._wants.pop(digest, None)
+            want = self.wants.pop(digest, None)
             if want is not None:
                 self._release(want)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is wanted."""
-        return not self._wants
-
     def is_wanted(self, digest: bytes) -> bool:
         """Whether anybody still waits for this blob."""
-        return digest in self._wants
+        return digest in self.wants
 
     def rounds(self, digest: bytes) -> int:
         """How often every known holder was passed over for this blob."""
-        want = self._wants.get(digest)
+        want = self.wants.get(digest)
         return want.rounds if want is not None else 0
 
     def arrived(self, digest: bytes, now_s: float) -> bool:
         """A blob came in; whether it was wanted (if not, it is to be dropped)."""
-        want = self._wants.pop(digest, None)
+        want = self.wants.pop(digest, None)
         if want is None:
             return False
         if want.asked is not None:
@@ -99,7 +97,7 @@ class Fetcher:
 
     def missing(self, peer: PeerId, digest: bytes, now_s: float) -> None:
         """A holder says that it lacks the blob."""
-        want = self._wants.get(digest)
+        want = self.wants.get(digest)
         if want is not None and want.asked == peer:
             self._heard(peer, now_s)
             self._pass_over(want)
@@ -108,7 +106,7 @@ class Fetcher:
         """What to ask now, as (peer, hash). Also gives up on requests that took too long."""
         self._now_s = now_s
         asks: list[tuple[PeerId, bytes]] = []
-        for digest, want in self._wants.items():
+        for digest, want in self.wants.items():
             if want.asked is not None and now_s >= self._due_s(want):
                 holder = self._holders[want.asked]
                 holder.silent_until_s = now_s + limits.EVICT_S
@@ -124,10 +122,10 @@ class Fetcher:
 
     def wakeups(self) -> list[float]:
         """When requests() has something to do although nothing arrived."""
-        if not self._wants:
+        if not self.wants:
             return []
         times = set()
-        for want in self._wants.values():
+        for want in self.wants.values():
             if want.asked is not None:
                 times.add(self._due_s(want))
             elif want.not_before_s > self._now_s:

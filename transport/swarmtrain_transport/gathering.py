@@ -141,6 +141,8 @@ class Gather:
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
+        if not self._awaited:
+            return float("inf")
         return min((self._patience_s(index) for index in self._awaited), default=float("inf"))
 
     def flow(self, now_s: float) -> None:

@@ -92,6 +92,8 @@ class History:
 
     def take_held(self) -> list[tuple[PeerId, PeerMessage]]:
         """Messages that have waited, once nothing is open any more."""
+        if not self._held:
+            return []
         held = [(peer, message) for (peer, _), message in self._held.items()]
         self._held.clear()
         return held

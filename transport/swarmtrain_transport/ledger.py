@@ -296,6 +296,9 @@ class Ledger:
 
     Args:
         verify: signature check, so that the simulator need not spend 0.1 ms on each.
+
+    Attributes:
+        head_index: index of the newest record, -1 when empty.
     """
 
     def __init__(self, verify: Verify) -> None:
@@ -303,14 +306,10 @@ class Ledger:
         self._records: list[Record] = []
         self._hashes: list[bytes] = []
         self._run: Run | None = None
+        self.head_index = -1
 
     def __len__(self) -> int:
         return len(self._records)
-
-    @property
-    def head_index(self) -> int:
-        """Index of the newest record, -1 when empty."""
-        return len(self._records) - 1
 
     @property
     def head_hash(self) -> bytes:
@@ -358,6 +357,7 @@ class Ledger:
             judge(record, body)
         self._records.append(record)
         self._hashes.append(digest)
+        self.head_index = record.index
         if isinstance(body, Run):
             self._run = body
         return body

@@ -122,15 +122,15 @@ class Operation(Reports):
 
     def _relieve(self, live: set[PeerId], now_s: float) -> Decision | None:
         """T6: a dead or stuck owner's slice goes to another peer, unless its result is safe."""
+        is_late = self.view.frozen is not None and now_s >= self.timers.gather_s
         for index, owner in enumerate(self.view.owners):
-            if self._all_held(index, live, 1):
-                continue
             if owner not in live:
+                if self._all_held(index, live, 1):
+                    continue
                 skip = Skip(self.view.plan.op, f"no owner is left for slice {index}")
                 return self._reassign(index, live, f"owner {self._fault(owner)}") or skip
-            published = self._current(index) is not None
-            silent = self.view.frozen is not None and not published
-            if silent and now_s >= self.timers.stuck_s(index):
+            is_silent = is_late and self._current(index) is None
+            if is_silent and now_s >= self.timers.stuck_s(index):
                 decision = self._reassign(index, live, "owner silent")
                 if decision is not None:
                     return decision
@@ -207,6 +207,8 @@ class Operation(Reports):
         assert self.view.frozen is not None
         waiting_for = set(self.view.frozen) & live
         needed = min(limits.RESULT_HOLDERS, max(1, len(waiting_for)))
+        if len(self.published) < len(self.view.owners):
+            return None
         outcomes = []
         for index, contributors in enumerate(self.view.slice_sets):
             published = self._current(index)

@@ -39,6 +39,7 @@ class SliceOwner:
         self._parts: dict[PeerId, dict[int, Buffer]] = {peer: {} for peer in self._weights}
         self._early: dict[int, bytes] = {}
         self._sums: dict[int, Accumulator] = {}
+        self._complete: tuple[PeerId, ...] | None = None
 
     def _values(self, chunk: int) -> int:
         start, stop = chunk_range(self._plan, self.slice_index, chunk)
@@ -69,10 +70,13 @@ class SliceOwner:
             self._arithmetic.check(body, self._values(chunk), self._window)
         except RemoteFault as fault:
             self.refused[peer] = fault.reason
+            self._complete = None
             raise
         if self._plan.exact:
             self._sum(chunk).add(body, self._weights[peer])
         self._parts[peer][chunk] = body
+        if len(self._parts[peer]) == self._num_chunks:
+            self._complete = None
         return True
 
     def early(self, chunk: int) -> bytes | None:
@@ -106,11 +110,10 @@ class SliceOwner:
     @property
     def complete(self) -> tuple[PeerId, ...]:
         """Contributors whose every chunk is here and legal."""
-        return tuple(
-            peer
-            for peer, parts in self._parts.items()
-            if len(parts) == self._num_chunks and peer not in self.refused
-        )
+        if self._complete is None:
+            whole = [p for p, parts in self._parts.items() if len(parts) == self._num_chunks]
+            self._complete = tuple(peer for peer in whole if peer not in self.refused)
+        return self._complete
 
     def finish(self, contributors: tuple[PeerId, ...]) -> tuple[bytes, ...]:
         """T5: the encoded mean over exactly these contributors, chunk by chunk.
@@ -129,6 +132,7 @@ class SliceOwner:
         )
         self.contributors = contributors
         self._parts, self._early = {}, {}
+        self._complete = None
         self._sums = {}
         return self.result
 

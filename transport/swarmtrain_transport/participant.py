@@ -111,10 +111,12 @@ class Participant:
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        wakeup_s = min(self._trade.wakeups(), default=self._progress_s)
+        wakeup_s = self._progress_s
+        if not self._trade.is_idle:
+            wakeup_s = min([wakeup_s, *self._trade.wakeups()])
         if self.exchange is not None:
             wakeup_s = min(wakeup_s, self.exchange.next_wakeup_s)
-        return min(wakeup_s, self._progress_s)
+        return wakeup_s
 
     @property
     def applied_op(self) -> int:
@@ -352,7 +354,7 @@ class Participant:
         """Sync, apply what is due, and ask for what is missing."""
         if self._states.is_attached and self._is_informed():
             actions += self._place.advance(connected=self._connected)
-        if self.view.run_tag:
+        if self.view.run_tag and not self._trade.is_idle:
             # After all else: what joiners asked for, as far as our own exchange leaves room.
             actions += self._trade.due(
                 self.view.run_tag, self.stats.up_bytes_per_s,

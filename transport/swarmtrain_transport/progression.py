@@ -132,13 +132,11 @@ class Progression:
             messages.append(do.SendControl(Stranded(self._stranded_op)))
         if self.applied_op < 0:
             return messages
-        messages.append(do.SendControl(Applied(self.applied_op, self.state_root)))
-        if self.pending is not None:
-            messages.append(
-                do.SendControl(
-                    Ready(self.pending.op, self.pending.samples, self.applied_op, self.state_root)
-                )
-            )
+        state = self.applied_op, self.state_root
+        if self.pending is None:
+            messages.append(do.SendControl(Applied(*state)))
+        else:  # READY says it, too
+            messages.append(do.SendControl(Ready(self.pending.op, self.pending.samples, *state)))
         return messages
 
     def _collect(self, op: int, connected: bool) -> list[do.PeerAction]:

@@ -58,6 +58,9 @@ from swarmtrain_transport.timers import Pace
 
 Actions = tuple[CoordinatorAction, ...]
 
+_TIMELESS = (Got, Have, SliceDone)
+"""Reports that bring no deadline forward, unless something is decided on them."""
+
 
 class Rendezvous:
     """The whole coordinator, sans IO.
@@ -171,7 +174,7 @@ class Rendezvous:
         line.life.heard(now_s)
         check_claim(message)
         self._dispatch(peer, line, message)
-        return self._settle()
+        return self._settle(shifts_timers=not isinstance(message, _TIMELESS))
 
     def disconnected(self, peer: PeerId, now_s: float) -> Actions:
         """A control connection closed, for whatever reason."""
@@ -207,7 +210,8 @@ class Rendezvous:
         if self.operation is not None:
             times += self.operation.timers.wakeups()
         times += [self._history.settled_s, *self.attendance.wakeups(self.terms.wait_ready_s)]
-        return min(time for time in times if time > self._now_s)
+        now_s = self._now_s
+        return min([time for time in times if time > now_s])
 
     @property
     def is_finished(self) -> bool:
@@ -294,7 +298,13 @@ class Rendezvous:
 
     # ---- the decisions that fall due after any event
 
-    def _settle(self) -> Actions:
+    def _settle(self, *, shifts_timers: bool = True) -> Actions:
+        """What follows from an event.
+
+        Args:
+            shifts_timers: whether it may have brought something forward that falls due later.
+        """
+        head = self.scribe.head
         if not self._history.is_open(self._now_s):
             for peer, guest in self._history.take_guests().items():
                 self._let_in(peer, guest)
@@ -306,12 +316,14 @@ class Rendezvous:
             self._agreement.attest(self.view.last_op, self._now_s)
             self._agreement.rewind()
             self._plan_next()
+        newest = self.scribe.head
         for peer, line in self.lines.items():
-            if line.connected:
+            if line.sent_index != newest and line.connected:
                 self.scribe.send_records(peer, line, self._now_s)
         if self.is_finished:
             self._dismiss()
-        self._due_s = self._next_due_s()
+        if shifts_timers or newest != head or self._now_s >= self._due_s:
+            self._due_s = self._next_due_s()
         return self.scribe.take()
 
     def _dismiss(self) -> None:

@@ -213,10 +213,14 @@ class Reports:
 
     def _all_held(self, index: int, live: set[PeerId], needed: int) -> bool:
         """Whether the slice is published and each chunk has this many live holders."""
-        holders = self._chunk_holders(index)
-        return holders is not None and all(len(held & live) >= needed for held in holders)
+        for held in (holders := self._chunk_holders(index)) or ():
+            if len(held & live) < needed:
+                return False
+        return holders is not None
 
     def _held_by(self, index: int, peers: set[PeerId]) -> bool:
         """Whether all of these peers hold every chunk of the slice."""
-        holders = self._chunk_holders(index)
-        return holders is not None and all(peers <= held for held in holders)
+        for held in (holders := self._chunk_holders(index)) or ():
+            if not peers <= held:
+                return False
+        return holders is not None

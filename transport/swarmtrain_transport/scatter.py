@@ -139,6 +139,8 @@ class Scatter:
         while progressed:
             progressed = False
             for owner in self._order:
+                if owner not in self._owners or not self._owners[owner].pending:
+                    continue
                 frame = self._next_for(owner, now_s)
                 if frame is not None:
                     frames.append((owner, frame))

@@ -25,12 +25,16 @@ class Serving:
 
     Args:
         blobs: what is here.
+
+    Attributes:
+        queues: what was asked for and is not given yet, by joiner.
+        owed_bytes: what must have had time to leave before more is given.
     """
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._queues: OrderedDict[PeerId, deque[Wanted]] = OrderedDict()
-        self._owed_bytes = 0.0
+        self.queues: OrderedDict[PeerId, deque[Wanted]] = OrderedDict()
+        self.owed_bytes = 0.0
         self._rate = math.inf
         self._counted_s = 0.0
 
@@ -49,7 +53,7 @@ class Serving:
             return Frame(FrameKind.BLOB, run_tag, body=found)
         if not wanted.length and self._blobs.result(wanted.digest) is not None:
             return Frame(FrameKind.BLOB, run_tag, body=found)
-        queue = self._queues.setdefault(peer, deque())
+        queue = self.queues.setdefault(peer, deque())
         if len(queue) < limits.JOINER_QUEUE and wanted not in queue:
             queue.append(wanted)
         return None
@@ -67,35 +71,30 @@ class Serving:
         """
         self._pay(_rate_for_joiners(uplink_bytes_per_s, in_op=in_op), now_s)
         frames: list[tuple[PeerId, Frame]] = []
-        while self._queues and self._owed_bytes <= self._rate * _EARLY_S:
-            peer, queue = next(iter(self._queues.items()))
+        while self.queues and self.owed_bytes <= self._rate * _EARLY_S:
+            peer, queue = next(iter(self.queues.items()))
             wanted = queue.popleft()
-            self._queues.move_to_end(peer)
+            self.queues.move_to_end(peer)
             if not queue:
-                del self._queues[peer]
+                del self.queues[peer]
             frame = self._frame(wanted, run_tag)
             frames.append((peer, frame))
             if self._rate < math.inf:
-                self._owed_bytes += len(frame.body)
+                self.owed_bytes += len(frame.body)
         return frames
 
     def forget(self, peer: PeerId) -> None:
         """This peer is gone."""
-        self._queues.pop(peer, None)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is asked for or owed, so that `due` would give nothing."""
-        return not self._queues and self._owed_bytes <= 0
+        self.queues.pop(peer, None)
 
     def wakeups(self) -> list[float]:
         """When `due` has something to give."""
-        return [self._counted_s + self._owed_bytes / self._rate] if self._queues else []
+        return [self._counted_s + self.owed_bytes / self._rate] if self.queues else []
 
     def _pay(self, rate: float, now_s: float) -> None:
         """Time passed at the old rate; from now on the new one holds. Idle time earns nothing."""
         paid = (now_s - self._counted_s) * self._rate if self._rate < math.inf else math.inf
-        self._owed_bytes = max(0.0, self._owed_bytes - paid)
+        self.owed_bytes = max(0.0, self.owed_bytes - paid)
         self._counted_s, self._rate = now_s, rate
 
     def _frame(self, wanted: Wanted, run_tag: int) -> Frame:

@@ -35,6 +35,9 @@ class StateFinder:
         view: the ledger's fold.
         fetcher: asks donors for what is small.
         shuffle: orders equally good donors.
+
+    Attributes:
+        download: the state's chunks that are asked for.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class StateFinder:
         self._me = me
         self._view = view
         self._fetcher = fetcher
-        self._download = Download(shuffle)
+        self.download = Download(shuffle)
         self._kept: dict[bytes, bytes] = {}
         self._kept_root = b""
         self._sync: StateSync | None = None
@@ -133,24 +136,19 @@ class StateFinder:
 
     def missing(self, peer: PeerId, digest: bytes, now_s: float) -> None:
         """A donor lacks a chunk."""
-        self._download.missing(peer, digest, now_s)
+        self.download.missing(peer, digest, now_s)
 
     def requests(self, run_tag: int, now_s: float) -> list[PeerAction]:
         """What to ask of whom now."""
         return [
             SendFrame(ask.peer, Frame(FrameKind.GET, run_tag, body=wanted.pack()))
-            for ask in self._download.requests(now_s)
+            for ask in self.download.requests(now_s)
             for wanted in [Wanted(ask.digest, ask.start, ask.length)]
         ]
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether requests() has nothing to ask for."""
-        return self._download.is_idle
-
     def wakeups(self) -> list[float]:
         """When requests() has something to do although nothing arrived."""
-        return self._download.wakeups()
+        return self.download.wakeups()
 
     def step(self) -> list[PeerAction]:
         """What to do next; LoadState once a state is there."""
@@ -167,7 +165,7 @@ class StateFinder:
             return [LoadState(own_op, manifest, tuple(bytes(chunk) for chunk in chunks))]
         if self._sync is None:
             self._sync = StateSync(
-                self._fetcher, self._download, self._donors(), self._candidates(), manifest,
+                self._fetcher, self.download, self._donors(), self._candidates(), manifest,
                 self._kept,
             )  # fmt: skip
             self._kept = {}

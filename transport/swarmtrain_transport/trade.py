@@ -48,7 +48,7 @@ class Trade:
         self, run_tag: int, uplink_bytes_per_s: int, *, in_op: bool, now_s: float
     ) -> list[PeerAction]:
         """What to ask, and what to give to joiners, now. Arguments as `Serving.due`."""
-        if self._is_idle:
+        if self.is_idle:
             return []
         actions: list[PeerAction] = [
             SendFrame(peer, Frame(FrameKind.GET, run_tag, body=digest))
@@ -60,14 +60,17 @@ class Trade:
 
     def wakeups(self) -> list[float]:
         """When `due` has something although nothing came."""
-        if self._is_idle:
+        if self.is_idle:
             return []
         times = [*self._fetcher.wakeups(), *self._states.wakeups()]
         return times + self._serving.wakeups()
 
     @property
-    def _is_idle(self) -> bool:
-        return self._fetcher.is_idle and self._states.is_idle and self._serving.is_idle
+    def is_idle(self) -> bool:
+        """Whether nothing is wanted of anybody. Asked after every event, so it calls nothing."""
+        serving = self._serving
+        is_asking = self._fetcher.wants or self._states.download.chunks
+        return not (is_asking or serving.queues or serving.owed_bytes > 0)
 
     def forget(self, peer: PeerId) -> None:
         """This peer is gone."""
