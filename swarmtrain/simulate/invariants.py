@@ -13,7 +13,7 @@ from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.driver import OwnPart
-from swarmtrain.simulate.books import BOOKS_TOLERANCE, LOSSY_TOLERANCE, Books
+from swarmtrain.simulate.books import Books
 from swarmtrain.simulate.demands import Demands
 from swarmtrain_transport import limits
 from swarmtrain_transport.fold import window_of
@@ -247,7 +247,7 @@ class Invariants:
 
     def loaded(self, peer: "SimPeer") -> None:
         """A peer took over shared state; its books begin anew."""
-        self.books[peer.peer_id] = Books(peer.trainer.moved)
+        self.books[peer.peer_id] = Books(peer.trainer.moved, is_lossy=not self.world.error_feedback)
 
     def state_of(self, peer: "SimPeer") -> list[Tensor]:
         """A copy of what no SKIP may change."""
@@ -326,7 +326,6 @@ class Invariants:
         if self.is_past(peer):
             del self.books[peer.peer_id]  # it will load another state
             return
-        books.num_ops += 1
         plan = self.plans[result.op]
         took_part = peer in self.planned(result.op)
         sent = [took_part and peer.peer_id in piece.contributors for piece in result.slices]
@@ -351,8 +350,7 @@ class Invariants:
         if books is None or peer.handicap.nonfinite_op:
             return
         error = books.error(peer.trainer.moved, *self._kept(peer))
-        lossy = LOSSY_TOLERANCE * (1 + books.num_ops)
-        if not error < (BOOKS_TOLERANCE if self.world.error_feedback else lossy):
+        if not error < books.tolerance:
             self._violated(
                 "I9", f"peer {peer.number}: sent plus kept misses what was done by {error:.1e}"
             )

@@ -122,6 +122,8 @@ class DrawnWeather:
         world.say("CALM", "no faults from here on")
         world.network.heal_all()
         for peer in world.peers.values():
+            if peer.is_handicapped:
+                self._trouble(peer)  # an op that has begun may still wait for it
             peer.handicap = NO_HANDICAP
             world.network.lines[peer.peer_id].lag_s = 0.0
         world.coordinator.sync_s = world.conditions.sync_s

@@ -22,6 +22,9 @@ ONCE_FAILED = (
     (4, 4, 10, "who had left after the backup was waited for, so that REWIND never came"),
     (12, 4, 10, "a peer that heard nothing, but spoke, was waited for until the op was skipped"),
     (1028, 4, 10, "COMMIT waited for the HAVE of a peer whose downlink was stalled"),
+    (5028, 4, 10, "work that had waited for long was sent in large steps, without error feedback"),
+    (5061, 4, 10, "an op waited for a peer whose lag ended only after it had begun"),
+    (5169, 4, 10, "a new owner died unnoticed, and the op was skipped instead of finding another"),
 )
 
 

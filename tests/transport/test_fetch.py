@@ -266,3 +266,49 @@ def test_results_of_a_cancelled_past_take_no_place() -> None:
     for op in range(4, 4 + limits.RESULT_KEEP_OPS - 1):
         blobs.keep_result(op, b"new %d" % op)
     assert blobs.get(early) == b"kept"
+
+
+def test_while_others_answer_a_dead_holder_is_not_waited_for_in_every_round() -> None:
+    """A result that nobody holds is found to be lost soon, although a dead holder is asked too."""
+    fetch = fetcher()
+    fetch.want(X, [A, B], spread=False)
+    now_s, asked_dead = 0.0, []
+    while fetch.rounds(X) < limits.LOST_ROUNDS:
+        for peer, digest in fetch.requests(now_s):
+            if peer == B:
+                fetch.missing(B, digest, now_s)
+            else:
+                asked_dead.append(now_s)
+        now_s = max(now_s, min(fetch.wakeups(), default=now_s))
+    assert asked_dead == [0.0]
+    assert now_s <= limits.FETCH_TIMEOUT_S + limits.LOST_ROUNDS * limits.FETCH_RETRY_S
+
+
+def test_a_silent_holder_gets_its_turn_again_and_is_the_only_hope_when_all_are_silent() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A, B], spread=False)
+    now_s, asked_dead = 0.0, []
+    while now_s < 12.0:
+        for peer, digest in fetch.requests(now_s):
+            if peer == B:
+                fetch.missing(B, digest, now_s)
+            else:
+                asked_dead.append(now_s)
+        now_s = max(now_s, min(fetch.wakeups(), default=now_s))
+    assert len(asked_dead) == 2
+    alone = fetcher()
+    alone.want(Y, [A], spread=False)
+    assert alone.requests(0.0) == [(A, Y)]
+    assert alone.requests(limits.FETCH_TIMEOUT_S) == []
+    assert alone.requests(limits.FETCH_TIMEOUT_S + limits.FETCH_RETRY_S) == [(A, Y)]
+
+
+def test_a_holder_that_has_gone_is_not_asked_any_more() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A, B], spread=False)
+    assert fetch.requests(0.0) == [(A, X)]
+    fetch.forget(A)
+    assert fetch.requests(0.0) == [(B, X)]
+    fetch.missing(B, X, 0.0)
+    assert fetch.requests(0.0) == []
+    assert fetch.requests(1.0) == [(B, X)]

@@ -260,7 +260,21 @@ def test_too_few_contributors_of_a_repaired_slice_skip_the_op() -> None:
     op.lose(C)
     op.decide_all(10.0)
     op.got(2, A)
-    assert isinstance(op.decide(10.0 + REPAIR_S), Skip)
+    elsewhere = op.decide(10.0 + REPAIR_S)
+    assert elsewhere == Reassign(1, 2, 2, B, "unreachable for most")
+    op.got(2, B)
+    assert op.decide(10.0 + 2 * REPAIR_S - 0.1) is None
+    assert isinstance(op.decide(10.0 + 2 * REPAIR_S), Skip), "nobody is left to try"
+
+
+def test_a_repaired_slice_is_not_tried_elsewhere_when_too_few_contributors_live() -> None:
+    op = table(min_contributors=2)
+    op.freeze()
+    op.lose(C)
+    op.decide_all(10.0)
+    op.got(2, A)
+    op.lose(B)
+    assert isinstance(op.decide_all(10.0 + REPAIR_S)[-1], Skip)
 
 
 def test_each_death_extends_the_deadline_to_twice_its_length_at_most() -> None:

@@ -3,8 +3,9 @@
 A want names possible holders. How many requests are under way to one of them follows its rate
 times its delay, and it has time as long as something comes from it. A holder that says MISSING or
 stays silent is passed over; when all were, the round begins again after a pause, because holders
-come to hold things. A silent one comes last for other wants too, or a dead owner would cost its
-time-out again for every few chunks. Bytes count only if their hash is wanted.
+come to hold things. A silent one comes last for other wants too, and while others answer it is
+asked only every few rounds, or a dead holder would cost its time-out again and again. Bytes count
+only if their hash is wanted.
 """
 
 import math
@@ -75,6 +76,13 @@ class Fetcher:
             if want is not None:
                 self._release(want)
 
+    def forget(self, peer: PeerId) -> None:
+        """This holder is gone; what it was asked for goes to others."""
+        for want in self.wants.values():
+            want.sources = tuple(source for source in want.sources if source != peer)
+            if want.asked == peer:
+                self._release(want)
+
     def is_wanted(self, digest: bytes) -> bool:
         """Whether anybody still waits for this blob."""
         return digest in self.wants
@@ -134,6 +142,10 @@ class Fetcher:
 
     def _choose(self, want: _Want, now_s: float) -> PeerId | None:
         left = [peer for peer in want.sources if peer not in want.passed_over]
+        answering = {p for p in want.sources if now_s >= self._holders[p].silent_until_s}
+        is_turn_of_silent = want.rounds % limits.LOST_ROUNDS == 0
+        if answering and answering <= want.passed_over and not is_turn_of_silent:
+            left = []
         if not left:
             want.passed_over.clear()
             want.rounds += bool(want.sources)

@@ -198,7 +198,11 @@ class Operation(Reports):
                 continue
             named = tuple(sorted(set(self.view.frozen) & arrived))
             if len(named) < self.view.plan.min_contributors:
-                return Skip(self.view.plan.op, f"too few contributors of slice {index} are left")
+                # Those who could not bring it here may bring it elsewhere.
+                skip = Skip(self.view.plan.op, f"too few contributors of slice {index} are left")
+                if len(wanted) < self.view.plan.min_contributors:
+                    return skip
+                return self._reassign(index, live, "unreachable for most") or skip
             return SliceFreeze(self.view.plan.op, index, self.view.attempts[index], named)
         return None
 

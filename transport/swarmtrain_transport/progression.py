@@ -146,13 +146,25 @@ class Progression:
         member = boots.get(self._card.peer_id) == self._card.boot
         result = self._catchup.collect(op, replayed=not member)
         if result is None:
-            lost = self._catchup.is_lost()
-            return self._seek_newer(op, connected) if lost else self._stranded()
+            if self._catchup.is_lost():
+                return self._seek_newer(op, connected)
+            return self._overtake(connected) if self._is_far_behind else self._stranded()
         self._states.close()
         self._close(op)
         self._busy = True
         self.replayed_ops += not member
         return [do.ApplyResult(result)]
+
+    @property
+    def _is_far_behind(self) -> bool:
+        """Whether the results that follow our state are forgotten by everybody who is not."""
+        return self._view.commits_since(self.applied_op) > limits.RESULT_KEEP_OPS
+
+    def _overtake(self, connected: bool) -> list[do.PeerAction]:
+        """Look for a later state and for the results at once; whichever is first here counts."""
+        if not self._states.must_be_newer_than(self.applied_op):
+            return self._stranded()
+        return self._find_state(connected)
 
     def _seek_newer(self, op: int, connected: bool) -> list[do.PeerAction]:
         """The results that follow our state are with nobody: a later state helps, if there is one.

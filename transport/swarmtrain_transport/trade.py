@@ -75,3 +75,4 @@ class Trade:
     def forget(self, peer: PeerId) -> None:
         """This peer is gone."""
         self._serving.forget(peer)
+        self._fetcher.forget(peer)
