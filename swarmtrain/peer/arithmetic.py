@@ -29,7 +29,10 @@ def codec_of(window: Window) -> Codec:
 
 
 class ChunkSum:
-    """The running float64 sum of one chunk; an `Accumulator` of the exchange.
+    """The sum of one chunk's parts; an `Accumulator` of the exchange.
+
+    Parts are kept, which their owner does anyway, and summed in `finish`, a piece at a time: sums
+    are exact, so when they are made changes no bit, and no float64 vector goes through memory.
 
     Args:
         codec: of parts and result.
@@ -39,31 +42,44 @@ class ChunkSum:
 
     def __init__(self, codec: Codec, num_values: int, window: Window) -> None:
         self._codec = codec
+        self._num_values = num_values
         self._window = window
-        self._acc = torch.zeros(num_values, dtype=torch.float64)
+        self._parts: list[tuple[Buffer, int]] = []
 
     @property
     def total(self) -> Tensor:
-        """(num_values,) float64, the sum so far; never write to it."""
-        return self._acc
+        """(num_values,) float64, the sum so far: made when asked for, to be looked at."""
+        acc = torch.zeros(self._num_values, dtype=torch.float64)
+        for part, weight in self._parts:
+            self._codec.add_(acc, part, weight, self._window)
+        return acc
 
     def add(self, part: Buffer, weight: int) -> None:
-        """Add a part that `CodecArithmetic.check` passed, times its weight."""
-        self._codec.add_(self._acc, part, weight, self._window)
+        """Add a part that `CodecArithmetic.check` passed, times its weight; it must not change."""
+        self._parts.append((part, weight))
 
     def subtract(self, part: Buffer, weight: int) -> None:
         """Take back exactly what `add` with the same arguments put in.
 
         Raises:
-            LocalFault: the codec is not exact; sum again instead.
+            LocalFault: the codec is not exact: sum again instead; or there was no such `add`.
         """
         if not self._codec.exact:
             raise LocalFault(f"codec {self._codec.name!r} is not exact: sum again without the part")
-        self._codec.subtract_(self._acc, part, weight, self._window)
+        try:
+            self._parts.remove((part, weight))
+        except ValueError as exc:
+            raise LocalFault("a part is taken back that was never added") from exc
 
     def finish(self, total_weight: int) -> bytes:
-        """The encoded mean; this sum is spent after it."""
-        return self._codec.finish(self._acc, total_weight, self._window)
+        """The encoded mean.
+
+        Raises:
+            LocalFault: `total_weight` is not the sum of the parts' weights.
+        """
+        if total_weight != sum(weight for _, weight in self._parts):
+            raise LocalFault("the weights of a mean are not those of its parts")
+        return self._codec.mean(self._parts, self._num_values, self._window)
 
 
 class CodecArithmetic:

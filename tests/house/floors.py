@@ -29,6 +29,8 @@ TRANSPORT = (
 OPTIMIZERS = (
     "flush schedule",
     "codecs.base",
+    "codecs.int8_loops",
+    "codecs.int8_kernels",
     "codecs.int8 codecs.raw",
     "codecs error_feedback exclusions outer inner robust",
     "strategies.base",

@@ -5,6 +5,7 @@ chunk is a whole number of blocks, and blocks never influence each other, so a v
 anywhere between blocks without changing a byte. Not here: what is sent when, and to whom.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,9 +14,9 @@ from torch import Tensor
 
 Payload = bytes | bytearray | memoryview
 
-PIECE_VALUES = 65_536
-"""Values worked on at once: a float32 scratch of 256 KiB stays in the second cache. Of a quarter
-of this the calls cost as much as the work, of four times this the scratch goes through memory."""
+PIECE_VALUES = 32_768
+"""Values worked on at once: float64 sums of 256 KiB stay in the second cache. Of a quarter of this
+the calls cost as much as the work, of four times this the sums go through memory."""
 
 
 class CodecError(ValueError):
@@ -107,6 +108,20 @@ class Codec(Protocol):
 
     def finish(self, acc: Tensor, total_weight: int, window: ScaleWindow) -> bytes:
         """The mean as an encoded chunk (protocol.md rule 6). `acc` is spent."""
+
+    def mean(
+        self, parts: Sequence[tuple[Payload, int]], num_values: int, window: ScaleWindow
+    ) -> bytes:
+        """The mean of parts and their weights, encoded: `add_` for each, then `finish`.
+
+        Args:
+            parts: encoded chunks that `check` passed, each with its weight in 1..255.
+            num_values: how many values each holds.
+            window: the window under which they were encoded.
+        """
+
+    def prepare(self) -> bool:
+        """Get ready for much work, which may take seconds; whether it will now go faster."""
 
     def decode(
         self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None

@@ -3,14 +3,14 @@
 A legal scale is +0 or a normal bfloat16 inside the plan's window of exponents, so every product
 of scale, value and weight is an integer multiple of 2^(e_min - 7), and a float64 holds any sum of
 them without rounding: order, subsets and subtraction never change a bit (rule 1). Only operations
-of rule 4 are used, through numpy: they round as torch's do, and a call costs a fraction, so that
-pieces can be small enough for the cache. Not here: error feedback, which keeps what the rounding
-loses.
+of rule 4 are used. The loops are numpy's; where `prepare` found numba the same operations run
+compiled, in one pass over memory. Not here: error feedback, which keeps what the rounding loses.
 
 A chunk is all scales (raw bfloat16 bits, little-endian uint16), then all values (int8).
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -27,18 +27,19 @@ from swarmtrain_optimizers.codecs.base import (
     row_slices,
     rows_at_once,
 )
+from swarmtrain_optimizers.codecs.int8_kernels import compiled
+from swarmtrain_optimizers.codecs.int8_loops import (
+    NUMPY_LOOPS,
+    VALUE_MAX,
+    Bytes,
+    Floats,
+    Words,
+    scales_of,
+)
 
-VALUE_MAX = 127
-"""Largest magnitude of an encoded value; -128 is not used, so that signs are symmetric."""
+__all__ = ["VALUE_MAX", "Int8"]
 
 _BIAS = 127
-_ROUND_UP = 0xFFFF
-
-Bits = npt.NDArray[np.uint32]
-"""Scales as the sixteen bits of a bfloat16, one per block."""
-
-Blocks = npt.NDArray[np.float32]
-"""Values with a row per block."""
 
 
 def _lowest_bits(window: ScaleWindow) -> int:
@@ -51,65 +52,32 @@ def _highest_bits(window: ScaleWindow) -> int:
     return ((window.e_max + _BIAS) << 7) | 0x7F
 
 
-def _scale_bits(absmax: npt.NDArray[np.float32], window: ScaleWindow) -> Bits:
-    """absmax / 127 in float32, rounded up to bfloat16, 0 below the window; not NaN."""
-    quotient_bits = (absmax / np.float32(VALUE_MAX)).view(np.uint32)
-    bits: Bits = (quotient_bits + np.uint32(_ROUND_UP)) >> np.uint32(16)
-    bits[bits < _lowest_bits(window)] = 0
-    return bits
+class _Chunk:
+    """A chunk in the making.
 
-
-def _scales(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.float32]:
-    """The scales that these bits stand for."""
-    scales: npt.NDArray[np.float32] = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return scales
-
-
-def _absmax(blocks: Blocks) -> npt.NDArray[np.float32]:
-    """Largest magnitude of each block, never -0.0; NaN if a block has one."""
-    absmax: npt.NDArray[np.float32] = np.abs(np.maximum(blocks.max(axis=1), -blocks.min(axis=1)))
-    return absmax
-
-
-def _quantized(blocks: Blocks, bits: Bits, *, clamps: bool) -> bytes:
-    """The chunk of these scales and q = round(x / s).
-
-    Args:
-        blocks: values, a row per block.
-        bits: scales, one per block.
-        clamps: whether a quotient may round to more than `VALUE_MAX`.
+    Attributes:
+        bits: (num_blocks,) uint32, the scales' bits, to be filled.
+        values: (num_values,) int8, to be filled.
     """
-    num_blocks, block = blocks.shape
-    payload = np.empty(2 * num_blocks + blocks.size, dtype=np.uint8)
-    payload[: 2 * num_blocks].view("<u2")[:] = bits
-    values = payload[2 * num_blocks :].view(np.int8).reshape(num_blocks, block)
-    # A zero scale stands for a block of zeros: dividing by infinity makes them, without NaN.
-    divisors = np.where(bits == 0, np.float32(math.inf), _scales(bits)).reshape(-1, 1)
-    scratch = _scratch(num_blocks, block)
-    for rows in row_slices(num_blocks, block):
-        ratio = scratch[: rows.stop - rows.start]
-        np.divide(blocks[rows], divisors[rows], out=ratio)
-        np.rint(ratio, out=ratio)
-        # Clamp before converting: out of range, float to int8 differs between CPUs (rule 3).
-        if clamps:
-            np.clip(ratio, -VALUE_MAX, VALUE_MAX, out=ratio)
-        np.copyto(values[rows], ratio, casting="unsafe")
-    return payload.tobytes()
+
+    def __init__(self, num_values: int, block: int) -> None:
+        num_blocks = num_values // block
+        self.bits: Words = np.empty(num_blocks, dtype=np.uint32)
+        self._payload = np.empty(2 * num_blocks + num_values, dtype=np.uint8)
+        self.values: Bytes = self._payload[2 * num_blocks :].view(np.int8)
+
+    def payload(self) -> bytes:
+        """Its bytes, once all is filled."""
+        self._payload[: 2 * self.bits.size].view("<u2")[:] = self.bits
+        return self._payload.tobytes()
 
 
-def _scratch(num_blocks: int, block: int) -> Blocks:
-    """Memory for the rows of one of `row_slices`."""
-    return np.empty((min(rows_at_once(block), num_blocks), block), dtype=np.float32)
-
-
-def _parts(
-    payload: Payload, num_values: int, block: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int8]]:
-    """Scales as a column and values with a row per block, of a payload that `check` passed."""
+def _opened(payload: Payload, num_values: int, block: int) -> tuple[Floats, Bytes]:
+    """Scales and values of a payload that `check` passed."""
     num_blocks = num_values // block
-    bits = np.frombuffer(payload, dtype="<u2", count=num_blocks)
+    bits: npt.NDArray[np.uint16] = np.frombuffer(payload, dtype="<u2", count=num_blocks)
     values = np.frombuffer(payload, dtype=np.int8, count=num_values, offset=2 * num_blocks)
-    return _scales(bits).reshape(-1, 1), values.reshape(num_blocks, block)
+    return scales_of(bits), values
 
 
 class Int8:
@@ -117,6 +85,24 @@ class Int8:
 
     name = "int8"
     exact = True
+
+    def __init__(self) -> None:
+        self._loops = NUMPY_LOOPS
+
+    def prepare(self) -> bool:
+        """Compile the loops for this CPU, if numba is here; the bits are the same without.
+
+        Takes seconds where no cache has them yet: for vectors of many millions of values.
+
+        Returns:
+            Whether they are compiled.
+        """
+        if self._loops is NUMPY_LOOPS:
+            try:
+                self._loops = compiled()
+            except ImportError:
+                return False
+        return True
 
     def payload_bytes(self, num_values: int, block: int) -> int:
         """Two bytes per block, then one per value."""
@@ -128,20 +114,20 @@ class Int8:
         Raises:
             UnencodableValues: reason ``nonfinite`` or ``above-window``.
         """
-        blocks = values.numpy().reshape(-1, window.block)
-        absmax = _absmax(blocks)
-        largest = float(absmax.max())
-        # First of all: rounding a NaN up as an integer could wrap to -0.0 (rule 3).
-        if not math.isfinite(largest):
-            raise UnencodableValues("nonfinite", "a value is NaN or infinite")
-        bits = _scale_bits(absmax, window)
-        if bits.max() > _highest_bits(window):
+        chunk = _Chunk(values.numel(), window.block)
+        lowest, highest = _lowest_bits(window), _highest_bits(window)
+        is_legal = self._loops.encode(
+            values.numpy(), window.block, lowest, highest, chunk.bits, chunk.values
+        )
+        if not is_legal:
+            largest = float(values.abs().amax())
+            if not math.isfinite(largest):
+                raise UnencodableValues("nonfinite", "a value is NaN or infinite")
             raise UnencodableValues(
                 "above-window",
                 f"the largest value, {largest:.3g}, needs a scale above exponent {window.e_max}",
             )
-        # s >= absmax / 127 but for one rounding, so no quotient reaches 127.5.
-        return _quantized(blocks, bits, clamps=False)
+        return chunk.payload()
 
     def check(self, payload: Payload, num_values: int, window: ScaleWindow) -> None:
         """Length first, then every scale's raw bits: 0x0000, or sign 0 and inside the window.
@@ -163,44 +149,54 @@ class Int8:
     def add_(self, acc: Tensor, payload: Payload, weight: int, window: ScaleWindow) -> None:
         """acc += weight * s * q, exact under a legal plan (rule 1)."""
         check_weight(weight)
-        self._accumulate(acc, payload, weight, window.block)
+        opened = _opened(payload, acc.numel(), window.block)
+        self._loops.add(*opened, np.float32(weight), acc.numpy())
 
     def subtract_(self, acc: Tensor, payload: Payload, weight: int, window: ScaleWindow) -> None:
         """acc -= weight * s * q: the bits of a sum that never held the part."""
         check_weight(weight)
-        self._accumulate(acc, payload, -weight, window.block)
-
-    def _accumulate(self, acc: Tensor, payload: Payload, factor: int, block: int) -> None:
-        scales, values = _parts(payload, acc.numel(), block)
-        # 8 bits of a scale, 8 of a weight and 7 of a value: float32 holds the product exactly,
-        # at half the cost; only the sum needs float64.
-        factors = scales * np.float32(factor)
-        sums = acc.numpy().reshape(values.shape)
-        scratch = _scratch(*values.shape)
-        for rows in row_slices(len(values), block):
-            part = scratch[: rows.stop - rows.start]
-            np.copyto(part, values[rows])
-            np.multiply(part, factors[rows], out=part)
-            np.add(sums[rows], part, out=sums[rows])
+        opened = _opened(payload, acc.numel(), window.block)
+        self._loops.add(*opened, np.float32(-weight), acc.numpy())
 
     def finish(self, acc: Tensor, total_weight: int, window: ScaleWindow) -> bytes:
-        """mean32 = float32(acc / W), then as `encode` (rule 6); `acc` is spent.
+        """mean32 = float32(acc / W), then as `encode` (rule 6).
 
         The scale is also held at the window's top. Parts with |q| <= 127 never need that; a
         hostile part with q = -128 could otherwise make a result that everybody refuses.
         """
-        mean = np.empty(acc.numel(), dtype=np.float32)
-        # Divided in float64, rounded once into float32.
-        np.divide(acc.numpy(), total_weight, out=mean, casting="same_kind")
-        blocks = mean.reshape(-1, window.block)
-        bits = np.minimum(_scale_bits(_absmax(blocks), window), np.uint32(_highest_bits(window)))
-        return _quantized(blocks, bits, clamps=True)
+        chunk = _Chunk(acc.numel(), window.block)
+        self._loops.finish(
+            acc.numpy(), float(total_weight), np.empty(window.block, dtype=np.float32),
+            _lowest_bits(window), _highest_bits(window), chunk.bits, chunk.values,
+        )  # fmt: skip
+        return chunk.payload()
+
+    def mean(
+        self, parts: Sequence[tuple[Payload, int]], num_values: int, window: ScaleWindow
+    ) -> bytes:
+        """The bytes of `add_` for each part and then `finish`, made piece by piece in the cache:
+        no sum goes through memory."""
+        block = window.block
+        lowest, highest = _lowest_bits(window), _highest_bits(window)
+        total = float(sum(weight for _, weight in parts))
+        opened = [(*_opened(part, num_values, block), np.float32(w)) for part, w in parts]
+        chunk = _Chunk(num_values, block)
+        scratch = np.empty(block, dtype=np.float32)
+        sums = np.empty(min(rows_at_once(block) * block, num_values), dtype=np.float64)
+        for rows in row_slices(num_values // block, block):
+            flat = slice(rows.start * block, rows.stop * block)
+            piece = sums[: flat.stop - flat.start]
+            piece.fill(0)
+            for scales, values, weight in opened:
+                self._loops.add(scales[rows], values[flat], weight, piece)
+            bits, out = chunk.bits[rows], chunk.values[flat]
+            self._loops.finish(piece, total, scratch, lowest, highest, bits, out)
+        return chunk.payload()
 
     def decode(
         self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None
     ) -> Tensor:
         """s * q, exact in float32. A legal scale is at least 2^-90, so nothing is left to flush."""
         decoded = torch.empty(num_values, dtype=torch.float32) if out is None else out
-        scales, values = _parts(payload, num_values, window.block)
-        np.multiply(values, scales, out=decoded.numpy().reshape(values.shape))
+        self._loops.decode(*_opened(payload, num_values, window.block), decoded.numpy())
         return decoded

@@ -6,6 +6,7 @@ The window is not used. Not a fast path: four times the bytes of int8.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -70,6 +71,19 @@ class Raw:
     def finish(self, acc: Tensor, total_weight: int, window: ScaleWindow) -> bytes:
         """float32(acc / W), |x| < 2^-100 as 0; `acc` is spent."""
         return _to_bytes(flush_tiny_(acc.div_(total_weight).to(torch.float32)))
+
+    def mean(
+        self, parts: Sequence[tuple[Payload, int]], num_values: int, window: ScaleWindow
+    ) -> bytes:
+        """float32(sum / W), summed in the order given."""
+        acc = torch.zeros(num_values, dtype=torch.float64)
+        for payload, weight in parts:
+            self.add_(acc, payload, weight, window)
+        return self.finish(acc, sum(weight for _, weight in parts), window)
+
+    def prepare(self) -> bool:
+        """There is nothing to get ready."""
+        return False
 
     def decode(
         self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None

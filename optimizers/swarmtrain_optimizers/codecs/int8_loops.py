@@ -1,0 +1,134 @@
+"""The int8 codec's loops on numpy, a few operations at a time on pieces that fit the cache.
+
+`int8_kernels` has the same four functions for a compiler; both make the same bits, and a codec uses
+either through `Loops`. numpy rather than torch: it rounds the same, and a call costs a fraction.
+
+Scales are float32, or their upper sixteen bits in a uint32; values are int8.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from swarmtrain_optimizers.codecs.base import row_slices, rows_at_once
+
+VALUE_MAX = 127
+"""Largest magnitude of an encoded value; -128 is not used, so that signs are symmetric."""
+
+_ROUND_UP = 0xFFFF
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.int8]
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Four functions; `int8_kernels` says what each takes and gives."""
+
+    encode: Callable[[Floats, int, int, int, Words, Bytes], bool]
+    add: Callable[[Floats, Bytes, np.float32, Doubles], None]
+    finish: Callable[[Doubles, float, Floats, int, int, Words, Bytes], None]
+    decode: Callable[[Floats, Bytes, Floats], None]
+
+
+def scale_bits(absmax: Floats, lowest: int) -> Words:
+    """absmax / 127 in float32, rounded up to bfloat16, 0 below `lowest`; not NaN."""
+    quotient_bits = (absmax / np.float32(VALUE_MAX)).view(np.uint32)
+    bits: Words = (quotient_bits + np.uint32(_ROUND_UP)) >> np.uint32(16)
+    bits[bits < lowest] = 0
+    return bits
+
+
+def scales_of(bits: npt.NDArray[np.unsignedinteger]) -> Floats:
+    """The scales that these bits stand for."""
+    scales: Floats = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return scales
+
+
+def absmax_of(blocks: Floats, scratch: Floats) -> Floats:
+    """Largest magnitude of each row, never -0.0; NaN if a row has one. `scratch` is overwritten."""
+    largest: Floats = np.abs(blocks, out=scratch).max(axis=1)
+    return largest
+
+
+def _scratch(num_blocks: int, block: int) -> Floats:
+    """Memory for the rows of one of `row_slices`."""
+    return np.empty((min(rows_at_once(block), num_blocks), block), dtype=np.float32)
+
+
+def _quantize(blocks: Floats, bits: Words, ratio: Floats, out: Bytes, *, clamps: bool) -> None:
+    """q = clamp(round(x / s)) of a row per scale; `ratio` is overwritten, and may be `blocks`."""
+    # A zero scale stands for a block of zeros: dividing by infinity makes them, without NaN.
+    divisors = np.where(bits == 0, np.float32(math.inf), scales_of(bits)).reshape(-1, 1)
+    np.divide(blocks, divisors, out=ratio)
+    np.rint(ratio, out=ratio)
+    # Clamp before converting: out of range, float to int8 differs between CPUs (rule 3).
+    if clamps:
+        np.clip(ratio, -VALUE_MAX, VALUE_MAX, out=ratio)
+    np.copyto(out.reshape(blocks.shape), ratio, casting="unsafe")
+
+
+def encode(values: Floats, block: int, lowest: int, highest: int, bits: Words, out: Bytes) -> bool:
+    """See `int8_kernels.encode`. A row's values lie below 127.5 scales, so nothing is clamped."""
+    blocks = values.reshape(-1, block)
+    scratch = _scratch(len(blocks), block)
+    for rows in row_slices(len(blocks), block):
+        ratio = scratch[: rows.stop - rows.start]
+        absmax = absmax_of(blocks[rows], ratio)
+        # First of all: rounding a NaN up as an integer could wrap to -0.0 (rule 3).
+        if not math.isfinite(absmax.max()):
+            return False
+        bits[rows] = scale_bits(absmax, lowest)
+        if bits[rows].max() > highest:
+            return False
+        flat = slice(rows.start * block, rows.stop * block)
+        _quantize(blocks[rows], bits[rows], ratio, out[flat], clamps=False)
+    return True
+
+
+def add(scales: Floats, values: Bytes, factor: np.float32, sums: Doubles) -> None:
+    """See `int8_kernels.add`. 8 bits of a scale, 8 of a weight and 7 of a value: float32 holds the
+    product exactly, at half the cost; only the sum needs float64."""
+    block = values.size // scales.size
+    factors = (scales * factor).reshape(-1, 1)
+    rows_of_values, rows_of_sums = values.reshape(-1, block), sums.reshape(-1, block)
+    scratch = _scratch(scales.size, block)
+    for rows in row_slices(scales.size, block):
+        part = scratch[: rows.stop - rows.start]
+        np.copyto(part, rows_of_values[rows])
+        np.multiply(part, factors[rows], out=part)
+        np.add(rows_of_sums[rows], part, out=rows_of_sums[rows])
+
+
+def finish(
+    sums: Doubles, weight: float, means: Floats, lowest: int, highest: int, bits: Words, out: Bytes
+) -> None:
+    """See `int8_kernels.finish`."""
+    mean = np.empty(sums.size, dtype=np.float32)
+    # Divided in float64, rounded once into float32.
+    np.divide(sums, weight, out=mean, casting="same_kind")
+    blocks = mean.reshape(-1, means.size)
+    scratch = _scratch(len(blocks), means.size)
+    for rows in row_slices(len(blocks), means.size):
+        ratio = scratch[: rows.stop - rows.start]
+        bits[rows] = np.minimum(scale_bits(absmax_of(blocks[rows], ratio), lowest), highest)
+        flat = slice(rows.start * means.size, rows.stop * means.size)
+        _quantize(blocks[rows], bits[rows], ratio, out[flat], clamps=True)
+
+
+def decode(scales: Floats, values: Bytes, out: Floats) -> None:
+    """See `int8_kernels.decode`. Two passes over a piece in the cache beat one of mixed types."""
+    block = values.size // scales.size
+    factors = scales.reshape(-1, 1)
+    rows_of_values, rows_of_out = values.reshape(-1, block), out.reshape(-1, block)
+    for rows in row_slices(scales.size, block):
+        np.copyto(rows_of_out[rows], rows_of_values[rows])
+        np.multiply(rows_of_out[rows], factors[rows], out=rows_of_out[rows])
+
+
+NUMPY_LOOPS = Loops(encode, add, finish, decode)
