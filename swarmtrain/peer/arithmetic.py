@@ -162,8 +162,16 @@ class TensorContribution:
         return codec_of(window).decode(payload, stop - start, window)
 
 
-def decode_result(result: OpResult) -> Tensor:
-    """The mean difference of an op, (num_values,) float32, from its committed chunks.
+def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
+    """The mean difference of an op, from its committed chunks.
+
+    Args:
+        result: the op's.
+        out: contiguous float32 to write to and return, new memory if None: touching that for the
+            first time costs more than decoding. It may be shorter than the padded vector.
+
+    Returns:
+        (num_values,) float32, or `out`.
 
     Raises:
         RemoteFault: reason ``length`` or ``scale``, a chunk is illegal (its owner erred, and its
@@ -171,7 +179,7 @@ def decode_result(result: OpResult) -> Tensor:
     """
     codec = codec_of(result.window)
     arithmetic = CodecArithmetic()
-    mean = torch.empty(result.num_values, dtype=torch.float32)
+    mean = torch.empty(result.num_values, dtype=torch.float32) if out is None else out
     position = 0
     for piece in result.slices:
         num_chunks = -(-(piece.stop - piece.start) // result.chunk_values)
@@ -184,7 +192,11 @@ def decode_result(result: OpResult) -> Tensor:
         for chunk in piece.chunks:
             stop = min(position + result.chunk_values, piece.stop)
             arithmetic.check(chunk, stop - position, result.window)
-            codec.decode(chunk, stop - position, result.window, out=mean[position:stop])
+            if stop <= mean.numel():
+                codec.decode(chunk, stop - position, result.window, out=mean[position:stop])
+            else:
+                tail = codec.decode(chunk, stop - position, result.window)
+                mean[position:] = tail[: max(0, mean.numel() - position)]
             position = stop
     if position != result.num_values:
         raise RemoteFault("result", f"slices cover {position} of {result.num_values} values")

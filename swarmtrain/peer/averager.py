@@ -22,6 +22,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.thread import PeerThread
+from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.hashing import content_hash
@@ -29,6 +30,9 @@ from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.sync import ArraySpec, StateManifest
+
+WORTH_PREPARING_VALUES = 2_000_000
+"""From this length on a codec is prepared, which costs seconds the first time."""
 
 _SAMPLES = 1
 """Everybody's vector counts alike."""
@@ -76,6 +80,8 @@ class Averager:
         block = config.exchange.block
         self._padded = -(-num_values // block) * block
         self._snapshot_rounds = config.checkpoint.snapshot_rounds
+        self._codec = codec_named(config.exchange.codec)
+        self._out: Tensor | None = None
         self._state = _State(num_values)
 
     @classmethod
@@ -86,6 +92,8 @@ class Averager:
     def start(self) -> None:
         """Wait until the run's state is in place here.
 
+        Long vectors are worth some seconds of preparing the codec, once per machine.
+
         Raises:
             UserError: the run averages vectors of another length, or the coordinator refused.
         """
@@ -94,10 +102,12 @@ class Averager:
         self._thread.machine(
             lambda participant, now_s: participant.attach(0, manifest, chunks, rounds, now_s)
         )
+        if self._num_values >= WORTH_PREPARING_VALUES:
+            self._codec.prepare()
         while self.op < 0:
             self._take(self._thread.inbox.get())
 
-    def all_reduce(self, vector: Tensor) -> Tensor:
+    def all_reduce(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
         """The mean of the vectors that the peers gave to the next op.
 
         Blocks until the op is committed; a skipped op changes nothing, and the vector is given
@@ -106,16 +116,27 @@ class Averager:
 
         Args:
             vector: (num_values,) float32 on the CPU; must not change until this returns.
+            out: (num_values,) contiguous float32 on the CPU to write the mean to; may be `vector`,
+                and is untouched if this raises UserError. New memory if None.
+
+        Returns:
+            `out`, or a new (num_values,) float32.
 
         Raises:
             UserError: what ended this peer; or SWT-E705, the run is over.
-            ValueError: `vector` has another shape or type.
+            ValueError: `vector` or `out` has another shape or type.
         """
         self._check_vector(vector)
+        if out is not None:
+            self._check_vector(out)
+            if not out.is_contiguous():
+                raise ValueError("`out` must be contiguous")
         given = TensorContribution(vector.contiguous(), self._padded)
         self._catch_up()
         mean = None
         given_to = -1
+        # Memory is made and given for this call alone: what `_catch_up` takes is nobody's.
+        self._out = out
         while mean is None:
             if self.is_finished:
                 raise UserError("SWT-E705", "The run is over: there is no next round.")
@@ -123,6 +144,7 @@ class Averager:
                 given_to = self.op + 1
                 self._give(given_to, given)
             mean = self._take(self._thread.inbox.get())
+        self._out = None
         return mean
 
     def traffic(self) -> Traffic:
@@ -181,7 +203,8 @@ class Averager:
         return None
 
     def _apply(self, result: OpResult) -> Tensor:
-        mean = decode_result(result)[: self._num_values]
+        out = torch.empty(self._num_values) if self._out is None else self._out
+        mean = decode_result(result, out)
         self.included = all(self._me in piece.contributors for piece in result.slices)
         # Whoever waits for the mean need not wait for its digest: the network thread makes it.
         self._report(result.op, lambda: self._state.after(result.root))

@@ -25,6 +25,7 @@ from swarmtrain_transport.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import IdentityDamaged, InviteError, RemoteFault
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.ledger import body_of, make_record, record_from_bytes
@@ -74,12 +75,10 @@ def _frame(data: bytes) -> None:
 
 def _frame_behind_its_checksum(data: bytes) -> None:
     """The same, with length and checksum mended, so that a fuzzer gets behind them."""
-    import zlib
-
     body = data[HEADER:]
     header = bytearray(data[:HEADER].ljust(HEADER, b"\0"))
     header[28:32] = len(body).to_bytes(4, "little")
-    header[32:36] = zlib.crc32(body).to_bytes(4, "little")
+    header[32:36] = content_hash(body)[:4]
     _frame(bytes(header) + body)
 
 

@@ -6,13 +6,13 @@ single flips in a right frame. Control messages likewise.
 
 import struct
 import tracemalloc
-import zlib
 from typing import get_args
 
 import lz4.block
 import msgpack
 import msgspec
 import pytest
+from blake3 import blake3
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ from swarmtrain_transport.frames import (
 )
 from tests.transport.link_rig import noise
 
-FRAME_REASONS = {"frame", "version", "length", "crc"}
+FRAME_REASONS = {"frame", "version", "length", "checksum"}
 MESSAGE_REASONS = {"length", "msgpack", "type"}
 
 U16, U32, U64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -45,7 +45,8 @@ def raw_header(body: bytes, **changes: int) -> bytes:
     """A header by hand: the layout written down a second time."""
     fields = {
         "version": 1, "kind": 1, "run_tag": 7, "plan_id": 8, "slice": 9, "attempt": 10,
-        "chunk": 11, "num_bytes": len(body), "crc": zlib.crc32(body), "flags": 0,
+        "chunk": 11, "num_bytes": len(body),
+        "checksum": int.from_bytes(blake3(body).digest()[:4], "little"), "flags": 0,
         "spare_byte": 0, "spare_short": 0, "set_id": 12,
     } | changes  # fmt: skip
     return b"SW" + struct.pack("<BBQQHHIIIBBHQ", *fields.values())
@@ -69,7 +70,7 @@ def test_the_header_s_bytes_are_fixed() -> None:
     assert bytes(body) == b"swarmtrain"
     assert header.hex() == (
         "5357" "01" "05" "0807060504030201" "1817161514131211" "2221" "3231" "44434241"
-        "0a000000" "ec96ae23" "00" "00" "0000" "5857565554535251"
+        "0a000000" "4eadaa2d" "00" "00" "0000" "5857565554535251"
     )  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def test_a_right_header_around_anything_gives_a_frame_or_a_remote_fault(
         ({"spare_short": 1}, "frame"),
         ({"num_bytes": 3}, "length"),
         ({"num_bytes": 2**32 - 1}, "length"),
-        ({"crc": 0}, "crc"),
+        ({"checksum": 0}, "checksum"),
     ],
 )
 def test_each_field_that_cannot_be_right_is_refused(changes: dict[str, int], reason: str) -> None:
@@ -147,7 +148,7 @@ def test_a_flip_in_the_body_is_found(frame: Frame, data: st.DataObject) -> None:
     flipped[index] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(RemoteFault) as caught:
         unpack(header, flipped)
-    assert caught.value.reason == "crc"
+    assert caught.value.reason == "checksum"
 
 
 @pytest.mark.parametrize("body", [b"", b"dense body", bytes(5000)])

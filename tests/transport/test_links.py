@@ -172,7 +172,7 @@ def test_malformed_frames_are_reported_by_name_and_the_link_goes_on(run: Run) ->
         "frame": (b"XX" + header[2:], bytes(body)),
         "version": (header[:2] + b"\x09" + header[3:], bytes(body)),
         "length": (header, bytes(body)[:-1]),
-        "crc": (header, bytes(body)[:-1] + b"!"),
+        "checksum": (header, bytes(body)[:-1] + b"!"),
     }
 
     async def scenario(world: World) -> None:

@@ -3,20 +3,25 @@
 A header is checked field by field before the body is looked at, so hostile input costs one
 struct.unpack. Frames are fenced by (run, plan, slice, attempt, chunk); membership never fences
 data (protocol.md part 2, IDS).
+
+The checksum is the beginning of the body's content hash. Most bodies are named by that hash anyway,
+so that each is hashed once on each side, and CURVE already guards against everything but a mistake
+of our own.
 """
 
 import enum
 import struct
-import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import lz4.block
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.hashing import content_hash
 
-_HEADER = struct.Struct("<2sBBQQHHIIIBBHQ")
+_HEADER = struct.Struct("<2sBBQQHHII4sBBHQ")
+_CHECKSUM_BYTES = 4
 _MAGIC = b"SW"
 _FLAG_LZ4 = 1
 _PROBE_BYTES = 65_536
@@ -59,6 +64,21 @@ class Frame:
     chunk: int = 0
     set_id: int = 0
     body: Buffer = b""
+    digest: bytes = field(default=b"", compare=False)
+    """Content hash of the body if it has been taken: who needs it next need not take it again."""
+
+
+class Packer:
+    """`pack` that remembers its last frame: a chunk pushed to many is probed and hashed once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Frame, tuple[bytes, Buffer]] | None = None
+
+    def pack(self, frame: Frame) -> tuple[bytes, Buffer]:
+        """As `pack`."""
+        if self._last is None or self._last[0] is not frame:
+            self._last = (frame, pack(frame)) if frame.kind is FrameKind.RESULT else None
+        return pack(frame) if self._last is None else self._last[1]
 
 
 def pack(frame: Frame) -> tuple[bytes, Buffer]:
@@ -70,9 +90,10 @@ def pack(frame: Frame) -> tuple[bytes, Buffer]:
     if len(frame.body) > limits.FRAME_BYTES_MAX:
         raise LocalFault(f"frame body of {len(frame.body)} bytes is over the limit")
     body, flags = _maybe_compress(frame.body)
+    digest = frame.digest if frame.digest and not flags else content_hash(body)
     header = _HEADER.pack(
         _MAGIC, limits.PROTOCOL_VERSION, frame.kind, frame.run_tag, frame.plan_id,
-        frame.slice_index, frame.attempt, frame.chunk, len(body), zlib.crc32(body),
+        frame.slice_index, frame.attempt, frame.chunk, len(body), digest[:_CHECKSUM_BYTES],
         flags, 0, 0, frame.set_id,
     )  # fmt: skip
     return header, body
@@ -82,12 +103,12 @@ def unpack(header: Buffer, body: Buffer) -> Frame:
     """The frame, after every check that needs no knowledge of the op.
 
     Raises:
-        RemoteFault: reason ``frame``, ``version``, ``length`` or ``crc``.
+        RemoteFault: reason ``frame``, ``version``, ``length`` or ``checksum``.
     """
     if len(header) != limits.HEADER_BYTES:
         raise RemoteFault("frame", f"header of {len(header)} bytes, expected 48")
-    (magic, version, kind, run_tag, plan_id, slice_index, attempt, chunk, num_bytes, crc, flags,
-     spare_byte, spare_short, set_id) = _HEADER.unpack(header)  # fmt: skip
+    (magic, version, kind, run_tag, plan_id, slice_index, attempt, chunk, num_bytes, checksum,
+     flags, spare_byte, spare_short, set_id) = _HEADER.unpack(header)  # fmt: skip
     if magic != _MAGIC or spare_byte or spare_short or flags & ~_FLAG_LZ4:
         raise RemoteFault("frame", "not a frame of this protocol")
     if version != limits.PROTOCOL_VERSION:
@@ -96,11 +117,14 @@ def unpack(header: Buffer, body: Buffer) -> Frame:
         raise RemoteFault("frame", f"unknown frame kind {kind}")
     if num_bytes != len(body) or num_bytes > limits.FRAME_BYTES_MAX:
         raise RemoteFault("length", f"body of {len(body)} bytes, header says {num_bytes}")
-    if zlib.crc32(body) != crc:
-        raise RemoteFault("crc", f"checksum of chunk {chunk} does not match")
+    digest = content_hash(body)
+    if digest[:_CHECKSUM_BYTES] != checksum:
+        raise RemoteFault("checksum", f"checksum of chunk {chunk} does not match")
     if flags & _FLAG_LZ4:
-        body = _decompress(body)
-    return Frame(FrameKind(kind), run_tag, plan_id, slice_index, attempt, chunk, set_id, body)
+        body, digest = _decompress(body), b""
+    return Frame(
+        FrameKind(kind), run_tag, plan_id, slice_index, attempt, chunk, set_id, body, digest
+    )
 
 
 def _maybe_compress(body: Buffer) -> tuple[Buffer, int]:

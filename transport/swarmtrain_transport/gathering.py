@@ -83,11 +83,11 @@ class Gather:
         if known is None:
             filed = self._pushed.setdefault(index, {})
             if chunk not in filed:
-                filed[chunk] = (content_hash(frame.body), frame.body)
+                filed[chunk] = (frame.digest or content_hash(frame.body), frame.body)
             return []
         if known.chunk_hashes[chunk] not in self._missing[index]:
             return []
-        digest = content_hash(frame.body)
+        digest = frame.digest or content_hash(frame.body)
         if digest != known.chunk_hashes[chunk]:
             raise RemoteFault("hash", f"chunk {chunk} of slice {index} is not what was published")
         self._blobs.keep_result(view.plan.op, frame.body, digest)

@@ -30,7 +30,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.allow_list import not_allowed
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.errors import LocalFault
-from swarmtrain_transport.frames import Frame, pack
+from swarmtrain_transport.frames import Frame, Packer
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.reception import Reception
@@ -61,6 +61,7 @@ class ZmqLink:
         self._connections = Connections()
         self._heard_by: set[int] = set()  # grows by connections; a descriptor's number comes again
         self._is_open = True
+        self._packer = Packer()
         self._zap = Reader(ground.loop, ground.zap, self._on_zap)
         self._listener = Reader(ground.loop, listener, self._on_message)
 
@@ -141,7 +142,7 @@ class ZmqLink:
         route = self._routes.get(peer)
         if route is None:
             return False
-        header, body = pack(frame)
+        header, body = self._packer.pack(frame)
         is_large = len(body) >= limits.ZERO_COPY_BYTES
         try:
             route.socket.send(header, zmq.SNDMORE | zmq.NOBLOCK, copy=True)
