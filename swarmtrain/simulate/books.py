@@ -4,8 +4,11 @@ Property (protocol.md I9, rule 9): what is in results, what error feedback keeps
 weights are ahead of the anchor add up to what the inner steps have done.
 """
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
+
+Exact = npt.NDArray[np.float64]
 
 BOOKS_TOLERANCE = 1e-6
 """Float32 roundings here are below 1e-8 each; half a quantisation step is above 5e-5."""
@@ -16,10 +19,11 @@ value, which has grown where work has waited, a 254th. Twice that is allowed."""
 
 
 class Books:
-    """One peer's account since it last loaded a state. All tensors are (num_values,).
+    """One peer's account since it last loaded a state. All tensors are (num_values,), float64
+    where nothing else is said.
 
     Args:
-        moved: what the inner steps had done until then, float64.
+        moved: what the inner steps had done until then.
         is_lossy: there is no error feedback.
 
     Attributes:
@@ -29,12 +33,12 @@ class Books:
     def __init__(self, moved: Tensor, *, is_lossy: bool) -> None:
         self.tolerance = BOOKS_TOLERANCE
         self._is_lossy = is_lossy
-        self._begun = moved.clone()
-        self._sent = torch.zeros_like(moved)
+        self._owed: Exact = -moved.numpy()
+        """What was sent, less what had been done when the account began."""
 
     def send(self, start: int, stop: int, decoded: Tensor) -> None:
         """Values [start, stop) of a part are in a result."""
-        self._sent[start:stop] += decoded[start:stop]
+        self._owed[start:stop] += decoded[start:stop].numpy()
         if self._is_lossy:
             self.tolerance += decoded[start:stop].abs().max().item() * _LOSSY_STEPS
 
@@ -44,15 +48,17 @@ class Books:
         """Work that waited too long was dropped on purpose: begin anew there."""
         here = slice(start, stop)
         kept = residual[here].double() + ahead[here].double()
-        self._begun[here] = moved[here] - self._sent[here] - kept
+        self._owed[here] = (moved[here] - kept).numpy()
 
     def error(self, moved: Tensor, residual: Tensor, ahead: Tensor) -> float:
         """By how much the account is wrong.
 
         Args:
             moved: what the inner steps have done until now.
-            residual: kept by error feedback.
-            ahead: anchor minus weights.
+            residual: kept by error feedback, float32.
+            ahead: anchor minus weights, float32.
         """
-        kept = self._sent + residual.double() + ahead.double()
-        return (kept - (moved - self._begun)).abs().max().item()
+        wrong = self._owed - moved.numpy()
+        wrong += residual.numpy()
+        wrong += ahead.numpy()
+        return float(max(wrong.max(), -wrong.min()))

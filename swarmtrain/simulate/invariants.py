@@ -63,7 +63,7 @@ class Invariants:
         rewound_index: index of the newest REWIND.
         restored: whether the coordinator's disk was restored from a backup.
         new_owners: who was given a slice of the open op after its first owner.
-        fell: when the coordinator last fell.
+        limit_s: when the open op must have ended.
     """
 
     world: "World"
@@ -87,7 +87,7 @@ class Invariants:
     restored: bool = False
     _decoded: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     demands: Demands = field(init=False)
-    _limit_s: float = float("inf")
+    limit_s: float = float("inf")
     _deadline_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -151,14 +151,13 @@ class Invariants:
 
     def coordinator_fell(self, seconds: float = 0.0) -> None:
         """Its timers begin again at full length when it is back (T14)."""
-        if self._limit_s < float("inf"):
-            self._limit_s = max(self._limit_s, self._late_s() + seconds)
+        if self.limit_s < float("inf"):
+            self.limit_s = max(self.limit_s, self._late_s() + seconds)
 
-    def on_time(self) -> None:
-        """L1: every op ends within twice its deadline."""
-        if self.world.clock.now_s > self._limit_s:
-            self._limit_s = float("inf")
-            self._violated("L1", f"op {max(self.plans)} does not end")
+    def too_late(self) -> None:
+        """L1: every op ends within twice its deadline; it is later than `limit_s`."""
+        self.limit_s = float("inf")
+        self._violated("L1", f"op {max(self.plans)} does not end")
 
     def _late_s(self) -> float:
         """When an op whose clock begins now has not ended in time."""
@@ -170,7 +169,7 @@ class Invariants:
         self.new_owners.clear()
         self._forget()
         self._deadline_s = plan.deadline_s
-        self._limit_s = self._late_s()
+        self.limit_s = self._late_s()
 
     def _forget(self) -> None:
         """Parts that no result can still name are many, and large."""
@@ -195,7 +194,7 @@ class Invariants:
             self._violated("I1", f"second outcome of op {outcome.op}")
         self.outcomes[outcome.op] = outcome
         self.op_seconds[outcome.op] = self.world.clock.now_s - self.plan_s[outcome.op]
-        self._limit_s = float("inf")
+        self.limit_s = float("inf")
         if isinstance(outcome, Commit):
             self.commits += 1
             self.newest = (outcome.op, tuple(piece.root for piece in outcome.slices))

@@ -1,11 +1,13 @@
 """What the machines ask of their shell. A machine decides, the shell acts, in the order given.
 
 Time is a value: every event carries `now_s`, and a machine says in `next_wakeup_s` when it wants
-to hear `tick(now_s)` again. There is no timer action to lose or to leak.
+to hear `tick(now_s)` again. There is no timer action to lose or to leak. Actions are structs of
+msgspec, never encoded: frozen ones are made ten times as fast as frozen dataclasses.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from swarmtrain_transport.frames import Frame
 from swarmtrain_transport.link import Address, PeerId
@@ -19,15 +21,13 @@ if TYPE_CHECKING:
 # ---- both sides
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Coordinator: make this record durable before any later action of the same tuple."""
 
     record: "Record"
 
 
-@dataclass(frozen=True, slots=True)
-class Adopt:
+class Adopt(msgspec.Struct, frozen=True):
     """Coordinator: make these records of earlier lives durable, and `term` this life's number.
 
     They were signed by the run key and lost with the disk; peers have kept them.
@@ -37,52 +37,45 @@ class Adopt:
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendToPeer:
+class SendToPeer(msgspec.Struct, frozen=True):
     """Coordinator: send over the peer's control connection, if it has one."""
 
     peer: PeerId
     message: CoordinatorMessage
 
 
-@dataclass(frozen=True, slots=True)
-class ClosePeer:
+class ClosePeer(msgspec.Struct, frozen=True):
     """Coordinator: close the peer's control connection after what was sent."""
 
     peer: PeerId
 
 
-@dataclass(frozen=True, slots=True)
-class SendControl:
+class SendControl(msgspec.Struct, frozen=True):
     """Peer: send to the coordinator, if connected; what must arrive is re-sent after HELLO."""
 
     message: PeerMessage
 
 
-@dataclass(frozen=True, slots=True)
-class SendFrame:
+class SendFrame(msgspec.Struct, frozen=True):
     """Peer: send on the data lane."""
 
     peer: PeerId
     frame: Frame
 
 
-@dataclass(frozen=True, slots=True)
-class AllowPeer:
+class AllowPeer(msgspec.Struct, frozen=True):
     """Peer: admit this key on the data lane."""
 
     address: Address
 
 
-@dataclass(frozen=True, slots=True)
-class RevokePeer:
+class RevokePeer(msgspec.Struct, frozen=True):
     """Peer: this key left the roster."""
 
     peer: PeerId
 
 
-@dataclass(frozen=True, slots=True)
-class LoadState:
+class LoadState(msgspec.Struct, frozen=True):
     """Peer: put this downloaded state of op `op` in place, then call `applied`."""
 
     op: int
@@ -90,15 +83,13 @@ class LoadState:
     chunks: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DownloadBegun:
+class DownloadBegun(msgspec.Struct, frozen=True):
     """Peer: this state is being downloaded; what is kept of another one may go."""
 
     manifest: "StateManifest"
 
 
-@dataclass(frozen=True, slots=True)
-class KeepChunk:
+class KeepChunk(msgspec.Struct, frozen=True):
     """Peer: a chunk of the download is here and verified; keep it, should we not live to see the
     others."""
 
@@ -106,45 +97,39 @@ class KeepChunk:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyResult:
+class ApplyResult(msgspec.Struct, frozen=True):
     """Peer: do the outer step with this committed result, then call `applied`."""
 
     result: "OpResult"
 
 
-@dataclass(frozen=True, slots=True)
-class OpSkipped:
+class OpSkipped(msgspec.Struct, frozen=True):
     """Peer: the op ended without a result; parameters, momentum and error feedback stay."""
 
     op: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecordAccepted:
+class RecordAccepted(msgspec.Struct, frozen=True):
     """Peer: a ledger record was verified; keep it with the peer's own copy of the ledger."""
 
     record: "Record"
 
 
-@dataclass(frozen=True, slots=True)
-class RunFinished:
+class RunFinished(msgspec.Struct, frozen=True):
     """Peer: the last op is applied; save and leave."""
 
     op: int
 
 
-@dataclass(frozen=True, slots=True)
-class Halt:
+class Halt(msgspec.Struct, frozen=True):
     """Peer: it is not safe or not allowed to go on; say why and stop."""
 
     code: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerFault:
+class PeerFault(msgspec.Struct, frozen=True):
     """Peer: another peer broke the protocol on the data lane; count it and show it."""
 
     peer: PeerId
