@@ -33,12 +33,12 @@ class Books:
     def __init__(self, moved: Tensor, *, is_lossy: bool) -> None:
         self.tolerance = BOOKS_TOLERANCE
         self._is_lossy = is_lossy
-        self._owed: Exact = -moved.numpy()
-        """What was sent, less what had been done when the account began."""
+        self._covered: Exact = moved.numpy().copy()
+        """What was sent, and what had been done when the account began."""
 
     def send(self, start: int, stop: int, decoded: Tensor) -> None:
         """Values [start, stop) of a part are in a result."""
-        self._owed[start:stop] += decoded[start:stop].numpy()
+        self._covered[start:stop] += decoded[start:stop].numpy()
         if self._is_lossy:
             self.tolerance += decoded[start:stop].abs().max().item() * _LOSSY_STEPS
 
@@ -48,7 +48,7 @@ class Books:
         """Work that waited too long was dropped on purpose: begin anew there."""
         here = slice(start, stop)
         kept = residual[here].double() + ahead[here].double()
-        self._owed[here] = (moved[here] - kept).numpy()
+        self._covered[here] = (moved[here] - kept).numpy()
 
     def error(self, moved: Tensor, residual: Tensor, ahead: Tensor) -> float:
         """By how much the account is wrong.
@@ -58,7 +58,7 @@ class Books:
             residual: kept by error feedback, float32.
             ahead: anchor minus weights, float32.
         """
-        wrong = self._owed - moved.numpy()
+        wrong = self._covered - moved.numpy()
         wrong += residual.numpy()
         wrong += ahead.numpy()
         return float(max(wrong.max(), -wrong.min()))
