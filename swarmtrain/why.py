@@ -24,6 +24,7 @@ from swarmtrain_transport.ledger import (
 
 _REASONS = {
     "late": "its contribution came too late",
+    "roots": "its chunks came, but not as it had signed them, or it had signed nothing",
     "lost": "nothing was heard of it any more",
     "deaf": "it spoke, but did not acknowledge what it was sent",
     "idle": "it spoke, but moved no byte of what it owed",

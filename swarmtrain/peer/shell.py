@@ -165,8 +165,9 @@ class PeerShell:
         self._zmq = zmq_link
         self._bandwidth = Bandwidth(zmq_link)
         self._participant = Participant(
-            card, CodecArithmetic(), verify, self._shuffled, self._storage.records, self._now_s()
-        )
+            card, CodecArithmetic(), self._identity.sign, verify, self._shuffled,
+            self._storage.records, self._now_s(),
+        )  # fmt: skip
         for op, slices in self._storage.results().items():
             self._participant.keep_result(op, slices)
         download = self._storage.download()

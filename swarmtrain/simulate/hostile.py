@@ -13,6 +13,7 @@ from swarmtrain_transport.messages import (
     PeerMessage,
     Progress,
     Ready,
+    Roots,
     SliceDone,
     decode_from_peer,
     encode,
@@ -135,10 +136,11 @@ class Hostile:
         index = rng.choice((-1, -_FAR, 99, _FAR))
         stranger = rng.randbytes(32)
         claims: tuple[PeerMessage, ...] = (
-            Got(plan_id, index, 0, (stranger,), {stranger: "scale"}),
-            Got(plan_id, 0, rng.choice((-1, 50, _FAR)), (stranger,)),
-            SliceDone(plan_id, index, 0, rng.getrandbits(63), (stranger,)),
-            SliceDone(plan_id, 0, 0, rng.getrandbits(63), (b"short",) * rng.randrange(4)),
+            Got(plan_id, index, 0, {stranger: stranger}, {stranger: "scale"}),
+            Got(plan_id, 0, rng.choice((-1, 50, _FAR)), {stranger: b""}),
+            SliceDone(plan_id, index, 0, rng.getrandbits(63), (stranger,), b"", stranger),
+            SliceDone(plan_id, 0, 0, rng.getrandbits(63), (b"short",) * rng.randrange(4), b"", b""),
+            Roots(plan_id, (stranger,) * rng.randrange(4), stranger),
             Have(plan_id, 0, 0, rng.getrandbits(63), (True,) * rng.randrange(2000)),
             Have(rng.getrandbits(63), 0, 0, 1, (True,)),
             Ready(_FAR, -1, 0, rng.randbytes(31)),

@@ -112,8 +112,9 @@ class SimPeer(Process):
             peer_id, boot, f"peer{number}", peer_id, address.host, address.port, world.retain_bytes
         )
         self.machine = Participant(
-            card, world.arithmetic(self), world.verify, self._shuffled, disk.records, self.now_s
-        )
+            card, world.arithmetic(self), partial(world.sign, peer_id), world.verify,
+            self._shuffled, disk.records, self.now_s,
+        )  # fmt: skip
         for result in disk.results:
             self.machine.keep_result(result.op, [piece.chunks for piece in result.slices])
         self.strategy = DiLoCo(

@@ -72,12 +72,12 @@ def only_outcomes_are_durable() -> Iterator[None]:
 
 def a_new_owner_must_publish_the_same_bytes():
     def make(report_done):
-        def strict(self, owner, slice_try, name, hashes, *moment):
+        def strict(self, owner, slice_try, said):
             index, attempt = slice_try
             before = [self.published[t] for t in self.published if t[0] == index and t[1] < attempt]
-            if any(published.chunk_hashes != hashes for published in before):
+            if any(published.chunk_hashes != said.chunk_hashes for published in before):
                 return None
-            return report_done(self, owner, slice_try, name, hashes, *moment)
+            return report_done(self, owner, slice_try, said)
 
         return strict
 

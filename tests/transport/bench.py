@@ -17,7 +17,7 @@ from tests.transport.plain_arithmetic import (
     PlainContribution,
     decode_result,
 )
-from tests.transport.rig import A, B, C, plan_body, view_of
+from tests.transport.rig import A, B, C, plan_body, sign_as, view_of
 
 TAG = 7
 
@@ -48,7 +48,7 @@ class Bench:
             self.peers[peer] = Exchange(
                 peer, self.view, TAG, PlainArithmetic(),
                 contribution if member.weight else None,
-                self.blobs[peer], self.fetchers[peer], 0.0,
+                self.blobs[peer], self.fetchers[peer], 0.0, sign_as(peer),
             )  # fmt: skip
 
     def begin(self) -> "Bench":

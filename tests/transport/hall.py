@@ -24,6 +24,9 @@ from tests.transport.rig import (
     A,
     B,
     C,
+    done_of,
+    received,
+    roots_of,
     sign,
     terms_of,
     verify,
@@ -133,14 +136,16 @@ class Hall:
         operation = self.machine.operation
         assert operation is not None
         view, plan_id = operation.view, operation.view.plan_id
+        for peer in peers:
+            self.say(peer, roots_of(view, peer))
         for index, owner in enumerate(view.owners):
-            self.say(owner, m.Got(plan_id, index, view.attempts[index], peers))
+            self.say(owner, m.Got(plan_id, index, view.attempts[index], received(index, peers)))
         for index, owner in enumerate(view.owners):
             name = set_id(peers)
             hashes = tuple(
                 bytes([index, chunk]) * 16 for chunk in range(num_chunks(view.plan, index))
             )
-            self.say(owner, m.SliceDone(plan_id, index, view.attempts[index], name, hashes))
+            self.say(owner, done_of(view, index, peers, hashes))
             for peer in peers:
                 flags = (True,) * len(hashes)
                 self.say(peer, m.Have(plan_id, index, view.attempts[index], name, flags))

@@ -2,12 +2,12 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from swarmtrain_transport.fold import LedgerView, OpView
+from swarmtrain_transport.fold import LedgerView, OpView, set_id, slice_root
 from swarmtrain_transport.ledger import (
     Attest,
     Body,
@@ -19,12 +19,20 @@ from swarmtrain_transport.ledger import (
     Plan,
     Record,
     Run,
+    Sign,
     SliceOutcome,
     SliceSpec,
     make_record,
 )
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Roots, SliceDone
 from swarmtrain_transport.planning import RunTerms
+from swarmtrain_transport.signed import (
+    contribution_payload,
+    inputs_of,
+    result_payload,
+    root_over,
+)
 
 RUN_KEY = b"K" * 32
 BOOT = b"boot"
@@ -41,6 +49,38 @@ def sign(digest: bytes) -> bytes:
 
 def verify(key: bytes, signature: bytes, data: bytes) -> bool:
     return signature == hashlib.sha256(key + data).digest()
+
+
+def sign_as(peer: PeerId) -> Sign:
+    """A peer's own key."""
+    return lambda data: hashlib.sha256(peer + data).digest()
+
+
+def slice_root_of(peer: PeerId, index: int) -> bytes:
+    """A made-up one: what a contributor has given to a slice."""
+    return hashlib.sha256(peer + bytes([index])).digest()
+
+
+def roots_of(view: OpView, peer: PeerId) -> Roots:
+    """What a contributor says and signs when all of that is encoded."""
+    slice_roots = tuple(slice_root_of(peer, index) for index in range(len(view.owners)))
+    payload = contribution_payload(view.plan_hash, root_over(slice_roots))
+    return Roots(view.plan_id, slice_roots, sign_as(peer)(payload))
+
+
+def received(index: int, peers: Iterable[PeerId]) -> dict[PeerId, bytes]:
+    """What an owner has of them whole, as GOT says it."""
+    return {peer: slice_root_of(peer, index) for peer in peers}
+
+
+def done_of(
+    view: OpView, index: int, peers: tuple[PeerId, ...], hashes: tuple[bytes, ...]
+) -> SliceDone:
+    """SLICE_DONE of a slice's current owner over these contributors."""
+    place, inputs = (index, view.attempts[index]), inputs_of(received(index, peers))
+    payload = result_payload(view.plan_hash, *place, slice_root(hashes), inputs)
+    signature = sign_as(view.owners[index])(payload)
+    return SliceDone(view.plan_id, *place, set_id(peers), hashes, inputs, signature)
 
 
 def run_body(**changes: Any) -> Run:

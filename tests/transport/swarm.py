@@ -21,7 +21,7 @@ from swarmtrain_transport.rendezvous import Rendezvous
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution, decode_result
-from tests.transport.rig import LAYOUT, RUN_KEY, sign, terms_of, verify
+from tests.transport.rig import LAYOUT, RUN_KEY, sign, sign_as, terms_of, verify
 
 VALUES = 24
 _SPECS = (ArraySpec("anchor", VALUES),)
@@ -55,7 +55,7 @@ class Member:
         self.faults: list[do.PeerFault] = []
         self.finished = False
         card = Card(peer, boot, "name", peer, "127.0.0.1", 4000 + peer[0])
-        self.machine = Participant(card, PlainArithmetic(), verify, list, (), now_s)
+        self.machine = Participant(card, PlainArithmetic(), sign_as(peer), verify, list, (), now_s)
 
     def difference(self, op: int) -> PlainContribution:
         """What this peer gives to a round: known to the test as well."""

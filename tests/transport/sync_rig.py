@@ -23,7 +23,7 @@ from swarmtrain_transport.messages import Records, Welcome
 from swarmtrain_transport.participant import Participant
 from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
 from tests.transport.plain_arithmetic import PlainArithmetic
-from tests.transport.rig import BOOT, LAYOUT, RUN_KEY, Chain, begun_chain, verify
+from tests.transport.rig import BOOT, LAYOUT, RUN_KEY, Chain, begun_chain, sign_as, verify
 
 MBIT = 125_000
 Change = Callable[[PeerId, Frame], Frame | None]
@@ -111,8 +111,9 @@ class SyncWorld:
         card = Card(peer, BOOT, "name", peer, "127.0.0.1", 4000 + peer[0])
         order = random.Random(peer[0])
         machine = Participant(
-            card, PlainArithmetic(), verify, lambda p: order.sample(list(p), len(p)), (), self.now_s
-        )
+            card, PlainArithmetic(), sign_as(peer), verify,
+            lambda p: order.sample(list(p), len(p)), (), self.now_s,
+        )  # fmt: skip
 
         class Handler:
             def on_frame(_, source: PeerId, frame: Frame) -> None:

@@ -12,12 +12,23 @@ from swarmtrain_transport.ledger import (
     Member,
     Plan,
     Reassign,
+    SignedRoot,
     Times,
 )
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone
+from swarmtrain_transport.messages import Got, Hashes, Have
 from swarmtrain_transport.operation import Decision, Operation
-from tests.transport.rig import BOOT, A, B, C, plan_body, view_of
+from tests.transport.rig import (
+    BOOT,
+    A,
+    B,
+    C,
+    done_of,
+    plan_body,
+    received,
+    roots_of,
+    view_of,
+)
 
 DEADLINE_S = 100.0
 SCATTER_S = limits.D_SCATTER * DEADLINE_S
@@ -34,18 +45,22 @@ class Table:
     now_s: float = 0.0
     log: list[Decision] = field(default_factory=list)
     times: dict[PeerId, Times] = field(default_factory=dict)
+    roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
+    unsigned: set[PeerId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.view: OpView = view_of(self.plan)
         self.op = Operation(self.view, 0.0)
         self.alive = self.alive or {member.peer for member in self.plan.members}
+        for peer in set(self.view.weights) - self.unsigned:
+            self.op.hear(peer, roots_of(self.view, peer), 0.0)
 
     @property
     def indexes(self) -> range:
         return range(len(self.plan.slices))
 
     def decide(self, now_s: float | None = None) -> Decision | None:
-        """The next decision, folded; what FREEZE tells of the excluded stands in `times`."""
+        """The next decision, folded; what FREEZE tells besides stands in `times` and `roots`."""
         if now_s is not None:
             self.now_s = now_s
         decision = self.op.decide(self.alive, self.now_s)
@@ -55,8 +70,8 @@ class Table:
             self.view.apply(decision)
             self.log.append(decision)
         if isinstance(decision, Freeze):
-            self.times = decision.times
-            return msgspec.structs.replace(decision, times={})
+            self.times, self.roots = decision.times, decision.roots
+            return msgspec.structs.replace(decision, times={}, roots={})
         return decision
 
     def decide_all(self, now_s: float | None = None) -> list[Decision]:
@@ -68,7 +83,7 @@ class Table:
     def got(self, index: int, *peers: PeerId, refused: dict[PeerId, str] | None = None) -> None:
         """The current owner of a slice says whose contribution it has whole."""
         attempt = self.view.attempts[index]
-        report = Got(self.view.plan_id, index, attempt, peers, refused or {})
+        report = Got(self.view.plan_id, index, attempt, received(index, peers), refused or {})
         assert self.op.hear(self.view.owners[index], report, self.now_s) is None
 
     def got_all(self, *indexes: int) -> None:
@@ -85,9 +100,7 @@ class Table:
     def done(self, index: int) -> Hashes | None:
         contributors = self.view.slice_sets[index]
         assert contributors is not None
-        attempt = self.view.attempts[index]
-        name = set_id(contributors)
-        message = SliceDone(self.view.plan_id, index, attempt, name, self.hashes(index))
+        message = done_of(self.view, index, contributors, self.hashes(index))
         return self.op.hear(self.view.owners[index], message, self.now_s)
 
     def have(self, index: int, *peers: PeerId, chunks: tuple[bool, ...] | None = None) -> None:

@@ -8,7 +8,7 @@ from swarmtrain_transport.ledger import Commit, Freeze, Gone, Reassign
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from tests.transport.hall import Hall, hello_of, opened
-from tests.transport.rig import A, B, C, D
+from tests.transport.rig import A, B, C, D, done_of, received, roots_of
 
 
 def speaks(hall: Hall, peer: PeerId, index: int = 0, **told: int) -> None:
@@ -52,15 +52,17 @@ def test_commit_does_not_wait_for_a_deaf_peer_and_does_not_evict_it() -> None:
     operation = hall.machine.operation
     assert operation is not None
     plan_id = operation.view.plan_id
+    for peer in (A, B, C, D):
+        hall.say(peer, roots_of(operation.view, peer))
     for index, owner in enumerate(operation.view.owners):
-        hall.say(owner, m.Got(plan_id, index, 0, (A, B, C, D)))
+        hall.say(owner, m.Got(plan_id, index, 0, received(index, (A, B, C, D))))
     for index, owner in enumerate(operation.view.owners):
         name = operation.view.result_set_id(index)
         assert name is not None
         hashes = tuple(
             bytes([index, chunk]) * 16 for chunk in range(num_chunks(operation.view.plan, index))
         )
-        hall.say(owner, m.SliceDone(plan_id, index, 0, name, hashes))
+        hall.say(owner, done_of(operation.view, index, (A, B, C, D), hashes))
         for peer in (A, B, C):
             hall.say(peer, m.Have(plan_id, index, 0, name, (True,) * len(hashes)))
     assert not hall.bodies(Commit)
@@ -77,9 +79,11 @@ def owing(hall: Hall) -> None:
     """All have everything but D's part, of which only D's own slice is made."""
     operation = hall.machine.operation
     assert operation is not None
+    for peer in (A, B, C, D):
+        hall.say(peer, roots_of(operation.view, peer))
     for index, owner in enumerate(operation.view.owners):
         whole = (A, B, C, D) if owner == D else (A, B, C)
-        hall.say(owner, m.Got(operation.view.plan_id, index, 0, whole))
+        hall.say(owner, m.Got(operation.view.plan_id, index, 0, received(index, whole)))
 
 
 def test_a_peer_that_owes_parts_and_moves_no_byte_is_left_out_before_the_deadline() -> None:
@@ -111,9 +115,11 @@ def test_who_moves_bytes_owes_nothing_or_waits_for_a_silent_owner_is_not_idle() 
         hall.ready(1, A, B, C, D)
         operation = hall.machine.operation
         assert operation is not None
+        for peer in (A, B, C, D):
+            hall.say(peer, roots_of(operation.view, peer))
         for index, owner in enumerate(operation.view.owners):
             whole = (A, B, C) if owner == A else (A, B, C, D)
-            hall.say(owner, m.Got(operation.view.plan_id, index, 0, whole))
+            hall.say(owner, m.Got(operation.view.plan_id, index, 0, received(index, whole)))
         while hall.now_s < limits.IDLE_S + 3 * limits.PROGRESS_S:
             hall.tick(hall.now_s + 1.0)
             for peer in (B, C) if silent else (A, B, C):

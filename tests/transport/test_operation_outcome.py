@@ -10,7 +10,8 @@ from swarmtrain_transport.ledger import (
     Skip,
 )
 from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone
-from tests.transport.rig import STRANGER, A, B, C, D, E, plan_body
+from swarmtrain_transport.signed import inputs_of
+from tests.transport.rig import STRANGER, A, B, C, D, E, done_of, plan_body, received
 from tests.transport.table import (
     DEADLINE_S,
     GATHER_S,
@@ -28,10 +29,11 @@ def test_reports_of_other_owners_attempts_and_slices_change_nothing() -> None:
     op = table()
     absurd = [(-1, 0), (3, 0), (1 << 62, 0), (0, 1), (0, -1), (0, 1 << 62)]
     for index, attempt in absurd:
-        op.op.hear(A, Got(op.view.plan_id, index, attempt, (A, B, C), {B: "scale"}), 0.0)
-        op.op.hear(A, SliceDone(op.view.plan_id, index, attempt, 0, (bytes(32),)), 0.0)
+        whole = received(0, (A, B, C))
+        op.op.hear(A, Got(op.view.plan_id, index, attempt, whole, {B: "scale"}), 0.0)
+        op.op.hear(A, SliceDone(op.view.plan_id, index, attempt, 0, (bytes(32),), b"", b""), 0.0)
         op.op.hear(A, Have(op.view.plan_id, index, attempt, 0, (True,)), 0.0)
-    op.op.hear(B, Got(op.view.plan_id, 0, 0, (A, B, C), {C: "scale"}), 0.0)
+    op.op.hear(B, Got(op.view.plan_id, 0, 0, received(0, (A, B, C)), {C: "scale"}), 0.0)
     assert not op.op.got and not op.op.refused and not op.op.published and not op.op.holders
 
 
@@ -57,10 +59,11 @@ def test_slice_done_counts_with_the_frozen_set_and_one_hash_per_chunk() -> None:
         (STRANGER, name, hashes),
     ]
     for peer, claimed, listed in wrong:
-        assert op.op.hear(peer, SliceDone(plan_id, 0, 0, claimed, listed), 0.0) is None
+        done = SliceDone(plan_id, 0, 0, claimed, listed, inputs_of(received(0, (A, B, C))), b"")
+        assert op.op.hear(peer, done, 0.0) is None
     assert not op.op.published
     expected = Hashes(plan_id, 0, 0, name, hashes)
-    assert op.op.hear(A, SliceDone(plan_id, 0, 0, name, hashes), 0.0) == expected
+    assert op.op.hear(A, done_of(op.view, 0, (A, B, C), hashes), 0.0) == expected
 
 
 def test_the_first_slice_done_stands_and_is_relayed_once() -> None:
@@ -70,7 +73,7 @@ def test_the_first_slice_done_stands_and_is_relayed_once() -> None:
     assert op.done(0) is not None
     assert op.done(0) is None
     other = tuple(bytes([9]) * 32 for _ in op.hashes(0))
-    again = SliceDone(op.view.plan_id, 0, 0, set_id((A, B, C)), other)
+    again = done_of(op.view, 0, (A, B, C), other)
     assert op.op.hear(A, again, 0.0) is None
     assert op.op.published[(0, 0)].chunk_hashes == op.hashes(0)
 
@@ -263,14 +266,14 @@ def test_a_result_over_all_planned_stands_before_freeze_and_is_void_if_freeze_na
     op = table()
     plan_id, hashes = op.view.plan_id, op.hashes(0)
     everybody, two = set_id((A, B, C)), set_id((A, B))
-    assert op.op.hear(A, SliceDone(plan_id, 0, 0, two, hashes), 0.0) is None
-    early = SliceDone(plan_id, 0, 0, everybody, hashes)
+    assert op.op.hear(A, done_of(op.view, 0, (A, B), hashes), 0.0) is None
+    early = done_of(op.view, 0, (A, B, C), hashes)
     assert op.op.hear(A, early, 0.0) == Hashes(plan_id, 0, 0, everybody, hashes)
     op.op.hear(B, Have(plan_id, 0, 0, everybody, (True,) * len(hashes)), 0.0)
     op.view.apply(Freeze(1, (A, B), {C: "late"}))
     assert op.op.returned(B, op.view.boots[B]) == []
     assert op.op.hear(A, early, 0.0) is None
     other = tuple(bytes([9]) * 32 for _ in hashes)
-    late = SliceDone(plan_id, 0, 0, two, other)
+    late = done_of(op.view, 0, (A, B), other)
     assert op.op.hear(A, late, 0.0) == Hashes(plan_id, 0, 0, two, other)
     assert op.op.holders[0, 0, 0] == {A}

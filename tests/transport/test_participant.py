@@ -27,6 +27,7 @@ from tests.transport.rig import (
     genesis_body,
     join_body,
     run_body,
+    sign_as,
     verify,
 )
 from tests.transport.swarm import Member, Swarm, state_of
@@ -37,7 +38,9 @@ BLOB = FrameKind.BLOB
 def peer_of(chain: Chain) -> Participant:
     """Peer A, connected, with the chain as its own copy, at op 0 and ready for op 1."""
     member = Member(A, b"boot", 0.0)
-    machine = Participant(member.machine.card, PlainArithmetic(), verify, list, chain.records, 0.0)
+    machine = Participant(
+        member.machine.card, PlainArithmetic(), sign_as(A), verify, list, chain.records, 0.0
+    )
     machine.start(0.0)
     head = chain.ledger.head_index
     machine.control(m.Welcome(1, "run", RUN_KEY, b"config", head), 0.0)
@@ -158,7 +161,9 @@ def test_no_frame_of_a_member_raises(
 def test_a_process_that_the_plan_does_not_name_takes_no_part() -> None:
     chain = begun_chain()
     member = Member(A, b"another boot", 0.0)
-    machine = Participant(member.machine.card, PlainArithmetic(), verify, list, chain.records, 0.0)
+    machine = Participant(
+        member.machine.card, PlainArithmetic(), sign_as(A), verify, list, chain.records, 0.0
+    )
     chain.add(chain.plan())
     machine.control(records(chain, 5), 0.0)
     assert machine.exchange is None

@@ -11,13 +11,15 @@ from swarmtrain_transport.actions import PeerAction, SendControl, SendFrame
 from swarmtrain_transport.arithmetic import Arithmetic, Contribution, ContributionRefused
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.fold import OpView, num_chunks, set_id
+from swarmtrain_transport.fold import OpView, num_chunks, set_id, slice_root
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
 from swarmtrain_transport.gathering import Gather
+from swarmtrain_transport.ledger import Sign
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone, Withdraw
+from swarmtrain_transport.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
 from swarmtrain_transport.ownership import SliceOwner
 from swarmtrain_transport.scatter import Scatter
+from swarmtrain_transport.signed import contribution_payload, result_payload, root_over
 
 
 class Exchange:
@@ -32,6 +34,7 @@ class Exchange:
         blobs: where results are kept and served from.
         fetcher: shared with catch-up and sync, so that windows hold per peer.
         now_s: the time.
+        sign: signs with our own key.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Exchange:
         blobs: Blobs,
         fetcher: Fetcher,
         now_s: float,
+        sign: Sign,
     ) -> None:
         self.view = view
         self.scatter: Scatter | None = None
@@ -56,7 +60,7 @@ class Exchange:
         rank = order.index(me)
         self._others = order[rank + 1 :] + order[:rank]
         self._owned: dict[int, SliceOwner] = {}
-        self._published: dict[int, tuple[int, tuple[bytes, ...]]] = {}
+        self._published: dict[int, SliceDone] = {}
         self._refusals_told: dict[int, int] = {}
         self._withdrawn = ""
         self._received: dict[PeerId, int] = {}
@@ -64,6 +68,9 @@ class Exchange:
         self._heard_s: dict[tuple[int, PeerId], float] = {}
         self._nudge_s = now_s + limits.NUDGE_S
         self._now_s = now_s
+        self._sign = sign
+        self._roots: Roots | None = None
+        self._encode_more_s = now_s + limits.NUDGE_S
         if contribution is not None and view.weights.get(me):
             self.scatter = Scatter(me, view, contribution, run_tag)
 
@@ -124,6 +131,8 @@ class Exchange:
             for peer in self._missing_from(owned):
                 if now_s >= self._heard_s.get((index, peer), 0.0) + limits.NUDGE_S:
                     actions.append(self._ranges(owned, peer))
+        if self.scatter and self._roots is None and now_s >= self._encode_more_s:
+            actions += self._encode_more(self.scatter)
         return actions + _controls(self._gather.reports(again=False)) + self._pump()
 
     @property
@@ -137,6 +146,8 @@ class Exchange:
         actions: list[PeerAction] = []
         if self._withdrawn:
             actions += self._withdraw(self._withdrawn)
+        if self._roots is not None:
+            actions.append(SendControl(self._roots))
         for owned in self._owned.values():
             actions.append(self._got(owned))
             if owned.slice_index in self._published:
@@ -167,7 +178,9 @@ class Exchange:
         assert self.scatter is not None
         try:
             for chunk in range(num_chunks(self.view.plan, owned.slice_index)):
-                owned.accept(self._me, chunk, self.scatter.part(owned.slice_index, chunk))
+                part = self.scatter.part(owned.slice_index, chunk)
+                digest = self.scatter.digest(owned.slice_index, chunk)
+                owned.accept(self._me, chunk, part, digest)
         except ContributionRefused as refused:
             return self._withdraw(refused.reason)
         return []
@@ -179,7 +192,7 @@ class Exchange:
         self._received[peer] = self._received.get(peer, 0) + len(frame.body)
         self._heard_s[(frame.slice_index, peer)] = self._now_s
         before = owned.complete
-        owned.accept(peer, frame.chunk, frame.body)
+        owned.accept(peer, frame.chunk, frame.body, frame.digest)
         actions = self._extend_credit(peer, owned)
         if owned.complete != before:
             actions.append(self._got(owned))
@@ -249,7 +262,7 @@ class Exchange:
     def _got(self, owned: SliceOwner) -> PeerAction:
         self._refusals_told[owned.slice_index] = len(owned.refused)
         return SendControl(
-            Got(self.view.plan_id, owned.slice_index, owned.attempt, owned.complete,
+            Got(self.view.plan_id, owned.slice_index, owned.attempt, owned.received,
                 dict(owned.refused))
         )  # fmt: skip
 
@@ -262,7 +275,7 @@ class Exchange:
                 continue
             result = owned.finish(contributors)
             published = self._published.get(index)
-            if published is None or published[0] != set_id(contributors):
+            if published is None or published.set_id != set_id(contributors):
                 actions += self._publish(owned, contributors, result)
         return actions
 
@@ -273,14 +286,15 @@ class Exchange:
         op = self.view.plan.op
         digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
         self._blobs.keep_result(op, b"".join(digests))
-        self._published[owned.slice_index] = (set_id(contributors), digests)
+        inputs, place = owned.inputs(contributors), (owned.slice_index, owned.attempt)
+        payload = result_payload(self.view.plan_hash, *place, slice_root(digests), inputs)
+        self._published[owned.slice_index] = SliceDone(
+            self.view.plan_id, *place, set_id(contributors), digests, inputs, self._sign(payload)
+        )
         return [self._done(owned)]
 
     def _done(self, owned: SliceOwner) -> PeerAction:
-        name, hashes = self._published[owned.slice_index]
-        return SendControl(
-            SliceDone(self.view.plan_id, owned.slice_index, owned.attempt, name, hashes)
-        )
+        return SendControl(self._published[owned.slice_index])
 
     # ---- contributor
 
@@ -288,12 +302,30 @@ class Exchange:
         if self.scatter is None:
             return []
         try:
-            return [SendFrame(peer, frame) for peer, frame in self.scatter.pump(self._now_s)]
+            sent = [SendFrame(peer, frame) for peer, frame in self.scatter.pump(self._now_s)]
         except ContributionRefused as refused:
             return self._withdraw(refused.reason)
+        return sent + self._signed(self.scatter)
+
+    def _signed(self, scatter: Scatter) -> list[PeerAction]:
+        """Once all is encoded: what it is, with our name under it. It leaves beside the last
+        parts, so that nobody waits for it."""
+        slice_roots = scatter.slice_roots
+        if self._roots is not None or slice_roots is None:
+            return []
+        payload = contribution_payload(self.view.plan_hash, root_over(slice_roots))
+        self._roots = Roots(self.view.plan_id, slice_roots, self._sign(payload))
+        return [SendControl(self._roots)]
+
+    def _encode_more(self, scatter: Scatter) -> list[PeerAction]:
+        try:
+            scatter.encode_more()
+        except ContributionRefused as refused:
+            return self._withdraw(refused.reason)
+        return []
 
     def _withdraw(self, reason: str) -> list[PeerAction]:
-        self.scatter = None
+        self.scatter = self._roots = None
         self._withdrawn = reason
         return [SendControl(Withdraw(self.view.plan_id, reason))]
 

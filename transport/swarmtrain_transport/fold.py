@@ -25,6 +25,7 @@ from swarmtrain_transport.ledger import (
     Record,
     Rewind,
     Run,
+    SignedRoot,
     Skip,
     SliceFreeze,
     pack_struct,
@@ -88,7 +89,8 @@ class OpView:
         frozen: FREEZE's contributors, None before it.
         excluded: reason per excluded planned contributor.
         slice_sets: contributors per slice, None where they are not decided yet.
-        outcome: COMMIT or SKIP.
+        outcome: COMMIT or SKIP; `outcome_hash` is the hash of that record.
+        roots: what the contributors have signed, from FREEZE.
         plan_id: first 8 bytes of the plan's hash: the fence of its data frames.
         weights: planned contributors and their weights.
         boots: boot id per planned member.
@@ -105,6 +107,8 @@ class OpView:
     excluded: dict[PeerId, str] = field(default_factory=dict)
     slice_sets: list[tuple[PeerId, ...] | None] = field(default_factory=list)
     outcome: Commit | Skip | None = None
+    outcome_hash: bytes = b""
+    roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
     plan_id: int = field(init=False)
     weights: Mapping[PeerId, int] = field(init=False)
     boots: Mapping[PeerId, bytes] = field(init=False)
@@ -162,6 +166,7 @@ class OpView:
             raise RemoteFault("order", "FREEZE names a peer that was not planned")
         self.frozen = tuple(sorted(body.contributors))
         self.excluded = dict(body.excluded)
+        self.roots = dict(body.roots)
         for index, attempt in enumerate(self.attempts):
             if attempt == 0:
                 self.slice_sets[index] = self.frozen
@@ -297,7 +302,7 @@ class LedgerView:
             self.skips[body.op] = body
         if op.outcome is not None:
             self.last_op = body.op
-            self.last_outcome = record.hash
+            self.last_outcome = op.outcome_hash = record.hash
 
     def _attest(self, record: Record, body: Attest) -> None:
         if body.op in self.attests:

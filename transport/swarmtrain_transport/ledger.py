@@ -121,17 +121,26 @@ class Times(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     deadline_s: float
 
 
+class SignedRoot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What one contributor has given to an op: the root over its slice roots, signed by it."""
+
+    root: bytes
+    signature: bytes
+
+
 class Freeze(Body, frozen=True, tag="FREEZE"):
     """The contributors of the op, once and for all, and why the others are excluded.
 
-    `excluded` holds a reason per peer: ``late``, ``lost``, ``refused:REASON`` of an owner or
-    ``withdrew:REASON`` of the peer itself; `times` the evidence.
+    `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of an
+    owner or ``withdrew:REASON`` of the peer itself; `times` the evidence. `roots` is what the
+    contributors have signed.
     """
 
     op: int
     contributors: tuple[bytes, ...]
     excluded: dict[bytes, str]
     times: dict[bytes, Times] = {}
+    roots: dict[bytes, SignedRoot] = {}
 
 
 class SliceFreeze(Body, frozen=True, tag="SFREEZE"):
@@ -152,13 +161,17 @@ class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class Commit(Body, frozen=True, tag="COMMIT"):
-    """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer."""
+    """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer.
+
+    `signatures` are the owners', one per slice, over what signed.result_payload names.
+    """
 
     op: int
     plan_hash: bytes
     contributors: tuple[bytes, ...]
     slices: tuple[SliceOutcome, ...]
     result_root: bytes
+    signatures: tuple[bytes, ...] = ()
 
 
 class Skip(Body, frozen=True, tag="SKIP"):
@@ -231,7 +244,7 @@ def _bytes_of(record: Record) -> bytes:
 
 
 Sign = Callable[[bytes], bytes]
-"""Signs a record hash with the run key."""
+"""Signs with one key: the run's (record hashes), or a peer's (signed.py)."""
 
 Verify = Callable[[bytes, bytes, bytes], bool]
 """(public key, signature, data) -> whether it holds."""

@@ -65,6 +65,10 @@ NAME_CHARS_MAX = 64
 CREDIT_WINDOW_BYTES = 4 << 20
 """Bytes that one contributor may have under way to one owner: 1 s at 32 Mbit/s."""
 
+ENCODE_AHEAD_CHUNKS = 64
+"""Chunks that a contributor encodes per NUDGE_S although no owner has invited them: an owner that
+is dead must not keep it from signing what it gives. 64 take less than 0.1 s."""
+
 FETCH_WINDOW = 4
 FETCH_WINDOW_MAX = 64
 """Requests under way to one holder, at first and at most: 256 KiB each hide a round trip of 80 ms

@@ -87,24 +87,41 @@ class Ready(Message, frozen=True, tag="ready"):
     state_root: bytes
 
 
+class Roots(Message, frozen=True, tag="roots"):
+    """Contributor: all of its contribution is encoded, and this is what it is.
+
+    A slice root per slice of the plan; the signature is over the root above them (signed.py).
+    """
+
+    plan_id: int
+    slice_roots: tuple[bytes, ...]
+    signature: bytes
+
+
 class Got(Message, frozen=True, tag="got"):
-    """Owner: these contributors are complete and valid for (slice, attempt)."""
+    """Owner: these contributors are complete and valid for (slice, attempt), each with the slice
+    root of what has come."""
 
     plan_id: int
     slice_index: int
     attempt: int
-    complete: tuple[bytes, ...]
+    complete: dict[bytes, bytes]
     refused: dict[bytes, str] = {}
 
 
 class SliceDone(Message, frozen=True, tag="slice_done"):
-    """Owner: the result of (slice, attempt) over the named set is published."""
+    """Owner: the result of (slice, attempt) over the named set is published.
+
+    `inputs` stands for the parts that are in it, the signature for both (signed.py).
+    """
 
     plan_id: int
     slice_index: int
     attempt: int
     set_id: int
     chunk_hashes: tuple[bytes, ...]
+    inputs: bytes
+    signature: bytes
 
 
 class Have(Message, frozen=True, tag="have"):
@@ -247,8 +264,8 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 PeerMessage = (
-    Knock | Hello | Offer | Ready | Got | SliceDone | Have | Withdraw | Applied | Stranded
-    | History | Progress | CheckpointWritten | Evaluated | LeaseRequest | Leave
+    Knock | Hello | Offer | Ready | Roots | Got | SliceDone | Have | Withdraw | Applied
+    | Stranded | History | Progress | CheckpointWritten | Evaluated | LeaseRequest | Leave
 )  # fmt: skip
 CoordinatorMessage = Challenge | Welcome | Tell | Records | Hashes | LeaseGrant | Finished | Refused
 

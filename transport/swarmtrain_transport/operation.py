@@ -97,7 +97,7 @@ class Operation(Reports):
         contributors took to hold the result, if this term saw all of it.
         """
         outcome, frozen = self.view.outcome, self.view.frozen or ()
-        scatter_s = most_arrived_s(list(self._complete_s.values()), len(self.view.weights))
+        scatter_s = most_arrived_s(list(self.arrivals.whole_s.values()), len(self.view.weights))
         held = [self._held_s[peer] for peer in frozen if peer in self._held_s]
         gather_s = most_arrived_s(held, len(frozen))
         if isinstance(outcome, Skip):
@@ -109,12 +109,12 @@ class Operation(Reports):
     def _times(self, peer: PeerId) -> Times:
         """What is known of a peer that FREEZE leaves out."""
         start_s = self.timers.start_s
-        rows = self._rows()
+        rows = self.arrivals.rows()
         life = self._lives.get(peer)
         return Times(
             complete=sum(peer in row for row in rows),
             owners=len(rows),
-            last_s=_since(start_s, self._arrived_s.get(peer)),
+            last_s=_since(start_s, self.arrivals.last_s.get(peer)),
             heard_s=_since(start_s, life.heard_s if life is not None else None),
             frozen_s=_since(start_s, self._now_s),
             deadline_s=round(self.timers.scatter_s - start_s, 3),
@@ -155,7 +155,8 @@ class Operation(Reports):
         candidates = self._contributors(live)
         staying = [i for i, attempt in enumerate(self.view.attempts) if attempt == 0]
         rows = {index: self.got.get((index, 0), set()) for index in staying}
-        if all(candidates <= rows[index] for index in staying):
+        signed = self.arrivals.signed.keys()
+        if candidates <= signed and all(candidates <= rows[index] for index in staying):
             verdict = MatrixVerdict(frozenset(candidates), None)
         elif now_s < self.timers.scatter_s:
             return None
@@ -166,7 +167,7 @@ class Operation(Reports):
             if decision is not None:
                 return decision
             verdict = MatrixVerdict(frozenset(candidates.intersection(*rows.values())), None)
-        contributors = verdict.contributors
+        contributors = verdict.contributors & signed
         if len(contributors) < self.view.plan.min_contributors:
             return Skip(self.view.plan.op, "too few contributions arrived in time")
         excluded = {
@@ -174,12 +175,16 @@ class Operation(Reports):
             for peer in self.view.weights
             if peer not in contributors
         }
-        return Freeze(self.view.plan.op, tuple(sorted(contributors)), excluded)
+        named = tuple(sorted(contributors))
+        roots = self.arrivals.signed_roots(named)
+        return Freeze(self.view.plan.op, named, excluded, roots=roots)
 
     def _exclusion(self, peer: PeerId, live: set[PeerId]) -> str:
         if peer in self.refused:
             return self.refused[peer]
-        return "late" if peer in live else self._fault(peer)
+        if peer not in live:
+            return self._fault(peer)
+        return "late" if self.arrivals.is_late(peer) else "roots"
 
     def _fault(self, peer: PeerId) -> str:
         """Why a peer is not counted on: lost, deaf or idle."""
@@ -213,7 +218,7 @@ class Operation(Reports):
         needed = min(limits.RESULT_HOLDERS, max(1, len(waiting_for)))
         if len(self.published) < len(self.view.owners):
             return None
-        outcomes = []
+        outcomes, signatures = [], []
         for index, contributors in enumerate(self.view.slice_sets):
             published = self._current(index)
             if contributors is None or published is None:
@@ -224,12 +229,12 @@ class Operation(Reports):
                 return None
             root = slice_root(published.chunk_hashes)
             outcomes.append(SliceOutcome(self.view.attempts[index], contributors, root))
+            signatures.append(published.signature)
         commit = Commit(
-            self.view.plan.op, self.view.plan_hash, self.view.frozen, tuple(outcomes), b""
-        )
-        return Commit(
-            commit.op, commit.plan_hash, commit.contributors, commit.slices, result_root(commit)
-        )
+            self.view.plan.op, self.view.plan_hash, self.view.frozen, tuple(outcomes), b"",
+            tuple(signatures),
+        )  # fmt: skip
+        return msgspec.structs.replace(commit, result_root=result_root(commit))
 
 
 def _since(start_s: float, moment_s: float | None) -> float:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from swarmtrain_transport.arithmetic import Accumulator, Arithmetic, Buffer
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.signed import inputs_of, root_over
 
 
 class SliceOwner:
@@ -37,6 +39,8 @@ class SliceOwner:
         self._arithmetic = arithmetic
         self._num_chunks = num_chunks(view.plan, slice_index)
         self._parts: dict[PeerId, dict[int, Buffer]] = {peer: {} for peer in self._weights}
+        self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
+        self._roots: dict[PeerId, bytes] = {}
         self._early: dict[int, bytes] = {}
         self._sums: dict[int, Accumulator] = {}
         self._complete: tuple[PeerId, ...] | None = None
@@ -53,8 +57,14 @@ class SliceOwner:
             self._sums[chunk] = accumulator
         return accumulator
 
-    def accept(self, peer: PeerId, chunk: int, body: Buffer) -> bool:
+    def accept(self, peer: PeerId, chunk: int, body: Buffer, digest: bytes = b"") -> bool:
         """Take one part: check, add, keep and mark it in one step.
+
+        Args:
+            peer: whose.
+            chunk: which of the slice's.
+            body: the encoded chunk.
+            digest: its content hash, if it has been taken already.
 
         Returns:
             Whether it was new. A part that came before, or of a refused peer, changes nothing.
@@ -75,6 +85,7 @@ class SliceOwner:
         if self._plan.exact:
             self._sum(chunk).add(body, self._weights[peer])
         self._parts[peer][chunk] = body
+        self._digests[peer][chunk] = digest or content_hash(body)
         if len(self._parts[peer]) == self._num_chunks:
             self._complete = None
         return True
@@ -115,6 +126,20 @@ class SliceOwner:
             self._complete = tuple(peer for peer in whole if peer not in self.refused)
         return self._complete
 
+    @property
+    def received(self) -> dict[PeerId, bytes]:
+        """Slice root of what has come of everybody who is complete; also after `finish`."""
+        for peer in self.complete:
+            if peer not in self._roots:
+                digests = self._digests[peer]
+                self._roots[peer] = root_over([digests[k] for k in range(self._num_chunks)])
+        return {peer: root for peer, root in self._roots.items() if peer not in self.refused}
+
+    def inputs(self, contributors: tuple[PeerId, ...]) -> bytes:
+        """One hash over what these complete contributors have given to the slice."""
+        received = self.received
+        return inputs_of({peer: received[peer] for peer in contributors})
+
     def finish(self, contributors: tuple[PeerId, ...]) -> tuple[bytes, ...]:
         """T5: the encoded mean over exactly these contributors, chunk by chunk.
 
@@ -127,11 +152,12 @@ class SliceOwner:
             return self.result
         if not set(contributors) <= set(self.complete):
             raise LocalFault("the frozen set names a contribution that is not here")
+        self._roots = self.received
         self.result = tuple(
             self._finished(chunk, contributors) for chunk in range(self._num_chunks)
         )
         self.contributors = contributors
-        self._parts, self._early = {}, {}
+        self._parts, self._early, self._digests = {}, {}, {}
         self._complete = None
         self._sums = {}
         return self.result

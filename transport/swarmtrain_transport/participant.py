@@ -27,6 +27,7 @@ from swarmtrain_transport.ledger import (
     Record,
     Rewind,
     Run,
+    Sign,
     Skip,
     Verify,
     batches,
@@ -62,6 +63,7 @@ class Participant:
     Args:
         card: who and where we are.
         arithmetic: exact chunk arithmetic on our codec.
+        sign: signs with our own key.
         verify: signature check.
         shuffle: order of equally good donors (randomness is an argument).
         records: our own copy of the ledger from an earlier life.
@@ -75,6 +77,7 @@ class Participant:
         self,
         card: Card,
         arithmetic: Arithmetic,
+        sign: Sign,
         verify: Verify,
         shuffle: Callable[[Sequence[PeerId]], list[PeerId]],
         records: Iterable[Record],
@@ -87,7 +90,7 @@ class Participant:
         self.blobs = Blobs()
         self.stats = LocalStats()
         self.exchange: Exchange | None = None
-        self._arithmetic = arithmetic
+        self._arithmetic, self._sign = arithmetic, sign
         self._fetcher = Fetcher(shuffle)
         self._states = StateFinder(card.peer_id, self.view, self._fetcher, shuffle)
         self._trade = Trade(self._fetcher, self._states, Serving(self.blobs))
@@ -290,7 +293,7 @@ class Participant:
         mine = pending.contribution if pending is not None and pending.op == plan.op else None
         self.exchange = Exchange(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
-            self._fetcher, self._now_s,
+            self._fetcher, self._now_s, self._sign,
         )  # fmt: skip
         actions = self.exchange.decided(self._now_s)
         for peer, frame in self._early.take(view.plan_id):

@@ -42,6 +42,7 @@ from swarmtrain_transport.messages import (
     PeerMessage,
     Progress,
     Ready,
+    Roots,
     SliceDone,
     Stranded,
     Welcome,
@@ -50,7 +51,7 @@ from swarmtrain_transport.messages import (
 from swarmtrain_transport.messages import History as HistoryMessage
 from swarmtrain_transport.operation import Operation
 from swarmtrain_transport.planning import RunTerms, may_plan, next_plan
-from swarmtrain_transport.reports import Report
+from swarmtrain_transport.reports import Report, check_signed
 from swarmtrain_transport.scribe import Scribe
 from swarmtrain_transport.slicing import Slicing
 from swarmtrain_transport.status_view import describe
@@ -95,7 +96,7 @@ class Rendezvous:
         self.lines = self.attendance.lines
         self.chronicle = Chronicle()
         self.operation: Operation | None = None
-        self._run_key = run_key
+        self._run_key, self._verify = run_key, verify
         self._now_s = self._due_s = now_s
         self._finished_s: float | None = None
         self._pace = Pace()
@@ -253,7 +254,7 @@ class Rendezvous:
                 self.chronicle.evaluated(self.view, peer, message)
             case Leave():
                 self._remove(peer, evicted=False, reason=shown(message.reason, 200))
-            case Got() | SliceDone() | Have() | Withdraw():
+            case Roots() | Got() | SliceDone() | Have() | Withdraw():
                 self._on_report(peer, message)
             case _:
                 raise RemoteFault("type", f"{type(message).__name__} is not expected here")
@@ -263,6 +264,7 @@ class Rendezvous:
         operation = self.operation
         if operation is None or operation.view.plan_id != message.plan_id:
             return
+        check_signed(operation.view, peer, message, self._verify)
         news = operation.hear(peer, message, self._now_s)
         if news is not None:
             for other, line in self.lines.items():

@@ -4,18 +4,25 @@ All reports are monotone and idempotent. Nothing here is decided, and nothing of
 restart: peers report again (protocol.md, COORDINATOR STATE).
 """
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from swarmtrain_transport import limits
-from swarmtrain_transport.claims import shown
-from swarmtrain_transport.fold import OpView, num_chunks
+from swarmtrain_transport.arrivals import Arrivals, SliceTry
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fold import OpView, num_chunks, slice_root
+from swarmtrain_transport.ledger import Verify
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone, Withdraw
+from swarmtrain_transport.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
+from swarmtrain_transport.signed import (
+    are_hashes,
+    contribution_payload,
+    is_signature,
+    result_payload,
+    root_over,
+)
 
-Report = Got | SliceDone | Have | Withdraw
-SliceTry = tuple[int, int]
-"""(slice, attempt)."""
+Report = Roots | Got | SliceDone | Have | Withdraw
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,29 @@ class Published:
 
     set_id: int
     chunk_hashes: tuple[bytes, ...]
+    inputs: bytes
+    signature: bytes
+
+
+def check_signed(view: OpView, peer: PeerId, message: Report, verify: Verify) -> None:
+    """Whether what must be signed is signed by the peer that says it, for this very op.
+
+    Raises:
+        RemoteFault: reason ``signature``; or ``roots``, there is not one hash per slice.
+    """
+    if isinstance(message, Roots):
+        if len(message.slice_roots) != len(view.plan.slices) or not are_hashes(message.slice_roots):
+            raise RemoteFault("roots", f"{len(message.slice_roots)} slice roots, or not of hashes")
+        payload = contribution_payload(view.plan_hash, root_over(message.slice_roots))
+    elif isinstance(message, SliceDone):
+        if not 0 <= message.slice_index < 1 << 32 or not 0 <= message.attempt < 1 << 32:
+            raise RemoteFault("signature", "signed for no slice that there can be")
+        root, place = slice_root(message.chunk_hashes), (message.slice_index, message.attempt)
+        payload = result_payload(view.plan_hash, *place, root, message.inputs)
+    else:
+        return
+    if not is_signature(message.signature) or not verify(peer, message.signature, payload):
+        raise RemoteFault("signature", f"{type(message).__name__} is not signed by who says it")
 
 
 class Reports:
@@ -34,6 +64,7 @@ class Reports:
         now_s: start of the op, or of this term's part of it.
 
     Attributes:
+        arrivals: what owners have of whom, and what was signed.
         got: contributors whole at the owner, per try.
         published: accepted SLICE_DONE, per try.
         holders: who holds a chunk, by (slice, attempt, chunk).
@@ -43,14 +74,13 @@ class Reports:
 
     def __init__(self, view: OpView, now_s: float) -> None:
         self.view = view
-        self.got: dict[SliceTry, set[PeerId]] = {}
+        self.arrivals = Arrivals(view)
+        self.got = self.arrivals.got
         self.published: dict[SliceTry, Published] = {}
         self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
-        self.refused: dict[PeerId, str] = {}
+        self.refused = self.arrivals.refused
         self.lost: set[PeerId] = set()
         self._now_s = now_s
-        self._arrived_s: dict[PeerId, float] = {}
-        self._complete_s: dict[PeerId, float] = {}
         self._held_s: dict[PeerId, float] = {}
         self._idle: tuple[AbstractSet[PeerId], float] | None = None
         """With these alive nothing falls due before this time, unless something is reported."""
@@ -58,18 +88,31 @@ class Reports:
     # ---- reports
 
     def hear(self, peer: PeerId, message: Report, now_s: float) -> Hashes | None:
-        """A report on this op; the answer is what its members must hear of it."""
+        """A report on this op; the answer is what its members must hear of it.
+
+        Raises:
+            RemoteFault: reason ``roots``: the peer has signed two contributions.
+        """
         self._now_s = now_s
         if isinstance(message, Withdraw):
-            self.report_withdrawn(peer, message.reason)
+            self._idle = None
+            self.arrivals.report_withdrawn(peer, message.reason)
+            return None
+        if isinstance(message, Roots):
+            self._idle = None
+            self.arrivals.report_roots(peer, message, now_s)
             return None
         slice_try = (message.slice_index, message.attempt)
         if isinstance(message, Got):
             self.report_got(peer, slice_try, message.complete, message.refused)
         elif isinstance(message, Have):
             self.report_have(peer, slice_try, message.set_id, message.chunks)
-        elif self.report_done(peer, slice_try, message.set_id, message.chunk_hashes) is not None:
-            return self._hashes(slice_try)
+        else:
+            published = Published(
+                message.set_id, message.chunk_hashes, message.inputs, message.signature
+            )
+            if self.report_done(peer, slice_try, published) is not None:
+                return self._hashes(slice_try)
         return None
 
     def returned(self, peer: PeerId, boot: bytes) -> list[Hashes]:
@@ -91,29 +134,13 @@ class Reports:
         return Hashes(self.view.plan_id, *slice_try, published.set_id, published.chunk_hashes)
 
     def report_got(
-        self, owner: PeerId, slice_try: SliceTry, complete: tuple[PeerId, ...],
-        refused: dict[PeerId, str],
+        self, owner: PeerId, slice_try: SliceTry, complete: Mapping[PeerId, bytes],
+        refused: Mapping[PeerId, str],
     ) -> None:  # fmt: skip
-        """An owner holds these contributions whole and valid."""
-        if not self._is_owner(owner, slice_try):
-            return
-        self._idle = None
-        known = self.got.setdefault(slice_try, set())
-        new = (set(complete) & set(self.view.weights)) - known
-        known |= new
-        rows = self._rows()
-        for peer in new:
-            self._arrived_s[peer] = self._now_s
-            if all(peer in row for row in rows):
-                self._complete_s.setdefault(peer, self._now_s)
-        for peer, reason in refused.items():
-            if peer in self.view.weights:
-                self.refused.setdefault(peer, f"refused:{shown(reason, 32)}")
-
-    def _rows(self) -> list[set[PeerId]]:
-        """Contributors whole at the current owner, per slice."""
-        current = enumerate(self.view.attempts)
-        return [self.got.get(slice_try, set()) for slice_try in current]
+        """An owner holds these contributions whole and valid, with these slice roots."""
+        if self._is_owner(owner, slice_try):
+            self._idle = None
+            self.arrivals.report_got(slice_try, complete, refused, self._now_s)
 
     def creditors(self, peer: PeerId) -> set[PeerId]:
         """Other owners that wait for this contributor's part, and have those of most.
@@ -122,22 +149,18 @@ class Reports:
         """
         if peer not in self._contributors(set(self.view.boots)):
             return set()
+        named, rows = self.view.slice_sets, self.arrivals.rows()
         owed = {
             owner
-            for owner, row, named in zip(
-                self.view.owners, self._rows(), self.view.slice_sets, strict=True
-            )
-            if named is None and peer not in row and 2 * len(row) > len(self.view.weights)
+            for index, owner in enumerate(self.view.owners)
+            if named[index] is None
+            and not self.arrivals.has_come(peer, index)
+            and 2 * len(rows[index]) > len(self.view.weights)
         }
         return owed - {peer}
 
-    def report_withdrawn(self, peer: PeerId, reason: str) -> None:
-        """A contributor cannot send its own values."""
-        self._idle = None
-        self.refused.setdefault(peer, f"withdrew:{shown(reason, 32)}")
-
     def report_done(
-        self, owner: PeerId, slice_try: SliceTry, name: int, hashes: tuple[bytes, ...]
+        self, owner: PeerId, slice_try: SliceTry, published: Published
     ) -> Published | None:
         """An owner has published; the answer is what to relay, None if it is not news.
 
@@ -145,18 +168,19 @@ class Reports:
         them all, and else is void. Who was not connected at the time is told at HELLO, so a
         repetition is not relayed.
         """
-        if not self._is_owner(owner, slice_try) or name != self.view.result_set_id(slice_try[0]):
+        index, hashes = slice_try[0], published.chunk_hashes
+        if not self._is_owner(owner, slice_try):
             return None
-        if len(hashes) != num_chunks(self.view.plan, slice_try[0]):
+        if published.set_id != self.view.result_set_id(index):
             return None
-        if any(len(chunk_hash) != limits.HASH_BYTES for chunk_hash in hashes):
+        if len(hashes) != num_chunks(self.view.plan, index) or not are_hashes(hashes):
             return None
-        if self._current(slice_try[0]) is not None:
+        if self._current(index) is not None or not self._is_sum_of(index, published):
             return None
         for chunk in range(len(hashes)):  # an earlier one was over another set
             self.holders.pop((*slice_try, chunk), None)
         self._idle = None
-        published = self.published[slice_try] = Published(name, hashes)
+        self.published[slice_try] = published
         self.report_have(owner, slice_try, published.set_id, (True,) * len(hashes))
         return published
 
@@ -185,7 +209,17 @@ class Reports:
         published = self.published.get((index, self.view.attempts[index]))
         if published is None or published.set_id != self.view.result_set_id(index):
             return None
-        return published
+        return published if self._is_sum_of(index, published) else None
+
+    def _is_sum_of(self, index: int, published: Published) -> bool:
+        """Whether the owner says to have summed what its contributors have signed.
+
+        After a restart a dead contributor's word is missing; what it signed stood in FREEZE's way
+        then, so it is not asked for again.
+        """
+        named = self.view.slice_sets[index] or tuple(self.view.weights)
+        inputs = self.arrivals.inputs(index, named)
+        return inputs is None or inputs == published.inputs
 
     def _is_owner(self, peer: PeerId, slice_try: SliceTry) -> bool:
         index, attempt = slice_try

@@ -7,13 +7,16 @@ must send the same bytes again.
 """
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Contribution
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.signed import root_over
 
 _RESEND_AFTER_S = 2 * limits.NUDGE_S
 _RESEND_AFTER_MAX_S = limits.EVICT_S
@@ -48,11 +51,18 @@ class Scatter:
         self._contribution = contribution
         self._run_tag = run_tag
         self._parts: dict[tuple[int, int], bytes] = {}
+        self._digests: dict[tuple[int, int], bytes] = {}
+        self._chunks = [num_chunks(view.plan, index) for index in range(len(view.plan.slices))]
+        self._slice_roots: tuple[bytes, ...] | None = None
         self._owners: dict[PeerId, _OwnerLine] = {}
         self._sent_s: dict[tuple[int, int, int], float] = {}
         order = [member.peer for member in view.plan.members]
         rank = order.index(me)
         self._order = order[rank + 1 :] + order[:rank]
+
+    def digest(self, slice_index: int, chunk: int) -> bytes:
+        """Content hash of an encoded chunk."""
+        return self._digests[slice_index, chunk]
 
     def part(self, slice_index: int, chunk: int) -> bytes:
         """The encoded chunk, the same bytes whenever it is asked for.
@@ -63,8 +73,34 @@ class Scatter:
         key = (slice_index, chunk)
         if key not in self._parts:
             start, stop = chunk_range(self._view.plan, slice_index, chunk)
-            self._parts[key] = self._contribution.encode(start, stop, window_of(self._view.plan))
+            part = self._contribution.encode(start, stop, window_of(self._view.plan))
+            self._parts[key], self._digests[key] = part, content_hash(part)
         return self._parts[key]
+
+    @property
+    def slice_roots(self) -> tuple[bytes, ...] | None:
+        """What is to be signed: a root per slice, None while some chunk is not encoded yet."""
+        if self._slice_roots is None and len(self._digests) == sum(self._chunks):
+            self._slice_roots = tuple(
+                root_over(self.chunk_hashes(index)) for index in range(len(self._chunks))
+            )
+        return self._slice_roots
+
+    def chunk_hashes(self, slice_index: int) -> tuple[bytes, ...]:
+        """Hashes of a slice's encoded chunks, in order; all of them must have been encoded."""
+        count = self._chunks[slice_index]
+        return tuple(self._digests[slice_index, chunk] for chunk in range(count))
+
+    def encode_more(self) -> None:
+        """Encode what no owner asks for: without it there is nothing to sign.
+
+        Raises:
+            ContributionRefused: the values cannot be sent.
+        """
+        places = ((index, chunk) for index, n in enumerate(self._chunks) for chunk in range(n))
+        missing = (place for place in places if place not in self._parts)
+        for index, chunk in islice(missing, limits.ENCODE_AHEAD_CHUNKS):
+            self.part(index, chunk)
 
     def invited(self, owner: PeerId, frame: Frame, now_s: float) -> None:
         """RANGES from an owner. Stale attempts are ignored.
@@ -161,8 +197,9 @@ class Scatter:
             line.sent_bytes += len(body)
             self._sent_s[(index, attempt, chunk)] = now_s
             return Frame(
-                FrameKind.PART, self._run_tag, self._view.plan_id, index, attempt, chunk, body=body
-            )
+                FrameKind.PART, self._run_tag, self._view.plan_id, index, attempt, chunk,
+                body=body, digest=self._digests[index, chunk],
+            )  # fmt: skip
         return None
 
     def _is_wanted(self, owner: PeerId, index: int, attempt: int) -> bool:

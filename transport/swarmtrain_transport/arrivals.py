@@ -1,0 +1,121 @@
+"""What the owners of an op say has come, held against what the contributors have signed.
+
+A contribution is complete at an owner when the owner reports its slice root and that is the one
+which the contributor has signed. Either message may come first. Whoever sends an owner other bytes
+than it signed is never complete there, and the owner is not to blame for it.
+"""
+
+from collections.abc import Mapping
+
+from swarmtrain_transport.claims import shown
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fold import OpView
+from swarmtrain_transport.ledger import SignedRoot
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Roots
+from swarmtrain_transport.signed import inputs_of, root_over
+
+SliceTry = tuple[int, int]
+"""(slice, attempt)."""
+
+
+class Arrivals:
+    """One op's contributions, as far as this term has heard of them.
+
+    Args:
+        view: the ledger's view of the op.
+
+    Attributes:
+        got: contributors that are complete, per (slice, attempt).
+        refused: why somebody's contribution cannot be used.
+        signed: the roots that contributors have signed.
+        last_s: when an owner last had something of a contributor whole.
+        whole_s: when it was whole with every owner.
+    """
+
+    def __init__(self, view: OpView) -> None:
+        self.got: dict[SliceTry, set[PeerId]] = {}
+        self.refused: dict[PeerId, str] = {}
+        self.signed: dict[PeerId, Roots] = {}
+        self.last_s: dict[PeerId, float] = {}
+        self.whole_s: dict[PeerId, float] = {}
+        self._view = view
+        self._claims: dict[SliceTry, dict[PeerId, bytes]] = {}
+        self._inputs: dict[tuple[int, tuple[PeerId, ...]], bytes] = {}
+
+    def report_roots(self, peer: PeerId, message: Roots, now_s: float) -> None:
+        """A contributor has signed its contribution; the first word stands.
+
+        Raises:
+            RemoteFault: reason ``roots``: it has signed another one before.
+        """
+        known = self.signed.setdefault(peer, message)
+        if known.slice_roots != message.slice_roots:
+            raise RemoteFault("roots", "two contributions to one op are signed")
+        for slice_try, claims in self._claims.items():
+            if peer in claims:
+                self._compare(peer, slice_try, now_s)
+
+    def report_got(
+        self, slice_try: SliceTry, complete: Mapping[PeerId, bytes],
+        refused: Mapping[PeerId, str], now_s: float,
+    ) -> None:  # fmt: skip
+        """The owner of (slice, attempt) has these contributions whole and legal, with these slice
+        roots."""
+        self.got.setdefault(slice_try, set())
+        claims = self._claims.setdefault(slice_try, {})
+        for peer in complete.keys() & self._view.weights.keys():
+            if claims.setdefault(peer, complete[peer]) == complete[peer]:
+                self._compare(peer, slice_try, now_s)
+        for peer, reason in refused.items():
+            if peer in self._view.weights:
+                self.refused.setdefault(peer, f"refused:{shown(reason, 32)}")
+
+    def _compare(self, peer: PeerId, slice_try: SliceTry, now_s: float) -> None:
+        signed, row = self.signed.get(peer), self.got[slice_try]
+        if peer in row or signed is None:
+            return
+        if signed.slice_roots[slice_try[0]] != self._claims[slice_try][peer]:
+            return
+        row.add(peer)
+        self.last_s[peer] = now_s
+        if all(peer in one for one in self.rows()):
+            self.whole_s.setdefault(peer, now_s)
+
+    def has_come(self, peer: PeerId, slice_index: int) -> bool:
+        """Whether the slice's owner has the contributor's bytes whole, right or wrong."""
+        return peer in self._claims.get((slice_index, self._view.attempts[slice_index]), {})
+
+    def rows(self) -> list[set[PeerId]]:
+        """Who is complete per slice, under its current attempt."""
+        return [
+            self.got.get((index, attempt), set())
+            for index, attempt in enumerate(self._view.attempts)
+        ]
+
+    def report_withdrawn(self, peer: PeerId, reason: str) -> None:
+        """A contributor cannot send its own values."""
+        self.refused.setdefault(peer, f"withdrew:{shown(reason, 32)}")
+
+    def is_late(self, peer: PeerId) -> bool:
+        """Whether something of it has not come. If all has, it is not what it has signed, or it
+        has signed nothing."""
+        return not all(self.has_come(peer, index) for index in range(len(self._view.owners)))
+
+    def signed_roots(self, peers: tuple[PeerId, ...]) -> dict[PeerId, SignedRoot]:
+        """What FREEZE keeps of these contributors."""
+        known = {peer: self.signed[peer] for peer in peers if peer in self.signed}
+        return {
+            peer: SignedRoot(root_over(message.slice_roots), message.signature)
+            for peer, message in known.items()
+        }
+
+    def inputs(self, slice_index: int, contributors: tuple[PeerId, ...]) -> bytes | None:
+        """What an owner must say that it has summed, None if not all have signed in this term."""
+        key = (slice_index, contributors)
+        if key not in self._inputs:
+            if not self.signed.keys() >= set(contributors):
+                return None
+            named = {peer: self.signed[peer].slice_roots[slice_index] for peer in contributors}
+            self._inputs[key] = inputs_of(named)
+        return self._inputs[key]
