@@ -138,7 +138,7 @@ class ControlLanes:
                     self._world.say(self._world.name_of(peer_id), f"<- coordinator: {what}")
                 peer.on_control(message)
 
-        self._send(peer, hear, up=False)
+        self._send(peer, hear, type(message), up=False)
 
     def _up(self, peer: "SimPeer", hear: Callable[[], None], what: object) -> None:
         """Towards the coordinator; what a peer sent before it died may still be lost."""
@@ -152,14 +152,14 @@ class ControlLanes:
                     self._world.say("coordinator", line)
                 hear()
 
-        self._send(peer, arrive, up=True)
+        self._send(peer, arrive, type(what), up=True)
 
-    def _send(self, peer: "SimPeer", hear: Callable[[], None], *, up: bool) -> None:
+    def _send(self, peer: "SimPeer", hear: Callable[[], None], kind: object, *, up: bool) -> None:
         moment = self._clock.now_s + CONTROL_S * (0.5 + self._random())
         lane = (peer.peer_id, up)
         free_s = self._lane_s.get(lane, 0.0) + 1e-9
         self._lane_s[lane] = moment = moment if moment > free_s else free_s
-        self._clock.at(moment, partial(self._world.deliver, hear))
+        self._clock.at(moment, partial(self._world.deliver, hear, kind))
 
     def _lane(self, peer: "SimPeer", *, up: bool) -> float:
         return self._lane_s.get((peer.peer_id, up), 0.0)

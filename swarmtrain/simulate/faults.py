@@ -43,6 +43,21 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Strike:
+    """One fault of a weather, enough to let it happen again whatever else is drawn.
+
+    Attributes:
+        boundary: number of the message before which it struck.
+        kind: as in `--json`.
+        seed: whom it hit and for how long is drawn from this.
+    """
+
+    boundary: int
+    kind: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Handicap:
     """What is wrong with one peer from the start.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.allow_list import not_allowed
-from swarmtrain_transport.frames import Frame, pack
+from swarmtrain_transport.frames import Frame, FrameKind, pack
 from swarmtrain_transport.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.reception import Reception
 
@@ -194,15 +194,15 @@ class SimNetwork:
 
         down = self.lines.get(end)
         if down is None or not down.rate:
-            self._clock.at(moment, partial(self._world.deliver, deliver))
+            self._clock.at(moment, partial(self._world.deliver, deliver, frame.kind))
         else:
-            self._clock.at(moment, partial(self._squeeze, down, size, deliver))
+            self._clock.at(moment, partial(self._squeeze, down, size, deliver, frame.kind))
         return True
 
-    def _squeeze(self, down: Line, size: int, deliver: Callable[[], None]) -> None:
+    def _squeeze(self, down: Line, size: int, deliver: Callable[[], None], kind: FrameKind) -> None:
         """Through the receiver's line, after what came before."""
         down.down_free_s = max(self._clock.now_s, down.down_free_s) + size / down.rate
-        self._clock.at(down.down_free_s, partial(self._world.deliver, deliver))
+        self._clock.at(down.down_free_s, partial(self._world.deliver, deliver, kind))
 
     def _arrival_s(self, start: PeerId, size: int) -> float:
         """Out through the sender's line, then across: a big body delays later ones."""

@@ -3,16 +3,19 @@
 import hashlib
 import multiprocessing
 import random
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 
 import torch
 
+from swarmtrain.simulate.conditions import Conditions
+from swarmtrain.simulate.faults import Strike
 from swarmtrain.simulate.invariants import Violation
-from swarmtrain.simulate.weather import DrawnWeather
+from swarmtrain.simulate.weather import DrawnWeather, RepeatedWeather
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.errors import TransportError
 
@@ -20,10 +23,10 @@ CHUNK_VALUES = 256
 BLOCK = 64
 _MIXED = "simulated world %d"
 
-_RAISED = (
-    TransportError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError,
-    AssertionError,
-)  # fmt: skip
+_RAISED = (TransportError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError)
+_ABANDONED = "lost history"
+"""Counted among the faults: a backup was restored, and whoever knew better was gone for good. Of
+what follows nothing can be said, so such a world ends there."""
 
 Trace = Callable[[float, str, str], None]
 
@@ -38,6 +41,7 @@ class SeedResult:
         faults: how often each kind struck.
         violations: what did not hold; empty is good.
         virtual_s: how long the world lasted, in its own time.
+        strikes: what the weather did, for `repeat`.
     """
 
     seed: int
@@ -47,6 +51,7 @@ class SeedResult:
     faults: dict[str, int]
     violations: tuple[Violation, ...]
     virtual_s: float
+    strikes: tuple[Strike, ...]
 
 
 @dataclass(slots=True)
@@ -115,23 +120,44 @@ def run_seed(
     world = world_of(seed, peers, ops, trace, kinds)
     weather = world.weather
     assert isinstance(weather, DrawnWeather)
+    return _outcome(seed, world, weather)
+
+
+def repeat(
+    conditions: Conditions,
+    strikes: Iterable[Strike],
+    *,
+    reckless: bool,
+    trace: Trace | None = None,
+) -> SeedResult:
+    """Run a world from what is known of it: its failure stays a test, however worlds are drawn.
+
+    Args:
+        conditions: of the world.
+        strikes: what goes wrong in it.
+        reckless: whether the newest state may be lost.
+        trace: takes a line per event.
+    """
+    world = World(trace=trace, **{f.name: getattr(conditions, f.name) for f in fields(conditions)})
+    weather = world.weather = RepeatedWeather(world, strikes, reckless=reckless)
+    return _outcome(-1, world, weather)
+
+
+def _outcome(seed: int, world: World, weather: RepeatedWeather) -> SeedResult:
+    """Run a world to its end."""
     try:
         world.start()
         world.run()
-    except (
-        TransportError,
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AssertionError,
-    ) as e:
+    except _RAISED as e:
         # Nothing that a machine hears may make it raise: that is a finding like any other.
         world.violation("raised", "".join(traceback.format_exception(e)[-3:]).strip())
     invariants = world.invariants
+    counts = dict(weather.counts)
+    if world.is_abandoned:
+        counts[_ABANDONED] = 1
     return SeedResult(
         seed, invariants.commits + invariants.skips, invariants.commits, invariants.skips,
-        dict(weather.counts), tuple(world.violations), world.clock.now_s,
+        counts, tuple(world.violations), world.clock.now_s, tuple(weather.strikes),
     )  # fmt: skip
 
 
@@ -149,8 +175,14 @@ def run_seeds(
             torch.set_num_threads(threads)
         return
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with spawn.Pool(processes, initializer=_begin_process) as pool:
         yield from pool.imap(one, seeds, chunksize=4)
+
+
+def _begin_process() -> None:
+    """One of several: Ctrl+C is for their parent, who ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
 
 
 def simulate(

@@ -28,6 +28,7 @@ from swarmtrain_transport.local import Card
 from swarmtrain_transport.messages import CoordinatorMessage
 from swarmtrain_transport.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.sync import StateManifest
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.world import World
@@ -54,11 +55,24 @@ class PeerDisk:
         records: its copy of the ledger.
         image: the newest state that was saved.
         results: committed results kept for others.
+        manifest: of a state whose download was begun and not ended.
+        chunks: what is here of it, by hash.
     """
 
     records: list[Record] = field(default_factory=list)
     image: StateImage | None = None
     results: list[OpResult] = field(default_factory=list)
+    manifest: StateManifest | None = None
+    chunks: dict[bytes, bytes] = field(default_factory=dict)
+
+    def begin_download(self, manifest: StateManifest) -> None:
+        """A state is being fetched; of what is here only its own chunks are kept."""
+        self.manifest = manifest
+        self.chunks = {d: c for d, c in self.chunks.items() if d in manifest.chunk_hashes}
+
+    def end_download(self) -> None:
+        """The state is in place."""
+        self.manifest, self.chunks = None, {}
 
     def keep_result(self, result: OpResult) -> None:
         """Keep the newest few."""
@@ -117,6 +131,8 @@ class SimPeer(Process):
         )  # fmt: skip
         for result in disk.results:
             self.machine.keep_result(result.op, [piece.chunks for piece in result.slices])
+        if disk.manifest is not None:
+            self.machine.keep_state(disk.manifest.to_bytes(), disk.chunks.values())
         self.strategy = DiLoCo(
             world.num_values, inner_steps=STEPS, lr=_LR, momentum=_MOMENTUM,
             error_feedback=world.error_feedback,
@@ -245,6 +261,10 @@ class SimPeer(Process):
             case do.RecordAccepted():
                 self.disk.records.append(action.record)
                 self.world.invariants.accepted(self, action.record)
+            case do.DownloadBegun():
+                self.disk.begin_download(action.manifest)
+            case do.KeepChunk():
+                self.disk.chunks[action.digest] = action.data
             case do.RunFinished():
                 self.is_finished = True
             case do.Halt():
@@ -287,6 +307,7 @@ class SimPeer(Process):
             invariants.skipped(self, asked.op, before)
         elif isinstance(asked, do.LoadState):
             self._report(self.driver.load(asked))
+            self.disk.end_download()
             invariants.loaded(self)
         else:
             if asked.result.replayed:

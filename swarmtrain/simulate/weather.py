@@ -4,109 +4,106 @@ A seed is harsh or mild, and knows only some kinds of trouble: worlds in which e
 at once hide what a single fault does. Faults strike at boundaries, because that is where ops are
 in the middle of something; their ends are moments in time. Then it is calm: links heal, everybody
 goes on, and the run must reach its end.
+
+What is drawn is when which kind strikes. Each strike draws the rest from a seed of its own, so a
+list of strikes repeats a world even when worlds are drawn otherwise one day (`RepeatedWeather`).
 """
 
 import random
-from collections import Counter
-from collections.abc import Callable
-from functools import partial
+from collections import Counter, deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from swarmtrain.simulate.faults import NO_HANDICAP, Handicap
-from swarmtrain.simulate.hostile import Hostile
-from swarmtrain.simulate.invariants import holds
-from swarmtrain.simulate.sim_peer import PeerDisk, SimPeer
+from swarmtrain.simulate.faults import NO_HANDICAP, Strike
+from swarmtrain.simulate.troubles import LONGEST_S, Troubles
+from swarmtrain_transport.frames import FrameKind
 from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Reassign, SliceFreeze
+from swarmtrain_transport.messages import (
+    Applied,
+    Got,
+    Hashes,
+    Have,
+    Ready,
+    Records,
+    SliceDone,
+    Stranded,
+    Welcome,
+)
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.world import World
 
-_GAPS = (25, 60, 150, 400, 1000)
-"""Messages between two faults, on average: a seed has one of these. An op has about 180."""
+_GAPS = (12, 30, 80, 200, 500)
+"""Messages between two faults, on average: a seed has one of these. An op has about 160."""
 
 _MOMENTS = (Freeze, SliceFreeze, Reassign, Commit)
 _LURK_MESSAGES = 20
-"""After such a decision some weathers strike within so many messages: much hangs on little then."""
+"""After such a decision some weathers strike within so many messages: much hangs on little then.
+Every second time nobody has heard of it yet."""
 
-_BACKUP_RECORDS_MIN = 8
-_PEERS_MAX_EXTRA = 2
+_AMBUSH_MESSAGES = 6
+"""Other strikes wait for one of the next so many messages of a kind."""
+
+_AMBUSHED = (
+    FrameKind.PART, FrameKind.RANGES, FrameKind.RESULT, FrameKind.GET, FrameKind.BLOB,
+    FrameKind.PIECE, Got, SliceDone, Have, Applied, Ready, Stranded, Records, Hashes, Welcome,
+)  # fmt: skip
+
+_NEVER = 1 << 62
 _CALM_OPS = 2
 """Commits at the end of a run during which nothing goes wrong any more."""
-
-_LONGEST_S = 400.0
-"""A world's faults stop after so long at the latest."""
 
 _END_S = 900.0
 """Once it is calm the run reaches its end within this time."""
 
 
-class DrawnWeather:
-    """One world's faults.
+class RepeatedWeather(Troubles):
+    """Faults that are known: those of a world that once failed.
 
     Args:
         world: the world; its peers are numbered from 0.
-        rng: of this weather.
-        kinds: names of what may happen; everything if it is empty.
+        strikes: what happens, in order.
+        reckless: whether the newest state may be lost.
+
+    Attributes:
+        strikes: what has happened, or was not possible when its time came.
+        counts: how often each kind has.
+        awaited: kind of message that it waits for, if it does.
     """
 
-    def __init__(self, world: "World", rng: random.Random, kinds: tuple[str, ...] = ()) -> None:
+    def __init__(self, world: "World", strikes: Iterable[Strike], *, reckless: bool) -> None:
+        super().__init__(world, random.Random(0), reckless=reckless)
         self.counts: Counter[str] = Counter()
-        self.is_calm = False
-        self.next_boundary = 0
-        self._world = world
-        self._rng = rng
-        self._hostile = Hostile(world, rng)
-        every = self._every()
-        names = [name for name in every if not kinds or name in kinds]
-        chosen = rng.sample(names, rng.randint(1, len(names)))
-        # A world either knows a kind well or not at all.
-        self._kinds = [every[name] for name in sorted(chosen)]
-        self._names = sorted(chosen)
-        self._weights = [rng.choice((1, 1, 3)) for _ in chosen]
-        self._gap = rng.choice(_GAPS)
-        self._reckless = rng.random() < 0.25
-        self._lurks = rng.choice((0.0, 0.0, 0.2, 0.5))
-        self._plan_next()
-        world.clock.at(_LONGEST_S, self.calm)
-
-    def _every(self) -> dict[str, Callable[[], str | None]]:
-        return {
-            "death": self._death,
-            "double death": self._double_death,
-            "restart": self._restart,
-            "goodbye": self._goodbye,
-            "newcomer": self._newcomer,
-            "broken control": self._blink,
-            "stalled control": self._stall,
-            "lost frames": self._drop,
-            "one-way cut": self._cut,
-            "coordinator crash": self._crash,
-            "restored backup": self._restore,
-            "coordinator stop": self._stop_coordinator,
-            "slow disk": self._slow_disk,
-            "stop": self._stop,
-            "hostile frame": self._hostile.frame,
-            "hostile control": self._hostile.control,
-        }
+        self.strikes: list[Strike] = []
+        self.awaited: object = None
+        self._planned = deque(strikes)
+        self.next_boundary = self._planned[0].boundary if self._planned else _NEVER
+        world.clock.at(LONGEST_S, self.calm)
 
     # ---- Weather
 
     def strike(self) -> None:
+        """That boundary has come."""
+        strike = self._planned.popleft()
+        self.next_boundary = self._planned[0].boundary if self._planned else _NEVER
+        self._do(strike)
+
+    def heard(self) -> None:
+        """A message of the kind that was awaited was heard."""
+
+    def _do(self, strike: Strike) -> None:
         """Something goes wrong now, if it may."""
-        self._plan_next()
         if self.is_calm:
             return
-        index = self._rng.choices(range(len(self._kinds)), self._weights)[0]
-        story = self._kinds[index]()
+        self.strikes.append(strike)
+        self._rng.seed(strike.seed)
+        story = self._every[strike.kind]()
         if story is not None:
-            self.counts[self._names[index]] += 1
+            self.counts[strike.kind] += 1
             self._world.say("FAULT", story)
 
     def logged(self, body: AnyBody) -> None:
-        """Lie in wait for decisions; let calm begin before the run's end."""
-        if isinstance(body, _MOMENTS) and self._rng.random() < self._lurks:
-            soon = self._world.boundary + self._rng.randrange(_LURK_MESSAGES)
-            self.next_boundary = min(self.next_boundary, soon)
+        """Let calm begin before the run's end."""
         if (
             isinstance(body, Commit)
             and self._world.invariants.commits >= self._world.conditions.rounds - _CALM_OPS
@@ -132,215 +129,58 @@ class DrawnWeather:
             world.clock.after(1.0 + number, world.add_peer)
         world.end_s = world.clock.now_s + _END_S
 
+
+class DrawnWeather(RepeatedWeather):
+    """One world's faults, drawn.
+
+    Args:
+        world: the world; its peers are numbered from 0.
+        rng: of this weather.
+        kinds: names of what may happen; everything if it is empty.
+    """
+
+    def __init__(self, world: "World", rng: random.Random, kinds: tuple[str, ...] = ()) -> None:
+        super().__init__(world, (), reckless=rng.random() < 0.25)
+        self._draw = rng
+        names = [name for name in self._every if not kinds or name in kinds]
+        # A world either knows a kind well or not at all.
+        self._names = sorted(rng.sample(names, rng.randint(1, len(names))))
+        self._weights = [rng.choice((1, 1, 3)) for _ in self._names]
+        self._gap = rng.choice(_GAPS)
+        self._lurks = rng.choice((0.0, 0.0, 0.2, 0.5))
+        self._ambushes = rng.choice((0.0, 0.3, 0.7))
+        self._left = 0
+        self._plan_next()
+
+    def strike(self) -> None:
+        """Something goes wrong now, or when the next few messages of some kind were heard."""
+        if self.awaited is None and self._draw.random() < self._ambushes:
+            self.awaited = self._draw.choice(_AMBUSHED)
+            self._left = self._draw.randint(1, _AMBUSH_MESSAGES)
+            self.next_boundary = (
+                self._world.boundary + 2 * _AMBUSH_MESSAGES + self._gap // 2
+            )  # should none come
+            return
+        self.awaited = None
+        number = self._world.boundary - 1
+        self._plan_next()
+        (kind,) = self._draw.choices(self._names, self._weights)
+        self._do(Strike(number, kind, self._draw.getrandbits(32)))
+
+    def heard(self) -> None:
+        """A message of the kind that was awaited was heard: before the next one it strikes."""
+        self._left -= 1
+        if self._left == 0:
+            self.next_boundary = self._world.boundary
+
+    def logged(self, body: AnyBody) -> None:
+        """Lie in wait for decisions."""
+        if isinstance(body, _MOMENTS) and self._draw.random() < self._lurks:
+            within = self._draw.choice((1, _LURK_MESSAGES))
+            soon = self._world.boundary + self._draw.randrange(within)
+            self.next_boundary = min(self.next_boundary, soon)
+        super().logged(body)
+
     def _plan_next(self) -> None:
-        gap = 1 + int(self._rng.expovariate(1 / self._gap))
+        gap = 1 + int(self._draw.expovariate(1 / self._gap))
         self.next_boundary = self._world.boundary + gap
-
-    # ---- who
-
-    def _peer(self) -> SimPeer | None:
-        peers = [peer for peer in self._world.survivors if not peer.is_leaving]
-        return self._rng.choice(peers) if peers else None
-
-    def _expendable(self, *, beside: SimPeer | None = None) -> SimPeer | None:
-        """A peer without which the run can go on: nothing may die with the last who hold it."""
-        peers = [
-            peer
-            for peer in self._world.survivors
-            if peer is not beside and self._can_lose(peer, beside)
-        ]
-        return self._rng.choice(peers) if peers else None
-
-    def _can_lose(self, *victims: SimPeer | None) -> bool:
-        """Whether the newest state stays with somebody. Reckless weathers leave any state at
-        all: then REWIND has to find the way back. A run without one waits for it for ever."""
-        left = [p for p in self._world.survivors if p not in victims and not p.is_leaving]
-        if self._reckless:
-            return any(peer.machine.applied_op >= 0 for peer in left)
-        invariants = self._world.invariants
-        newest, roots = invariants.newest
-        return any(
-            peer.machine.applied_op >= newest
-            or (
-                peer.machine.applied_op == newest - 1
-                and roots
-                and all(holds(peer, r) for r in roots)
-            )
-            for peer in left
-        )
-
-    def _ends(self) -> tuple[SimPeer, SimPeer] | None:
-        peers = self._world.survivors
-        if len(peers) < 2:
-            return None
-        source, target = self._rng.sample(peers, 2)
-        return source, target
-
-    def _seconds(self, low: float, high: float) -> float:
-        """Short and long times are equally likely on a logarithmic scale."""
-        return float(low * (high / low) ** self._rng.random())
-
-    def _trouble(self, peer: SimPeer, seconds: float = 0.0) -> None:
-        self._world.invariants.demands.trouble(peer.peer_id, seconds)
-
-    # ---- what
-
-    def _death(self) -> str | None:
-        victim = self._expendable()
-        if victim is None:
-            return None
-        self._kill(victim)
-        return f"death of peer {victim.number}"
-
-    def _double_death(self) -> str | None:
-        one = self._expendable()
-        two = self._expendable(beside=one) if one is not None else None
-        if one is None or two is None:
-            return None
-        self._kill(one)
-        self._kill(two)
-        return f"death of peers {one.number} and {two.number}"
-
-    def _kill(self, victim: SimPeer) -> None:
-        victim.kill()
-        if len(self._world.survivors) < self._world.conditions.num_peers:
-            self._world.clock.after(self._seconds(0.5, 60.0), self._replace)
-
-    def _replace(self) -> None:
-        if len(self._world.survivors) < self._world.conditions.num_peers:
-            self._world.add_peer(self._handicap())
-
-    def _handicap(self) -> Handicap:
-        if self.is_calm or self._rng.random() < 0.8:
-            return NO_HANDICAP
-        return Handicap(
-            slowness=self._seconds(1.0, 8.0), lag_s=self._rng.choice((0.0, self._seconds(0.01, 15)))
-        )
-
-    def _restart(self) -> str | None:
-        victim = self._expendable()
-        if victim is None:
-            return None
-        victim.kill()
-        kept = self._rng.choice(("all", "ledger", "torn", "nothing"))
-        disk = victim.disk
-        if kept == "ledger":
-            disk = PeerDisk(list(disk.records))
-        elif kept == "torn":
-            whole = self._rng.randint(0, len(disk.records))
-            disk = PeerDisk(disk.records[:whole], disk.image, list(disk.results))
-        elif kept == "nothing":
-            disk = PeerDisk()
-        back_s = self._seconds(0.05, 40.0)
-        self._world.clock.after(back_s, partial(self._world.come_back, victim, disk))
-        return f"restart of peer {victim.number} in {back_s:.2f} s; its disk keeps {kept}"
-
-    def _goodbye(self) -> str | None:
-        peer = self._expendable()
-        if peer is None or peer.is_stopped or peer.is_leaving:
-            return None
-        peer.leave()
-        self._world.clock.after(self._seconds(0.5, 60.0), self._replace)
-        return f"goodbye of peer {peer.number}"
-
-    def _newcomer(self) -> str | None:
-        most = self._world.conditions.num_peers + _PEERS_MAX_EXTRA
-        if len(self._world.survivors) >= most:
-            return None
-        return f"arrival of peer {self._world.add_peer(self._handicap()).number}"
-
-    def _blink(self) -> str | None:
-        peer = self._peer()
-        if peer is None or not self._world.is_connected(peer):
-            return None
-        self._trouble(peer, 1.0)
-        self._world.blink(peer)
-        return f"broken control connection of peer {peer.number}"
-
-    def _stall(self) -> str | None:
-        peer = self._peer()
-        if peer is None:
-            return None
-        seconds = self._seconds(0.1, 40.0)
-        up = self._rng.random() < 0.5
-        self._world.invariants.demands.trouble(peer.peer_id, seconds, is_linked=True)
-        self._world.control.stall(peer, up=up, seconds=seconds)
-        way = "to" if up else "from"
-        return f"nothing {way} the coordinator passes for {seconds:.2f} s at peer {peer.number}"
-
-    def _drop(self) -> str | None:
-        ends = self._ends()
-        if ends is None:
-            return None
-        self._world.network.drop(ends[0].peer_id, ends[1].peer_id)
-        return f"frames of peer {ends[0].number} to peer {ends[1].number} are lost"
-
-    def _cut(self) -> str | None:
-        ends = self._ends()
-        if ends is None:
-            return None
-        source, target = ends
-        stays = self._rng.random() < 0.3
-        seconds = 4 * _LONGEST_S if stays else self._seconds(0.05, 60.0)
-        for peer in ends:
-            self._trouble(peer, seconds)
-        network = self._world.network
-        network.cut(source.peer_id, target.peer_id)
-        if not stays:
-            self._world.clock.after(seconds, partial(network.heal, source.peer_id, target.peer_id))
-        lasts = "for good" if stays else f"for {seconds:.2f} s"
-        return f"frames of peer {source.number} do not reach peer {target.number} {lasts}"
-
-    def _crash(self) -> str | None:
-        if not self._world.coordinator.is_alive:
-            return None
-        back_s = self._seconds(0.05, 20.0)
-        keeps = self._rng.random() < 0.5
-        self._world.crash_coordinator(back_s, keeps_torn=keeps)
-        self._world.invariants.demands.trouble_all(back_s)
-        return f"death of the coordinator for {back_s:.2f} s; a torn record is kept: {keeps}"
-
-    def _restore(self) -> str | None:
-        """The disk is a backup of a moment ago: what a peer was told since, it must give back."""
-        coordinator, invariants = self._world.coordinator, self._world.invariants
-        lost = self._rng.randint(1, 12)
-        # Without a roster a coordinator does not know that there is anybody to wait for.
-        if not coordinator.is_alive or len(coordinator.disk) - lost < _BACKUP_RECORDS_MIN:
-            return None
-        if not invariants.is_told(len(coordinator.disk) - 1):
-            return None
-        back_s = self._seconds(0.05, 5.0)
-        self._world.crash_coordinator(back_s)
-        del coordinator.disk[-lost:]
-        coordinator.term = coordinator.disk[-1].term
-        invariants.restored = True
-        invariants.demands.trouble_all(back_s)
-        return f"the coordinator's disk is a backup without the last {lost} records"
-
-    def _stop_coordinator(self) -> str | None:
-        if not self._world.coordinator.is_alive:
-            return None
-        seconds = self._seconds(0.05, 40.0)
-        self._world.coordinator.stop(seconds)
-        self._world.invariants.coordinator_fell(seconds)
-        self._world.invariants.demands.trouble_all(seconds)
-        return f"the coordinator is stopped for {seconds:.2f} s"
-
-    def _slow_disk(self) -> str | None:
-        seconds, sync_s = self._seconds(0.5, 30.0), self._seconds(0.001, 1.0)
-        coordinator = self._world.coordinator
-        coordinator.sync_s = sync_s
-        self._world.clock.after(seconds, self._quick_disk)
-        return f"a record takes {1000 * sync_s:.0f} ms to become durable, for {seconds:.2f} s"
-
-    def _quick_disk(self) -> None:
-        self._world.coordinator.sync_s = self._world.conditions.sync_s
-
-    def _stop(self) -> str | None:
-        peer = self._peer()
-        if peer is None:
-            return None
-        seconds = self._seconds(0.05, 45.0)
-        self._trouble(peer, seconds)
-        peer.stop(seconds)
-        return f"peer {peer.number} is stopped for {seconds:.2f} s"

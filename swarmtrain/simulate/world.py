@@ -38,6 +38,12 @@ class Weather(Protocol):
     next_boundary: int
     """At which boundary it strikes next."""
 
+    awaited: object
+    """The kind of message that it wants to hear of: a frame's or a control message's type."""
+
+    def heard(self) -> None:
+        """A message of that kind was heard."""
+
     def strike(self) -> None:
         """That boundary has come."""
 
@@ -199,15 +205,18 @@ class World:
 
     # ---- faults
 
-    def deliver(self, hear: Callable[[], None]) -> None:
+    def deliver(self, hear: Callable[[], None], kind: object) -> None:
         """One boundary: what is due at it strikes before the message is heard."""
         number = self.boundary
         self.boundary += 1
         while self._faults and self._faults[0].boundary <= number:
             self._strike(self._faults.pop(0))
-        if self.weather is not None and number >= self.weather.next_boundary:
-            self.weather.strike()
+        weather = self.weather
+        if weather is not None and number >= weather.next_boundary:
+            weather.strike()
         hear()
+        if weather is not None and weather.awaited is kind:
+            weather.heard()
 
     def crash_coordinator(self, back_s: float, *, keeps_torn: bool = False) -> None:
         """kill -9; it is started again after so many seconds."""

@@ -85,6 +85,31 @@ def test_a_newcomer_gets_a_state_of_several_chunks_although_donors_die_while_the
             assert len(world.survivors) == 4 - len(donors)
 
 
+def test_a_newcomer_that_is_started_again_goes_on_with_the_download_that_it_had_begun(
+    quiet, monkeypatch
+):
+    monkeypatch.setattr(limits, "STATE_CHUNK_BYTES", 1 << 20)
+    large = {"slice_chunks": 1, "chunk_values": 44_032, "rounds": 3}
+    arrival = quiet.boundary // 2
+    begun = download_boundaries(arrival, **large)[-1]
+    world = World(3, faults=[Fault(arrival, newcomers=1)], **large)
+    world.start()
+    while world.boundary < begun:
+        world.clock.step(1000.0)
+    first = newcomer_of(world)
+    kept = first.machine.sync_progress[0]
+    assert kept > 0 and len(first.disk.chunks) == kept
+    first.kill()
+    world.come_back(first, first.disk)
+    again = newcomer_of(world)
+    seen = [again.machine.sync_progress]
+    while not again.is_finished and world.clock.step(1000.0):
+        seen.append(again.machine.sync_progress)
+    assert min(here for here, total in seen if total) >= kept
+    assert not world.violations
+    assert again.is_finished and not again.disk.chunks
+
+
 def test_a_newcomer_that_dies_while_it_downloads_is_not_missed(quiet):
     longest_op_s = max(quiet.invariants.op_seconds.values())
     arrival = quiet.boundary // 2

@@ -5,12 +5,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swarmtrain.cli.main import main
-from swarmtrain.simulate.seeds import run_seed, run_seeds
+from swarmtrain.simulate.conditions import Conditions
+from swarmtrain.simulate.faults import Strike
+from swarmtrain.simulate.seeds import repeat, run_seed, run_seeds, world_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,6 +44,39 @@ def test_random_worlds_keep_every_promise():
 @pytest.mark.parametrize(("seed", "peers", "ops", "story"), ONCE_FAILED)
 def test_a_world_that_once_failed_is_clean(seed, peers, ops, story):
     assert run_seed(seed, peers, ops).violations == (), story
+
+
+STOPPED_WHILE_IT_ASKED = (
+    (339, "newcomer", 4029440487), (347, "coordinator stop", 1652391381),
+    (386, "goodbye", 2345385198), (418, "one-way cut", 898590569),
+    (893, "stalled control", 906532493), (900, "newcomer", 147698216),
+    (948, "double death", 1095754297), (1003, "restart", 3927633328),
+    (1231, "double death", 1341057763), (1335, "restored backup", 3763955584),
+    (1342, "coordinator stop", 3643600592),
+)  # fmt: skip
+"""A restored coordinator that was stopped took whoever knew more than its disk for a fork."""
+
+
+def test_strikes_that_once_made_a_world_fail_are_harmless():
+    conditions = Conditions(
+        4, 10, 5412125386734812701, 3, chunk_values=256, block=64, latency_s=0.0005,
+        rates=(2e4, 2e5), skew_s=1e6, drift=1e-4,
+    )  # fmt: skip
+    strikes = [Strike(*strike) for strike in STOPPED_WHILE_IT_ASKED]
+    assert repeat(conditions, strikes, reckless=False).violations == ()
+
+
+def test_a_list_of_strikes_repeats_a_world_without_drawing_it():
+    for seed in range(3, 6):
+        drawn = run_seed(seed, 4, 4)
+        world = world_of(seed, 4, 4)
+        again = repeat(world.conditions, drawn.strikes, reckless=world.weather.is_reckless)
+        assert drawn.strikes
+        assert replace(again, seed=seed) == drawn
+
+
+def test_several_processes_find_what_one_finds_in_the_same_order():
+    assert list(run_seeds(range(5), 3, 2, processes=2)) == list(run_seeds(range(5), 3, 2))
 
 
 def trace_hash(seed: int) -> str:

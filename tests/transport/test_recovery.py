@@ -50,6 +50,16 @@ def test_nothing_is_decided_while_somebody_may_still_bring_newer_records() -> No
     assert any(isinstance(message, m.Welcome) for message in again.sent[A])
 
 
+def test_a_restored_coordinator_that_was_stopped_still_asks_who_holds_newer_records() -> None:
+    first = opened()
+    again = restored(first, 1)
+    # Nobody could say HELLO in time, because it was this process that did not listen.
+    again.now_s += limits.SUSPECT_S + limits.ABSENT_S + 30.0
+    again.join(A, **newer_hello(first))
+    assert told(again, A)
+    assert not any(isinstance(message, m.Refused) for message in again.sent[A])
+
+
 def test_nothing_that_peers_say_becomes_a_record_while_somebody_may_bring_older_ones() -> None:
     first = opened()
     first.run_op(1, A, B, C)

@@ -57,6 +57,10 @@ class History:
         """When nobody is waited for any more."""
         return self._settled_s
 
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: whoever has newer records could not say so."""
+        self._settled_s += absent_s
+
     def ask(self, peer: PeerId, guest: Guest) -> None:
         """The peer holds newer records: have it tell them."""
         self._attendance.unseen.pop(peer, None)

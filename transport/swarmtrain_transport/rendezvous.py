@@ -202,6 +202,7 @@ class Rendezvous:
         absent_s = now_s - self._now_s
         if now_s > self._due_s + limits.ABSENT_S:
             self.attendance.pardon(absent_s, now_s)
+            self._history.pardon(absent_s)
             if self.operation is not None:
                 self.operation.timers.pardon(absent_s)
         self._now_s = now_s
