@@ -204,7 +204,8 @@ def skip_loses_error_feedback():
     def make(skip):
         def careless(self):
             skip(self)
-            self._feedback.drop()
+            if self._feedback is not None:
+                self._feedback.drop()
 
         return careless
 

@@ -89,7 +89,7 @@ def test_a_newcomer_that_is_started_again_goes_on_with_the_download_that_it_had_
     quiet, monkeypatch
 ):
     monkeypatch.setattr(limits, "STATE_CHUNK_BYTES", 1 << 20)
-    large = {"slice_chunks": 1, "chunk_values": 44_032, "rounds": 3}
+    large = {"slice_chunks": 1, "chunk_values": 44_032, "rounds": 6}
     arrival = quiet.boundary // 2
     begun = download_boundaries(arrival, **large)[-1]
     world = World(3, faults=[Fault(arrival, newcomers=1)], **large)
