@@ -23,7 +23,10 @@ CHUNK_VALUES = 256
 BLOCK = 64
 _MIXED = "simulated world %d"
 
-_RAISED = (TransportError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError)
+_RAISED = (
+    TransportError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError,
+    RuntimeError, AssertionError,
+)  # fmt: skip
 _ABANDONED = "lost history"
 """Counted among the faults: a backup was restored, and whoever knew better was gone for good. Of
 what follows nothing can be said, so such a world ends there."""

@@ -147,11 +147,10 @@ def only_owners_serve():
 def small_parts_are_flushed_beside_large_ones():
     def make(add):
         def relative(self, part, weight):
-            scale = float(self._codec.decode(part, self._acc.numel(), self._window).abs().max())
+            scale = float(self._codec.decode(part, self._num_values, self._window).abs().max())
             largest = max(scale, getattr(self, "largest", 0.0))
             self.largest = largest
-            if scale > 0.999 * largest:
-                add(self, part, weight)
+            add(self, part if scale > 0.999 * largest else bytes(len(part)), weight)
 
         return relative
 
