@@ -13,6 +13,7 @@ from typing import Any
 
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, translate
+from swarmtrain.peer.memory import keep_freed_chunks
 from swarmtrain.peer.shell import ForTrainer, PeerShell, TrainerNote
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain_transport.identity import Identity
@@ -69,6 +70,7 @@ class PeerThread:
 
     def start(self) -> None:
         """Begin; WELCOME or an error comes through the inbox."""
+        keep_freed_chunks()
         self._thread.start()
         self._up.wait()
 
