@@ -266,6 +266,14 @@ def prune(directory: Path, keep: int) -> None:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
+def forget_after(directory: Path, op: int) -> None:
+    """Remove checkpoints of ops after `op`: a REWIND has cancelled them, and as the newest ones
+    they would take the place of those to come."""
+    for path in folders(directory):
+        if op_of(path) > op:
+            _remove(path)
+
+
 def folder_name(op: int) -> str:
     """Name of the folder of the state after `op`."""
     return f"op-{op:06d}"

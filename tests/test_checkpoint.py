@@ -227,6 +227,18 @@ def test_pruning_keeps_the_newest_and_clears_interrupted_writes(tmp_path: Path) 
     checkpoint.prune(tmp_path / "nowhere", keep=1)
 
 
+def test_checkpoints_of_a_cancelled_past_go_and_do_not_displace_those_to_come(
+    tmp_path: Path,
+) -> None:
+    for op in (1, 5, 9):
+        save(tmp_path, op)
+    checkpoint.forget_after(tmp_path, 4)
+    save(tmp_path, 5)
+    checkpoint.prune(tmp_path, keep=2)
+    assert [path.name for path in checkpoint.folders(tmp_path)] == ["op-000001", "op-000005"]
+    checkpoint.forget_after(tmp_path / "nowhere", 0)
+
+
 def test_a_checkpoint_of_another_model_or_block_is_refused(tmp_path: Path) -> None:
     loaded = checkpoint.load(save(tmp_path, op=1).path)
     with pytest.raises(LayoutMismatch, match=r"`0\.weight` has shape \(9, 7\) here and \(5, 7\)"):

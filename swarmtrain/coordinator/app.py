@@ -39,6 +39,7 @@ from swarmtrain_transport.messages import (
     Knock,
     LeaseRequest,
     Leave,
+    Ready,
     Refused,
     decode_from_peer,
     encode,
@@ -204,6 +205,8 @@ class CoordinatorApp:
         if isinstance(message, LeaseRequest):
             outlet.put(encode(self._texts.grant(peer, message.count)))
             return
+        if isinstance(message, Ready):
+            message = self._texts.believed(peer, message)
         self._shell.receive(peer, outlet, message)
         if isinstance(message, Leave):
             outlet.finish()

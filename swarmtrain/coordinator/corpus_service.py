@@ -10,10 +10,12 @@ import random
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from swarmtrain.control_lane import pack_piece
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import LeaseGrant
+from swarmtrain_transport.messages import LeaseGrant, Ready
 
 
 class Text(Protocol):
@@ -37,11 +39,15 @@ class CorpusService:
     Args:
         seed: of the order among equals.
         lease_pieces_max: pieces that one peer holds at most.
+        piece_samples: training windows in one piece, 0 if it is not known what a sample is.
     """
 
-    def __init__(self, text: Text | None, *, seed: int, lease_pieces_max: int) -> None:
+    def __init__(
+        self, text: Text | None, *, seed: int, lease_pieces_max: int, piece_samples: int = 0
+    ) -> None:
         self._text = text
         self._lease_pieces_max = lease_pieces_max
+        self._piece_samples = piece_samples if text is not None else 0
         self._train = tuple(map(bytes.fromhex, text.train)) if text else ()
         self._validation = tuple(map(bytes.fromhex, text.validation)) if text else ()
         order = list(range(len(self._train)))
@@ -72,6 +78,18 @@ class CorpusService:
         """Take back what the peer holds, if anything."""
         for piece in self._leases.pop(peer, ()):
             self._holders[piece] -= 1
+
+    def believed(self, peer: PeerId, ready: Ready) -> Ready:
+        """READY with no more samples than the peer's text holds: weights follow them, and no boast
+        shall take the whole mean (protocol.md part 1 rule 2).
+
+        After a restart, until the peer has asked for text again, it is as much as one may hold.
+        """
+        if not self._piece_samples:
+            return ready
+        pieces = len(self._leases.get(peer, ())) or self._lease_pieces_max
+        most = pieces * self._piece_samples
+        return msgspec.structs.replace(ready, samples=most) if ready.samples > most else ready
 
     def leases(self) -> Mapping[PeerId, tuple[bytes, ...]]:
         """Who holds which training pieces."""

@@ -237,7 +237,12 @@ def _texts(config: RunConfig) -> CorpusService:
             "The built-in text is the standard library's own sources, which this Python lacks.",
             str(exc),
         ) from exc
-    return CorpusService(text, seed=seed, lease_pieces_max=data.lease_pieces)
+    # A model that peers bring themselves has samples of its own kind.
+    window = 0 if config.model.kind == "custom" else config.model.context
+    return CorpusService(
+        text, seed=seed, lease_pieces_max=data.lease_pieces,
+        piece_samples=data.piece_bytes // window if window else 0,
+    )  # fmt: skip
 
 
 # ---- the errors

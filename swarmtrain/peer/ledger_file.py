@@ -1,12 +1,16 @@
 """A peer's own copy of the ledger on disk: lz4 segments of records, appended and never changed.
 
-What a crash cut short is dropped at the next start, because the coordinator sends those records
-again. Whoever only looks at the file is told where it stops to make sense, and changes nothing.
+Each segment has its length and its CRC, and its records follow those before it by hash. What a
+crash cut short, a disk has changed or does not follow is dropped at the next start, with all that
+comes after it, because the coordinator sends those records again. Whoever only looks at the file is
+told where it stops to make sense, and changes nothing.
 """
 
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import lz4.block
@@ -17,7 +21,9 @@ from swarmtrain_transport.ledger import Record, record_from_bytes
 
 FILE_NAME = "ledger.bin"
 
-_SEGMENT = struct.Struct("<II")
+_SEGMENT = struct.Struct("<III")
+"""Bytes packed, bytes unpacked, CRC-32 of the packed ones."""
+
 _LENGTH_BYTES = 4
 
 
@@ -50,10 +56,13 @@ def parse(data: bytes) -> LedgerFile:
     records: list[Record] = []
     position = 0
     while position + _SEGMENT.size <= len(data):
-        packed_bytes, plain_bytes = _SEGMENT.unpack_from(data, position)
+        packed_bytes, plain_bytes, crc = _SEGMENT.unpack_from(data, position)
         start = position + _SEGMENT.size
-        segment = _unpacked(data[start : start + packed_bytes], packed_bytes, plain_bytes)
-        if segment is None:
+        packed = data[start : start + packed_bytes]
+        if len(packed) != packed_bytes or zlib.crc32(packed) != crc:
+            break
+        segment = _unpacked(packed, plain_bytes)
+        if segment is None or not _follow(records[-1:] + segment):
             break
         records += segment
         position = start + packed_bytes
@@ -64,16 +73,26 @@ def segment_of(records: Sequence[Record]) -> bytes:
     """The bytes to append for some records."""
     plain = b"".join(_framed(record.to_bytes()) for record in records)
     packed: bytes = lz4.block.compress(plain, store_size=False)
-    return _SEGMENT.pack(len(packed), len(plain)) + packed
+    return _SEGMENT.pack(len(packed), len(plain), zlib.crc32(packed)) + packed
 
 
 def _framed(data: bytes) -> bytes:
     return len(data).to_bytes(_LENGTH_BYTES, "little") + data
 
 
-def _unpacked(packed: bytes, packed_bytes: int, plain_bytes: int) -> list[Record] | None:
-    """The records of one segment, None if it is torn. Sizes are checked before decoding."""
-    if len(packed) != packed_bytes or plain_bytes > 2 * limits.CONTROL_BYTES_MAX:
+def _follow(records: Sequence[Record]) -> bool:
+    """Whether each is the next link after the one before it; the first of all has index 0."""
+    if records[0].index and len(records) == 1:
+        return False
+    return all(
+        (after.index, after.prev_hash) == (before.index + 1, before.hash)
+        for before, after in pairwise(records)
+    )
+
+
+def _unpacked(packed: bytes, plain_bytes: int) -> list[Record] | None:
+    """The records of one segment, None if it makes no sense. Sizes are checked before decoding."""
+    if plain_bytes > 2 * limits.CONTROL_BYTES_MAX:
         return None
     try:
         plain = lz4.block.decompress(packed, uncompressed_size=plain_bytes)

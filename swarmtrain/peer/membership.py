@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from swarmtrain import config_file, numerics
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.config import RunConfig
@@ -70,6 +72,7 @@ class Membership:
             NumericsError: this machine calculates other bits.
         """
         numerics.check()
+        _load_late_parts()
         storage = PeerStorage(state_dir)
         thread = None
         try:
@@ -121,6 +124,12 @@ class Membership:
             self.thread.leave(reason)
         finally:
             self.storage.close()
+
+
+def _load_late_parts() -> None:
+    """The first optimizer of a process makes torch import for seconds, and nothing else runs
+    meanwhile: a peer that is in already would be taken for a silent one."""
+    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
 
 
 def _first_word(thread: PeerThread) -> Welcome:

@@ -268,6 +268,7 @@ class Session:
 
     def _load(self, action: do.LoadState) -> None:
         image = self.driver.load(action)
+        self._forget_after(action.op)
         if self._saved_op != action.op:
             self._save(action.op)  # with the results that follow, the way back after a power cut
         self._storage.end_download()
@@ -326,6 +327,14 @@ class Session:
             raise translate(error) or error from error
         self._saved_op = newest.checkpoint.facts.op
         return self.driver.restored(newest.checkpoint.facts.op, dict(arrays))
+
+    def _forget_after(self, op: int) -> None:
+        """The run's state is that after `op`: what is here of later ops was cancelled."""
+        try:
+            checkpoint.forget_after(self._storage.checkpoints, op)
+            self._storage.forget_results_after(op)
+        except OSError as error:
+            raise translate(error) or error from error
 
     def _save(self, op: int) -> checkpoint.Checkpoint:
         arrays = self.driver.strategy.state_arrays()

@@ -121,6 +121,12 @@ class PeerStorage:
             if int(path.stem) <= op:
                 path.unlink(missing_ok=True)
 
+    def forget_results_after(self, op: int) -> None:
+        """Results of ops after this one were cancelled by a REWIND."""
+        for path in result_paths(self.directory):
+            if int(path.stem) > op:
+                path.unlink(missing_ok=True)
+
     def results(self) -> dict[int, list[list[bytes]]]:
         """The newest results by op: chunks per slice, as many ops as are served. A file that
         makes no sense is left out; its chunks could not pass their hashes anyway."""

@@ -44,12 +44,15 @@ class SimCoordinator(Process):
         self._wakeup_s = _NEVER_S
         self._to_do: deque[do.CoordinatorAction] = deque()
         self._is_writing = False
+        self._life = 0
+        """Counts starts; terms do not, for a restored disk may give one a second time."""
 
     def start(self) -> None:
         """A new life: replay the disk."""
         if self.is_alive:
             return
         self.term += 1
+        self._life += 1
         self.is_alive = True
         self._stopped_until_s = 0.0
         self.machine = Rendezvous(
@@ -114,7 +117,7 @@ class SimCoordinator(Process):
                 if self.sync_s:
                     self._is_writing = True
                     written_s = self.clock.now_s + self.sync_s * (0.5 + self.world.rng.random())
-                    self.clock.at(written_s, partial(self._written, self.term))
+                    self.clock.at(written_s, partial(self._written, self._life))
                     return
                 self._append(action.record)
             elif isinstance(action, do.Adopt):
@@ -128,12 +131,12 @@ class SimCoordinator(Process):
             self._to_do.popleft()
         self._sleep()
 
-    def _written(self, term: int) -> None:
+    def _written(self, life: int) -> None:
         """The record is durable: now what follows from it may be sent."""
-        if not self.is_alive or self.term != term:
+        if not self.is_alive or self._life != life:
             return
         if self.clock.now_s < self._stopped_until_s:
-            self.clock.at(self._stopped_until_s, lambda: self._written(term))
+            self.clock.at(self._stopped_until_s, lambda: self._written(life))
             return
         action = self._to_do.popleft()
         assert isinstance(action, do.Append)

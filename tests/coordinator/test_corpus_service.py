@@ -6,6 +6,7 @@ import pytest
 
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.messages import Ready
 
 
 class Pieces:
@@ -93,3 +94,19 @@ def test_a_piece_travels_as_its_length_and_an_lz4_block() -> None:
 def test_without_a_text_the_lease_is_empty() -> None:
     texts = CorpusService(None, seed=1, lease_pieces_max=4)
     assert texts.grant(A, 3).train == () and texts.packed_piece(bytes(32)) is None
+
+
+def test_no_boast_of_samples_is_believed_beyond_the_text_that_a_peer_holds() -> None:
+    texts = CorpusService(Pieces(), seed=1, lease_pieces_max=4, piece_samples=10)
+    boast, modest = Ready(1, 1 << 62, 0, bytes(32)), Ready(1, 25, 0, bytes(32))
+    assert texts.believed(A, boast).samples == 40, "after a restart: as much as one may hold"
+    texts.grant(A, 3)
+    assert texts.believed(A, boast).samples == 30
+    assert texts.believed(A, modest) is modest
+
+
+def test_samples_of_another_kind_than_the_runs_text_are_not_capped() -> None:
+    boast = Ready(1, 1 << 62, 0, bytes(32))
+    own = CorpusService(None, seed=1, lease_pieces_max=4, piece_samples=10)
+    custom = CorpusService(Pieces(), seed=1, lease_pieces_max=4)
+    assert own.believed(A, boast) is boast and custom.believed(A, boast) is boast

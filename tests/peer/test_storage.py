@@ -21,7 +21,8 @@ def result(op: int) -> OpResult:
 
 
 def record(index: int) -> Record:
-    return Record(index, bytes(32), 1, b"body" * index, b"s" * 64)
+    before = record(index - 1).hash if index else bytes(32)
+    return Record(index, before, 1, b"body" * index, b"s" * 64)
 
 
 def test_records_survive_and_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
@@ -46,6 +47,40 @@ def test_looking_at_a_torn_ledger_says_where_and_changes_nothing(tmp_path: Path)
     kept = ledger_file.read(path)
     assert kept == ledger_file.LedgerFile([record(0)], len(first), len(first) + 4)
     assert path.read_bytes() == first + b"torn"
+
+
+@pytest.mark.parametrize("place", range(0, 4000, 7))
+def test_a_flipped_bit_in_the_ledger_is_found_and_all_from_there_on_cut(place: int) -> None:
+    segments = [
+        ledger_file.segment_of([record(0), record(1)]),
+        ledger_file.segment_of([record(2)]),
+        ledger_file.segment_of([record(3), record(4)]),
+    ]
+    data = bytearray(b"".join(segments))
+    place %= 8 * len(data)
+    data[place // 8] ^= 1 << place % 8
+    whole = ledger_file.parse(bytes(data))
+    ends = [sum(map(len, segments[:count])) for count in range(4)]
+    count = sum(end <= place // 8 for end in ends[1:])
+    assert whole.whole_bytes == ends[count]
+    assert whole.records == [record(index) for index in range((0, 2, 3)[count])]
+
+
+def test_segments_that_do_not_follow_each_other_are_cut() -> None:
+    first, second = ledger_file.segment_of([record(0)]), ledger_file.segment_of([record(1)])
+    third = ledger_file.segment_of([record(2)])
+    assert ledger_file.parse(first + third).records == [record(0)]
+    assert ledger_file.parse(second + third).records == []
+    assert ledger_file.parse(first + second + second).records == [record(0), record(1)]
+
+
+def test_results_of_a_cancelled_past_are_taken_from_the_disk(tmp_path: Path) -> None:
+    storage = PeerStorage(tmp_path)
+    for op in range(1, 6):
+        storage.keep_result(result(op))
+    storage.forget_results_after(2)
+    assert list(storage.results()) == [1, 2]
+    storage.close()
 
 
 def test_results_come_back_and_their_number_is_bounded(tmp_path: Path) -> None:

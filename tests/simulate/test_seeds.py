@@ -28,6 +28,12 @@ ONCE_FAILED = (
     (5028, 4, 10, "work that had waited for long was sent in large steps, without error feedback"),
     (5061, 4, 10, "an op waited for a peer whose lag ended only after it had begun"),
     (5169, 4, 10, "a new owner died unnoticed, and the op was skipped instead of finding another"),
+    (
+        15055,
+        4,
+        10,
+        "a write of an ended life was reported to the next one, whose term was the same",
+    ),
     (11013, 6, 10, "a restored coordinator that was stopped decided before it had heard anybody"),
 )
 

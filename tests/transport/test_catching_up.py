@@ -6,7 +6,8 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport import messages as m
 from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.ledger import Attest
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger import Attest, Rewind
 from swarmtrain_transport.participant import Actions, Participant
 from tests.transport.rig import A, B, C, Chain, genesis_body, join_body, run_body
 from tests.transport.swarm import state_of
@@ -37,6 +38,19 @@ def asked(actions: Actions) -> list[tuple[bytes, bytes]]:
         for action in actions
         if isinstance(action, do.SendFrame) and action.frame.kind is FrameKind.GET
     ]
+
+
+def test_kept_results_of_a_cancelled_past_take_no_place() -> None:
+    chain = Chain(run_body(), join_body(A), join_body(B), genesis_body(24))
+    for _ in range(3):
+        chain.add(chain.plan((B, C), 24))
+        chain.commit(B, C)
+    chain.add(Rewind(1, "lost"))
+    machine = peer_of(chain)
+    for op in (1, 2, 3, 4):
+        machine.keep_result(op, [[b"chunk %d" % op]])
+    kept = [op for op in (1, 2, 3, 4) if machine.blobs.get(content_hash(b"chunk %d" % op))]
+    assert kept == [1, 4]
 
 
 def test_whoever_is_a_few_results_behind_asks_for_results_alone() -> None:

@@ -144,7 +144,10 @@ class Participant:
         return tuple(self._allow(peer) for peer in self.view.roster if peer != self.card.peer_id)
 
     def keep_result(self, op: int, slices: Sequence[Sequence[bytes]]) -> None:
-        """Results that the shell kept on disk in an earlier life: chunks per slice."""
+        """Results that the shell kept on disk in an earlier life: chunks per slice. Those of a
+        past that a REWIND has cancelled would take the place of those to come."""
+        if self.view.last_op < op <= self.view.cancelled_op:
+            return
         for chunks in slices:
             digests = [self.blobs.keep_result(op, chunk) for chunk in chunks]
             self.blobs.keep_result(op, b"".join(digests))
