@@ -41,6 +41,7 @@ _OWNER_REASONS = {
     "owner deaf": "its owner spoke, but did not acknowledge what it was sent",
     "owner idle": "its owner spoke, but moved no byte of what it owed",
     "owner silent": "its owner did not publish the sum in time",
+    "owner alone has it": "nobody but its owner held a legal result in time",
     "unreachable for most": "its owner could not be reached by most contributors",
 }
 

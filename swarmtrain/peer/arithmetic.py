@@ -108,6 +108,10 @@ class CodecArithmetic:
         except IllegalPayload as exc:
             raise RemoteFault(exc.reason, exc.detail) from exc
 
+    def check_result(self, chunk: Buffer, num_values: int, window: Window) -> None:
+        """The same of a result's chunk, which is in the same codec; raises as `check`."""
+        self.check(chunk, num_values, window)
+
     def accumulator(self, num_values: int, window: Window) -> ChunkSum:
         """A zero sum for a chunk of `num_values` values."""
         return ChunkSum(codec_of(window), num_values, window)

@@ -106,7 +106,7 @@ class Session:
         self._stop_wanted = False
         self._round_ended = True
         self._offered_root = b""
-        self._saved_op = -1
+        self._saved = (-1, b"")
         self._extra_steps = 0
         self._seen_s = clock()
         self._given_s = clock()
@@ -268,8 +268,7 @@ class Session:
 
     def _load(self, action: do.LoadState) -> None:
         image = self.driver.load(action)
-        self._forget_after(action.op)
-        if self._saved_op != action.op:
+        if self._saved != (action.op, image.manifest.root):
             self._save(action.op)  # with the results that follow, the way back after a power cut
         self._storage.end_download()
         self._report(image)
@@ -290,7 +289,7 @@ class Session:
         if result.checkpoint_by == self._me:
             saved = self._save(result.op)
             self._thread.send(CheckpointWritten(result.op, saved.manifest_hash))
-        elif result.op - self._saved_op >= limits.RESULT_KEEP_OPS:
+        elif result.op - self._saved[0] >= limits.RESULT_KEEP_OPS:
             self._save(result.op)  # before a result is forgotten that leads from there to here
         if result.evaluate_by == self._me:
             self._evaluate(result.op)
@@ -325,16 +324,9 @@ class Session:
             arrays = newest.arrays(self._layout)
         except checkpoint.CheckpointError as error:
             raise translate(error) or error from error
-        self._saved_op = newest.checkpoint.facts.op
-        return self.driver.restored(newest.checkpoint.facts.op, dict(arrays))
-
-    def _forget_after(self, op: int) -> None:
-        """The run's state is that after `op`: what is here of later ops was cancelled."""
-        try:
-            checkpoint.forget_after(self._storage.checkpoints, op)
-            self._storage.forget_results_after(op)
-        except OSError as error:
-            raise translate(error) or error from error
+        facts = newest.checkpoint.facts
+        self._saved = (facts.op, facts.state_root)
+        return self.driver.restored(facts.op, dict(arrays))
 
     def _save(self, op: int) -> checkpoint.Checkpoint:
         arrays = self.driver.strategy.state_arrays()
@@ -343,6 +335,8 @@ class Session:
         )
         try:
             saved = checkpoint.save(self._storage.checkpoints, facts, self._layout, arrays)
+            # Later ones are of a past that a REWIND has cancelled, and would displace this one.
+            checkpoint.forget_after(self._storage.checkpoints, op)
             checkpoint.prune(self._storage.checkpoints, self._config.checkpoint.keep)
             oldest = checkpoint.folders(self._storage.checkpoints)[0]
             served_from = op - limits.RESULT_KEEP_OPS
@@ -351,7 +345,7 @@ class Session:
             raise disk_full(str(self._storage.checkpoints), at_coordinator=False) from error
         except (checkpoint.CheckpointError, OSError) as error:
             raise translate(error) or error from error
-        self._saved_op = op
+        self._saved = (op, self.driver.root)
         return saved
 
     # ---- numbers

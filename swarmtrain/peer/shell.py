@@ -320,6 +320,8 @@ class PeerShell:
                     self._link.revoke(action.peer)
                 case do.RecordAccepted():
                     accepted.append(action.record)
+                case do.Rewound():
+                    self._storage.forget_results_after(action.op)
                 case do.DownloadBegun():
                     self._storage.begin_download(action.manifest)
                 case do.KeepChunk():

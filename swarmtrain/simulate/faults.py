@@ -65,12 +65,14 @@ class Handicap:
         slowness: its inner steps take so many times as long.
         lag_s: its frames take so much longer, in seconds.
         forges_scales: the parts it sends carry a scale that no encoder writes.
+        forges_results: so do the results of the slices that it owns.
         nonfinite_op: its difference for this op holds a NaN; 0 for none.
     """
 
     slowness: float = 1.0
     lag_s: float = 0.0
     forges_scales: bool = False
+    forges_results: bool = False
     nonfinite_op: int = 0
 
 

@@ -18,6 +18,7 @@ from swarmtrain.peer.driver import Driver, StateImage
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain.simulate.process import Process
 from swarmtrain.simulate.trainer import PretendedTrainer, WholeContribution
+from swarmtrain.simulate.watch import NAN_SCALE
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.errors import RemoteFault
@@ -43,7 +44,6 @@ _MOMENTUM = 0.9
 """No powers of two: with those a fused multiply-add would round as separate operations do."""
 
 _GOODBYE_S = 0.01
-_NAN_SCALE = b"\xc0\x7f"
 _RESULTS_KEPT = 8
 
 
@@ -125,8 +125,10 @@ class SimPeer(Process):
         card = Card(
             peer_id, boot, f"peer{number}", peer_id, address.host, address.port, world.retain_bytes
         )
+        arithmetic = world.arithmetic(self)
+        arithmetic.forges_results = handicap.forges_results
         self.machine = Participant(
-            card, world.arithmetic(self), partial(world.sign, peer_id), world.verify,
+            card, arithmetic, partial(world.sign, peer_id), world.verify,
             self._shuffled, disk.records, self.now_s,
         )  # fmt: skip
         for result in disk.results:
@@ -265,6 +267,8 @@ class SimPeer(Process):
                 self.disk.begin_download(action.manifest)
             case do.KeepChunk():
                 self.disk.chunks[action.digest] = action.data
+            case do.Rewound():
+                self.disk.results[:] = [kept for kept in self.disk.results if kept.op <= action.op]
             case do.RunFinished():
                 self.is_finished = True
             case do.Halt():
@@ -281,7 +285,7 @@ class SimPeer(Process):
     def _forged(self, frame: Frame) -> Frame:
         if frame.kind is not FrameKind.PART or not self.handicap.forges_scales:
             return frame
-        return dataclasses.replace(frame, body=_NAN_SCALE + bytes(frame.body)[2:])
+        return dataclasses.replace(frame, body=NAN_SCALE + bytes(frame.body)[2:])
 
     def _sleep(self) -> None:
         wakeup_s = self.machine.next_wakeup_s

@@ -257,7 +257,8 @@ class World:
     def blamed(self, fault: PeerFault) -> None:
         """A peer finds another at fault: it must have been."""
         peer = self.peers[fault.peer]
-        if fault.peer not in self.hostile and not peer.handicap.forges_scales:
+        is_forger = peer.handicap.forges_scales or peer.handicap.forges_results
+        if fault.peer not in self.hostile and not is_forger:
             self.violation("fault", f"{self.name_of(fault.peer)}: {fault.reason}: {fault.detail}")
 
     def refused(self, peer: PeerId, fault: RemoteFault) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from swarmtrain.simulate.faults import Fault, Handicap
 from swarmtrain.simulate.world import World
-from swarmtrain_transport.ledger import Gone, body_of
+from swarmtrain_transport.ledger import Gone, Reassign, body_of
 
 ROUNDS = 6
 
@@ -56,6 +56,14 @@ def test_a_peer_that_forges_scales_is_refused_every_time_and_harms_nobody(error_
     world = run({1: Handicap(forges_scales=True)}, error_feedback=error_feedback)
     assert world.invariants.excluded == {(op, 1): "refused:scale" for op in range(1, ROUNDS + 1)}
     assert max(world.invariants.op_seconds.values()) < 0.1
+
+
+def test_an_owner_whose_results_nobody_can_decode_loses_its_slice_and_stops_no_round():
+    world = run({1: Handicap(forges_results=True)}, rounds=3)
+    assert world.invariants.skips == 0
+    given = [body for r in world.coordinator.disk if isinstance(body := body_of(r), Reassign)]
+    assert [body.reason for body in given] == ["owner alone has it"] * 3
+    assert all(world.peers[body.owner].number != 1 for body in given)
 
 
 def test_a_peer_whose_weights_are_no_numbers_withdraws_and_follows_the_others():

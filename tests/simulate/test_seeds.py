@@ -32,7 +32,7 @@ ONCE_FAILED = (
         15055,
         4,
         10,
-        "a write of an ended life was reported to the next one, whose term was the same",
+        "an ended life's write was reported to the next one, whose term was the same",
     ),
     (11013, 6, 10, "a restored coordinator that was stopped decided before it had heard anybody"),
 )

@@ -66,6 +66,12 @@ class PlainArithmetic:
         if bytes(part[:1])[0] == ILLEGAL_SCALE:
             raise RemoteFault("scale", "not in the window")
 
+    def check_result(self, chunk: Buffer, num_values: int, window: Window) -> None:
+        if len(chunk) != 8 * num_values + 8:
+            raise RemoteFault("length", f"a result of {len(chunk)} bytes")
+        if bytes(chunk[-8:]) == bytes(8):
+            raise RemoteFault("scale", "nobody's weight is in it")
+
     def accumulator(self, num_values: int, window: Window) -> PlainSum:
         return PlainSum(num_values)
 

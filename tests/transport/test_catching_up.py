@@ -9,8 +9,9 @@ from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import Attest, Rewind
 from swarmtrain_transport.participant import Actions, Participant
-from tests.transport.rig import A, B, C, Chain, genesis_body, join_body, run_body
-from tests.transport.swarm import state_of
+from tests.transport.plain_arithmetic import PlainArithmetic
+from tests.transport.rig import RUN_KEY, A, B, C, Chain, genesis_body, join_body, run_body, verify
+from tests.transport.swarm import Member, state_of
 from tests.transport.test_participant import peer_of, records
 
 LATER = b"S" * 32
@@ -46,11 +47,14 @@ def test_kept_results_of_a_cancelled_past_take_no_place() -> None:
         chain.add(chain.plan((B, C), 24))
         chain.commit(B, C)
     chain.add(Rewind(1, "lost"))
-    machine = peer_of(chain)
+    card = Member(A, b"boot", 0.0).machine.card
+    machine = Participant(card, PlainArithmetic(), verify, list, chain.records, 0.0)
     for op in (1, 2, 3, 4):
         machine.keep_result(op, [[b"chunk %d" % op]])
+    told = machine.control(m.Welcome(1, "run", RUN_KEY, b"config", len(chain.records) - 1), 0.0)
     kept = [op for op in (1, 2, 3, 4) if machine.blobs.get(content_hash(b"chunk %d" % op))]
-    assert kept == [1, 4]
+    assert kept == [1]
+    assert do.Rewound(1) in told
 
 
 def test_whoever_is_a_few_results_behind_asks_for_results_alone() -> None:

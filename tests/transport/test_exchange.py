@@ -243,8 +243,7 @@ def fetch_all(bench: Bench, peer: PeerId, *skip: bytes) -> None:
             and digest not in skip
             and bench.fetchers[peer].arrived(digest, bench.now_s)
         ):
-            bench.blobs[peer].keep_result(1, blob)
-            bench.take(peer, bench.peers[peer].blob_arrived(digest, bench.now_s))
+            bench.take(peer, bench.peers[peer].blob_arrived(digest, blob, bench.now_s))
 
 
 def test_have_is_said_when_a_slice_is_whole() -> None:

@@ -3,13 +3,18 @@
 import pytest
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.gathering import Gather
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import Freeze, Reassign
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Have, SliceDone
+from swarmtrain_transport.messages import Hashes, Have, SliceDone
 from tests.transport.bench import TAG, Bench, on_paper
-from tests.transport.rig import A, B, C
+from tests.transport.plain_arithmetic import PlainArithmetic
+from tests.transport.rig import CHUNK, A, B, C
 
 
 def haves(bench: Bench, peer: PeerId) -> list[int]:
@@ -110,3 +115,37 @@ def test_what_cannot_be_a_chunk_of_the_op_is_refused(index: int, chunk: int, bod
     bench = Bench().begin()
     with pytest.raises(RemoteFault):
         bench.peers[A].frame(B, result(bench, index, chunk, body), 0.0)
+
+
+def test_a_published_chunk_that_cannot_be_decoded_is_not_kept_and_not_reported() -> None:
+    """Whether it comes before its hash, after it, or from somebody who passed it on."""
+    for way in ("before", "after", "pulled"):
+        bench = Bench().begin()
+        bench.deliver_all()
+        bench.told[A].clear()
+        body = bytes(8 * CHUNK + 8)  # nobody's weight is in it
+        good = peer_chunks(bench)
+        hashes = Hashes(
+            bench.view.plan_id, 1, 0, bench.view.all_planned_id,
+            (content_hash(body), content_hash(good[1])),
+        )  # fmt: skip
+        fresh = Gather(A, bench.view, Blobs(), Fetcher(list), PlainArithmetic(), 0.0)
+        if way == "before":
+            fresh.pushed(B, result(bench, 1, 0, body), 0.0)
+        assert not fresh.hashes(hashes, 0.0)
+        if way == "after":
+            assert not fresh.pushed(B, result(bench, 1, 0, body), 0.0)
+        elif way == "pulled":
+            assert not fresh.arrived(content_hash(body), body)
+        assert [(fault.peer, fault.reason) for fault in fresh.take_faults()] == [(B, "scale")]
+        assert not fresh.pushed(B, result(bench, 1, 0, body), 1.0) and not fresh.take_faults()
+        assert not fresh.pushed(B, result(bench, 1, 1, good[1]), 1.0)
+        (have,) = fresh.reports(again=True)
+        assert have.chunks == (False, True)
+
+
+def peer_chunks(bench: Bench) -> tuple[bytes, ...]:
+    """The chunks of slice 1 as its owner makes them: the sums of A, B and C."""
+    digests = bench.said(B, SliceDone)[0].chunk_hashes
+    chunks = [bench.blobs[B].get(digest) for digest in digests]
+    return tuple(bytes(chunk) for chunk in chunks if chunk is not None)

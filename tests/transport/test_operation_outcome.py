@@ -7,6 +7,7 @@ from swarmtrain_transport.fold import result_root, set_id, slice_root
 from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
+    Reassign,
     Skip,
 )
 from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone
@@ -133,6 +134,7 @@ def test_after_d_gather_each_chunk_still_needs_its_holders() -> None:
     op.publish(A)
     for index in op.indexes:
         op.have(index, B, chunks=(True, False))
+    op.have(0, C, chunks=(False, True))
     assert op.decide(GATHER_S) is None
     for index in op.indexes:
         op.have(index, B, C)
@@ -277,3 +279,21 @@ def test_a_result_over_all_planned_stands_before_freeze_and_is_void_if_freeze_na
     late = done_of(op.view, 0, (A, B), other)
     assert op.op.hear(A, late, 0.0) == Hashes(plan_id, 0, 0, two, other)
     assert op.op.holders[0, 0, 0] == {A}
+
+
+def test_a_result_that_only_its_owner_has_after_the_gather_deadline_is_made_elsewhere() -> None:
+    slow = table()
+    slow.freeze()
+    slow.publish()
+    assert slow.decide(GATHER_S) is None, "nothing has come through: nobody is the odd one out"
+    alone = table()
+    alone.freeze()
+    for index in alone.indexes:
+        alone.done(index)
+    alone.have(0, B, C)
+    alone.have(1, A, C)
+    assert alone.decide(GATHER_S - 0.1) is None
+    decision = alone.decide(GATHER_S)
+    assert isinstance(decision, Reassign)
+    assert (decision.slice_index, decision.reason) == (2, "owner alone has it")
+    assert decision.owner in (A, B)

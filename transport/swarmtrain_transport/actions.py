@@ -110,6 +110,12 @@ class OpSkipped(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Rewound(msgspec.Struct, frozen=True):
+    """Peer: whatever is kept of ops after `op` is of a past that was cancelled."""
+
+    op: int
+
+
 class RecordAccepted(msgspec.Struct, frozen=True):
     """Peer: a ledger record was verified; keep it with the peer's own copy of the ledger."""
 
@@ -140,5 +146,5 @@ class PeerFault(msgspec.Struct, frozen=True):
 CoordinatorAction = Append | Adopt | SendToPeer | ClosePeer
 PeerAction = (
     SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | DownloadBegun | KeepChunk
-    | ApplyResult | OpSkipped | RecordAccepted | RunFinished | Halt | PeerFault
+    | ApplyResult | OpSkipped | Rewound | RecordAccepted | RunFinished | Halt | PeerFault
 )  # fmt: skip

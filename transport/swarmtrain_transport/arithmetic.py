@@ -56,6 +56,13 @@ class Arithmetic(Protocol):
             RemoteFault: reason ``length`` or ``scale``.
         """
 
+    def check_result(self, chunk: Buffer, num_values: int, window: Window) -> None:
+        """Refuse a result chunk that nobody could decode, before it is kept or served.
+
+        Raises:
+            RemoteFault: reason ``length`` or ``scale``.
+        """
+
     def accumulator(self, num_values: int, window: Window) -> Accumulator:
         """A zero sum for a chunk of `num_values` values."""
 

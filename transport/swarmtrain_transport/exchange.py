@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerAction, SendControl, SendFrame
-from swarmtrain_transport.arithmetic import Arithmetic, Contribution, ContributionRefused
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution, ContributionRefused
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView, num_chunks, set_id, slice_root
@@ -55,7 +55,7 @@ class Exchange:
         self._run_tag = run_tag
         self._arithmetic = arithmetic
         self._blobs = blobs
-        self._gather = Gather(me, view, blobs, fetcher, now_s)
+        self._gather = Gather(me, view, blobs, fetcher, arithmetic, now_s)
         order = [member.peer for member in view.plan.members]
         rank = order.index(me)
         self._others = order[rank + 1 :] + order[:rank]
@@ -101,7 +101,7 @@ class Exchange:
             self._gather.flow(now_s)
             return self._on_part(peer, frame)
         if frame.kind is FrameKind.RESULT:
-            return _controls(self._gather.pushed(peer, frame, now_s))
+            return self._told(self._gather.pushed(peer, frame, now_s))
         if self.scatter is not None:
             if frame.kind is FrameKind.RANGES:
                 self.scatter.invited(peer, frame, now_s)
@@ -112,12 +112,15 @@ class Exchange:
     def hashes(self, message: Hashes, now_s: float) -> list[PeerAction]:
         """An owner has published; its chunks can be fetched from anybody who has them."""
         self._now_s = now_s
-        return _controls(self._gather.hashes(message, now_s))
+        return self._told(self._gather.hashes(message, now_s))
 
-    def blob_arrived(self, digest: bytes, now_s: float) -> list[PeerAction]:
-        """A wanted blob is now in `blobs`; report slices that are whole."""
+    def blob_arrived(self, digest: bytes, body: Buffer, now_s: float) -> list[PeerAction]:
+        """A wanted blob is here; keep it and report slices that are whole."""
         self._now_s = now_s
-        return _controls(self._gather.arrived(digest))
+        return self._told(self._gather.arrived(digest, body))
+
+    def _told(self, reports: list[Have]) -> list[PeerAction]:
+        return [*_controls(reports), *self._gather.take_faults()]
 
     def tick(self, now_s: float) -> list[PeerAction]:
         """Invite silent contributors again, and report partial slices."""

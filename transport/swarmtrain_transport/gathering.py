@@ -4,14 +4,19 @@ An owner pushes a chunk as soon as it can, before FREEZE and before its hash is 
 chunk is filed by (slice, attempt, set, chunk), one of each, from the slice's owner alone, and
 counts only once HASHES names it. What does not come by itself is asked for by hash. Memory: at
 most one encoded result.
+
+A hash says that bytes are what the owner published, not that they can be decoded. So every chunk
+is checked before it is kept: an illegal one is not served and never reported by HAVE, and a slice
+that nobody but its owner holds goes to another owner when the gather deadline has passed.
 """
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.actions import PeerFault
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.fold import OpView, chunk_range, num_chunks
+from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.frames import Frame
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
@@ -26,6 +31,7 @@ class Gather:
         view: the ledger's view of the op; it changes under us as records arrive.
         blobs: where verified chunks are kept.
         fetcher: asks others for what is missing.
+        arithmetic: knows which chunks can be decoded.
         now_s: the time.
     """
 
@@ -35,16 +41,21 @@ class Gather:
         view: OpView,
         blobs: Blobs,
         fetcher: Fetcher,
+        arithmetic: Arithmetic,
         now_s: float,
     ) -> None:
         self._me = me
         self._view = view
         self._blobs = blobs
         self._fetcher = fetcher
+        self._arithmetic = arithmetic
+        self._window = window_of(view.plan)
         self._known: dict[int, Hashes] = {}
         self._missing: dict[int, set[bytes]] = {}
         self._pushed: dict[int, dict[int, tuple[bytes, Buffer]]] = {}
         self._reported: dict[int, tuple[bool, ...]] = {}
+        self._illegal: set[bytes] = set()
+        self._faults: list[PeerFault] = []
         self._awaited: set[int] = set()
         self._heard_s = now_s
         self._owner_heard_s: dict[int, float] = {}
@@ -85,14 +96,13 @@ class Gather:
             if chunk not in filed:
                 filed[chunk] = (frame.digest or content_hash(frame.body), frame.body)
             return []
-        if known.chunk_hashes[chunk] not in self._missing[index]:
+        if known.chunk_hashes[chunk] not in self._missing[index] - self._illegal:
             return []
         digest = frame.digest or content_hash(frame.body)
         if digest != known.chunk_hashes[chunk]:
             raise RemoteFault("hash", f"chunk {chunk} of slice {index} is not what was published")
-        self._blobs.keep_result(view.plan.op, frame.body, digest)
         self._fetcher.cancel((digest,))
-        return self.arrived(digest)
+        return self.arrived(digest, frame.body)
 
     def hashes(self, message: Hashes, now_s: float) -> list[Have]:
         """An owner has published; its chunks count from now on, whoever brings them."""
@@ -108,7 +118,7 @@ class Gather:
         op = self._view.plan.op
         self._blobs.keep_result(op, b"".join(message.chunk_hashes))
         for chunk, (digest, body) in self._pushed.pop(index, {}).items():
-            if digest == message.chunk_hashes[chunk]:
+            if digest == message.chunk_hashes[chunk] and self._is_legal(index, chunk, body, digest):
                 self._blobs.keep_result(op, body, digest)
         self._missing[index] = {d for d in message.chunk_hashes if self._blobs.get(d) is None}
         if self._missing[index]:
@@ -120,14 +130,34 @@ class Gather:
                 self._pull(index)
         return self._report(index)
 
-    def arrived(self, digest: bytes) -> list[Have]:
-        """A blob is now in `blobs`; report slices that are whole."""
+    def arrived(self, digest: bytes, body: Buffer) -> list[Have]:
+        """A wanted blob is here: keep it if it is legal, and report slices that are whole."""
         reports = []
         for index, missing in self._missing.items():
             if digest in missing:
+                chunk = self._known[index].chunk_hashes.index(digest)
+                if not self._is_legal(index, chunk, body, digest):
+                    return []
                 missing.discard(digest)
                 reports += self._report(index)
+        self._blobs.keep_result(self._view.plan.op, body, digest)
         return reports
+
+    def take_faults(self) -> list[PeerFault]:
+        """Owners that published what nobody can decode, since the last call."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    def _is_legal(self, index: int, chunk: int, body: Buffer, digest: bytes) -> bool:
+        """Whether a published chunk can be decoded; if not, it is not looked for any more."""
+        start, stop = chunk_range(self._view.plan, index, chunk)
+        try:
+            self._arithmetic.check_result(body, stop - start, self._window)
+        except RemoteFault as fault:
+            self._illegal.add(digest)
+            self._faults.append(PeerFault(self._view.owners[index], fault.reason, fault.detail))
+            return False
+        return True
 
     def tick(self, now_s: float) -> None:
         """Ask for what is not pushed any more."""
@@ -187,7 +217,7 @@ class Gather:
         sources = self._holders(index)
         missing = self._missing[index]
         for digest in self._known[index].chunk_hashes:
-            if digest in missing:
+            if digest in missing - self._illegal:
                 self._fetcher.want(digest, sources, spread=False)
 
     def _holders(self, index: int) -> list[PeerId]:

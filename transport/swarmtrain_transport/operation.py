@@ -129,12 +129,29 @@ class Operation(Reports):
                     continue
                 skip = Skip(self.view.plan.op, f"no owner is left for slice {index}")
                 return self._reassign(index, live, f"owner {self._fault(owner)}") or skip
-            is_silent = is_late and self._current(index) is None
-            if is_silent and now_s >= self.timers.stuck_s(index):
-                decision = self._reassign(index, live, "owner silent")
+            if is_late and now_s >= self.timers.stuck_s(index):
+                reason = self._stuck(index, live)
+                decision = self._reassign(index, live, reason) if reason else None
                 if decision is not None:
                     return decision
         return None
+
+    def _stuck(self, index: int, live: set[PeerId]) -> str:
+        """What is wrong with a live owner after the gather deadline, "" for nothing.
+
+        If nobody but itself holds some chunk, while most other slices have come through, it cannot
+        be reached, or what it published cannot be decoded. If they have not, time is short.
+        """
+        if self._current(index) is None:
+            return "owner silent"
+        others = [other for other in range(len(self.view.owners)) if other != index]
+        spread = sum(self._is_spread(other, live) for other in others)
+        is_odd = 2 * spread > len(others) and not self._is_spread(index, live)
+        return "owner alone has it" if is_odd else ""
+
+    def _is_spread(self, index: int, live: set[PeerId]) -> bool:
+        """Whether somebody who is not its owner holds each chunk of the slice."""
+        return self._all_held(index, live - {self.view.owners[index]}, 1)
 
     def _reassign(self, index: int, live: set[PeerId], reason: str) -> Decision | None:
         """The new owner: alive, new to this slice, with the fewest slices now."""

@@ -101,6 +101,7 @@ class Participant:
         self._early = EarlyFrames()
         self._welcome_index: int | None = None
         self._connected = False
+        self._is_sorted = False
         self._progress_s = now_s
         self._now_s = now_s
 
@@ -144,10 +145,7 @@ class Participant:
         return tuple(self._allow(peer) for peer in self.view.roster if peer != self.card.peer_id)
 
     def keep_result(self, op: int, slices: Sequence[Sequence[bytes]]) -> None:
-        """Results that the shell kept on disk in an earlier life: chunks per slice. Those of a
-        past that a REWIND has cancelled would take the place of those to come."""
-        if self.view.last_op < op <= self.view.cancelled_op:
-            return
+        """Results that the shell kept on disk in an earlier life: chunks per slice."""
         for chunks in slices:
             digests = [self.blobs.keep_result(op, chunk) for chunk in chunks]
             self.blobs.keep_result(op, b"".join(digests))
@@ -238,6 +236,10 @@ class Participant:
                 return (do.Halt(message.code, message.text),)
             case _:
                 raise RemoteFault("type", f"{type(message).__name__} is not expected here")
+        if not self._is_sorted and self._is_informed():
+            # An earlier life may have missed a REWIND, or died of it.
+            self._is_sorted = True
+            actions += self._forget_after(self.view.last_op)
         return self._go_on(actions)
 
     def control_down(self, now_s: float) -> Actions:
@@ -280,11 +282,16 @@ class Participant:
         elif isinstance(body, Attest):
             self._place.attested()
         elif isinstance(body, Rewind):
-            self.blobs.rewound(body.op)
             self._place.rewound()
+            return self._forget_after(body.op)
         elif self.exchange is not None and not isinstance(body, Run):
             return self.exchange.decided(self._now_s)
         return []
+
+    def _forget_after(self, op: int) -> list[do.PeerAction]:
+        """What is kept of later ops was cancelled, and would take the place of what is to come."""
+        self.blobs.rewound(op)
+        return [do.Rewound(op)]
 
     def _begin(self, plan: Plan) -> list[do.PeerAction]:
         """PLAN: take part if it names this very process."""
@@ -337,8 +344,7 @@ class Participant:
         if self._states.accept(digest, body):
             return []
         if self.exchange is not None:
-            self.blobs.keep_result(self.exchange.view.plan.op, body, digest)
-            return self.exchange.blob_arrived(digest, self._now_s)
+            return self.exchange.blob_arrived(digest, body, self._now_s)
         self.blobs.keep_result(self._place.applied_op + 1, body, digest)
         return []
 
