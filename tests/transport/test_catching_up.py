@@ -7,10 +7,21 @@ from swarmtrain_transport import limits
 from swarmtrain_transport import messages as m
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Attest, Rewind
+from swarmtrain_transport.ledger import Attest, Gone, Rewind
 from swarmtrain_transport.participant import Actions, Participant
 from tests.transport.plain_arithmetic import PlainArithmetic
-from tests.transport.rig import RUN_KEY, A, B, C, Chain, genesis_body, join_body, run_body, verify
+from tests.transport.rig import (
+    RUN_KEY,
+    A,
+    B,
+    C,
+    Chain,
+    genesis_body,
+    join_body,
+    run_body,
+    sign_as,
+    verify,
+)
 from tests.transport.swarm import Member, state_of
 from tests.transport.test_participant import peer_of, records
 
@@ -48,7 +59,7 @@ def test_kept_results_of_a_cancelled_past_take_no_place() -> None:
         chain.commit(B, C)
     chain.add(Rewind(1, "lost"))
     card = Member(A, b"boot", 0.0).machine.card
-    machine = Participant(card, PlainArithmetic(), verify, list, chain.records, 0.0)
+    machine = Participant(card, PlainArithmetic(), sign_as(A), verify, list, chain.records, 0.0)
     for op in (1, 2, 3, 4):
         machine.keep_result(op, [[b"chunk %d" % op]])
     told = machine.control(m.Welcome(1, "run", RUN_KEY, b"config", len(chain.records) - 1), 0.0)
@@ -85,3 +96,17 @@ def test_a_dead_donor_costs_one_time_out_and_then_a_later_state_is_taken(dead: b
             now_s = max(now_s, machine.next_wakeup_s)
             told = list(machine.tick(now_s))
         assert now_s < 2 * limits.FETCH_TIMEOUT_S
+
+
+def test_whoever_is_alone_finds_out_that_a_result_is_with_nobody() -> None:
+    """The others have left, and the result of the last op was lost with our own disk."""
+    machine, chain, _ = behind(1)
+    first = len(chain.records)
+    chain.add(Gone(B, False, "asked to"))
+    chain.add(Gone(C, False, "asked to"))
+    actions = machine.control(records(chain, first), 0.0)
+    now_s = 0.0
+    while not any(getattr(action, "message", None) == m.Stranded(1) for action in actions):
+        assert now_s < 2 * limits.LOST_ROUNDS * limits.FETCH_RETRY_S
+        now_s = max(now_s, machine.next_wakeup_s)
+        actions = machine.tick(now_s)

@@ -148,7 +148,7 @@ class Fetcher:
             left = []
         if not left:
             want.passed_over.clear()
-            want.rounds += bool(want.sources)
+            want.rounds += 1  # with nobody to ask, too: then nobody has it
             want.not_before_s = now_s + limits.FETCH_RETRY_S
             return None
         if want.spread:
