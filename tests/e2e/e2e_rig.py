@@ -224,11 +224,13 @@ def place(folder: Path) -> Iterator[Place]:
 
 
 def outcomes(state_dir: Path) -> dict[int, str]:
-    """COMMIT or SKIP per op, from the ledger of a coordinator that has stopped; each op once."""
+    """COMMIT or SKIP per op, from the ledger of a coordinator that has stopped; each op once. What
+    a REWIND has cancelled is no outcome any more."""
     ledger = sqlite3.connect(f"file:{state_dir / 'ledger.sqlite'}?mode=ro", uri=True)
     try:
         rows = ledger.execute(
-            "SELECT op, kind FROM log WHERE kind IN ('COMMIT', 'SKIP') ORDER BY idx"
+            "SELECT op, kind FROM log WHERE op IS NOT NULL AND kind IN ('COMMIT', 'SKIP')"
+            " ORDER BY idx"
         ).fetchall()
         indices = [index for (index,) in ledger.execute("SELECT idx FROM log ORDER BY idx")]
     finally:
