@@ -163,6 +163,12 @@ _ROWS = (
         "directory here belongs to another run of the same name. Join with a new --state-dir.",
     ),
     ErrorKind(
+        "SWT-E563", "This peer has published a wrong sum", EXIT_PROTOCOL,
+        "An audit has summed a chunk of this peer's once more, and most peers have checked the\n"
+        "proof. Its key is out of the run for good. Nobody wants it to be so: suspect the memory\n"
+        "or the processor of this machine, or an altered build.",
+    ),
+    ErrorKind(
         "SWT-E601", "Unknown key in the run file", EXIT_MUST_CHANGE,
         "A misspelt setting would silently be its default, so every unknown key is an error.",
     ),

@@ -10,7 +10,9 @@ from swarmtrain_transport.ledger import (
     AnyBody,
     Attest,
     Commit,
+    Conviction,
     Freeze,
+    Gone,
     Join,
     Plan,
     Reassign,
@@ -63,6 +65,8 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
         elif isinstance(body, Rewind) and body.op < number and lines:
             lines.append(f"A REWIND went back to round {body.op}: {body.reason}. ")
             lines[-1] += "Whatever this round had decided was cancelled."
+        elif isinstance(body, Gone) and body.conviction and body.conviction.op == number:
+            lines.append(_convicted(body, body.conviction, names))
         elif getattr(body, "op", None) == number:
             is_open = isinstance(body, Plan) or (is_open and not isinstance(body, Commit | Skip))
             lines += _told(body, names)
@@ -102,6 +106,14 @@ def _told(body: AnyBody, names: dict[bytes, str]) -> Iterator[str]:
             yield f"Skipped: {body.reason}. Nobody lost anything: all train on from where they are."
         case Attest():
             yield f"State root {body.state_root.hex()[:16]}, as most of its peers reported."
+
+
+def _convicted(gone: Gone, found: Conviction, names: dict[bytes, str]) -> str:
+    return (
+        f"Later an audit found that {names.get(gone.peer, '?')} had summed slice "
+        f"{found.slice_index}, chunk {found.chunk}, wrongly; most peers checked the proof "
+        f"({found.proof_hash.hex()[:16]}), and it was evicted for good."
+    )
 
 
 def _plan(plan: Plan, names: dict[bytes, str]) -> Iterator[str]:

@@ -326,6 +326,8 @@ class PeerShell:
                     self._storage.begin_download(action.manifest)
                 case do.KeepChunk():
                     self._storage.keep_chunk(action.digest, action.data)
+                case do.KeepProof():
+                    self._storage.keep_proof(action.op, action.data)
                 case do.PeerFault():
                     logger.warning("peer=%s fault=%s", action.peer.hex()[:8], action.detail)
                 case do.Halt():

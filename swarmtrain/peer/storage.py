@@ -30,6 +30,9 @@ RUN_FILE = "run.msgpack"
 DOWNLOAD = "download"
 """Folder of a state that is being fetched: its manifest, and each verified chunk by its hash."""
 
+PROOFS = "proofs"
+"""Folder of proofs of wrong sums, a file per round (audit.Proof)."""
+
 _MANIFEST = "manifest.bin"
 
 _RESULT_FILES_MAX = 2 * limits.RESULT_KEEP_OPS
@@ -114,6 +117,16 @@ class PeerStorage:
         data = msgpack.packb([list(piece.chunks) for piece in result.slices])
         self._write(result_path(self.directory, result.op), data)
         self.forget_results(result.op - _RESULT_FILES_MAX)
+
+    def keep_proof(self, op: int, data: bytes) -> None:
+        """Keep the proof of somebody's wrong sum.
+
+        Raises:
+            UserError: SWT-E401, the disk is full.
+        """
+        folder = self.directory / PROOFS
+        folder.mkdir(exist_ok=True)
+        self._write(folder / f"{op:08}.proof", data)
 
     def forget_results(self, op: int) -> None:
         """Results up to this op are needed no more: a checkpoint holds what they led to."""

@@ -273,6 +273,8 @@ class SimPeer(Process):
                 self.is_finished = True
             case do.Halt():
                 self._halt(action)
+            case do.KeepProof():
+                self.world.violation("audit", f"peer {self.number} proves a right sum wrong")
             case do.PeerFault():
                 self.world.blamed(action)
 

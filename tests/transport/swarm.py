@@ -46,7 +46,9 @@ def after(numbers: list[int], result: OpResult) -> list[int]:
 class Member:
     """One peer's process with a trainer that answers at once."""
 
-    def __init__(self, peer: PeerId, boot: bytes, now_s: float) -> None:
+    def __init__(
+        self, peer: PeerId, boot: bytes, now_s: float, arithmetic: PlainArithmetic | None = None
+    ) -> None:
         self.peer = peer
         self.numbers = [peer[0]] * VALUES
         self.roots: dict[tuple[int, int], bytes] = {}
@@ -54,8 +56,11 @@ class Member:
         self.halted: list[do.Halt] = []
         self.faults: list[do.PeerFault] = []
         self.finished = False
+        self.proofs: list[do.KeepProof] = []
         card = Card(peer, boot, "name", peer, "127.0.0.1", 4000 + peer[0])
-        self.machine = Participant(card, PlainArithmetic(), sign_as(peer), verify, list, (), now_s)
+        self.machine = Participant(
+            card, arithmetic or PlainArithmetic(), sign_as(peer), verify, list, (), now_s
+        )
 
     def difference(self, op: int) -> PlainContribution:
         """What this peer gives to a round: known to the test as well."""
@@ -91,9 +96,9 @@ class Swarm:
 
     # ---- what may happen
 
-    def add(self, peer: PeerId) -> Member:
+    def add(self, peer: PeerId, arithmetic: PlainArithmetic | None = None) -> Member:
         self._boots += 1
-        member = Member(peer, f"boot {self._boots}".encode(), self.now_s)
+        member = Member(peer, f"boot {self._boots}".encode(), self.now_s, arithmetic)
         self.members[peer] = member
         self._carry(member, member.machine.start(self.now_s))
         self.connect(peer)
@@ -207,6 +212,8 @@ class Swarm:
                     member.finished = True
                 case do.Halt():
                     member.halted.append(action)
+                case do.KeepProof():
+                    member.proofs.append(action)
                 case do.PeerFault():
                     member.faults.append(action)
 

@@ -135,6 +135,13 @@ class Halt(msgspec.Struct, frozen=True):
     text: str
 
 
+class KeepProof(msgspec.Struct, frozen=True):
+    """Peer: keep this proof of a wrong sum in `op` (audit.Proof)."""
+
+    op: int
+    data: bytes
+
+
 class PeerFault(msgspec.Struct, frozen=True):
     """Peer: another peer broke the protocol on the data lane; count it and show it."""
 
@@ -146,5 +153,6 @@ class PeerFault(msgspec.Struct, frozen=True):
 CoordinatorAction = Append | Adopt | SendToPeer | ClosePeer
 PeerAction = (
     SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | DownloadBegun | KeepChunk
-    | ApplyResult | OpSkipped | Rewound | RecordAccepted | RunFinished | Halt | PeerFault
+    | ApplyResult | OpSkipped | Rewound | RecordAccepted | RunFinished | Halt | KeepProof
+    | PeerFault
 )  # fmt: skip

@@ -10,6 +10,7 @@ import math
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.messages import (
+    Accuse,
     Applied,
     CheckpointWritten,
     Hello,
@@ -56,6 +57,8 @@ def check_claim(message: PeerMessage) -> None:
             raise RemoteFault("offer", f"a state of {message.num_values} values")
     elif isinstance(message, _WITH_STATE):
         hashes = [message.state_root]
+    elif isinstance(message, Accuse):
+        hashes = [message.proof_hash]
     elif isinstance(message, CheckpointWritten):
         hashes = [message.manifest_hash]
     else:

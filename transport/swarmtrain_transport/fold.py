@@ -17,6 +17,7 @@ from swarmtrain_transport.ledger import (
     Attest,
     Checkpoint,
     Commit,
+    Conviction,
     Freeze,
     Gone,
     Join,
@@ -216,6 +217,7 @@ class LedgerView:
         attests: attested state roots by op.
         cancelled_op: newest op whose outcome a REWIND has cancelled, 0 without one.
         rewinds: how many there were.
+        convicted: who has published a wrong sum, and which.
     """
 
     run: Run | None = None
@@ -236,6 +238,7 @@ class LedgerView:
     checkpoint: Checkpoint | None = None
     cancelled_op: int = 0
     rewinds: int = 0
+    convicted: dict[PeerId, Conviction] = field(default_factory=dict)
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold one record that the ledger has verified.
@@ -252,6 +255,8 @@ class LedgerView:
         elif isinstance(body, Gone):
             self.roster.pop(body.peer, None)
             self.join_index.pop(body.peer, None)
+            if body.conviction is not None:
+                self.convicted[body.peer] = body.conviction
         elif isinstance(body, Attest):
             self._attest(record, body)
         elif isinstance(body, Rewind):

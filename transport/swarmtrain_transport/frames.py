@@ -50,6 +50,10 @@ class FrameKind(enum.IntEnum):
     """Part of a blob: `set_id` is the first 8 bytes of its hash, `chunk` where the part starts."""
     RESULT = 8
     """One encoded chunk of a slice's mean over the set that `set_id` names, owner to members."""
+    PROVE = 9
+    """Auditor to contributor: show this chunk of what you have signed."""
+    EVIDENCE = 10
+    """The chunk with the hashes that lead to the signed root (audit.Shown)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,24 @@ class Join(Body, frozen=True, tag="JOIN"):
     invite: str = ""
 
 
+class Conviction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A wrong sum, found by the drawn auditor and checked by most peers: where, and the hash of
+    the proof, which they keep."""
+
+    op: int
+    slice_index: int
+    chunk: int
+    proof_hash: bytes
+
+
 class Gone(Body, frozen=True, tag="GONE"):
-    """A peer left the roster: on purpose (LEAVE) or by silence (EVICT)."""
+    """A peer left the roster: on purpose (LEAVE), by silence, or convicted (EVICT). Who was
+    convicted never comes back."""
 
     peer: bytes
     evicted: bool
     reason: str
+    conviction: Conviction | None = None
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -65,6 +65,18 @@ NAME_CHARS_MAX = 64
 CREDIT_WINDOW_BYTES = 4 << 20
 """Bytes that one contributor may have under way to one owner: 1 s at 32 Mbit/s."""
 
+AUDIT_OPS_KEPT = 4
+"""Ops of which a contributor keeps its drawn chunk, and a member an accusation."""
+
+AUDIT_ASKS_MAX = 4
+"""So often a contributor is asked for its chunk, and so often it shows it: frames get lost."""
+
+AUDIT_RETRY_S = 2.0
+"""A contributor may not have read COMMIT yet; then it says nothing, and is asked again."""
+
+AUDIT_PAUSE_S = 1.0
+"""While an op is under way an auditor asks for one chunk in so many seconds: 2 Mbit/s."""
+
 ENCODE_AHEAD_CHUNKS = 64
 """Chunks that a contributor encodes per NUDGE_S although no owner has invited them: an owner that
 is dead must not keep it from signing what it gives. 64 take less than 0.1 s."""

@@ -194,6 +194,14 @@ class Evaluated(Message, frozen=True, tag="evaluated"):
     loss: float
 
 
+class Accuse(Message, frozen=True, tag="accuse"):
+    """A wrong sum in `op`: the drawn auditor has found it, or a member has checked the proof with
+    this hash."""
+
+    op: int
+    proof_hash: bytes
+
+
 class LeaseRequest(Message, frozen=True, tag="lease_request"):
     """Ask for pieces of the training text."""
 
@@ -243,6 +251,13 @@ class Hashes(Message, frozen=True, tag="hashes"):
     chunk_hashes: tuple[bytes, ...]
 
 
+class Accused(Message, frozen=True, tag="accused"):
+    """The drawn auditor of `op` says that it holds this proof; whoever can, checks it."""
+
+    op: int
+    proof_hash: bytes
+
+
 class LeaseGrant(Message, frozen=True, tag="lease_grant"):
     """Pieces of text by content hash; validation pieces are the same for everybody."""
 
@@ -265,9 +280,11 @@ class Refused(Message, frozen=True, tag="refused"):
 
 PeerMessage = (
     Knock | Hello | Offer | Ready | Roots | Got | SliceDone | Have | Withdraw | Applied
-    | Stranded | History | Progress | CheckpointWritten | Evaluated | LeaseRequest | Leave
+    | Stranded | Accuse | History | Progress | CheckpointWritten | Evaluated | LeaseRequest | Leave
 )  # fmt: skip
-CoordinatorMessage = Challenge | Welcome | Tell | Records | Hashes | LeaseGrant | Finished | Refused
+CoordinatorMessage = (
+    Challenge | Welcome | Tell | Records | Hashes | Accused | LeaseGrant | Finished | Refused
+)
 
 
 def kinds_of(union: Any) -> dict[str, Any]:

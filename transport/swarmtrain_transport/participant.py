@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
+from swarmtrain_transport.auditing import Auditing
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.catchup import CatchUp
 from swarmtrain_transport.early import EarlyFrames
@@ -36,6 +37,7 @@ from swarmtrain_transport.ledger_copy import LedgerCopy
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.local import Card, LocalStats, hello_of, progress_of
 from swarmtrain_transport.messages import (
+    Accused,
     CoordinatorMessage,
     Finished,
     Hashes,
@@ -93,7 +95,10 @@ class Participant:
         self._arithmetic, self._sign = arithmetic, sign
         self._fetcher = Fetcher(shuffle)
         self._states = StateFinder(card.peer_id, self.view, self._fetcher, shuffle)
-        self._trade = Trade(self._fetcher, self._states, Serving(self.blobs))
+        self.audits = Auditing(
+            card.peer_id, self.view, self.blobs, self._fetcher, arithmetic, verify
+        )
+        self._trade = Trade(self._fetcher, self._states, Serving(self.blobs), self.audits)
         self._place = Progression(
             card, self.view, CatchUp(card.peer_id, self.view, self.blobs, self._fetcher),
             self._states,
@@ -224,6 +229,8 @@ class Participant:
                 exchange = self.exchange
                 if exchange is not None and exchange.view.plan_id == message.plan_id:
                     actions += exchange.hashes(message, now_s)
+            case Accused():
+                self.audits.accused(message)
             case Finished():
                 self._place.finished_op = message.op
             case Tell():
@@ -274,6 +281,8 @@ class Participant:
         if isinstance(body, Plan):
             return self._begin(body)
         if isinstance(body, Commit | Skip):
+            if isinstance(body, Commit):
+                self.audits.committed(self.exchange, self._now_s)
             if self.exchange is not None:
                 self.exchange.close()
             self.exchange = None
@@ -343,6 +352,9 @@ class Participant:
             return []
         if self._states.accept(digest, body):
             return []
+        found = self.audits.judged(digest, body)
+        if found is not None:
+            return found
         if self.exchange is not None:
             return self.exchange.blob_arrived(digest, body, self._now_s)
         self.blobs.keep_result(self._place.applied_op + 1, body, digest)
@@ -386,7 +398,7 @@ class Participant:
     def _resend(self) -> list[do.PeerAction]:
         """After HELLO: whatever the coordinator may have missed. All of it is idempotent."""
         actions: list[do.PeerAction] = [do.SendControl(self._progress())]
-        actions += self._place.reports(connected=True)
+        actions += self._place.reports(connected=True) + self.audits.resend()
         if self.exchange is not None:
             actions += self.exchange.resend(self._now_s)
         return actions

@@ -18,6 +18,7 @@ from swarmtrain_transport.history import Guest, History, card_of
 from swarmtrain_transport.ledger import (
     Attest,
     Commit,
+    Conviction,
     Freeze,
     Gone,
     Reassign,
@@ -30,6 +31,7 @@ from swarmtrain_transport.ledger import (
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import Chronicle, CoordinatorStatus, PeerLine
 from swarmtrain_transport.messages import (
+    Accuse,
     Applied,
     CheckpointWritten,
     Evaluated,
@@ -56,6 +58,7 @@ from swarmtrain_transport.scribe import Scribe
 from swarmtrain_transport.slicing import Slicing
 from swarmtrain_transport.status_view import describe
 from swarmtrain_transport.timers import Pace
+from swarmtrain_transport.tribunal import Tribunal
 
 Actions = tuple[CoordinatorAction, ...]
 
@@ -103,6 +106,7 @@ class Rendezvous:
         self._slicing = Slicing()
         self._history = History(self.scribe, self.attendance, now_s)
         self._agreement = Agreement(self.scribe, self.attendance, self.chronicle)
+        self._tribunal = Tribunal(self.scribe, self.attendance, self.chronicle, self.view)
         if self.view.in_progress is not None:
             self.operation = Operation(self.view.in_progress, now_s)
 
@@ -137,6 +141,8 @@ class Rendezvous:
             self._history.ask(peer, guest)
         elif not self.scribe.knows_history(hello):
             self._refuse_fork(peer)
+        elif peer in self.view.convicted:
+            self.scribe.refuse(peer, "SWT-E563", "This peer has published a wrong sum.")
         elif self.is_finished and (join is None or join.boot != hello.boot):
             self.scribe.refuse(peer, "SWT-E705", "All rounds of this run are done.")
         elif self.scribe.has_card(peer, hello):
@@ -232,7 +238,9 @@ class Rendezvous:
 
     def _dispatch(self, peer: PeerId, line: PeerLine, message: PeerMessage) -> None:
         match message:
-            case Offer() | CheckpointWritten() | Leave() if self._history.is_open(self._now_s):
+            case Offer() | CheckpointWritten() | Accuse() | Leave() if self._history.is_open(
+                self._now_s
+            ):
                 self._history.hold(peer, message)
             case Offer():
                 if self.view.genesis is None:
@@ -249,6 +257,9 @@ class Rendezvous:
                 op = self.operation
                 owed = op.creditors(peer) if op is not None else ()
                 self.attendance.progressed(line, message, owed, self._now_s)
+            case Accuse():
+                for owner, why in self._tribunal.hear(peer, message, self._now_s).items():
+                    self._remove(owner, evicted=True, reason="wrong sum", why=why)
             case CheckpointWritten():
                 self.scribe.note_checkpoint(peer, message)
             case Evaluated():
@@ -342,14 +353,16 @@ class Rendezvous:
             if peer in self.view.roster:
                 self._remove(peer, evicted=True, reason="silent")
 
-    def _remove(self, peer: PeerId, *, evicted: bool, reason: str) -> None:
+    def _remove(
+        self, peer: PeerId, *, evicted: bool, reason: str, why: Conviction | None = None
+    ) -> None:
         self.attendance.depart(peer)
         if self.operation is not None:
             self.operation.report_lost(peer)
-        if peer in self.view.roster:
-            self.scribe.append(Gone(peer, evicted, reason))
+        if peer in self.view.roster or why is not None:
+            self.scribe.append(Gone(peer, evicted, reason, why))
             self.scribe.close(peer)
-            event = "lost" if evicted else "left"
+            event = "convicted" if why is not None else "lost" if evicted else "left"
             self.chronicle.event(self.view.last_op + 1, peer, event, reason)
 
     def _decide(self) -> None:

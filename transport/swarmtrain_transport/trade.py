@@ -1,16 +1,18 @@
 """Asking others for what is named by hash, and giving what they ask for: GET and its answers.
 
-Results that an op is waiting for, results of the past and pieces of a state go the same way.
+Results that an op is waiting for, results of the past and pieces of a state go the same way. What
+audits ask and show goes beside it.
 """
 
 from swarmtrain_transport.actions import PeerAction, SendFrame
+from swarmtrain_transport.auditing import AUDIT_FRAMES, Auditing
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.serving import Serving
 from swarmtrain_transport.state_finder import StateFinder
 
-TRADED = frozenset({FrameKind.GET, FrameKind.PIECE, FrameKind.MISSING})
+TRADED = frozenset({FrameKind.GET, FrameKind.PIECE, FrameKind.MISSING}) | AUDIT_FRAMES
 """Frames that `Trade.heard` takes. A BLOB belongs to whoever wants it."""
 
 
@@ -21,19 +23,25 @@ class Trade:
         fetcher: asks for what is small.
         states: asks for pieces of a state.
         serving: what others have asked of us.
+        audits: asks for parts, and shows them.
     """
 
-    def __init__(self, fetcher: Fetcher, states: StateFinder, serving: Serving) -> None:
+    def __init__(
+        self, fetcher: Fetcher, states: StateFinder, serving: Serving, audits: Auditing
+    ) -> None:
         self._fetcher = fetcher
         self._states = states
         self._serving = serving
+        self._audits = audits
 
     def heard(self, peer: PeerId, frame: Frame, now_s: float) -> list[PeerAction]:
         """A frame of TRADED.
 
         Raises:
-            RemoteFault: reason ``length`` or ``hash``.
+            RemoteFault: reason ``length``, ``hash`` or ``evidence``.
         """
+        if frame.kind in AUDIT_FRAMES:
+            return self._audits.heard(peer, frame, now_s)
         if frame.kind is FrameKind.GET:
             answer = self._serving.asked(peer, frame.body, frame.run_tag, now_s)
             return [SendFrame(peer, answer)] if answer is not None else []
@@ -56,21 +64,23 @@ class Trade:
         ]
         actions += self._states.requests(run_tag, now_s)
         pieces = self._serving.due(run_tag, uplink_bytes_per_s, in_op=in_op, now_s=now_s)
-        return actions + [SendFrame(peer, frame) for peer, frame in pieces]
+        actions += [SendFrame(peer, frame) for peer, frame in pieces]
+        return actions + self._audits.due(run_tag, in_op=in_op, now_s=now_s)
 
     def wakeups(self) -> list[float]:
         """When `due` has something although nothing came."""
         if self.is_idle:
             return []
         times = [*self._fetcher.wakeups(), *self._states.wakeups()]
-        return times + self._serving.wakeups()
+        return times + self._serving.wakeups() + self._audits.wakeups()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is wanted of anybody. Asked after every event, so it calls nothing."""
         serving = self._serving
         is_asking = self._fetcher.wants or self._states.download.chunks
-        return not (is_asking or serving.queues or serving.owed_bytes > 0)
+        is_giving = serving.queues or serving.owed_bytes > 0
+        return not (is_asking or is_giving) and self._audits.is_idle
 
     def forget(self, peer: PeerId) -> None:
         """This peer is gone."""

@@ -1,0 +1,260 @@
+"""A wrong sum is found, proved and punished; whoever sums rightly is never convicted."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmtrain_transport.audit import Proof, convicted, draw, proof_from_bytes, shown_from_bytes
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fold import OpView
+from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.ledger import Commit, Gone, SignedRoot, body_of
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Accuse, Accused
+from tests.transport.plain_arithmetic import PlainArithmetic, PlainSum
+from tests.transport.rig import STRANGER, A, B, C, D, verify
+from tests.transport.swarm import Member, Swarm
+
+
+class _WrongSum(PlainSum):
+    """Adds one to the first value."""
+
+    def finish(self, total_weight: int) -> bytes:
+        self._sums[0] += 1
+        return super().finish(total_weight)
+
+
+class WrongArithmetic(PlainArithmetic):
+    def accumulator(self, num_values: int, window: Any) -> PlainSum:
+        return _WrongSum(num_values)
+
+
+def evictions(swarm: Swarm) -> list[Gone]:
+    bodies = [body_of(record) for record in swarm.records]
+    return [body for body in bodies if isinstance(body, Gone) and body.conviction is not None]
+
+
+def events(swarm: Swarm, kind: str) -> list[Any]:
+    return [event for event in swarm.hall.chronicle.events if event.event == kind]
+
+
+def swarm_with_liar(seed: int, *honest: PeerId, rounds: int = 12) -> Swarm:
+    swarm = Swarm(seed, rounds=rounds, start_peers=len(honest) + 1)
+    for peer in honest:
+        swarm.add(peer)
+    swarm.add(D, WrongArithmetic())
+    return swarm
+
+
+def until(swarm: Swarm, holds: Callable[[], bool], steps: int = 60_000) -> bool:
+    for _ in range(steps):
+        if holds():
+            return True
+        swarm.step()
+    return False
+
+
+def proved(seed: int = 3) -> tuple[Proof, OpView]:
+    """A proof that an auditor has found, and the ledger's view of its op."""
+    swarm = swarm_with_liar(seed, A, B, C)
+    for _ in range(60_000):
+        for member in swarm.members.values():
+            if member.proofs:
+                kept = member.proofs[0]
+                return proof_from_bytes(kept.data), member.machine.view.commits[kept.op]
+        swarm.step()
+    raise AssertionError("nobody has found anything")
+
+
+# ---- the whole swarm
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_owner_that_sums_wrongly_is_convicted_and_the_run_goes_on_without_it(seed: int) -> None:
+    swarm = swarm_with_liar(seed, A, B, C)
+    assert until(swarm, lambda: all(swarm.members[peer].finished for peer in (A, B, C)))
+    (gone,) = evictions(swarm)
+    assert gone.peer == D and gone.evicted
+    assert [event.peer for event in events(swarm, "convicted")] == [D.hex()]
+    for peer in (A, B, C):
+        assert D in swarm.members[peer].machine.view.convicted
+
+
+def test_a_convicted_peer_is_refused_at_the_door() -> None:
+    swarm = swarm_with_liar(1, A, B, C, rounds=40)
+    assert until(swarm, lambda: bool(evictions(swarm)))
+    swarm.connect(D)
+    assert until(swarm, lambda: not swarm.down[D])
+    assert [halt.code for halt in swarm.members[D].halted] == ["SWT-E563"]
+
+
+def test_one_peers_word_convicts_nobody() -> None:
+    """Of two peers one may be wrong, and nobody can say which; both the accusation and the proof
+    are there to be seen."""
+    swarm = swarm_with_liar(2, A, rounds=6)
+    assert swarm.run(100_000)
+    assert not evictions(swarm)
+    assert events(swarm, "accused")
+    assert swarm.members[A].proofs and swarm.members[A].machine.audits.counts["wrong"]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000))
+def test_nobody_honest_is_accused_whatever_goes_wrong(seed: int) -> None:
+    swarm = Swarm(seed, rounds=6, start_peers=3)
+    for peer in (A, B, C):
+        swarm.add(peer)
+    rng = random.Random(seed)
+    for _ in range(rng.randrange(1, 6)):
+        for _ in range(rng.randrange(400)):
+            swarm.step()
+        way, peer = rng.randrange(4), rng.choice([A, B, C])
+        if way == 0:
+            swarm.restart_coordinator()
+        elif way == 1:
+            swarm.connect(peer)
+        elif way == 2:
+            swarm.lose_frames(peer, rng.choice([A, B, C]))
+        else:
+            swarm.pass_time(3.0)
+    assert swarm.run(60_000)
+    assert not evictions(swarm) and not events(swarm, "accused")
+    counts = [member.machine.audits.counts for member in swarm.members.values()]
+    assert not any(count["wrong"] for count in counts)
+    assert not any(member.proofs or member.faults for member in swarm.members.values())
+
+
+def test_audits_take_place() -> None:
+    swarm = Swarm(5, rounds=8, start_peers=3)
+    for peer in (A, B, C):
+        swarm.add(peer)
+    assert swarm.run(60_000)
+    done = sum(member.machine.audits.counts["right"] for member in swarm.members.values())
+    assert done >= 5
+
+
+def test_a_restarted_coordinator_hears_of_the_proof_again() -> None:
+    swarm = swarm_with_liar(4, A, B, C, rounds=60)
+    assert until(swarm, lambda: bool(events(swarm, "accused")))
+    swarm.restart_coordinator()
+    assert not evictions(swarm)
+    assert until(swarm, lambda: bool(evictions(swarm)))
+    assert [gone.peer for gone in evictions(swarm)] == [D]
+
+
+# ---- one proof
+
+
+def test_a_proof_convicts_the_owner_and_survives_the_wire() -> None:
+    proof, view = proved()
+    assert convicted(proof, view, PlainArithmetic(), verify) == D
+    assert proof_from_bytes(proof.to_bytes()) == proof
+
+
+def altered(proof: Proof, view: OpView) -> list[tuple[str, Proof, OpView]]:
+    """What is no proof, and why."""
+    peer, shown = next(iter(proof.shown.items()))
+    fewer = {name: one for name, one in proof.shown.items() if name != peer}
+    longer = msgspec.structs.replace(shown, part=shown.part + b"x")
+    other = msgspec.structs.replace(shown, slice_roots=(bytes(32),) * len(shown.slice_roots))
+    commit = view.outcome
+    assert isinstance(commit, Commit)
+
+    def with_shown(**parts: Any) -> Proof:
+        return msgspec.structs.replace(proof, **parts)
+
+    def seen(**changes: Any) -> OpView:
+        copy = OpView.of(view.plan, view.plan_hash)
+        copy.frozen, copy.slice_sets, copy.owners = view.frozen, view.slice_sets, view.owners
+        copy.outcome, copy.outcome_hash = view.outcome, view.outcome_hash
+        copy.roots = view.roots
+        for name, value in changes.items():
+            setattr(copy, name, value)
+        return copy
+
+    unsigned = msgspec.structs.replace(commit, signatures=(b"s" * 32,) * len(commit.slices))
+    false_roots = {name: SignedRoot(signed.root, b"s" * 32) for name, signed in view.roots.items()}
+    return [
+        ("drawn", with_shown(op=proof.op + 1), view),
+        ("drawn", with_shown(chunk=proof.chunk ^ 1), view),
+        ("drawn", proof, seen(outcome=None)),
+        ("missing", with_shown(shown=fewer), view),
+        ("missing", with_shown(shown={**proof.shown, STRANGER: shown}), view),
+        ("committed", with_shown(chunk_hashes=(bytes(32),) * len(proof.chunk_hashes)), view),
+        ("committed", with_shown(chunk_hashes=()), view),
+        ("contributor has signed", with_shown(shown={**proof.shown, peer: longer}), view),
+        ("contributor has signed", with_shown(shown={**proof.shown, peer: other}), view),
+        ("contributor's signature", proof, seen(roots=false_roots)),
+        ("owner has not signed", proof, seen(outcome=unsigned)),
+    ]
+
+
+def test_whatever_is_altered_convicts_nobody() -> None:
+    proof, view = proved()
+    for words, false, seen in altered(proof, view):
+        with pytest.raises(RemoteFault, match=words):
+            convicted(false, seen, PlainArithmetic(), verify)
+
+
+def test_a_right_sum_convicts_nobody() -> None:
+    proof, view = proved()
+    with pytest.raises(RemoteFault, match="right"):
+        convicted(proof, view, WrongArithmetic(), verify)
+
+
+@given(st.binary(max_size=300))
+def test_rubbish_is_refused_with_its_reason(data: bytes) -> None:
+    for decode, reason in ((proof_from_bytes, "proof"), (shown_from_bytes, "evidence")):
+        with pytest.raises(RemoteFault) as caught:
+            decode(data)
+        assert caught.value.reason == reason
+
+
+# ---- frames and messages that do not count
+
+
+def member_after_an_op() -> tuple[Swarm, Member, OpView]:
+    swarm = Swarm(7, rounds=9, start_peers=3)
+    for peer in (A, B, C):
+        swarm.add(peer)
+    while A not in swarm.members or swarm.members[A].machine.view.committed < 2:
+        swarm.step()
+    member = swarm.members[A]
+    op = member.machine.view.commits[member.machine.view.last_op]
+    return swarm, member, op
+
+
+def test_a_contributor_shows_its_chunk_to_the_drawn_auditor_alone_and_a_few_times() -> None:
+    swarm, _, op = member_after_an_op()
+    drawn = draw(op)
+    assert drawn is not None
+    giver = next(peer for peer in drawn.contributors if peer != drawn.auditor)
+    machine = swarm.members[giver].machine
+    ask = Frame(FrameKind.PROVE, machine.view.run_tag, op.plan_id)
+    others = {A, B, C} - {drawn.auditor}
+    assert not [m for p in others for m in machine.audits.heard(p, ask, 0.0)]
+    given_ = [machine.audits.heard(drawn.auditor, ask, 0.0) for _ in range(50)]
+    assert 0 < sum(map(len, given_)) <= 4
+
+
+def test_evidence_that_was_not_asked_for_is_dropped() -> None:
+    _, member, op = member_after_an_op()
+    for plan_id in (0, op.plan_id):
+        frame = Frame(FrameKind.EVIDENCE, member.machine.view.run_tag, plan_id, body=b"rubbish")
+        assert member.machine.audits.heard(STRANGER, frame, 0.0) == []
+
+
+def test_accusations_of_nobody_or_by_nobody_change_nothing() -> None:
+    swarm, member, op = member_after_an_op()
+    member.machine.control(Accused(99, bytes(32)), swarm.now_s)
+    drawn = draw(op)
+    assert drawn is not None
+    others = [peer for peer in (A, B, C) if peer != drawn.auditor]
+    for peer, number in ((drawn.owner, op.plan.op), (others[0], op.plan.op), (A, 99), (A, -1)):
+        swarm.hall.received(peer, Accuse(number, bytes(32)), swarm.now_s)
+    assert not events(swarm, "accused") and not evictions(swarm)
