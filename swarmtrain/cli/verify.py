@@ -69,3 +69,6 @@ def _tell(proof: "Proof") -> None:
     print(f"{'rounds':<16} {proof.from_op} to {proof.to_op}")
     print(f"{'state root':<16} {proof.state_root}")
     print(f"\nProved. {proof.proves}")
+    for found in proof.wrong_sums:
+        said = f"convicts {found.owner}" if found.owner else f"convicts nobody: {found.problem}"
+        print(f"A proof of a wrong sum in round {found.op} ({found.file}) {said}.")

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -76,6 +77,8 @@ class PeerView(msgspec.Struct, frozen=True):
     state_root: str
     connected: bool
     refused_frames: dict[str, int]
+    ignored_frames: dict[str, int]
+    audits: dict[str, int]
 
 
 class PeerShell:
@@ -123,6 +126,7 @@ class PeerShell:
         self._fault: UserError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._config_hash = b""
+        self._faults: Counter[str] = Counter()
         self._bandwidth: Bandwidth | None = None
 
     # ---- life
@@ -329,6 +333,7 @@ class PeerShell:
                 case do.KeepProof():
                     self._storage.keep_proof(action.op, action.data)
                 case do.PeerFault():
+                    self._faults[action.reason] += 1
                     logger.warning("peer=%s fault=%s", action.peer.hex()[:8], action.detail)
                 case do.Halt():
                     self._fail(refused(action.code, action.text))
@@ -390,5 +395,7 @@ class PeerShell:
             bytes_down=stats.bytes_in + stats.control_bytes_in,
             state_root=participant.state_root.hex(),
             connected=self.is_connected,
-            refused_frames=dict(self._zmq.stats.refused),
+            refused_frames=dict(self._faults + Counter(self._zmq.stats.refused)),
+            ignored_frames=dict(stats.ignored),
+            audits=dict(participant.audits.counts),
         )

@@ -25,6 +25,7 @@ from swarmtrain.peer.storage import RUN_FILE, read_result, result_path, result_p
 from swarmtrain.peer.strategy import strategy_of
 from swarmtrain.tensors import Layout, LayoutMismatch
 from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
+from swarmtrain.verify.wrong_sums import wrong_sums
 from swarmtrain_transport.errors import IdentityDamaged, RemoteFault
 from swarmtrain_transport.fold import LedgerView, num_chunks, slice_root, window_of
 from swarmtrain_transport.hashing import content_hash
@@ -85,8 +86,9 @@ class _PeerProof:
         assert run is not None  # the ledger's record 0
         ledger_op = self._view.last_op
         proof = msgspec.structs.replace(
-            proof, run=run.run_id, run_key=run.run_key.hex(), records=count, ledger_op=ledger_op
-        )
+            proof, run=run.run_id, run_key=run.run_key.hex(), records=count, ledger_op=ledger_op,
+            wrong_sums=wrong_sums(self._directory, self._view),
+        )  # fmt: skip
         return concluded(proof, self._find_state)
 
     def _find_state(self, proof: Proof) -> Proof:

@@ -15,6 +15,22 @@ from swarmtrain_transport.ledger import Attest, Commit, Record
 from swarmtrain_transport.ledger_copy import LedgerCopy
 
 
+class WrongSum(msgspec.Struct, frozen=True):
+    """A proof that an audit has left.
+
+    Attributes:
+        file: its name.
+        op: the round that it is about.
+        owner: whom it convicts, in hex; "" if nobody.
+        problem: why it convicts nobody, "" if it does.
+    """
+
+    file: str
+    op: int = -1
+    owner: str = ""
+    problem: str = ""
+
+
 class Proof(msgspec.Struct, frozen=True):
     """What was proved of a state directory.
 
@@ -31,6 +47,8 @@ class Proof(msgspec.Struct, frozen=True):
         records: how many records were checked.
         ledger_op: newest op that the ledger has an outcome of; a peer may be behind it.
         proves: in words, what `ok` means here and what it does not.
+        wrong_sums: proofs against others that lie in the directory, each checked anew. They have
+            no part in `ok`.
     """
 
     kind: str
@@ -45,6 +63,7 @@ class Proof(msgspec.Struct, frozen=True):
     run_key: str = ""
     records: int = 0
     ledger_op: int = -1
+    wrong_sums: tuple[WrongSum, ...] = ()
 
 
 class Unproved(Exception):

@@ -23,12 +23,13 @@ from swarmtrain.peer.storage import parse_result
 from swarmtrain_transport import frames, limits, messages
 from swarmtrain_transport.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.audit import Proof, Shown, proof_from_bytes, shown_from_bytes
 from swarmtrain_transport.errors import IdentityDamaged, InviteError, RemoteFault
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import body_of, make_record, record_from_bytes
+from swarmtrain_transport.ledger import body_of, make_record, pack_struct, record_from_bytes
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.messages import Challenge, Knock, Progress, Ready, Records, Welcome
 from swarmtrain_transport.sync import ArraySpec, describe_state, manifest_from_bytes
@@ -158,6 +159,7 @@ def _frames() -> tuple[bytes, ...]:
 
 
 def _targets() -> dict[str, Target]:
+    shown = Shown((A, B), (bytes(32),), b"part")
     remote = (RemoteFault,)
     record = make_record(0, bytes(32), 1, run_body(), sign)
     joined = make_record(1, record.hash, 1, join_body(A), sign)
@@ -192,6 +194,8 @@ def _targets() -> dict[str, Target]:
                 Progress(1, 2, 3, "training"),
                 messages.Got(1, 2, 3, {A: B}, {B: "scale"}),
                 messages.Roots(1, (A, B), bytes(64)),
+                messages.SliceDone(1, 2, 3, 4, (A, B), bytes(32), bytes(64)),
+                messages.Accuse(1, A),
                 messages.Have(1, 2, 3, 4, (True, False)),
             ),
         ),
@@ -203,6 +207,7 @@ def _targets() -> dict[str, Target]:
                 Welcome(1, "run", A, canonical, 5),
                 Records(0, records),
                 messages.Hashes(1, 2, 3, 4, (bytes(32),)),
+                messages.Accused(1, A),
             ),
         ),
         "record": Target(lambda data: body_of(record_from_bytes(data)), remote, records),
@@ -211,6 +216,8 @@ def _targets() -> dict[str, Target]:
             remote,
             (record.body, joined.body, planned.body),
         ),
+        "evidence": Target(shown_from_bytes, remote, (pack_struct(shown),)),
+        "proof": Target(proof_from_bytes, remote, (Proof(1, 2, 3, (A,), {B: shown}).to_bytes(),)),
         "manifest": Target(manifest_from_bytes, remote, (manifest.to_bytes(),)),
         "invite": Target(
             lambda data: Invite.parse(data.decode("utf-8", "replace")),

@@ -1,5 +1,6 @@
 """Exchanges of several peers around one op, with frames that a test delivers."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,6 +40,7 @@ class Bench:
         self.wires: dict[tuple[PeerId, PeerId], list[Frame]] = {}
         self.told: dict[PeerId, list[Any]] = {}
         self.lost: set[FrameKind] = set()
+        self.ignored: Counter[str] = Counter()
         for member in self.plan.members:
             peer = member.peer
             self.blobs[peer] = Blobs()
@@ -48,7 +50,7 @@ class Bench:
             self.peers[peer] = Exchange(
                 peer, self.view, TAG, PlainArithmetic(),
                 contribution if member.weight else None,
-                self.blobs[peer], self.fetchers[peer], 0.0, sign_as(peer),
+                self.blobs[peer], self.fetchers[peer], 0.0, sign_as(peer), self.ignored,
             )  # fmt: skip
 
     def begin(self) -> "Bench":

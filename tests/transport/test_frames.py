@@ -121,7 +121,7 @@ def test_a_right_header_around_anything_gives_a_frame_or_a_remote_fault(
         ({"version": 0}, "version"),
         ({"version": 2}, "version"),
         ({"kind": 0}, "frame"),
-        ({"kind": 9}, "frame"),
+        ({"kind": len(FrameKind) + 1}, "frame"),
         ({"flags": 2}, "frame"),
         ({"flags": 128}, "frame"),
         ({"spare_byte": 1}, "frame"),

@@ -4,6 +4,8 @@ An owner may see PLAN before a contributor does; its invitation must not be lost
 of each peer are kept, so that nobody fills the place of the others; what is not kept is repeated.
 """
 
+from collections import Counter
+
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.link import PeerId
 
@@ -13,14 +15,20 @@ _BYTES_MAX = 64 << 10
 
 
 class EarlyFrames:
-    """Invitations whose plan is not known yet."""
+    """Invitations whose plan is not known yet.
 
-    def __init__(self) -> None:
+    Args:
+        ignored: where frames are counted that are of no use: ``stale``, of another plan.
+    """
+
+    def __init__(self, ignored: Counter[str]) -> None:
+        self._ignored = ignored
         self._frames: list[tuple[PeerId, Frame]] = []
 
     def keep(self, peer: PeerId, frame: Frame) -> None:
         """Keep an invitation; other frames are of no use before their plan."""
         if frame.kind is not FrameKind.RANGES or len(frame.body) > _BYTES_MAX:
+            self._ignored["stale"] += 1
             return
         same = [item for item in self._frames if item[0] == peer]
         if len(same) >= _FRAMES_MAX:

@@ -4,6 +4,7 @@ It follows the ledger's view of the op (which the participant folds) and turns f
 the passing of time into frames and reports. It never decides what is in the result.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from swarmtrain_transport import limits
@@ -35,6 +36,8 @@ class Exchange:
         fetcher: shared with catch-up and sync, so that windows hold per peer.
         now_s: the time.
         sign: signs with our own key.
+        ignored: where parts are counted that change nothing: ``stale`` ones of another attempt,
+            ``repeated`` ones.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Exchange:
         fetcher: Fetcher,
         now_s: float,
         sign: Sign,
+        ignored: Counter[str],
     ) -> None:
         self.view = view
         self.scatter: Scatter | None = None
@@ -68,7 +72,7 @@ class Exchange:
         self._heard_s: dict[tuple[int, PeerId], float] = {}
         self._nudge_s = now_s + limits.NUDGE_S
         self._now_s = now_s
-        self._sign = sign
+        self._sign, self._ignored = sign, ignored
         self._roots: Roots | None = None
         self._encode_more_s = now_s + limits.NUDGE_S
         if contribution is not None and view.weights.get(me):
@@ -191,11 +195,13 @@ class Exchange:
     def _on_part(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         owned = self._owned.get(frame.slice_index)
         if owned is None or owned.attempt != frame.attempt:
+            self._ignored["stale"] += 1
             return []
         self._received[peer] = self._received.get(peer, 0) + len(frame.body)
         self._heard_s[(frame.slice_index, peer)] = self._now_s
         before = owned.complete
-        owned.accept(peer, frame.chunk, frame.body, frame.digest)
+        if not owned.accept(peer, frame.chunk, frame.body, frame.digest):
+            self._ignored["repeated"] += 1
         actions = self._extend_credit(peer, owned)
         if owned.complete != before:
             actions.append(self._got(owned))

@@ -1,6 +1,7 @@
 """Who a peer process is, and what only its shell knows of it."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from swarmtrain_transport.ledger import Ledger
 from swarmtrain_transport.link import PeerId
@@ -27,6 +28,8 @@ class LocalStats:
     Attributes:
         up_bytes_per_s, down_bytes_per_s: measured rates of the link while it was busy, within the
             peer's own caps; 0 until something was measured.
+        ignored: frames that changed nothing: ``stale`` ones of another plan or attempt,
+            ``repeated`` ones.
     """
 
     phase: str = "starting"
@@ -40,6 +43,7 @@ class LocalStats:
     tokens: int = 0
     up_bytes_per_s: int = 0
     down_bytes_per_s: int = 0
+    ignored: Counter[str] = field(default_factory=Counter)
 
 
 def hello_of(

@@ -103,7 +103,7 @@ class Participant:
             card, self.view, CatchUp(card.peer_id, self.view, self.blobs, self._fetcher),
             self._states,
         )  # fmt: skip
-        self._early = EarlyFrames()
+        self._early = EarlyFrames(self.stats.ignored)
         self._welcome_index: int | None = None
         self._connected = False
         self._is_sorted = False
@@ -226,9 +226,8 @@ class Participant:
             case Records():
                 actions += self._on_records(message)
             case Hashes():
-                exchange = self.exchange
-                if exchange is not None and exchange.view.plan_id == message.plan_id:
-                    actions += exchange.hashes(message, now_s)
+                if self.exchange is not None and self.exchange.view.plan_id == message.plan_id:
+                    actions += self.exchange.hashes(message, now_s)
             case Accused():
                 self.audits.accused(message)
             case Finished():
@@ -312,7 +311,7 @@ class Participant:
         mine = pending.contribution if pending is not None and pending.op == plan.op else None
         self.exchange = Exchange(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
-            self._fetcher, self._now_s, self._sign,
+            self._fetcher, self._now_s, self._sign, self.stats.ignored,
         )  # fmt: skip
         actions = self.exchange.decided(self._now_s)
         for peer, frame in self._early.take(view.plan_id):
@@ -397,8 +396,8 @@ class Participant:
 
     def _resend(self) -> list[do.PeerAction]:
         """After HELLO: whatever the coordinator may have missed. All of it is idempotent."""
-        actions: list[do.PeerAction] = [do.SendControl(self._progress())]
-        actions += self._place.reports(connected=True) + self.audits.resend()
+        actions = [do.SendControl(self._progress()), *self._place.reports(connected=True)]
+        actions += self.audits.resend()
         if self.exchange is not None:
             actions += self.exchange.resend(self._now_s)
         return actions

@@ -1,0 +1,40 @@
+"""Proofs of others' wrong sums that lie in a peer's directory: checked once more, from the ledger.
+
+Whoever holds a copy of the ledger can do this: the proof brings the parts, the ledger the roots and
+signatures of all who are named in it.
+"""
+
+from pathlib import Path
+
+from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.storage import PROOFS
+from swarmtrain.verify.proof import WrongSum
+from swarmtrain_transport.audit import convicted, proof_from_bytes
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.identity import verify
+
+
+def wrong_sums(directory: Path, view: LedgerView) -> tuple[WrongSum, ...]:
+    """What the proofs in a peer's directory are worth.
+
+    Args:
+        directory: a peer's.
+        view: the fold of its ledger; it remembers the last few hundred rounds.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return tuple(_judged(path, view) for path in sorted((directory / PROOFS).glob("*.proof")))
+
+
+def _judged(path: Path, view: LedgerView) -> WrongSum:
+    try:
+        proof = proof_from_bytes(path.read_bytes())
+        op = view.commits.get(proof.op)
+        if op is None:
+            return WrongSum(path.name, proof.op, "", "the ledger's view of the round is forgotten")
+        owner = convicted(proof, op, CodecArithmetic(), verify)
+    except RemoteFault as fault:
+        return WrongSum(path.name, problem=fault.detail)
+    return WrongSum(path.name, proof.op, owner.hex())
