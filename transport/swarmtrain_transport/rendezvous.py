@@ -349,9 +349,8 @@ class Rendezvous:
 
     def _bury(self) -> None:
         """Evict who has been silent for too long."""
-        for peer in self.attendance.silent(self._now_s):
-            if peer in self.view.roster:
-                self._remove(peer, evicted=True, reason="silent")
+        for peer in [p for p in self.attendance.silent(self._now_s) if p in self.view.roster]:
+            self._remove(peer, evicted=True, reason="silent")
 
     def _remove(
         self, peer: PeerId, *, evicted: bool, reason: str, why: Conviction | None = None
