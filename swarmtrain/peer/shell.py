@@ -23,6 +23,7 @@ from swarmtrain.peer.bandwidth import Bandwidth
 from swarmtrain.peer.control import ControlClient
 from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain.peer.storage import PeerStorage
+from swarmtrain.peer.view import PeerView
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.errors import RemoteFault, TransportError
@@ -58,27 +59,6 @@ class TrainerNote(msgspec.Struct, frozen=True):
     loss: float = 0.0
     tokens_per_s: float = 0.0
     tokens: int = 0
-
-
-class PeerView(msgspec.Struct, frozen=True):
-    """A peer as `status` shows it."""
-
-    run: str
-    name: str
-    peer: str
-    state: str
-    round: int
-    step: int
-    loss: float
-    tokens_per_s: float
-    tokens: int
-    bytes_up: int
-    bytes_down: int
-    state_root: str
-    connected: bool
-    refused_frames: dict[str, int]
-    ignored_frames: dict[str, int]
-    audits: dict[str, int]
 
 
 class PeerShell:

@@ -17,7 +17,6 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import (
     AnyBody,
     Attest,
@@ -98,7 +97,9 @@ class Participant:
         self.audits = Auditing(
             card.peer_id, self.view, self.blobs, self._fetcher, arithmetic, verify
         )
-        self._trade = Trade(self._fetcher, self._states, Serving(self.blobs), self.audits)
+        self._trade = Trade(
+            self._fetcher, self._states, Serving(self.blobs), self.audits, self.blobs
+        )
         self._place = Progression(
             card, self.view, CatchUp(card.peer_id, self.view, self.blobs, self._fetcher),
             self._states,
@@ -335,7 +336,9 @@ class Participant:
         if self.view.run_tag not in (0, frame.run_tag):
             raise RemoteFault("run", "a frame of another run")
         if frame.kind is FrameKind.BLOB:
-            return self._go_on(self._on_blob(frame.body))
+            next_op = self._place.applied_op + 1
+            found = self._trade.arrived(frame.body, self.exchange, next_op, self._now_s)
+            return self._go_on(found)
         if frame.kind in TRADED:
             answer = self._trade.heard(peer, frame, self._now_s)
             return tuple(answer) if answer else self._go_on([])
@@ -344,20 +347,6 @@ class Participant:
             return ()
         actions = self.exchange.frame(peer, frame, self._now_s)
         return self._go_on(actions) if frame.kind is FrameKind.RESULT else tuple(actions)
-
-    def _on_blob(self, body: Buffer) -> list[do.PeerAction]:
-        digest = content_hash(body)
-        if not self._fetcher.arrived(digest, self._now_s):
-            return []
-        if self._states.accept(digest, body):
-            return []
-        found = self.audits.judged(digest, body)
-        if found is not None:
-            return found
-        if self.exchange is not None:
-            return self.exchange.blob_arrived(digest, body, self._now_s)
-        self.blobs.keep_result(self._place.applied_op + 1, body, digest)
-        return []
 
     # ---- time, and what falls due after any event
 

@@ -5,15 +5,19 @@ audits ask and show goes beside it.
 """
 
 from swarmtrain_transport.actions import PeerAction, SendFrame
+from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.auditing import AUDIT_FRAMES, Auditing
+from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.serving import Serving
 from swarmtrain_transport.state_finder import StateFinder
 
 TRADED = frozenset({FrameKind.GET, FrameKind.PIECE, FrameKind.MISSING}) | AUDIT_FRAMES
-"""Frames that `Trade.heard` takes. A BLOB belongs to whoever wants it."""
+"""Frames that `Trade.heard` takes."""
 
 
 class Trade:
@@ -24,11 +28,18 @@ class Trade:
         states: asks for pieces of a state.
         serving: what others have asked of us.
         audits: asks for parts, and shows them.
+        blobs: where results are kept.
     """
 
     def __init__(
-        self, fetcher: Fetcher, states: StateFinder, serving: Serving, audits: Auditing
+        self,
+        fetcher: Fetcher,
+        states: StateFinder,
+        serving: Serving,
+        audits: Auditing,
+        blobs: Blobs,
     ) -> None:
+        self._blobs = blobs
         self._fetcher = fetcher
         self._states = states
         self._serving = serving
@@ -50,6 +61,31 @@ class Trade:
         else:
             self._fetcher.missing(peer, bytes(frame.body), now_s)
             self._states.missing(peer, bytes(frame.body), now_s)
+        return []
+
+    def arrived(
+        self, body: Buffer, exchange: Exchange | None, next_op: int, now_s: float
+    ) -> list[PeerAction]:
+        """A BLOB: to whoever wants it, and what nobody wants is dropped.
+
+        Args:
+            body: its bytes; their hash says what they are.
+            exchange: our part of the op in progress.
+            next_op: whose results are caught up with while there is none.
+            now_s: the time.
+
+        Raises:
+            RemoteFault: reason ``proof``: an accusation without one.
+        """
+        digest = content_hash(body)
+        if not self._fetcher.arrived(digest, now_s) or self._states.accept(digest, body):
+            return []
+        found = self._audits.judged(digest, body)
+        if found is not None:
+            return found
+        if exchange is not None:
+            return exchange.blob_arrived(digest, body, now_s)
+        self._blobs.keep_result(next_op, body, digest)
         return []
 
     def due(
