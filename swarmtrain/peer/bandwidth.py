@@ -1,37 +1,94 @@
-"""What this peer's link carries: read from TCP while exchanges run, told by PROGRESS and HELLO.
+"""The data lane as this peer's link allows it: rates are measured, bulk waits its turn.
 
-The arithmetic is `swarmtrain_transport.flow`'s; here the real link is asked.
+A link in front of the link. The arithmetic is `swarmtrain_transport.flow`'s and `outbox`'s; here
+TCP is asked what it has moved, and there is a timer. Small frames (credits, invitations, requests)
+never wait; bulk is handed over as the link carries it, so that they need not wait below either.
 """
 
+import asyncio
 import math
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.flow import LinkRates
+from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.link import Address, LinkStats, PeerId
+from swarmtrain_transport.outbox import Outbox
 from swarmtrain_transport.participant import Participant
 from swarmtrain_transport.zmq_link import ZmqLink
 
+_BULK = frozenset({FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE})
+
 
 class Bandwidth:
-    """Keeps the rates in a participant's stats up to date.
+    """A link that keeps link.Link's contract, and the rates in a participant's stats.
 
     Args:
-        link: the data lane.
+        link: the real one.
+        loop: the link's.
     """
 
-    def __init__(self, link: ZmqLink) -> None:
+    def __init__(self, link: ZmqLink, loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
+        self._loop = loop
         self._rates = LinkRates()
+        self._outbox = Outbox()
+        self._timer: asyncio.TimerHandle | None = None
         self._read_s = -math.inf
+        self._plan_id: int | None = None
+
+    @property
+    def stats(self) -> LinkStats:
+        """Counters of the real link."""
+        return self._link.stats
+
+    def allow(self, address: Address) -> None:
+        """As the real link."""
+        self._link.allow(address)
+
+    def revoke(self, peer: PeerId) -> None:
+        """As the real link."""
+        self._outbox.forget(peer)
+        self._link.revoke(peer)
+
+    def send(self, peer: PeerId, frame: Frame) -> bool:
+        """As the real link, but bulk may wait here."""
+        if frame.kind not in _BULK:
+            return self._link.send(peer, frame)
+        self._outbox.put(peer, frame)
+        if self._timer is None:
+            # After the whole batch: which frame goes first depends on all of them.
+            self._timer = self._loop.call_later(0, self._flush)
+        return True
+
+    def close(self) -> None:
+        """Nothing goes out any more."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def look(self, participant: Participant, now_s: float) -> None:
         """Called at every event; reads the counters as often as a window of rates asks for."""
+        exchange = participant.exchange
+        plan_id = exchange.view.plan_id if exchange is not None else None
+        if plan_id != self._plan_id:
+            self._plan_id = plan_id
+            self._outbox.keep_only(plan_id)
         if now_s < self._read_s + limits.RATE_WINDOW_S / 2:
             return
         self._read_s = now_s
         moved = self._link.moved()
         if moved is not None:
-            exchange = participant.exchange
             op = exchange.view.plan.op if exchange is not None else None
             self._rates.counted(moved.up, moved.down, op, now_s)
-        participant.stats.up_bytes_per_s = self._rates.up_bytes_per_s
-        participant.stats.down_bytes_per_s = self._rates.down_bytes_per_s
+        stats = participant.stats
+        stats.up_bytes_per_s = self._rates.up_bytes_per_s
+        stats.down_bytes_per_s = self._rates.down_bytes_per_s
+        stats.waiting = self._outbox.waiting(self._link.acknowledged())
+
+    def _flush(self) -> None:
+        """Hand over what may go, and come back while there is more."""
+        self._timer = None
+        rate = self._rates.up_bytes_per_s
+        for peer, frame in self._outbox.due(self._link.acknowledged(), rate, self._loop.time()):
+            self._link.send(peer, frame)
+        if not self._outbox.is_empty:
+            self._timer = self._loop.call_at(self._outbox.next_wakeup_s, self._flush)

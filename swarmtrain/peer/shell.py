@@ -136,6 +136,8 @@ class PeerShell:
                 task.cancel()
             if self._status is not None:
                 await self._status.close()
+            if self._bandwidth is not None:
+                self._bandwidth.close()
             zmq_link.close()
             self._participant = None
 
@@ -147,7 +149,7 @@ class PeerShell:
             dialled.host, dialled.port,
         )  # fmt: skip
         self._zmq = zmq_link
-        self._bandwidth = Bandwidth(zmq_link)
+        self._bandwidth = Bandwidth(zmq_link, self._loop)
         self._participant = Participant(
             card, CodecArithmetic(), self._identity.sign, verify, self._shuffled,
             self._storage.records, self._now_s(),
@@ -157,9 +159,9 @@ class PeerShell:
         download = self._storage.download()
         if download is not None:
             self._participant.keep_state(*download)
-        self._link = zmq_link
+        self._link = self._bandwidth
         if self._freeze is not None:
-            self._link = FreezingLink(zmq_link, self._participant, *self._freeze)
+            self._link = FreezingLink(self._bandwidth, self._participant, *self._freeze)
         self._act(self._participant.start(self._now_s()))
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ TRANSPORT = (
     "link",
     "signed",
     "allow_list reception",
-    "claims ledger sync result failure matrix fetch download flow timers early",
+    "claims ledger sync result failure matrix fetch download flow outbox timers early",
     "actions fold blobs serving",
     "arrivals audit membership",
     "attendance recovery slicing",

@@ -33,7 +33,7 @@ def test_acknowledgements_that_were_held_up_do_not_make_a_link_fast() -> None:
     meter = RateMeter(0, 0.0)
     now_s, total = run_at(meter, 0.0, [(4.0, 1 * MB), (1.0, 0)])
     meter.counted(total + 1 * MB, now_s + 0.2)  # what the silent second held back, all at once
-    run_at(meter, now_s + 0.2, [(4.0, 1 * MB)], total + 1 * MB)
+    run_at(meter, now_s + 0.2, [(5.0, 1 * MB)], total + 1 * MB)
     assert meter.bytes_per_s < 1.2 * MB
 
 

@@ -262,3 +262,17 @@ def test_a_link_slower_than_our_patience_is_not_flooded_with_copies(chunk_s: flo
             received += PART
             due_s += chunk_s
     assert num_sent <= 3 * 16
+
+
+def test_a_chunk_that_our_own_link_still_holds_is_not_sent_again() -> None:
+    waiting = {B}
+    _, view = scatter()
+    sender = Scatter(A, view, PlainContribution(VALUES), 7, waiting.__contains__)
+    sender.invited(B, ranges(view, 1), 0.0)
+    assert len(sent(sender)) == 2
+    for now_s in (20.0, 40.0, 60.0):
+        sender.invited(B, ranges(view, 1), now_s)
+        assert sent(sender, now_s) == []
+    waiting.clear()
+    sender.invited(B, ranges(view, 1), 120.0)
+    assert len(sent(sender, 120.0)) == 2

@@ -210,7 +210,8 @@ def test_tcp_tells_what_was_moved_and_forgets_nothing_of_a_connection_that_is_go
         ben.link.allow(ada.address)
         body = noise(1 << 20)
         await world.repeat(
-            lambda: ada.link.send(ben.id, part(1, body)), lambda: bool(ben.heard.frames)
+            lambda: ada.link.send(ben.id, part(1, body)),
+            lambda: ada.link.moved().up >= len(body) and bool(ben.heard.frames),
         )
         sent, heard = ada.link.moved(), ben.link.moved()
         assert sent.up >= len(body) and heard.down >= len(body)

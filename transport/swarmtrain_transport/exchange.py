@@ -17,6 +17,7 @@ from swarmtrain_transport.frames import Frame, FrameKind, Ranges, pack_credit, u
 from swarmtrain_transport.gathering import Gather
 from swarmtrain_transport.ledger import Sign
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.local import LocalStats
 from swarmtrain_transport.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
 from swarmtrain_transport.ownership import SliceOwner
 from swarmtrain_transport.scatter import Scatter
@@ -38,6 +39,7 @@ class Exchange:
         sign: signs with our own key.
         ignored: where parts are counted that change nothing: ``stale`` ones of another attempt,
             ``repeated`` ones.
+        stats: what the shell knows of our link.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Exchange:
         now_s: float,
         sign: Sign,
         ignored: Counter[str],
+        stats: LocalStats | None = None,
     ) -> None:
         self.view = view
         self.scatter: Scatter | None = None
@@ -75,8 +78,9 @@ class Exchange:
         self._sign, self._ignored = sign, ignored
         self._roots: Roots | None = None
         self._encode_more_s = now_s + limits.NUDGE_S
+        self._stats = stats or LocalStats()
         if contribution is not None and view.weights.get(me):
-            self.scatter = Scatter(me, view, contribution, run_tag)
+            self.scatter = Scatter(me, view, contribution, run_tag, self._is_waiting)
 
     # ---- events
 
@@ -306,6 +310,9 @@ class Exchange:
         return SendControl(self._published[owned.slice_index])
 
     # ---- contributor
+
+    def _is_waiting(self, owner: PeerId) -> bool:
+        return owner in self._stats.waiting
 
     def _pump(self) -> list[PeerAction]:
         if self.scatter is None:

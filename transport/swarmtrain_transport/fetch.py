@@ -98,7 +98,7 @@ class Fetcher:
         if want is None:
             return False
         if want.asked is not None:
-            self._heard(want.asked, now_s)
+            self.heard(want.asked, now_s)
             self._holders[want.asked].window.answered(now_s - want.asked_s)
         self._release(want)
         return True
@@ -107,8 +107,13 @@ class Fetcher:
         """A holder says that it lacks the blob."""
         want = self.wants.get(digest)
         if want is not None and want.asked == peer:
-            self._heard(peer, now_s)
+            self.heard(peer, now_s)
             self._pass_over(want)
+
+    def heard(self, peer: PeerId, now_s: float) -> None:
+        """Something came from this peer: its link to us is busy, an answer may be behind it."""
+        holder = self._holders[peer]
+        holder.heard_s, holder.silent_until_s = now_s, -math.inf
 
     def requests(self, now_s: float) -> list[tuple[PeerId, bytes]]:
         """What to ask now, as (peer, hash). Also gives up on requests that took too long."""
@@ -162,10 +167,6 @@ class Fetcher:
         """When it is given up. An answer to another request shows that the holder is at work."""
         assert want.asked is not None
         return max(want.asked_s, self._holders[want.asked].heard_s) + limits.FETCH_TIMEOUT_S
-
-    def _heard(self, peer: PeerId, now_s: float) -> None:
-        holder = self._holders[peer]
-        holder.heard_s, holder.silent_until_s = now_s, -math.inf
 
     def _pass_over(self, want: _Want) -> None:
         assert want.asked is not None

@@ -31,12 +31,11 @@ class RateMeter:
         return int(max((*self._bests, self._best()), default=0.0))
 
     def counted(self, total_bytes: int, now_s: float) -> None:
-        """The counter was read. Readings closer than RATE_WINDOW_S make one window."""
-        if now_s < self._from_s + limits.RATE_WINDOW_S:
+        """The counter was read. Readings that are close together make one window."""
+        moved, passed_s = total_bytes - self._from_bytes, now_s - self._from_s
+        if passed_s < limits.RATE_WINDOW_S or moved < limits.RATE_WINDOW_BYTES:
             return
-        moved = total_bytes - self._from_bytes
-        if moved > 0:
-            self._windows.append((moved / (now_s - self._from_s), moved))
+        self._windows.append((moved / passed_s, moved))
         self._from_bytes, self._from_s = total_bytes, now_s
 
     def restart(self, total_bytes: int, now_s: float) -> None:

@@ -178,8 +178,9 @@ ARRIVED_SHARE = 0.75
 the dead and the hostile, does not set the pace."""
 
 RATE_WINDOW_S = 0.2
-"""Rates are taken over windows of at least this: shorter ones show the bursts of shapers and of
-delayed acknowledgements, longer ones dilute a short exchange with waiting."""
+RATE_WINDOW_BYTES = 1 << 20
+"""Rates are taken over windows of at least this: shorter ones show the bursts of shapers, and what
+TCP held back until a lost packet came again; longer ones dilute an exchange with waiting."""
 
 RATE_BYTES_MIN = 1 << 20
 """An exchange that moves less says nothing of a link's rate: round trips dominate it."""
@@ -191,6 +192,26 @@ not the waiting for a slower peer was the limit."""
 RATE_KEEP_OPS = 8
 """For so many exchanges a rate is believed that was not reached again: an owner whom slower peers
 hold up must not lose its slice for that, and a link that got slower is noticed after as many."""
+
+OUT_WINDOW_S = 0.5
+OUT_WINDOW_BYTES = 512 << 10
+OUT_WINDOW_BYTES_MAX = 256 << 20
+"""Bulk handed to the system and not acknowledged yet: what the link carries in this time, at least
+two chunks of int8, so that no queue on the way runs dry; more while the link is not filled."""
+
+OUT_LINE_BYTES = 512 << 10
+"""Of that to one peer at least two chunks: one leaves while the next is handed over."""
+
+OUT_LOOK_S = 0.02
+"""How often a queue before the link is looked after: 64 KiB at 25 Mbit/s, a hundredth of what a
+window holds."""
+
+OUT_BUSY = 0.8
+"""From this share of its known rate on a link is taken to be filled."""
+
+CAP_BURST_S = 0.1
+CAP_PAUSE_S = 0.01
+"""A cap lets through at once what it allows in this time, and is looked at no oftener than this."""
 
 RESLICE_GAIN = 1.15
 """Slices are cut anew when the op would otherwise take so much longer: less is the rates' noise."""

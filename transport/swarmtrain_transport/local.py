@@ -1,6 +1,7 @@
 """Who a peer process is, and what only its shell knows of it."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmtrain_transport.ledger import Ledger
@@ -30,6 +31,7 @@ class LocalStats:
             peer's own caps; 0 until something was measured.
         ignored: frames that changed nothing: ``stale`` ones of another plan or attempt,
             ``repeated`` ones.
+        waiting: bytes per peer that were given to the link and are not known to have arrived.
     """
 
     phase: str = "starting"
@@ -44,6 +46,7 @@ class LocalStats:
     up_bytes_per_s: int = 0
     down_bytes_per_s: int = 0
     ignored: Counter[str] = field(default_factory=Counter)
+    waiting: Mapping[PeerId, int] = field(default_factory=dict)
 
 
 def hello_of(

@@ -312,7 +312,7 @@ class Participant:
         mine = pending.contribution if pending is not None and pending.op == plan.op else None
         self.exchange = Exchange(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
-            self._fetcher, self._now_s, self._sign, self.stats.ignored,
+            self._fetcher, self._now_s, self._sign, self.stats.ignored, self.stats,
         )  # fmt: skip
         actions = self.exchange.decided(self._now_s)
         for peer, frame in self._early.take(view.plan_id):
@@ -342,6 +342,8 @@ class Participant:
         if frame.kind in TRADED:
             answer = self._trade.heard(peer, frame, self._now_s)
             return tuple(answer) if answer else self._go_on([])
+        if frame.kind in (FrameKind.PART, FrameKind.RESULT):
+            self._fetcher.heard(peer, self._now_s)
         if self.exchange is None or self.exchange.view.plan_id != frame.plan_id:
             self._early.keep(peer, frame)
             return ()

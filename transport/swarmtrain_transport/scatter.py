@@ -6,6 +6,7 @@ attempt is a new invitation. Encoded parts are kept unchanged until the op ends,
 must send the same bytes again.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -43,13 +44,22 @@ class Scatter:
         view: what the ledger says of the op; it changes under us as records arrive.
         contribution: the values, encoded on demand.
         run_tag: fence of the run.
+        is_waiting: whether something for this peer is known to be still on its way.
     """
 
-    def __init__(self, me: PeerId, view: OpView, contribution: Contribution, run_tag: int) -> None:
+    def __init__(
+        self,
+        me: PeerId,
+        view: OpView,
+        contribution: Contribution,
+        run_tag: int,
+        is_waiting: Callable[[PeerId], bool] = lambda owner: False,
+    ) -> None:
         self._me = me
         self._view = view
         self._contribution = contribution
         self._run_tag = run_tag
+        self._is_waiting = is_waiting
         self._parts: dict[tuple[int, int], bytes] = {}
         self._digests: dict[tuple[int, int], bytes] = {}
         self._chunks = [num_chunks(view.plan, index) for index in range(len(view.plan.slices))]
@@ -119,8 +129,9 @@ class Scatter:
             return
         line = self._owners.setdefault(owner, _OwnerLine())
         line.credit_bytes = max(line.credit_bytes, ranges.credit_bytes)
-        if ranges.received_bytes > line.received_bytes:
-            line.received_bytes, line.progress_s = ranges.received_bytes, now_s
+        if self._is_waiting(owner) or ranges.received_bytes > line.received_bytes:
+            line.progress_s = now_s
+        line.received_bytes = max(line.received_bytes, ranges.received_bytes)
         line.pending = [
             key for key in line.pending if key[:2] != (index, attempt) or not ranges.chunks[key[2]]
         ]

@@ -43,7 +43,13 @@ from swarmtrain_transport.zmq_link_sockets import (
     make_listener,
     resolve,
 )
-from swarmtrain_transport.zmq_link_tcp import Connections, Moved, break_connection
+from swarmtrain_transport.zmq_link_tcp import (
+    Connections,
+    Moved,
+    acknowledged,
+    break_connection,
+    can_tell,
+)
 
 
 class ZmqLink:
@@ -104,6 +110,16 @@ class ZmqLink:
         return self._connections.moved(
             sending, {(descriptor, own_port) for descriptor in self._heard_by}
         )
+
+    def acknowledged(self) -> dict[PeerId, int] | None:
+        """Bytes that each reachable peer has acknowledged since its connection was made, None if
+        TCP does not say."""
+        found = {
+            peer: acknowledged(route.descriptor, route.port) for peer, route in self._routes.items()
+        }
+        if not can_tell():
+            return None
+        return {peer: count for peer, count in found.items() if count is not None}
 
     def allow(self, address: Address) -> None:
         """Admit a peer and be ready to send to it; a changed address replaces the old one.

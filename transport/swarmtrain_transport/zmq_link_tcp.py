@@ -30,6 +30,17 @@ class Moved:
     down: int
 
 
+def can_tell() -> bool:
+    """Whether this system tells what its connections have moved."""
+    return sys.platform.startswith("linux")
+
+
+def acknowledged(descriptor: int, port: int) -> int | None:
+    """Bytes that the other end of a connection to this port has acknowledged, None without one."""
+    counts = _counts(descriptor, port, is_remote=True) if can_tell() else None
+    return counts[0] if counts is not None else None
+
+
 class Connections:
     """Adds up what the connections of one link have moved, those that are gone included."""
 
@@ -47,7 +58,7 @@ class Connections:
             sending: descriptor and remote port of the connections that we send by.
             hearing: descriptor and own port of those that we hear by.
         """
-        if not sys.platform.startswith("linux"):
+        if not can_tell():
             return None
         seen: dict[int, tuple[int, int]] = {}
         for descriptor, port in sending:

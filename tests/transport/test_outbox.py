@@ -1,0 +1,147 @@
+"""The queue before the link: what waits, in which order it goes, and what a cap lets through."""
+
+import itertools
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.outbox import Outbox, TokenBucket
+
+A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
+CHUNK = 256 << 10
+RATE = 1 << 20
+"""Bytes per second of the link that these tests imagine: a chunk takes a quarter of a second."""
+
+
+def part(number: int, plan_id: int = 1, kind: FrameKind = FrameKind.PART) -> Frame:
+    return Frame(kind, 7, plan_id, chunk=number, body=bytes([number % 256]) * CHUNK)
+
+
+def filled(**counts: int) -> Outbox:
+    """An outbox with so many chunks for each peer."""
+    outbox = Outbox()
+    for name, count in counts.items():
+        for number in range(count):
+            outbox.put(name.encode() * 32, part(number))
+    return outbox
+
+
+class Wire:
+    """A link that carries RATE in all, or less to a peer that is slow itself."""
+
+    def __init__(self, outbox: Outbox, slow: dict[bytes, float] | None = None) -> None:
+        self.outbox = outbox
+        self.acked: dict[bytes, float] = {A: 0.0, B: 0.0, C: 0.0}
+        self.handed: dict[bytes, int] = {A: 0, B: 0, C: 0}
+        self.most_under_way = 0.0
+        self.now_s = 0.0
+        self._slow = slow or {}
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.02)):
+            counts = {peer: int(count) for peer, count in self.acked.items()}
+            for peer, frame in self.outbox.due(counts, RATE, self.now_s):
+                self.handed[peer] += len(frame.body)
+            self.most_under_way = max(self.most_under_way, self.under_way)
+            self.now_s += 0.02
+            left = RATE * 0.02
+            for peer in sorted(self.acked, key=lambda p: p not in self._slow):
+                room = min(left, self._slow.get(peer, RATE) * 0.02)
+                moved = min(room, self.handed[peer] - self.acked[peer])
+                self.acked[peer] += moved
+                left -= moved
+
+    @property
+    def under_way(self) -> float:
+        return sum(self.handed.values()) - sum(self.acked.values())
+
+
+def test_without_any_measurement_everything_goes_at_once_in_turns() -> None:
+    outbox = filled(a=2, b=2)
+    order = [peer for peer, _ in outbox.due({}, 0, 0.0)]
+    assert order == [A, B, A, B] and outbox.is_empty
+
+
+def test_where_the_system_tells_nothing_nothing_is_held_back() -> None:
+    outbox = filled(a=64)
+    assert len(outbox.due(None, RATE, 0.0)) == 64
+    outbox.put(A, part(1))
+    assert len(outbox.due(None, RATE, 1.0)) == 1 and outbox.waiting(None) == {}
+
+
+def test_no_more_is_under_way_than_the_link_carries_in_a_moment_and_the_link_stays_full() -> None:
+    wire = Wire(filled(a=16, b=16))
+    wire.run(8.2)
+    assert wire.outbox.is_empty and wire.under_way == 0
+    assert wire.most_under_way <= RATE * limits.OUT_WINDOW_S + CHUNK
+
+
+def test_shares_of_all_sizes_end_together() -> None:
+    wire = Wire(filled(a=4, b=12))
+    wire.run(2.0)
+    assert 0.5 * wire.handed[B] <= 3 * wire.handed[A] <= 2 * wire.handed[B]
+
+
+def test_a_slow_peer_does_not_hold_up_the_others() -> None:
+    wire = Wire(filled(a=16, b=16), slow={A: RATE / 50})
+    wire.run(5.5)
+    assert wire.acked[B] == 16 * CHUNK
+    assert wire.handed[A] - wire.acked[A] <= limits.OUT_LINE_BYTES + CHUNK
+
+
+def test_a_broken_connection_does_not_stop_the_queue() -> None:
+    outbox = filled(a=40)
+    first = outbox.due({A: 0}, RATE, 0.0)
+    assert 0 < len(first) < 40
+    assert outbox.due({A: 2 * CHUNK}, RATE, 1.0)
+    assert outbox.due({A: 2 * CHUNK}, RATE, 1.5) == []
+    assert outbox.due({A: 0}, RATE, 2.0), "what the old connection lost is not waited for"
+    assert outbox.due({}, RATE, 3.0), "nor is what a peer without a connection was sent"
+
+
+def test_an_answer_that_is_on_its_way_as_a_result_goes_once() -> None:
+    outbox = Outbox()
+    result = part(1, kind=FrameKind.RESULT)
+    answer = Frame(FrameKind.BLOB, 7, body=result.body)
+    outbox.put(A, result)
+    outbox.put(A, answer)
+    assert [frame.kind for _, frame in outbox.due({A: 0}, RATE, 0.0)] == [FrameKind.RESULT]
+    outbox.put(A, answer)
+    assert outbox.is_empty
+    outbox.due({A: CHUNK + 100}, RATE, 1.0)
+    outbox.put(A, answer)  # it has arrived, and is asked for all the same
+    assert not outbox.is_empty
+
+
+def test_of_an_op_that_ended_only_answers_still_go() -> None:
+    outbox = filled(a=3)
+    outbox.put(A, Frame(FrameKind.BLOB, 7, body=b"blob"))
+    outbox.put(A, part(9, plan_id=2))
+    outbox.keep_only(2)
+    left = [(frame.kind, frame.plan_id) for _, frame in outbox.due({}, 0, 0.0)]
+    assert left == [(FrameKind.BLOB, 0), (FrameKind.PART, 2)]
+    outbox.put(B, part(1))
+    outbox.forget(B)
+    assert outbox.is_empty
+
+
+def test_a_cap_lets_through_what_it_says_and_no_more() -> None:
+    outbox = Outbox(TokenBucket(RATE, 0.0))
+    for number in range(100):
+        outbox.put(A, part(number))
+    sent, now_s = 0, 0.0
+    for step in itertools.count():
+        now_s = 0.02 * step
+        if now_s > 10.0:
+            break
+        sent += sum(len(frame.body) for _, frame in outbox.due(None, 0, now_s))
+        assert sent <= RATE * (now_s + limits.CAP_BURST_S) + CHUNK
+    assert sent >= RATE * 9.7
+
+
+def test_a_capped_queue_wakes_when_the_cap_opens() -> None:
+    outbox = Outbox(TokenBucket(RATE, 0.0))
+    for number in range(4):
+        outbox.put(A, part(number))
+    outbox.due(None, 0, 0.0)
+    assert 0.1 < outbox.next_wakeup_s < 0.5
+    assert len(outbox.due(None, 0, outbox.next_wakeup_s)) == 1

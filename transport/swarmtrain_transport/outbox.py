@@ -1,0 +1,230 @@
+"""What stands before the link: the owner's cap, and a queue that keeps the link's own short.
+
+Pure: counters and time are told by others, and whoever asks hands the frames over.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.frames import Frame, FrameKind
+
+
+class TokenBucket:
+    """A cap on bytes per second. What was sent beyond it is a debt that time pays.
+
+    So a frame larger than the burst still goes, and the next one waits for it.
+
+    Args:
+        bytes_per_s: the cap.
+        now_s: the time.
+    """
+
+    def __init__(self, bytes_per_s: int, now_s: float) -> None:
+        self._rate = bytes_per_s
+        self._burst = bytes_per_s * limits.CAP_BURST_S
+        self._tokens = self._burst
+        self._counted_s = now_s
+
+    def is_open(self, now_s: float) -> bool:
+        """Whether something may go now."""
+        self._tokens = min(self._burst, self._tokens + (now_s - self._counted_s) * self._rate)
+        self._counted_s = now_s
+        return self._tokens > 0
+
+    def spend(self, num_bytes: int) -> None:
+        """So much went."""
+        self._tokens -= num_bytes
+
+    @property
+    def opens_s(self) -> float:
+        """When something may go again."""
+        return self._counted_s + max(0.0, limits.CAP_PAUSE_S - self._tokens / self._rate)
+
+
+@dataclass(slots=True)
+class _Line:
+    """What is to go to one peer."""
+
+    frames: deque[Frame] = field(default_factory=deque)
+    flying: deque[tuple[int, Frame]] = field(default_factory=deque)
+    queued: int = 0
+    put: int = 0
+    handed: int = 0
+    acked: int = 0
+    seen: int = 0
+    looked: int = 0
+    window: float = limits.OUT_LINE_BYTES
+    turn: int = 0
+
+    @property
+    def under_way(self) -> int:
+        return self.handed - self.acked
+
+    def has_on_its_way(self, frame: Frame) -> bool:
+        """Whether a frame with the same body was put and is not known to have arrived."""
+        flying = (earlier for _, earlier in self.flying)
+        return any(earlier.body is frame.body for earlier in (*self.frames, *flying))
+
+    def acked_since(self) -> int:
+        """Bytes acknowledged since this was last asked."""
+        count, self.looked = self.acked - self.looked, self.acked
+        return count
+
+
+class Outbox:
+    """Bulk frames on their way to the link, so that little waits where nothing can overtake it.
+
+    What libzmq and the system have taken goes out in their order and at TCP's discretion: a
+    slow uplink would serve some peers last, and small frames would wait for seconds. So no more
+    is handed over than the link carries in OUT_WINDOW_S, to one peer no more than it takes in
+    that time, and the peer of whose share most is left comes first: all shares end together. If
+    the link could carry more, because somebody else is slow, the window grows.
+
+    Args:
+        cap: the owner's limit, if there is one.
+    """
+
+    def __init__(self, cap: TokenBucket | None = None) -> None:
+        self._cap = cap
+        self._lines: dict[bytes, _Line] = {}
+        self._window = 0.0
+        self._is_held = False
+        self._turns = 0
+        self._looked_s = -math.inf
+        self._asked_s = -math.inf
+
+    def put(self, peer: bytes, frame: Frame) -> None:
+        """This is to go to that peer, after what was put for it before.
+
+        An answer that is on its way already, as a result that was not asked for, goes once.
+        """
+        line = self._lines.setdefault(peer, _Line())
+        if frame.kind is FrameKind.BLOB and line.has_on_its_way(frame):
+            return
+        line.frames.append(frame)
+        line.queued += len(frame.body)
+        line.put += len(frame.body)
+
+    def forget(self, peer: bytes) -> None:
+        """Nothing goes there any more."""
+        self._lines.pop(peer, None)
+
+    def keep_only(self, plan_id: int | None) -> None:
+        """Parts and results of other plans are of no use to anybody any more."""
+        for line in self._lines.values():
+            line.frames = deque(
+                frame
+                for frame in line.frames
+                if frame.kind not in (FrameKind.PART, FrameKind.RESULT) or frame.plan_id == plan_id
+            )
+            line.queued = sum(len(frame.body) for frame in line.frames)
+            line.put = line.queued
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here."""
+        return all(not line.frames for line in self._lines.values())
+
+    def waiting(self, acked: Mapping[bytes, int] | None) -> dict[bytes, int]:
+        """Bytes per peer that wait here or are not known to have arrived; `acked` as for `due`."""
+        self._hear(acked)
+        found = {peer: line.queued + line.under_way for peer, line in self._lines.items()}
+        return {peer: count for peer, count in found.items() if count}
+
+    @property
+    def next_wakeup_s(self) -> float:
+        """When `due` may have something to give."""
+        if self.is_empty:
+            return math.inf
+        soon_s = self._asked_s + limits.OUT_LOOK_S
+        if self._cap is not None:
+            return max(soon_s, self._cap.opens_s)
+        return soon_s
+
+    def due(
+        self, acked: Mapping[bytes, int] | None, bytes_per_s: int, now_s: float
+    ) -> list[tuple[bytes, Frame]]:
+        """What may be handed over now.
+
+        Args:
+            acked: bytes that each peer has acknowledged since its connection was made; None where
+                the system does not tell: then nothing but the cap holds frames back.
+            bytes_per_s: what our link is known to carry, 0 if that is not known.
+            now_s: the time.
+        """
+        self._asked_s = now_s
+        self._hear(acked)
+        is_windowed = acked is not None and bytes_per_s > 0
+        if is_windowed:
+            self._adapt(bytes_per_s, now_s)
+        frames: list[tuple[bytes, Frame]] = []
+        self._is_held = False
+        while self._cap is None or self._cap.is_open(now_s):
+            peer = self._next(is_windowed=is_windowed)
+            if peer is None:
+                break
+            frames.append((peer, self._take(self._lines[peer])))
+        return frames
+
+    def _hear(self, acked: Mapping[bytes, int] | None) -> None:
+        for peer, line in self._lines.items():
+            count = acked.get(peer, -1) if acked is not None else -1
+            if count < line.seen:
+                # No connection, or a new one: what the old one has lost will not be acknowledged.
+                line.acked, line.seen = line.handed, max(0, count)
+            else:
+                # Encryption and framing are acknowledged too: never more than was handed over.
+                line.acked = min(line.handed, line.acked + count - line.seen)
+                line.seen = count
+            while line.flying and line.flying[0][0] <= line.acked:
+                line.flying.popleft()
+
+    def _adapt(self, bytes_per_s: int, now_s: float) -> None:
+        """Windows follow what is acknowledged, looked at every OUT_WINDOW_S / 2."""
+        least = max(limits.OUT_WINDOW_BYTES, bytes_per_s * limits.OUT_WINDOW_S)
+        self._window = max(self._window, least)
+        passed_s = now_s - self._looked_s
+        if passed_s < limits.OUT_WINDOW_S / 2:
+            return
+        self._looked_s = now_s
+        total = 0.0
+        for line in self._lines.values():
+            rate = line.acked_since() / passed_s
+            total += rate
+            line.window = max(limits.OUT_LINE_BYTES, 2 * rate * limits.OUT_WINDOW_S)
+        if self._is_held and total < limits.OUT_BUSY * bytes_per_s:
+            self._window = min(2 * self._window, limits.OUT_WINDOW_BYTES_MAX)
+        else:
+            self._window = max(least, self._window / 2)
+
+    def _next(self, *, is_windowed: bool) -> bytes | None:
+        waiting = {peer: line for peer, line in self._lines.items() if line.frames}
+        if is_windowed:
+            waiting = {p: line for p, line in waiting.items() if line.under_way < line.window}
+            under_way = sum(line.under_way for line in self._lines.values())
+            if waiting and under_way >= self._window:
+                self._is_held = True
+                return None
+        # The share of which most is left; of equal ones whoever was served longest ago.
+        return max(
+            waiting,
+            key=lambda peer: (waiting[peer].queued / waiting[peer].put, -waiting[peer].turn),
+            default=None,
+        )
+
+    def _take(self, line: _Line) -> Frame:
+        frame = line.frames.popleft()
+        size = len(frame.body)
+        line.queued -= size
+        line.handed += size
+        line.flying.append((line.handed, frame))
+        self._turns += 1
+        line.turn = self._turns
+        if not line.frames:
+            line.put = 0
+        if self._cap is not None:
+            self._cap.spend(size)
+        return frame
