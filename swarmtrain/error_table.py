@@ -141,6 +141,12 @@ _ROWS = (
         "directory with --state-dir.",
     ),
     ErrorKind(
+        "SWT-E405", "The daily amount of data is used up", EXIT_TRY_LATER,
+        "--daily allows so many bytes per calendar day, both directions together. The peer took\n"
+        "part in its last round to the end, told the others and left; the count begins anew at\n"
+        "midnight, local time. Join again then with the same state directory, or allow more.",
+    ),
+    ErrorKind(
         "SWT-E501", "The other side broke the protocol", EXIT_PROTOCOL,
         "A message was refused because it could not be meant so. Usually the two sides run\n"
         "different builds; else somebody sends hostile data. Compare `swarmtrain --version`.",

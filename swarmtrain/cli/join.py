@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
+from swarmtrain.cli.caps import Caps, parse_rate, parse_size
 from swarmtrain.cli.options import (
     JoinOptions,
     check_name,
@@ -31,6 +32,27 @@ Advertise = Annotated[
         help="Address that others dial, where it is another: a forwarded port.",
     ),
 ]
+Up = Annotated[
+    str,
+    typer.Option(
+        metavar="RATE", envvar="SWARMTRAIN_UP", show_default="no limit",
+        help="Send no faster than this: 10mbit, 2MB/s.",
+    ),
+]  # fmt: skip
+Down = Annotated[
+    str,
+    typer.Option(
+        metavar="RATE", envvar="SWARMTRAIN_DOWN", show_default="no limit",
+        help="Take in no faster than this.",
+    ),
+]  # fmt: skip
+Daily = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE", envvar="SWARMTRAIN_DAILY", show_default="no limit",
+        help="Leave when so much was moved today, both ways: 20GB.",
+    ),
+]  # fmt: skip
 FreezeInRound = Annotated[
     int,
     typer.Option(
@@ -62,6 +84,9 @@ def join(
         ),
     ] = "",
     advertise: Advertise = "",
+    up: Up = "",
+    down: Down = "",
+    daily: Daily = "",
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -78,6 +103,7 @@ def join(
     parsed = Invite.parse(_invite_text(invite, invite_file))
     address = parse_endpoint(listen) if listen else default_endpoint(parsed)
     dialled = parse_advertised(advertise)
+    caps = Caps(parse_rate(up), parse_rate(down), parse_size(daily))
     check_name(name)
     from swarmtrain import dirs
 
@@ -91,7 +117,7 @@ def join(
     status = run_peer(
         JoinOptions(
             invite=parsed, name=name, listen=address, advertise=dialled, state_dir=directory,
-            threads=threads, freeze_in_round=freeze_in_round, json_events=json_events,
+            threads=threads, caps=caps, freeze_in_round=freeze_in_round, json_events=json_events,
         ),
         say=say, emit=_emit,
     )  # fmt: skip

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarmtrain.cli.caps import Caps
 from swarmtrain.errors import UserError, cleaned, misuse
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.invite import Invite
@@ -61,6 +62,7 @@ class JoinOptions:
         advertise: address that the other peers dial, None for the listening one.
         state_dir: where identity, ledger and checkpoints live; it may not exist yet.
         threads: torch threads for training.
+        caps: what the link's owner allows.
         freeze_in_round: rehearsal of a death: in this round report how many chunks are sent,
             then stop in the middle of the exchange. 0 for never.
         json_events: print events as JSON lines on stdout.
@@ -72,6 +74,7 @@ class JoinOptions:
     advertise: Endpoint | None
     state_dir: Path
     threads: int
+    caps: Caps
     freeze_in_round: int
     json_events: bool
 

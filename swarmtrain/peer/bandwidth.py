@@ -7,12 +7,16 @@ never wait; bulk is handed over as the link carries it, so that they need not wa
 
 import asyncio
 import math
+import time
+from pathlib import Path
 
+from swarmtrain.cli.caps import Caps
+from swarmtrain.peer.allowance import Allowance
 from swarmtrain_transport import limits
 from swarmtrain_transport.flow import LinkRates
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.link import Address, LinkStats, PeerId
-from swarmtrain_transport.outbox import Outbox
+from swarmtrain_transport.outbox import Outbox, TokenBucket
 from swarmtrain_transport.participant import Participant
 from swarmtrain_transport.zmq_link import ZmqLink
 
@@ -25,13 +29,24 @@ class Bandwidth:
     Args:
         link: the real one.
         loop: the link's.
+        caps: what the link's owner allows.
+        directory: where today's traffic is kept.
+
+    Raises:
+        UserError: SWT-E405, today's allowance is used up already.
     """
 
-    def __init__(self, link: ZmqLink, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, link: ZmqLink, loop: asyncio.AbstractEventLoop, caps: Caps, directory: Path
+    ) -> None:
         self._link = link
         self._loop = loop
-        self._rates = LinkRates()
-        self._outbox = Outbox()
+        self._rates = LinkRates(caps.up, caps.down)
+        self._outbox = Outbox(TokenBucket(caps.up, loop.time()) if caps.up else None)
+        self._allowance: Allowance | None = None
+        if caps.daily:
+            self._allowance = Allowance(directory, caps.daily, _today)
+            self._allowance.check()
         self._timer: asyncio.TimerHandle | None = None
         self._read_s = -math.inf
         self._plan_id: int | None = None
@@ -64,9 +79,17 @@ class Bandwidth:
         """Nothing goes out any more."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._allowance is not None:
+            self._allowance.save()
 
-    def look(self, participant: Participant, now_s: float) -> None:
-        """Called at every event; reads the counters as often as a window of rates asks for."""
+    def look(self, participant: Participant, bytes_moved: int, now_s: float) -> None:
+        """Called at every event; reads the counters as often as a window of rates asks for.
+
+        Args:
+            participant: whose stats are kept up to date.
+            bytes_moved: by this process, both directions and lanes.
+            now_s: the time.
+        """
         exchange = participant.exchange
         plan_id = exchange.view.plan_id if exchange is not None else None
         if plan_id != self._plan_id:
@@ -75,6 +98,8 @@ class Bandwidth:
         if now_s < self._read_s + limits.RATE_WINDOW_S / 2:
             return
         self._read_s = now_s
+        if self._allowance is not None:
+            self._allowance.count(bytes_moved)
         moved = self._link.moved()
         if moved is not None:
             op = exchange.view.plan.op if exchange is not None else None
@@ -84,6 +109,15 @@ class Bandwidth:
         stats.down_bytes_per_s = self._rates.down_bytes_per_s
         stats.waiting = self._outbox.waiting(self._link.acknowledged())
 
+    def check_allowance(self) -> None:
+        """Between exchanges.
+
+        Raises:
+            UserError: SWT-E405, today's allowance is used up.
+        """
+        if self._allowance is not None:
+            self._allowance.check()
+
     def _flush(self) -> None:
         """Hand over what may go, and come back while there is more."""
         self._timer = None
@@ -92,3 +126,13 @@ class Bandwidth:
             self._link.send(peer, frame)
         if not self._outbox.is_empty:
             self._timer = self._loop.call_at(self._outbox.next_wakeup_s, self._flush)
+
+
+def inflow(caps: Caps, now_s: float) -> TokenBucket | None:
+    """What holds back the reading of the data lane, if its owner wants that."""
+    return TokenBucket(caps.down, now_s) if caps.down else None
+
+
+def _today() -> str:
+    """The calendar day where this machine stands."""
+    return time.strftime("%Y-%m-%d")

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from swarmtrain import config_file, numerics
+from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import UserError
@@ -53,6 +54,7 @@ class Membership:
         port: int,
         *,
         advertise: Endpoint | None = None,
+        caps: Caps = NO_CAPS,
         freeze: tuple[int, Frozen] | None = None,
     ) -> "Membership":
         """Knock and wait for WELCOME.
@@ -64,6 +66,7 @@ class Membership:
             host: address of the data lane.
             port: its port, 0 for a free one.
             advertise: what the other peers dial, None for the listening address.
+            caps: what the link's owner allows.
             freeze: rehearsal of a death: in which round, and who is told.
 
         Raises:
@@ -79,8 +82,9 @@ class Membership:
             identity = storage.identity()
             shown = name or identity.default_name
             thread = PeerThread(
-                invite, storage, identity, shown, host, port, advertise=advertise, freeze=freeze
-            )
+                invite, storage, identity, shown, host, port, advertise=advertise, caps=caps,
+                freeze=freeze,
+            )  # fmt: skip
             thread.start()
             welcome = _first_word(thread)
             config = config_file.from_canonical(welcome.run)

@@ -54,7 +54,7 @@ def run_peer(options: JoinOptions, *, say: Print, emit: Print) -> int:
         freeze = (number, lambda sent, total: _freeze(number, sent, total, emit))
     membership = Membership.enter(
         options.invite, options.state_dir, options.name, options.listen.host, options.listen.port,
-        advertise=options.advertise, freeze=freeze,
+        advertise=options.advertise, caps=options.caps, freeze=freeze,
     )  # fmt: skip
     try:
         events.tell("in", f"in as {membership.name} (key {membership.identity.fingerprint})",

@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
+from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, refused, translate
 from swarmtrain.peer.arithmetic import CodecArithmetic
-from swarmtrain.peer.bandwidth import Bandwidth
+from swarmtrain.peer.bandwidth import Bandwidth, inflow
 from swarmtrain.peer.control import ControlClient
 from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain.peer.storage import PeerStorage
@@ -72,6 +73,7 @@ class PeerShell:
         to_trainer: hears of what concerns training; called on this loop, must not block.
         rng: of pauses and of the choice among equal donors.
         advertise: what the other peers dial, None for the listening address.
+        caps: what the link's owner allows.
         freeze: rehearsal of a death: in which round, and who is told.
     """
 
@@ -85,6 +87,7 @@ class PeerShell:
         to_trainer: Callable[[ForTrainer], None],
         rng: random.Random,
         advertise: Endpoint | None = None,
+        caps: Caps = NO_CAPS,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
     ) -> None:
         self._invite = invite
@@ -94,6 +97,7 @@ class PeerShell:
         self._to_trainer = to_trainer
         self._rng = rng
         self._advertise = advertise
+        self._caps = caps
         self._freeze = freeze
         self._note = TrainerNote()
         self._link: Link | None = None
@@ -117,7 +121,8 @@ class PeerShell:
         Raises:
             UserError: the coordinator cannot be reached or refuses; nothing can be listened on.
         """
-        zmq_link = await ZmqLink.open(self._identity, host, port, self)
+        gate = inflow(self._caps, self._now_s())
+        zmq_link = await ZmqLink.open(self._identity, host, port, self, gate)
         try:
             self._start_machine(zmq_link, host)
             self._status = StatusServer(self._storage.directory, self._view)
@@ -149,7 +154,7 @@ class PeerShell:
             dialled.host, dialled.port,
         )  # fmt: skip
         self._zmq = zmq_link
-        self._bandwidth = Bandwidth(zmq_link, self._loop)
+        self._bandwidth = Bandwidth(zmq_link, self._loop, self._caps, self._storage.directory)
         self._participant = Participant(
             card, CodecArithmetic(), self._identity.sign, verify, self._shuffled,
             self._storage.records, self._now_s(),
@@ -280,6 +285,8 @@ class PeerShell:
         """An event that must not tear down the loop: a fault ends this peer with its reason."""
         try:
             self._refresh()
+            if self._bandwidth is not None and not self.is_exchanging:
+                self._bandwidth.check_allowance()
             self._act(event())
         except (TransportError, UserError, OSError) as error:
             self._fail(translate(error) or UserError("SWT-E502", str(error)))
@@ -352,7 +359,7 @@ class PeerShell:
         stats = participant.stats
         stats.bytes_in, stats.bytes_out = link.stats.bytes_received, link.stats.bytes_sent
         if self._bandwidth is not None:
-            self._bandwidth.look(participant, self._now_s())
+            self._bandwidth.look(participant, sum(self.bytes_moved), self._now_s())
         if control is not None:
             stats.control_bytes_in, stats.control_bytes_out = control.bytes_in, control.bytes_out
         stats.phase, stats.step, stats.loss = self._note.phase, self._note.step, self._note.loss

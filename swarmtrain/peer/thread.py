@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, translate
 from swarmtrain.peer.memory import keep_freed_chunks
@@ -36,6 +37,7 @@ class PeerThread:
         host: address of the data lane.
         port: its port, 0 for a free one.
         advertise: what the other peers dial, see PeerShell.
+        caps: see PeerShell.
         freeze: rehearsal of a death, see PeerShell.
 
     Attributes:
@@ -52,6 +54,7 @@ class PeerThread:
         port: int,
         *,
         advertise: Endpoint | None = None,
+        caps: Caps = NO_CAPS,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
     ) -> None:
         self.inbox: queue.SimpleQueue[ForTrainer] = queue.SimpleQueue()
@@ -62,6 +65,7 @@ class PeerThread:
         self._host = host
         self._port = port
         self._advertise = advertise
+        self._caps = caps
         self._freeze = freeze
         self._shell: PeerShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,7 +95,7 @@ class PeerThread:
         self._shell = PeerShell(
             self._invite, self._storage, self._identity, self._name,
             to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
-            freeze=self._freeze,
+            caps=self._caps, freeze=self._freeze,
         )  # fmt: skip
         self._up.set()
         try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swarmtrain.cli import options
+from swarmtrain.cli import caps, options
 from swarmtrain.errors import UserError
 
 
@@ -78,3 +78,28 @@ def test_a_length_of_time_is_seconds_minutes_or_hours():
         with pytest.raises(UserError) as caught:
             options.parse_duration(text)
         assert caught.value.code == "SWT-E610"
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("", 0), ("10mbit", 1_250_000), ("5 Mbit/s", 625_000), ("2MB/s", 2_000_000),
+     ("0.5 Gbit/s", 62_500_000), ("64kB/s", 64_000)],
+)  # fmt: skip
+def test_a_rate_is_a_number_with_its_unit(text, rate):
+    assert caps.parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["10", "0mbit", "mbit", "-5mbit", "5 miles", "1kbit", "1e9mb"])
+def test_a_rate_without_unit_or_too_small_is_refused(text):
+    with pytest.raises(UserError) as caught:
+        caps.parse_rate(text)
+    assert caught.value.code == "SWT-E610"
+
+
+def test_a_size_is_a_number_with_its_unit():
+    assert (caps.parse_size("20GB"), caps.parse_size("1.5 MB"), caps.parse_size("")) == (
+        20_000_000_000, 1_500_000, 0,
+    )  # fmt: skip
+    for text in ("20", "20 gigs", "0MB", "5mbit"):
+        with pytest.raises(UserError):
+            caps.parse_size(text)

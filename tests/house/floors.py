@@ -42,6 +42,7 @@ OPTIMIZERS = (
 SWARMTRAIN = (
     "error_table config control_lane",
     "errors tensors config_limits",
+    "cli.caps",
     "config_file dirs cli.options checkpoint numerics data.* data models.* models",
     "why",
     "status control_lane",

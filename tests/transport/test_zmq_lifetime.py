@@ -14,6 +14,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.errors import ListenFailed, PortInUse
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.link import Address
+from swarmtrain_transport.outbox import TokenBucket
 from swarmtrain_transport.zmq_link import ZmqLink
 from tests.transport.link_rig import (
     DEADLINE_S,
@@ -218,5 +219,50 @@ def test_tcp_tells_what_was_moved_and_forgets_nothing_of_a_connection_that_is_go
         assert sent.down < len(body) and heard.up < len(body)
         ada.link.revoke(ben.id)
         assert ada.link.moved().up >= sent.up
+
+    run(scenario)
+
+
+class _Gate(TokenBucket):
+    """Shut until the test opens it."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 20, 0.0)
+        self.may_pass = False
+        self.asked = asyncio.Event()
+        self.spent = 0
+
+    def is_open(self, now_s: float) -> bool:
+        self.asked.set()
+        return self.may_pass
+
+    def spend(self, num_bytes: int) -> None:
+        self.spent += num_bytes
+
+
+def test_nothing_is_taken_in_while_the_cap_is_spent() -> None:
+    async def scenario(world: World) -> None:
+        ada, gate, heard = await world.add("ada"), _Gate(), Recorder()
+        identity = identity_of("capped")
+        link = await ZmqLink.open(identity, "127.0.0.1", 0, heard, gate)
+        try:
+            link.allow(ada.address)
+            ada.link.allow(link.address)
+            await asyncio.wait_for(gate.asked.wait(), DEADLINE_S)
+            body = noise(100_000)
+            await world.repeat(
+                lambda: ada.link.send(identity.peer_id, part(1, body)),
+                lambda: (
+                    (ada.link.moved() or link.moved()) is None or ada.link.moved().up >= len(body)
+                ),
+            )
+            assert heard.frames == []
+            gate.may_pass = True
+            await world.repeat(
+                lambda: ada.link.send(identity.peer_id, part(2)), lambda: bool(heard.frames)
+            )
+            assert heard.frames[0][1].body == body and gate.spent >= len(body)
+        finally:
+            link.close()
 
     run(scenario)

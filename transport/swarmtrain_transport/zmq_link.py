@@ -33,6 +33,7 @@ from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.frames import Frame, Packer
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.link import Address, LinkHandler, LinkStats, PeerId
+from swarmtrain_transport.outbox import TokenBucket
 from swarmtrain_transport.reception import Reception
 from swarmtrain_transport.zmq_link_sockets import (
     Ground,
@@ -56,7 +57,12 @@ class ZmqLink:
     """One peer's end of the data lane; made by `ZmqLink.open` on the loop that will own it."""
 
     def __init__(
-        self, ground: Ground, address: Address, handler: LinkHandler, listener: Socket
+        self,
+        ground: Ground,
+        address: Address,
+        handler: LinkHandler,
+        listener: Socket,
+        gate: TokenBucket | None,
     ) -> None:
         """For `open`, which made the sockets."""
         self._ground = ground
@@ -69,11 +75,25 @@ class ZmqLink:
         self._is_open = True
         self._packer = Packer()
         self._zap = Reader(ground.loop, ground.zap, self._on_zap)
-        self._listener = Reader(ground.loop, listener, self._on_message)
+        self._listener = Reader(ground.loop, listener, self._on_message, gate)
 
     @classmethod
-    async def open(cls, identity: Identity, host: str, port: int, handler: LinkHandler) -> Self:
+    async def open(
+        cls,
+        identity: Identity,
+        host: str,
+        port: int,
+        handler: LinkHandler,
+        gate: TokenBucket | None = None,
+    ) -> Self:
         """A link that listens on `host` and `port` (0 for a free one) and admits nobody yet.
+
+        Args:
+            identity: its keys.
+            host: address to listen on.
+            port: likewise.
+            handler: is told of frames and faults.
+            gate: cap on what is taken in.
 
         Raises:
             PortInUse: another socket listens there.
@@ -85,10 +105,10 @@ class ZmqLink:
         numeric = await resolve(host, port)
         ground = Ground(asyncio.get_running_loop(), zmq.Context(io_threads=1), identity)
         try:
-            listener = make_listener(ground, numeric)
+            listener = make_listener(ground, numeric, is_capped=gate is not None)
             real_port = bind(listener, host, numeric, port)
             address = Address(identity.peer_id, identity.curve_key, host, real_port)
-            return cls(ground, address, handler, listener)
+            return cls(ground, address, handler, listener, gate)
         except BaseException:
             ground.context.destroy(linger=0)
             raise

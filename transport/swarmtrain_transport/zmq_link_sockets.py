@@ -19,6 +19,7 @@ from swarmtrain_transport.allow_list import ZAP_DOMAIN
 from swarmtrain_transport.errors import ListenFailed, PortInUse
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.link import Address
+from swarmtrain_transport.outbox import TokenBucket
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
@@ -51,12 +52,26 @@ class Ground:
 
 
 class Reader:
-    """Hands every message of a socket to `take`, on the loop, one at a time."""
+    """Hands every message of a socket to `take`, on the loop, one at a time.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, socket: Socket, take: Take) -> None:
+    Args:
+        loop: the socket's.
+        socket: is closed with this.
+        take: is given each message.
+        gate: while it is shut nothing is read, and TCP holds the senders back.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        socket: Socket,
+        take: Take,
+        gate: TokenBucket | None = None,
+    ) -> None:
         self.socket = socket
         self._loop = loop
         self._take = take
+        self._gate = gate
         self._descriptor = socket.FD
         loop.add_reader(self._descriptor, self._drain)
         # The descriptor signals changes, not states: what is there already must be looked for.
@@ -73,10 +88,15 @@ class Reader:
         for _ in range(_DRAIN_FRAMES):
             if self.socket.closed:
                 return
+            if self._gate is not None and not self._gate.is_open(self._loop.time()):
+                self._wait_at(self._gate)
+                return
             try:
                 parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
+            if self._gate is not None:
+                self._gate.spend(sum(len(part) for part in parts))
             try:
                 self._take(parts)
             except BaseException:
@@ -84,6 +104,17 @@ class Reader:
                 self._schedule()
                 raise
         self._schedule()
+
+    def _wait_at(self, gate: TokenBucket) -> None:
+        # The descriptor stays ready while there is something to read, so it is not watched now.
+        self._loop.remove_reader(self._descriptor)
+        self._again.cancel()
+        self._again = self._loop.call_at(gate.opens_s, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.socket.closed:
+            self._loop.add_reader(self._descriptor, self._drain)
+            self._drain()
 
     def _schedule(self) -> None:
         if not self.socket.closed:
@@ -179,13 +210,16 @@ def bind(listener: Socket, host: str, numeric: str, port: int) -> int:
     return int(listener.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
 
 
-def make_listener(ground: Ground, host: str) -> Socket:
-    """A ROUTER that only hears, not yet bound."""
+def make_listener(ground: Ground, host: str, *, is_capped: bool = False) -> Socket:
+    """A ROUTER that only hears, not yet bound. A capped one reads little ahead."""
     listener = _make_socket(ground, zmq.ROUTER, host)
     listener.setsockopt(zmq.CURVE_SERVER, 1)
     listener.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     listener.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-    listener.setsockopt(zmq.RCVHWM, limits.LINK_RECEIVE_QUEUE_FRAMES)
+    frames = limits.CAPPED_QUEUE_FRAMES if is_capped else limits.LINK_RECEIVE_QUEUE_FRAMES
+    listener.setsockopt(zmq.RCVHWM, frames)
+    if is_capped:
+        listener.setsockopt(zmq.RCVBUF, limits.CAPPED_RECEIVE_BYTES)
     listener.setsockopt(zmq.SNDHWM, 1)
     listener.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX + limits.FRAME_SLACK_BYTES)
     listener.setsockopt(zmq.BACKLOG, 2 * limits.PEERS_MAX)

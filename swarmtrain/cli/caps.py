@@ -1,0 +1,73 @@
+"""What the owner of a link allows a peer: `--up`, `--down` and `--daily`, as numbers.
+
+A bare number is an error: 10 may be Mbit or MB, and the wrong one costs eight times as much.
+"""
+
+import re
+from dataclasses import dataclass
+
+from swarmtrain.errors import cleaned, misuse
+
+_RATE_BYTES = {
+    "kbit": 125, "mbit": 125_000, "gbit": 125_000_000,
+    "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000,
+}  # fmt: skip
+_SIZE_BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*"
+
+RATE_MIN = 8_000
+"""Bytes per second. Under it a chunk of 256 KiB takes longer than a peer may be silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Limits on the data lane; 0 stands for none.
+
+    Attributes:
+        up: bytes per second that are sent.
+        down: bytes per second that are taken in.
+        daily: bytes per calendar day, both directions together.
+    """
+
+    up: int = 0
+    down: int = 0
+    daily: int = 0
+
+
+NO_CAPS = Caps()
+
+
+def parse_rate(text: str) -> int:
+    """``10mbit``, ``5 Mbit/s`` or ``2MB/s`` in bytes per second, ``""`` for no cap.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    if not text:
+        return 0
+    match = re.fullmatch(_NUMBER + r"([kmg]bit|[kmg]b)(?:/s|ps)?", text.strip().lower())
+    rate = int(float(match[1]) * _RATE_BYTES[match[2]]) if match else 0
+    if rate < RATE_MIN:
+        raise misuse(
+            f"{cleaned(text)!r} is not a rate of at least {RATE_MIN // 1000} kB/s.",
+            "Write bits or bytes per second with their unit: 10mbit, 2MB/s, 64kB/s.",
+        )
+    return rate
+
+
+def parse_size(text: str) -> int:
+    """``20GB`` or ``500 MB`` in bytes, ``""`` for no limit.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    if not text:
+        return 0
+    match = re.fullmatch(_NUMBER + r"([kmgt]b)", text.strip().lower())
+    size = int(float(match[1]) * _SIZE_BYTES[match[2]]) if match else 0
+    if size <= 0:
+        raise misuse(
+            f"{cleaned(text)!r} is not an amount of data.",
+            "Write bytes with their unit: 500MB, 20GB.",
+        )
+    return size

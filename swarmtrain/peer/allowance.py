@@ -1,0 +1,71 @@
+"""How much of today's data allowance is used: counted over restarts, in the state directory."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from swarmtrain.errors import UserError
+
+_WRITE_EVERY = 0.01
+"""Share of the allowance after which the count is written again: what a crash may forget."""
+
+_FILE_BYTES_MAX = 4096
+
+
+class Allowance:
+    """Bytes per calendar day, both directions and both lanes.
+
+    Args:
+        directory: the peer's state directory.
+        daily: bytes per day.
+        today: names the current day, for instance ``2031-05-01``.
+    """
+
+    def __init__(self, directory: Path, daily: int, today: Callable[[], str]) -> None:
+        self._path = directory / "traffic.json"
+        self._daily = daily
+        self._today = today
+        self._day, self._used = self._read()
+        self._total = 0
+        self._written = self._used
+
+    def count(self, total: int) -> None:
+        """The process has moved so many bytes since it began."""
+        day = self._today()
+        if day != self._day:
+            self._day, self._used, self._written = day, 0, 0
+        self._used += total - self._total
+        self._total = total
+        if self._used - self._written >= self._daily * _WRITE_EVERY:
+            self.save()
+
+    def check(self) -> None:
+        """Raises UserError SWT-E405 if today's allowance is used up."""
+        if self._day == self._today() and self._used >= self._daily:
+            raise UserError(
+                "SWT-E405",
+                f"Today's {self._daily / 1e6:,.0f} MB are used up ({self._used / 1e6:,.0f} MB "
+                "were moved).",
+                "The peer leaves between rounds, so nobody waits for it; later it catches up.",
+                "Join again tomorrow with the same state directory, or allow more with --daily.",
+            )
+
+    def save(self) -> None:
+        """Write the count, whole or not at all."""
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps({"day": self._day, "bytes": self._used}))
+        os.replace(part, self._path)
+        self._written = self._used
+
+    def _read(self) -> tuple[str, int]:
+        """What an earlier life counted today; a file that is none counts as nothing."""
+        today = self._today()
+        try:
+            with self._path.open("rb") as file:
+                told = json.loads(file.read(_FILE_BYTES_MAX))
+            if told["day"] == today:
+                return today, max(0, int(told["bytes"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return today, 0
+        return today, 0

@@ -1,0 +1,43 @@
+"""Today's data: counted over restarts, begun anew with the day, refused when used up."""
+
+import pytest
+
+from swarmtrain.errors import UserError
+from swarmtrain.peer.allowance import Allowance
+
+MAY, JUNE = "2031-05-31", "2031-06-01"
+
+
+def test_what_was_moved_today_counts_over_restarts(tmp_path):
+    first = Allowance(tmp_path, 1000, lambda: MAY)
+    first.count(400)
+    first.count(700)
+    first.check()
+    first.save()
+    second = Allowance(tmp_path, 1000, lambda: MAY)
+    second.check()
+    second.count(300)
+    with pytest.raises(UserError) as caught:
+        second.check()
+    assert (caught.value.code, caught.value.exit_status) == ("SWT-E405", 75)
+    with pytest.raises(UserError):
+        Allowance(tmp_path, 1000, lambda: MAY).check()
+
+
+def test_a_new_day_begins_with_nothing_used(tmp_path):
+    days = [MAY]
+    allowance = Allowance(tmp_path, 1000, lambda: days[-1])
+    allowance.count(2000)
+    days.append(JUNE)
+    allowance.check()
+    allowance.count(2100)
+    allowance.check()
+    allowance.count(3200)
+    with pytest.raises(UserError):
+        allowance.check()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"day": 7}', '{"day": "2031-05-31", "bytes": "x"}'])
+def test_a_damaged_count_is_no_reason_to_stay_away(tmp_path, text):
+    (tmp_path / "traffic.json").write_text(text)
+    Allowance(tmp_path, 1, lambda: MAY).check()
