@@ -1,7 +1,8 @@
 """This project's exchange, with everything on: TLS, CURVE, ledger on disk. MODE: int8 or none.
 
 Rank 0's machine runs the coordinator too, as a process of its own whose CPU time and bytes count
-as rank 0's. One round is `Averager.all_reduce`, from the call to the committed mean.
+as rank 0's. One round is `Averager.all_reduce`, from the call to the committed mean. SLICES=equal
+cuts slices without regard to rates; UP and DOWN cap every peer, for instance UP=20mbit.
 """
 
 import os
@@ -18,12 +19,14 @@ import lab_peer  # noqa: E402  the paths come first
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+from swarmtrain.cli.caps import Caps, parse_rate  # noqa: E402
 from swarmtrain.peer.averager import Averager  # noqa: E402
 from swarmtrain.peer.membership import Membership  # noqa: E402
 from swarmtrain_transport.invite import Invite  # noqa: E402
 
 torch.set_num_threads(1)
 CODEC = {"fp32": "none"}.get(lab_peer.MODE, lab_peer.MODE)
+CAPS = Caps(parse_rate(os.environ.get("UP", "")), parse_rate(os.environ.get("DOWN", "")))
 invite_file = lab_peer.RUN_DIR / "invite"
 rounds = 0
 
@@ -69,7 +72,8 @@ while not invite_file.exists():
 with tempfile.TemporaryDirectory(prefix="lab-") as directory:
     invite = Invite.parse(invite_file.read_text().strip())
     membership = Membership.enter(
-        invite, Path(directory), f"rank-{lab_peer.RANK}", lab_peer.IP, 0
+        invite, Path(directory), f"rank-{lab_peer.RANK}", lab_peer.IP, 0,
+        caps=CAPS,
     )  # fmt: skip
     try:
         averager = Averager.of(membership, lab_peer.NUMEL)
