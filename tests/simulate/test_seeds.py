@@ -24,6 +24,7 @@ ONCE_FAILED = (
     (1068, 4, 10, "a coordinator that was stopped summed a slice without what lay unread"),
     (4, 4, 10, "who had left after the backup was waited for, so that REWIND never came"),
     (12, 4, 10, "a peer that heard nothing, but spoke, was waited for until the op was skipped"),
+    (31022, 4, 10, "a restored coordinator that was stopped for a moment left a letter unread"),
     (1028, 4, 10, "COMMIT waited for the HAVE of a peer whose downlink was stalled"),
     (5028, 4, 10, "work that had waited for long was sent in large steps, without error feedback"),
     (5061, 4, 10, "an op waited for a peer whose lag ended only after it had begun"),

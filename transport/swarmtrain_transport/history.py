@@ -6,6 +6,7 @@ therefore decides nothing until everybody of its roster has said HELLO or has be
 long as makes a peer suspected (protocol.md, crash points: disk restored from a backup).
 """
 
+import math
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
@@ -17,6 +18,9 @@ from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hello, PeerMessage, Tell
 from swarmtrain_transport.messages import History as Told
 from swarmtrain_transport.scribe import Scribe
+
+_LATE_S = 0.25
+"""A tick that is later than this was held up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +45,34 @@ class History:
         self._attendance = attendance
         is_restart = len(scribe.ledger) > 0
         self._settled_s = now_s + limits.SUSPECT_S if is_restart else now_s
+        self._is_settled = not is_restart
         # An empty roster says nothing: a backup may be from before anybody came.
         self._knows_nobody = is_restart and not attendance.unseen
         self._witnesses: dict[PeerId, Guest] = {}
         self._guests: dict[PeerId, Guest] = {}
         self._held: dict[tuple[PeerId, type[PeerMessage]], PeerMessage] = {}
 
-    def is_open(self, now_s: float) -> bool:
+    @property
+    def is_open(self) -> bool:
         """Whether somebody may still bring newer records, so that nothing may be decided."""
         is_awaited = self._attendance.unseen or self._witnesses or self._knows_nobody
-        return now_s < self._settled_s and bool(is_awaited)
+        return not self._is_settled and bool(is_awaited)
 
-    @property
-    def settled_s(self) -> float:
-        """When nobody is waited for any more."""
-        return self._settled_s
+    def tick(self, now_s: float) -> None:
+        """Time alone ends the waiting: a message may have others behind it that are not read yet.
+
+        So may a tick that comes late, because this process was stopped for a moment: it waits on.
+        """
+        if now_s > self._settled_s + _LATE_S:
+            self._settled_s = now_s + limits.ABSENT_S
+        elif now_s >= self._settled_s:
+            self._is_settled = True
+
+    def due_s(self, now_s: float) -> float:
+        """When `tick` has something to say."""
+        if not self.is_open:
+            return math.inf
+        return self._settled_s if self._settled_s > now_s else now_s + _LATE_S
 
     def pardon(self, absent_s: float) -> None:
         """The coordinator was stopped for so long: whoever has newer records could not say so."""

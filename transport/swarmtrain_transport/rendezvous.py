@@ -137,7 +137,7 @@ class Rendezvous:
     def _let_in(self, peer: PeerId, guest: Guest) -> None:
         hello = guest.hello
         join = self.view.roster.get(peer)
-        if self.scribe.is_behind(hello) and self._history.is_open(self._now_s):
+        if self.scribe.is_behind(hello) and self._history.is_open:
             self._history.ask(peer, guest)
         elif not self.scribe.knows_history(hello):
             self._refuse_fork(peer)
@@ -147,7 +147,7 @@ class Rendezvous:
             self.scribe.refuse(peer, "SWT-E705", "All rounds of this run are done.")
         elif self.scribe.has_card(peer, hello):
             self._welcome(peer, hello)
-        elif self._history.is_open(self._now_s):
+        elif self._history.is_open:
             self._history.wait(peer, guest)
         else:
             self.scribe.append(card_of(peer, hello, guest.invite_id))
@@ -173,8 +173,7 @@ class Rendezvous:
         self._at(now_s)
         if self._history.is_witness(peer):
             return self._on_history(peer, message)
-        line = self.lines.get(peer)
-        if line is None:
+        if (line := self.lines.get(peer)) is None:
             # Evicted while its connection still stood: it says HELLO again on a new one.
             self.scribe.close(peer)
             return self._settle()
@@ -187,8 +186,7 @@ class Rendezvous:
         """A control connection closed, for whatever reason."""
         self._at(now_s)
         self._history.gone(peer)
-        line = self.lines.get(peer)
-        if line is not None and line.connected:
+        if (line := self.lines.get(peer)) is not None and line.connected:
             line.connected = False
             line.life.closed(now_s)
         return self._settle()
@@ -196,6 +194,7 @@ class Rendezvous:
     def tick(self, now_s: float) -> Actions:
         """The time that `next_wakeup_s` asked for has come."""
         self._at(now_s)
+        self._history.tick(now_s)
         return self._settle()
 
     @property
@@ -215,11 +214,14 @@ class Rendezvous:
 
     def _next_due_s(self) -> float:
         times = [self._now_s + limits.EVICT_S, (self._finished_s or 0.0) + limits.FINISH_S]
+        times.append(self._history.due_s(self._now_s))
         if self.operation is not None:
             times += self.operation.timers.wakeups()
-        times += [self._history.settled_s, *self.attendance.wakeups(self.terms.wait_ready_s)]
-        now_s = self._now_s
-        return min([time for time in times if time > now_s])
+        times += [
+            self._history.due_s(self._now_s),
+            *self.attendance.wakeups(self.terms.wait_ready_s),
+        ]
+        return min([time for time in times if time > self._now_s])
 
     @property
     def is_finished(self) -> bool:
@@ -238,9 +240,7 @@ class Rendezvous:
 
     def _dispatch(self, peer: PeerId, line: PeerLine, message: PeerMessage) -> None:
         match message:
-            case Offer() | CheckpointWritten() | Accuse() | Leave() if self._history.is_open(
-                self._now_s
-            ):
+            case Offer() | CheckpointWritten() | Accuse() | Leave() if self._history.is_open:
                 self._history.hold(peer, message)
             case Offer():
                 if self.view.genesis is None:
@@ -302,13 +302,13 @@ class Rendezvous:
     def _on_ready(self, peer: PeerId, line: PeerLine, message: Ready) -> None:
         if line.ready is None or line.ready.op != message.op:
             line.ready_s = self._now_s
-        line.ready = message
-        line.active = True
+        line.ready, line.active = message, True
         self._on_applied(peer, line, Applied(message.applied_op, message.state_root))
 
     def _on_applied(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
-        may_attest = not self._history.is_open(self._now_s)
-        self._agreement.reported(peer, line, message, self._now_s, may_attest=may_attest)
+        self._agreement.reported(
+            peer, line, message, self._now_s, may_attest=not self._history.is_open
+        )
 
     # ---- the decisions that fall due after any event
 
@@ -319,7 +319,7 @@ class Rendezvous:
             shifts_timers: whether it may have brought something forward that falls due later.
         """
         head = self.scribe.head
-        if not self._history.is_open(self._now_s):
+        if not self._history.is_open:
             for peer, guest in self._history.take_guests().items():
                 self._let_in(peer, guest)
             for peer, message in self._history.take_held():
