@@ -7,6 +7,7 @@ from swarmtrain.simulate.sim_peer import SimPeer
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.frames import Frame, FrameKind, pack
 from swarmtrain_transport.messages import (
+    Accuse,
     Evaluated,
     Got,
     Have,
@@ -99,6 +100,8 @@ class Hostile:
             Frame(FrameKind.GET, tag, body=rng.randbytes(rng.choice((0, 31, 32, 33)))),
             Frame(FrameKind.BLOB, tag, body=rng.randbytes(rng.randrange(300))),
             Frame(FrameKind.MISSING, tag, body=rng.randbytes(rng.choice((0, 32)))),
+            Frame(FrameKind.PROVE, tag, plan_id, index, 0, rng.randrange(99)),
+            Frame(FrameKind.EVIDENCE, tag, plan_id, index, body=rng.randbytes(rng.randrange(300))),
         )
         return rng.choice(frames)
 
@@ -145,6 +148,7 @@ class Hostile:
             Have(rng.getrandbits(63), 0, 0, 1, (True,)),
             Ready(_FAR, -1, 0, rng.randbytes(31)),
             Evaluated(_FAR, float("nan")),
+            Accuse(rng.choice((-1, 1, 2, 3, _FAR)), stranger),
             Progress(_FAR, -1, -1, "x" * 5000),
         )
         return rng.choice(claims)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmtrain_transport.actions import SendFrame
 from swarmtrain_transport.audit import Proof, convicted, draw, proof_from_bytes, shown_from_bytes
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import OpView
@@ -247,6 +248,24 @@ def test_evidence_that_was_not_asked_for_is_dropped() -> None:
     for plan_id in (0, op.plan_id):
         frame = Frame(FrameKind.EVIDENCE, member.machine.view.run_tag, plan_id, body=b"rubbish")
         assert member.machine.audits.heard(STRANGER, frame, 0.0) == []
+
+
+def test_an_accusation_without_a_proof_is_not_followed_up_for_ever() -> None:
+    swarm, _, op = member_after_an_op()
+    drawn = draw(op)
+    assert drawn is not None
+    judge = next(peer for peer in (A, B, C) if peer not in (drawn.auditor, drawn.owner))
+    machine = swarm.members[judge].machine
+    told = machine.control(Accused(op.plan.op, b"?" * 32), swarm.now_s)
+    now_s, asked = swarm.now_s, 0
+    for _ in range(400):
+        asked += sum(
+            isinstance(action, SendFrame) and action.frame.body == b"?" * 32 for action in told
+        )
+        missing = Frame(FrameKind.MISSING, machine.view.run_tag, body=b"?" * 32)
+        now_s += 0.1
+        told = (*machine.frame(drawn.auditor, missing, now_s), *machine.tick(now_s))
+    assert 0 < asked < 30
 
 
 def test_accusations_of_nobody_or_by_nobody_change_nothing() -> None:

@@ -125,6 +125,14 @@ def test_parts_of_other_slices_and_attempts_change_nothing() -> None:
         assert bench.peers[A].frame(B, part(index, 0, b"rubbish", attempt), 0.0) == []
 
 
+def test_stale_and_repeated_parts_are_counted() -> None:
+    bench = Bench().begin()
+    for frame in (part(0, 0, encode_part([0] * 4)), part(0, 0, encode_part([1] * 4)),
+                  part(0, 0, b"rubbish", 1), part(1, 0, b"rubbish")):  # fmt: skip
+        bench.peers[A].frame(B, frame, 0.0)
+    assert bench.ignored == {"repeated": 1, "stale": 2}
+
+
 def test_rubbish_in_credit_is_refused() -> None:
     bench = Bench().begin()
     for body in (b"", b"1234567", b"123456789"):

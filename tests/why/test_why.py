@@ -10,7 +10,9 @@ from swarmtrain.peer import ledger_file
 from swarmtrain.why import explain_round
 from swarmtrain_transport.ledger import (
     Attest,
+    Conviction,
     Freeze,
+    Gone,
     Reassign,
     Rewind,
     Skip,
@@ -76,6 +78,15 @@ def test_a_round_that_was_cancelled_is_told_twice() -> None:
     story = told(chain)
     assert story.count("Round 1 was planned") == 2
     assert "A REWIND went back to round 0" in story
+
+
+def test_a_wrong_sum_is_told_with_its_round_however_late_it_was_proved() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(chain.plan())
+    chain.commit(A, B, C)
+    chain.add(Gone(B, True, "wrong sum", Conviction(1, 2, 0, b"h" * 32)))
+    assert "lynx had summed slice 2, chunk 0, wrongly; most peers checked the proof" in told(chain)
+    assert told(chain, 2) == ""
 
 
 def test_peers_of_one_name_are_told_apart() -> None:

@@ -161,7 +161,11 @@ class Auditing:
         self._to_judge[message.proof_hash] = message.op
         self._fetcher.want(message.proof_hash, [drawn.auditor], spread=False)
         while len(self._to_judge) > limits.AUDIT_OPS_KEPT:
-            self._fetcher.cancel([self._to_judge.popitem(last=False)[0]])
+            self._forget(next(iter(self._to_judge)))
+
+    def _forget(self, digest: bytes) -> None:
+        del self._to_judge[digest]
+        self._fetcher.cancel([digest])
 
     def judged(self, digest: bytes, data: Buffer) -> list[PeerAction] | None:
         """A wanted blob has come: None if it is no proof of ours to judge.
@@ -181,6 +185,9 @@ class Auditing:
     def due(self, run_tag: int, *, in_op: bool, now_s: float) -> list[PeerAction]:
         """Ask the next contributor for its part, or judge when all are here."""
         self._in_op = in_op
+        for digest in list(self._to_judge):
+            if self._fetcher.rounds(digest) >= limits.LOST_ROUNDS:  # an accusation without proof
+                self._forget(digest)
         case = self._case
         if case is None or now_s < self._due_s:
             return []
