@@ -44,6 +44,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     a.add_argument("--mode", default="")
     a.add_argument("--net", default="0:0")
     a.add_argument("--rates", default="", help="Mbit/s of each peer, instead of one for all")
+    a.add_argument("--slices", default="measured", help="or equal: of swarmtrain's vectors")
     a.add_argument("--bytes", type=float, help="per value; default: of the mode")
     a.add_argument("--reps", type=int, default=5)
     a.add_argument("--warm", type=int, default=2)
@@ -107,7 +108,7 @@ def start_peers(a: argparse.Namespace, run_dir: Path, log: Any) -> list[Any]:
             RANK=str(rank), WORLD=str(a.n), NUMEL=str(int(a.numel)), MODE=a.mode,
             REPS=str(a.reps), WARM=str(a.warm), IFACE="eth0", IP=f"10.77.0.{rank + 1}",
             IP0="10.77.0.1", BARRIER=str(run_dir / "barrier"), RUN_DIR=str(run_dir),
-            OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="eth0", PYTHONPATH=str(HERE),
+            SLICES=a.slices, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="eth0", PYTHONPATH=str(HERE),
         )  # fmt: skip
         command = ["ip", "netns", "exec", f"nl-p{rank}", python, script]
         processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
@@ -159,6 +160,8 @@ def bench(a: argparse.Namespace) -> dict[str, Any]:
     server.listen(64)
     row: dict[str, Any] = {"system": a.system, "mode": a.mode, "n": a.n, "numel": int(a.numel)}
     row["net"] = a.rates or a.net
+    if a.slices != "measured":
+        row["mode"] += f", {a.slices}"
     processes: list[Any] = []
     try:
         with (run_dir / "log").open("w") as log:

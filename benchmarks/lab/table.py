@@ -41,7 +41,8 @@ BLOCKS: dict[str, list[str]] = {
         "gloo --n 8 --numel 10e6 --net 100:50",
     ],
     "links of 200, 50 and 10 Mbit/s, 8 peers": [
-        "swarmtrain --n 8 --numel 10e6 --rates 200,200,50,50,50,50,10,10 --warm 6",
+        "swarmtrain --n 8 --numel 10e6 --rates 200,200,50,50,50,50,10,10 --warm 4",
+        "swarmtrain --n 8 --numel 10e6 --rates 200,200,50,50,50,50,10,10 --slices equal",
         "gloo --n 8 --numel 10e6 --rates 200,200,50,50,50,50,10,10",
     ],
 }
