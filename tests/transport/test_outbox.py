@@ -98,6 +98,23 @@ def test_a_broken_connection_does_not_stop_the_queue() -> None:
     assert outbox.due({}, RATE, 3.0), "nor is what a peer without a connection was sent"
 
 
+def test_a_new_connection_that_moved_more_than_the_lost_one_does_not_stop_the_queue() -> None:
+    outbox = filled(a=40)
+    assert outbox.due({A: 0}, RATE, 0.0)
+    handshake = 300  # more than the refused connection had moved, and none of our frames
+    outbox.due({A: handshake}, RATE, 1.0)
+    assert outbox.due({A: handshake}, RATE, 1.0 + limits.OUT_STUCK_S / 2) == []
+    assert outbox.due({A: handshake}, RATE, 1.0 + limits.OUT_STUCK_S), "nothing moved: it is lost"
+
+
+def test_what_moves_slowly_is_not_lost() -> None:
+    outbox = filled(a=40)
+    outbox.due({A: 0}, RATE, 0.0)
+    outbox.due({A: 1}, RATE, 0.1)
+    for tick in range(2, 12):
+        assert outbox.due({A: tick}, RATE, tick * limits.OUT_STUCK_S / 2) == []
+
+
 def test_an_answer_that_is_on_its_way_as_a_result_goes_once() -> None:
     outbox = Outbox()
     result = part(1, kind=FrameKind.RESULT)

@@ -202,6 +202,10 @@ two chunks of int8, so that no queue on the way runs dry; more while the link is
 OUT_LINE_BYTES = 512 << 10
 """Of that to one peer at least two chunks: one leaves while the next is handed over."""
 
+OUT_STUCK_S = 1.0
+"""What a connection has taken and not moved for so long is not waited for: a link of 1 Mbit/s moves
+128 KiB in this time, a connection that was refused and made anew moves nothing."""
+
 OUT_LOOK_S = 0.02
 """How often a queue before the link is looked after: 64 KiB at 25 Mbit/s, a hundredth of what a
 window holds."""

@@ -54,6 +54,8 @@ class _Line:
     put: int = 0
     handed: int = 0
     acked: int = 0
+    told: int = 0
+    moved_s: float = -math.inf
     seen: int = 0
     looked: int = 0
     window: float = limits.OUT_LINE_BYTES
@@ -157,6 +159,7 @@ class Outbox:
         """
         self._asked_s = now_s
         self._hear(acked)
+        self._give_up(now_s)
         is_windowed = acked is not None and bytes_per_s > 0
         if is_windowed:
             self._adapt(bytes_per_s, now_s)
@@ -181,6 +184,17 @@ class Outbox:
                 line.seen = count
             while line.flying and line.flying[0][0] <= line.acked:
                 line.flying.popleft()
+
+    def _give_up(self, now_s: float) -> None:
+        """What stands still for OUT_STUCK_S went with a connection that was made anew, however the
+        counts of the two may look; whoever misses it asks again."""
+        for line in self._lines.values():
+            if not line.flying or line.acked > line.told:
+                line.moved_s = now_s
+            elif now_s >= line.moved_s + limits.OUT_STUCK_S:
+                line.acked, line.moved_s = line.handed, now_s
+                line.flying.clear()
+            line.told = line.acked
 
     def _adapt(self, bytes_per_s: int, now_s: float) -> None:
         """Windows follow what is acknowledged, looked at every OUT_WINDOW_S / 2."""
@@ -223,6 +237,8 @@ class Outbox:
         line.flying.append((line.handed, frame))
         self._turns += 1
         line.turn = self._turns
+        if len(line.flying) == 1:
+            line.moved_s = self._asked_s
         if not line.frames:
             line.put = 0
         if self._cap is not None:
