@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "== set-up in $(VENV) (once; torch is large)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch==2.13.0
-	@$(PIP) --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) --constraint constraints.txt --editable '.[dev,fast]'
 	@touch $@
 
 clean:
