@@ -221,7 +221,7 @@ class World:
     def crash_coordinator(self, back_s: float, *, keeps_torn: bool = False) -> None:
         """kill -9; it is started again after so many seconds."""
         self.coordinator.crash(keeps_torn=keeps_torn)
-        self.invariants.coordinator_fell()
+        self.invariants.coordinator_fell(back_s)
         self.control.cut_all()
         self.clock.after(back_s, self.coordinator.start)
 

@@ -36,6 +36,9 @@ ONCE_FAILED = (
         "an ended life's write was reported to the next one, whose term was the same",
     ),
     (11013, 6, 10, "a restored coordinator that was stopped decided before it had heard anybody"),
+    (104583, 4, 3, "a world that nobody can judge was judged by the rest of the same event"),
+    (101146, 4, 3, "an op's time began with the coordinator's death, not with its return"),
+    (105653, 4, 3, "an op's time began with the coordinator's death, not with its return"),
 )
 
 
