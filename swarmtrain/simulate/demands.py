@@ -1,5 +1,6 @@
 """What may be demanded of whom: liveness holds only for those with whom nothing was wrong."""
 
+import math
 from typing import TYPE_CHECKING
 
 from swarmtrain_transport import limits
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 GRACE_S = limits.SUSPECT_S + limits.FETCH_TIMEOUT_S
 """After its trouble a peer may still be suspected, and requests to it time out."""
+
+RESEND_S = 6 * limits.NUDGE_S
+"""A part that was lost is there again after so long: the owner asks after one or two nudges, the
+contributor takes it to be under way for two more, is asked once more, and sends it."""
 
 
 class Demands:
@@ -28,6 +33,7 @@ class Demands:
         self._seen = seen
         self._until_s: dict[PeerId, float] = {}
         self._apart_until_s: dict[PeerId, float] = {}
+        self._lost_s: dict[PeerId, float] = {}
         self._all_until_s = 0.0
 
     def trouble(self, peer: PeerId, seconds: float, *, is_linked: bool = False) -> None:
@@ -41,6 +47,10 @@ class Demands:
         until_s = self._world.clock.now_s + seconds + GRACE_S
         for times in (self._until_s,) if is_linked else (self._until_s, self._apart_until_s):
             times[peer] = max(times.get(peer, 0.0), until_s)
+
+    def lost(self, source: PeerId) -> None:
+        """What this peer had sent to another is lost; nothing else is wrong with it."""
+        self._lost_s[source] = self._world.clock.now_s
 
     def trouble_all(self, seconds: float) -> None:
         """Something is wrong with the coordinator."""
@@ -60,7 +70,8 @@ class Demands:
 
     def check_fair(self, op: int, left_out: set[PeerId]) -> None:
         """Not in protocol.md's list: nobody who is able is left out, unless some link is bad: the
-        matrix rule may then take one end of it for the other."""
+        matrix rule may then take one end of it for the other. What was lost just before a deadline
+        cannot be there again in time, and D_repair may be shorter than sending it again takes."""
         if any(peer.is_cut or peer.is_handicapped for peer in self._world.survivors):
             return
         begun_s = self._seen.plan_s[op]
@@ -69,7 +80,12 @@ class Demands:
             return
         if not all(self.is_sound(peer, begun_s) for peer in planned):
             return
-        wronged = [peer.number for peer in planned if peer.peer_id in left_out]
+        lost_s = self._world.clock.now_s - RESEND_S
+        wronged = [
+            peer.number
+            for peer in planned
+            if peer.peer_id in left_out and self._lost_s.get(peer.peer_id, -math.inf) < lost_s
+        ]
         if wronged:
             story = f"op {op} leaves out {wronged}, with whom nothing is wrong"
             self._world.violation("fair", story)

@@ -201,6 +201,7 @@ class Troubles:
         if ends is None:
             return None
         self._world.network.drop(ends[0].peer_id, ends[1].peer_id)
+        self._world.invariants.demands.lost(ends[0].peer_id)
         return f"frames of peer {ends[0].number} to peer {ends[1].number} are lost"
 
     def _cut(self) -> str | None:

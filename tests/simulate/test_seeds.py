@@ -39,6 +39,7 @@ ONCE_FAILED = (
     (104583, 4, 3, "a world that nobody can judge was judged by the rest of the same event"),
     (101146, 4, 3, "an op's time began with the coordinator's death, not with its return"),
     (105653, 4, 3, "an op's time began with the coordinator's death, not with its return"),
+    (102812, 4, 3, "a part that was lost amid a repair was demanded before it could be sent again"),
 )
 
 
