@@ -58,7 +58,6 @@ def run_chaos(options: ChaosOptions, say: Say) -> Report:
     """
     place = Place.make(options.state_dir, what="chaos")
     write_run_file(place, options.seed, options.peers)
-    say(f"All files: {place.root}")
     report = _Chaos(options, place, say).run()
     if not report.violations and options.state_dir is None:
         shutil.rmtree(place.root)
@@ -89,18 +88,21 @@ class _Chaos:
 
     def run(self) -> Report:
         """From the first process to the verdict."""
-        relays = Relays()
-        processes = Processes(self._place)
-        troupe = Troupe(processes, relays)
-        try:
-            with noted() as self._signals:
+        # Signals are noted before anything is said or begun: whoever reads the first line may
+        # answer with Ctrl+C, and half a set of relays would never end.
+        with noted() as self._signals:
+            self._tell(f"All files: {self._place.root}")
+            relays = Relays()
+            processes = Processes(self._place)
+            troupe = Troupe(processes, relays)
+            try:
                 self._begin(troupe)
                 self._rage(troupe)
                 self._settle(troupe)
                 self._stop(troupe)
-        finally:
-            processes.close()
-            relays.close()
+            finally:
+                processes.close()
+                relays.close()
         return self._judged(troupe, time.monotonic() - self._began_s)
 
     # ---- acts
