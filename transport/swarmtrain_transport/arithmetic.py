@@ -28,7 +28,8 @@ class Window:
 
 
 class Accumulator(Protocol):
-    """The running float64 sum of one chunk. Order of additions never changes a bit of it."""
+    """The sum of one chunk's parts in float64. Neither order nor moment of its making changes a bit
+    of it, so it may be made as late as in `finish`; until then parts must not change."""
 
     def add(self, part: Buffer, weight: int) -> None:
         """Add one encoded part times an integer weight in 1..255."""

@@ -1,8 +1,9 @@
 """Owner's side of an op: summing one slice exactly and publishing its mean (T2, T5, T6).
 
-Parts are added on arrival, in whatever order, and kept; at FREEZE the kept parts of everybody who
-is not in the set are subtracted again, bit for bit. Where sums are not exact (protocol.md rule 7)
-nothing is added on arrival and the set is summed once, in the order of the peers' keys.
+Parts are given to a chunk's sum on arrival, in whatever order, and kept; at FREEZE those of
+everybody who is not in the set are taken out again, which leaves no trace in any bit. When the
+arithmetic is done is the sum's affair. Where sums are not exact (protocol.md rule 7) nothing is
+given on arrival and the set is summed once, in the order of the peers' keys.
 """
 
 from collections.abc import Mapping
