@@ -54,7 +54,7 @@ class Gather:
         self._missing: dict[int, set[bytes]] = {}
         self._pushed: dict[int, dict[int, tuple[bytes, Buffer]]] = {}
         self._reported: dict[int, tuple[bool, ...]] = {}
-        self._illegal: set[bytes] = set()
+        self._illegal: dict[int, set[bytes]] = {}
         self._faults: list[PeerFault] = []
         self._awaited: set[int] = set()
         self._heard_s = now_s
@@ -67,7 +67,7 @@ class Gather:
         for index, message in list(self._known.items()):
             if not self._may_count(index, message.attempt, message.set_id):
                 self._fetcher.cancel(message.chunk_hashes)
-                for place in (self._known, self._missing, self._reported):
+                for place in (self._known, self._missing, self._reported, self._illegal):
                     place.pop(index, None)
                 self._awaited.discard(index)
         for index in list(self._pushed):
@@ -96,7 +96,7 @@ class Gather:
             if chunk not in filed:
                 filed[chunk] = (frame.digest or content_hash(frame.body), frame.body)
             return []
-        if known.chunk_hashes[chunk] not in self._missing[index] - self._illegal:
+        if known.chunk_hashes[chunk] not in self._obtainable(index):
             return []
         digest = frame.digest or content_hash(frame.body)
         if digest != known.chunk_hashes[chunk]:
@@ -117,11 +117,16 @@ class Gather:
         self._reported.pop(index, None)
         op = self._view.plan.op
         self._blobs.keep_result(op, b"".join(message.chunk_hashes))
-        for chunk, (digest, body) in self._pushed.pop(index, {}).items():
-            if digest == message.chunk_hashes[chunk] and self._is_legal(index, chunk, body, digest):
-                self._blobs.keep_result(op, body, digest)
-        self._missing[index] = {d for d in message.chunk_hashes if self._blobs.get(d) is None}
-        if self._missing[index]:
+        pushed = dict(self._pushed.pop(index, {}).values())
+        missing = self._missing[index] = set()
+        for chunk, digest in enumerate(message.chunk_hashes):
+            # It may also be here from something else: that says nothing of what it is here.
+            found = pushed.get(digest, self._blobs.get(digest))
+            if found is not None and self._is_legal(index, chunk, found, digest):
+                self._blobs.keep_result(op, found, digest)
+            else:
+                missing.add(digest)
+        if missing:
             if message.set_id == self._all_planned and message.attempt == 0:
                 self._awaited.add(index)
                 self._heard_s = now_s
@@ -133,14 +138,13 @@ class Gather:
     def arrived(self, digest: bytes, body: Buffer) -> list[Have]:
         """A wanted blob is here: keep it if it is legal, and report slices that are whole."""
         reports = []
-        for index, missing in self._missing.items():
-            if digest in missing:
-                chunk = self._known[index].chunk_hashes.index(digest)
-                if not self._is_legal(index, chunk, body, digest):
-                    return []
-                missing.discard(digest)
-                reports += self._report(index)
-        self._blobs.keep_result(self._view.plan.op, body, digest)
+        wanted_by = [index for index, missing in self._missing.items() if digest in missing]
+        legal_in = [index for index in wanted_by if self._is_legal_wherever(index, body, digest)]
+        for index in legal_in:
+            self._missing[index].discard(digest)
+            reports += self._report(index)
+        if legal_in or not wanted_by:
+            self._blobs.keep_result(self._view.plan.op, body, digest)
         return reports
 
     def take_faults(self) -> list[PeerFault]:
@@ -154,10 +158,19 @@ class Gather:
         try:
             self._arithmetic.check_result(body, stop - start, self._window)
         except RemoteFault as fault:
-            self._illegal.add(digest)
+            self._illegal.setdefault(index, set()).add(digest)
             self._faults.append(PeerFault(self._view.owners[index], fault.reason, fault.detail))
             return False
         return True
+
+    def _is_legal_wherever(self, index: int, body: Buffer, digest: bytes) -> bool:
+        """Whether it is a legal chunk in all places of a slice that are said to hold it: only
+        the last one may have another length than the first."""
+        hashes = self._known[index].chunk_hashes
+        places = {hashes.index(digest)}
+        if hashes[-1] == digest:
+            places.add(len(hashes) - 1)
+        return all(self._is_legal(index, chunk, body, digest) for chunk in sorted(places))
 
     def tick(self, now_s: float) -> None:
         """Ask for what is not pushed any more."""
@@ -215,10 +228,14 @@ class Gather:
     def _pull(self, index: int) -> None:
         """Ask for what is missing: the owner first, then the other members."""
         sources = self._holders(index)
-        missing = self._missing[index]
+        obtainable = self._obtainable(index)
         for digest in self._known[index].chunk_hashes:
-            if digest in missing - self._illegal:
+            if digest in obtainable:
                 self._fetcher.want(digest, sources, spread=False)
+
+    def _obtainable(self, index: int) -> set[bytes]:
+        """What is missing of a slice and may be found."""
+        return self._missing[index] - self._illegal.get(index, set())
 
     def _holders(self, index: int) -> list[PeerId]:
         owner = self._view.owners[index]
