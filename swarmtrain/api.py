@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from swarmtrain import dirs
+from swarmtrain.cli.caps import Caps, parse_caps
 from swarmtrain.cli.options import check_name, default_endpoint, parse_endpoint
 from swarmtrain.errors import UserError, misuse, render, translate
 from swarmtrain.peer.membership import Membership
@@ -108,6 +109,9 @@ def join(
     name: str = "",
     listen: str = "",
     state_dir: str | Path | None = None,
+    up: str = "",
+    down: str = "",
+    daily: str = "",
     samples_per_step: int = 1,
     strict: bool = False,
 ) -> Swarm:
@@ -125,12 +129,17 @@ def join(
         listen: ``HOST:PORT`` for the other peers; "" for a free port, on loopback if the invite is.
         state_dir: keys, ledger and checkpoints; None for the run's place on this machine. A peer
             that comes back with it goes on from what it holds.
+        up: ``10mbit``, ``2MB/s``: send no faster than this; "" for no cap.
+        down: as `up`, for what is taken in.
+        daily: ``20GB``: leave between two rounds when so much was moved today, both ways; "" for
+            no limit.
         samples_per_step: weight of a step in the mean, relative to that of other peers.
         strict: raise what goes wrong later instead of training on alone.
 
     Raises:
-        UserError: the invite, key, model, machine or directory does not do, or the coordinator
-            does not answer. `swarmtrain.errors.render` words it, `exit_status` is its status.
+        UserError: the invite, key, model, machine, directory or a cap does not do, or the
+            coordinator does not answer. `swarmtrain.errors.render` words it, `exit_status` is its
+            status.
     """
     text = invite if invite is not None else os.environ.get(INVITE_VARIABLE, "")
     if not text.strip():
@@ -139,7 +148,8 @@ def join(
         raise misuse(f"samples_per_step must be at least 1, not {samples_per_step}.")
     member = _Member(optimizer, samples_per_step, strict=strict)
     try:
-        member.enter(_come_in(text, name, listen, state_dir), model)
+        caps = parse_caps(up, down, daily)
+        member.enter(_come_in(text, name, listen, state_dir, caps), model)
     except Exception as error:
         told = translate(error)
         if told is None or told is error:
@@ -148,12 +158,16 @@ def join(
     return member
 
 
-def _come_in(text: str, name: str, listen: str, state_dir: str | Path | None) -> Membership:
+def _come_in(
+    text: str, name: str, listen: str, state_dir: str | Path | None, caps: Caps
+) -> Membership:
     parsed = Invite.parse(text)
     address = parse_endpoint(listen) if listen else default_endpoint(parsed)
     check_name(name)
     place = Path(state_dir) if state_dir is not None else dirs.peer_dir(parsed.run, name or "hook")
-    return Membership.enter(parsed, dirs.make_private(place), name, address.host, address.port)
+    return Membership.enter(
+        parsed, dirs.make_private(place), name, address.host, address.port, caps=caps
+    )
 
 
 class _Member(Swarm):

@@ -37,6 +37,15 @@ class Caps:
 NO_CAPS = Caps()
 
 
+def parse_caps(up: str, down: str, daily: str) -> Caps:
+    """Two rates and a size as people write them, each ``""`` for no limit.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    return Caps(parse_rate(up), parse_rate(down), parse_size(daily))
+
+
 def parse_rate(text: str) -> int:
     """``10mbit``, ``5 Mbit/s`` or ``2MB/s`` in bytes per second, ``""`` for no cap.
 

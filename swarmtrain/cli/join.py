@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
-from swarmtrain.cli.caps import Caps, parse_rate, parse_size
+from swarmtrain.cli.caps import parse_caps
 from swarmtrain.cli.options import (
     JoinOptions,
     check_name,
@@ -103,7 +103,7 @@ def join(
     parsed = Invite.parse(_invite_text(invite, invite_file))
     address = parse_endpoint(listen) if listen else default_endpoint(parsed)
     dialled = parse_advertised(advertise)
-    caps = Caps(parse_rate(up), parse_rate(down), parse_size(daily))
+    caps = parse_caps(up, down, daily)
     check_name(name)
     from swarmtrain import dirs
 

@@ -26,6 +26,7 @@ from swarmtrain.coordinator.certificate import RunKeys, load_or_create
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.coordinator.store import Store
+from swarmtrain.coordinator.store_errors import damaged
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.errors import UserError, port_in_use, translate
 from swarmtrain.status import StatusServer
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 EXACT_CODECS = frozenset({"int8"})
 """Codecs whose sums are exact (protocol.md part 1 rule 7). Named here because the coordinator
 must not load the codecs themselves."""
+
+_LOG = "The run's log"
 
 ROUTE_PROBE = ("192.0.2.1", 9)
 """An address that belongs to nobody (RFC 5737): asking for the route to it sends nothing."""
@@ -169,7 +172,7 @@ def _check_same_run(records: tuple[Record, ...], config: RunConfig, keys: RunKey
         return
     run = body_of(records[0])
     if not isinstance(run, Run):
-        raise _damaged("its first record is not RUN")
+        raise damaged(_LOG, "its first record is not RUN")
     if run.config_hash != config_file.config_hash(config):
         raise UserError(
             "SWT-E606",
@@ -178,7 +181,7 @@ def _check_same_run(records: tuple[Record, ...], config: RunConfig, keys: RunKey
             "Bring back the old run file, or start a new run in another --state-dir.",
         )
     if run.run_key != keys.run_key_public:
-        raise _damaged("its records are signed by another key than the one beside it")
+        raise damaged(_LOG, "its records are signed by another key than the one beside it")
     if run.protocol != limits.PROTOCOL_VERSION:
         raise UserError(
             "SWT-E703",
@@ -196,7 +199,7 @@ def _machine(
             run_terms(config), keys.run_key_public, records, keys.sign, verify, term, now_s
         )
     except RemoteFault as exc:
-        raise _damaged(str(exc)) from exc
+        raise damaged(_LOG, str(exc)) from exc
 
 
 def run_terms(config: RunConfig) -> RunTerms:
@@ -246,15 +249,6 @@ def _texts(config: RunConfig) -> CorpusService:
 
 
 # ---- the errors
-
-
-def _damaged(detail: str) -> UserError:
-    return UserError(
-        "SWT-E805",
-        f"The run's log is damaged: {detail}.",
-        "The run cannot go on from it. Peers still hold the weights.",
-        "Bring back the state directory from a copy, or start a new run in another one.",
-    )
 
 
 def _unwritable(state_dir: Path, error: OSError) -> UserError:

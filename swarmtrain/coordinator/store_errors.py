@@ -44,11 +44,11 @@ def conflict(detail: str) -> StoreConflict:
     )
 
 
-def damaged(path: Path, detail: str) -> StoreDamaged:
-    """The file is not a log, or not a whole one."""
+def damaged(log: Path | str, detail: str) -> StoreDamaged:
+    """The file is not a log, or not a whole one, or not this run's."""
     return StoreDamaged(
         "SWT-E805",
-        f"{path} is damaged: {detail}.",
+        f"{log} is damaged: {detail}.",
         "The run cannot go on from it. Peers still hold the weights.",
         "Bring back the state directory from a copy, or start a new run in another one.",
     )

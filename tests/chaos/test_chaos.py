@@ -1,11 +1,9 @@
 """The command itself in its short form: real processes, a handful of deeds, every check."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,21 +15,9 @@ from swarmtrain.cli.options import ChaosOptions
 from swarmtrain.demo.events import StateInPlace
 from swarmtrain.demo.setting import Place
 from swarmtrain.peer import ledger_file
+from tests.processes import living_in
 
 CHAOS = [sys.executable, "-m", "swarmtrain", "chaos", "--peers", "3"]
-
-
-def living_in(folder: Path) -> list[bytes]:
-    """Command lines of processes that name this directory."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes()
-        except OSError:
-            continue  # it has just ended
-        if os.fsencode(folder) in words:
-            found.append(words)
-    return found
 
 
 @pytest.mark.timeout(400)

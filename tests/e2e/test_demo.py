@@ -4,31 +4,17 @@ One test, because it costs a minute: every promise of the demo's last line is ch
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import safetensors.torch
 
 from swarmtrain.status import NotRunning, ask
+from tests.processes import living_in
 
 COMMAND = [sys.executable, "-m", "swarmtrain", "demo"]
-
-
-def living_in(group_of: Path) -> list[str]:
-    """Command lines of processes that name this directory."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes()
-        except OSError:
-            continue  # it has just ended
-        if os.fsencode(group_of) in words:
-            found.append(words.replace(b"\0", b" ").decode())
-    return found
 
 
 @pytest.mark.timeout(300)
