@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from swarmtrain import config_file, numerics
 from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
@@ -75,7 +73,9 @@ class Membership:
             NumericsError: this machine calculates other bits.
         """
         numerics.check()
-        _load_late_parts()
+        # What else torch loads for the first optimizer waits for the trainer, who makes it: two
+        # seconds that a refused peer need not spend, and of which the network thread misses no
+        # more than a quarter of one at a time.
         storage = PeerStorage(state_dir)
         thread = None
         try:
@@ -128,12 +128,6 @@ class Membership:
             self.thread.leave(reason)
         finally:
             self.storage.close()
-
-
-def _load_late_parts() -> None:
-    """The first optimizer of a process makes torch import for seconds, and nothing else runs
-    meanwhile: a peer that is in already would be taken for a silent one."""
-    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
 
 
 def _first_word(thread: PeerThread) -> Welcome:
