@@ -23,7 +23,14 @@ from swarmtrain.peer.storage import parse_result
 from swarmtrain_transport import frames, limits, messages
 from swarmtrain_transport.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.audit import Proof, Shown, proof_from_bytes, shown_from_bytes
+from swarmtrain_transport.audit import (
+    Drawn,
+    Proof,
+    Shown,
+    charge_from_bytes,
+    proof_from_bytes,
+    shown_from_bytes,
+)
 from swarmtrain_transport.errors import IdentityDamaged, InviteError, RemoteFault
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.hashing import content_hash
@@ -160,6 +167,7 @@ def _frames() -> tuple[bytes, ...]:
 
 def _targets() -> dict[str, Target]:
     shown = Shown((A, B), (bytes(32),), b"part")
+    proof = Proof(1, 2, 3, (A,), {B: shown})
     remote = (RemoteFault,)
     record = make_record(0, bytes(32), 1, run_body(), sign)
     joined = make_record(1, record.hash, 1, join_body(A), sign)
@@ -217,7 +225,12 @@ def _targets() -> dict[str, Target]:
             (record.body, joined.body, planned.body),
         ),
         "evidence": Target(shown_from_bytes, remote, (pack_struct(shown),)),
-        "proof": Target(proof_from_bytes, remote, (Proof(1, 2, 3, (A,), {B: shown}).to_bytes(),)),
+        "proof": Target(proof_from_bytes, remote, (proof.to_bytes(),)),
+        "charge": Target(
+            lambda data: charge_from_bytes(data, Drawn(A, 2, 3, A, (B,))),
+            remote,
+            (proof.charge.to_bytes(),),
+        ),
         "manifest": Target(manifest_from_bytes, remote, (manifest.to_bytes(),)),
         "invite": Target(
             lambda data: Invite.parse(data.decode("utf-8", "replace")),

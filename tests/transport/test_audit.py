@@ -77,8 +77,11 @@ def proved(seed: int = 3) -> tuple[Proof, OpView]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_an_owner_that_sums_wrongly_is_convicted_and_the_run_goes_on_without_it(seed: int) -> None:
-    swarm = swarm_with_liar(seed, A, B, C)
-    assert until(swarm, lambda: all(swarm.members[peer].finished for peer in (A, B, C)))
+    swarm = swarm_with_liar(seed, A, B, C, rounds=200)
+    honest = [swarm.members[peer].machine for peer in (A, B, C)]
+    assert until(swarm, lambda: bool(evictions(swarm)))
+    convicted_after = max(machine.applied_op for machine in honest)
+    assert until(swarm, lambda: min(m.applied_op for m in honest) >= convicted_after + 3)
     (gone,) = evictions(swarm)
     assert gone.peer == D and gone.evicted
     assert [event.peer for event in events(swarm, "convicted")] == [D.hex()]

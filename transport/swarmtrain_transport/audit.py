@@ -5,7 +5,8 @@ contributors and one chunk of the result. The auditor asks the contributors for 
 they have signed, adds it with the arithmetic of the exchange and compares. Exact sums have one
 right answer, so a difference is a lie that anybody can check: the proof holds the parts and the
 hashes that lead from them to the roots that contributors and owner have signed. The roots and the
-signatures stand in FREEZE and COMMIT (`signed`).
+signatures stand in FREEZE and COMMIT (`signed`). What 64 contributors show does not fit into one
+frame, so a proof travels as a charge, which names every part by its hash, and the parts.
 
 What is no proof: a contributor that does not answer or shows something else than it has signed;
 and inputs that the owner signed and its contributors did not. Then nobody is convicted. Two who
@@ -85,10 +86,50 @@ class Shown(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     chunk_hashes: tuple[bytes, ...]
     part: bytes
 
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack."""
+        return pack_struct(self)
+
 
 def shown_from_bytes(data: Buffer) -> Shown:
     """Raises RemoteFault with reason ``evidence``."""
     return _decoded(data, Shown, "evidence")  # type: ignore[no-any-return]  # msgspec: Any
+
+
+class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A proof whose parts are named and not yet here; its hash is what an accusation names.
+
+    Attributes:
+        op, slice_index, chunk: where.
+        chunk_hashes: what the owner has published for the slice.
+        shown: per contributor of the slice, the content hash of what it has shown, in bytes.
+    """
+
+    op: int
+    slice_index: int
+    chunk: int
+    chunk_hashes: tuple[bytes, ...]
+    shown: dict[bytes, bytes]
+
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack."""
+        return pack_struct(self)
+
+
+def charge_from_bytes(data: Buffer, drawn: Drawn) -> Charge:
+    """A charge that is about what the ledger has drawn.
+
+    Raises:
+        RemoteFault: reason ``proof``.
+    """
+    charge: Charge = _decoded(data, Charge, "proof")
+    if (charge.slice_index, charge.chunk) != (drawn.slice_index, drawn.chunk):
+        raise RemoteFault("proof", "it is not about what the ledger has drawn")
+    if charge.shown.keys() != set(drawn.contributors):
+        raise RemoteFault("proof", "parts are missing, or are nobody's")
+    if not are_hashes(tuple(charge.shown.values())):
+        raise RemoteFault("proof", "a part is not named by a hash")
+    return charge
 
 
 class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,15 +151,28 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Canonical msgpack."""
         return pack_struct(self)
 
+    @property
+    def charge(self) -> Charge:
+        """It without its parts."""
+        named = {peer: content_hash(shown.to_bytes()) for peer, shown in self.shown.items()}
+        return Charge(self.op, self.slice_index, self.chunk, self.chunk_hashes, named)
+
+    @classmethod
+    def of(cls, charge: Charge, shown: Mapping[PeerId, Shown]) -> "Proof":
+        """A charge and all its parts."""
+        place = (charge.op, charge.slice_index, charge.chunk)
+        return cls(*place, charge.chunk_hashes, dict(shown))
+
 
 def proof_from_bytes(data: Buffer) -> Proof:
     """Raises RemoteFault with reason ``proof``."""
-    return _decoded(data, Proof, "proof")  # type: ignore[no-any-return]  # msgspec: Any
+    proof: Proof = _decoded(data, Proof, "proof", limits.PROOF_BYTES_MAX)
+    return proof
 
 
-def _decoded(data: Buffer, kind: type, reason: str) -> Any:
+def _decoded(data: Buffer, kind: type, reason: str, most: int = limits.FRAME_BYTES_MAX) -> Any:
     size = len(data)
-    if size > limits.FRAME_BYTES_MAX:
+    if size > most:
         raise RemoteFault(reason, f"{size} bytes")
     try:
         raw = msgpack.unpackb(
@@ -145,6 +199,16 @@ def is_shown(view: OpView, drawn: Drawn, peer: PeerId, shown: Shown) -> bool:
     )
 
 
+def check_part(view: OpView, drawn: Drawn, shown: Shown, arithmetic: Arithmetic) -> None:
+    """Whether a shown part may be added.
+
+    Raises:
+        RemoteFault: reason ``length`` or ``scale``.
+    """
+    start, stop = chunk_range(view.plan, drawn.slice_index, drawn.chunk)
+    arithmetic.check(shown.part, stop - start, window_of(view.plan))
+
+
 def right_hash(
     view: OpView, drawn: Drawn, shown: Mapping[PeerId, Shown], arithmetic: Arithmetic
 ) -> bytes:
@@ -157,7 +221,7 @@ def right_hash(
     window = window_of(view.plan)
     total = arithmetic.accumulator(stop - start, window)
     for peer in drawn.contributors:
-        arithmetic.check(shown[peer].part, stop - start, window)
+        check_part(view, drawn, shown[peer], arithmetic)
         total.add(shown[peer].part, view.weights[peer])
     return content_hash(total.finish(sum(view.weights[peer] for peer in drawn.contributors)))
 

@@ -3,7 +3,8 @@
 An audit never delays an op: one chunk at a time is asked for, and while an op is under way only one
 per second. Whoever has contributed to the drawn slice keeps that one chunk of what it has sent, and
 shows it to the drawn auditor alone, a few times. So an op costs its swarm one chunk per
-contributor, one of them auditing.
+contributor, one of them auditing. Whoever judges fetches the charge and then its parts, and looks
+at each when it comes: an accuser cannot make it hold what nobody has signed.
 """
 
 from collections import Counter, OrderedDict
@@ -13,13 +14,15 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import KeepProof, PeerAction, SendControl, SendFrame
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.audit import (
+    Charge,
     Drawn,
     Proof,
     Shown,
+    charge_from_bytes,
+    check_part,
     convicted,
     draw,
     is_shown,
-    proof_from_bytes,
     right_hash,
     shown_from_bytes,
 )
@@ -29,7 +32,7 @@ from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import LedgerView, OpView
 from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.ledger import Commit, Verify, pack_struct
+from swarmtrain_transport.ledger import Commit, Verify
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Accuse, Accused
 
@@ -54,6 +57,21 @@ class _Case:
     drawn: Drawn
     shown: dict[PeerId, Shown] = field(default_factory=dict)
     asked: Counter[PeerId] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """An accusation of somebody else's that we judge.
+
+    Attributes:
+        op: which op's sum is said to be wrong.
+        wanted: hashes of what was asked for and is not here: the charge, then the parts.
+    """
+
+    op: int
+    wanted: set[bytes]
+    charge: Charge | None = None
+    shown: dict[PeerId, Shown] = field(default_factory=dict)
 
 
 class Auditing:
@@ -92,7 +110,7 @@ class Auditing:
         self._due_s = float("inf")
         self._in_op = False
         self._accusations: list[Accuse] = []
-        self._to_judge: OrderedDict[bytes, int] = OrderedDict()
+        self._trials: OrderedDict[bytes, _Trial] = OrderedDict()
 
     # ---- events
 
@@ -145,7 +163,7 @@ class Auditing:
         if kept is None or kept.drawn.auditor != peer or kept.given >= limits.AUDIT_ASKS_MAX:
             return []
         kept.given += 1
-        body, drawn = pack_struct(kept.shown), kept.drawn
+        body, drawn = kept.shown.to_bytes(), kept.drawn
         answer = Frame(
             FrameKind.EVIDENCE, frame.run_tag, frame.plan_id, drawn.slice_index, 0, drawn.chunk,
             body=body,
@@ -158,36 +176,74 @@ class Auditing:
         drawn = draw(view) if view is not None else None
         if drawn is None or self._me in (drawn.auditor, drawn.owner):
             return
-        self._to_judge[message.proof_hash] = message.op
+        if message.proof_hash in self._trials:
+            return
+        self._trials[message.proof_hash] = _Trial(message.op, {message.proof_hash})
         self._fetcher.want(message.proof_hash, [drawn.auditor], spread=False)
-        while len(self._to_judge) > limits.AUDIT_OPS_KEPT:
-            self._forget(next(iter(self._to_judge)))
+        while len(self._trials) > limits.AUDIT_OPS_KEPT:
+            self._forget(next(iter(self._trials)))
 
-    def _forget(self, digest: bytes) -> None:
-        del self._to_judge[digest]
-        self._fetcher.cancel([digest])
+    def _forget(self, name: bytes) -> None:
+        self._fetcher.cancel(self._trials.pop(name).wanted)
 
     def judged(self, digest: bytes, data: Buffer) -> list[PeerAction] | None:
-        """A wanted blob has come: None if it is no proof of ours to judge.
+        """A wanted blob has come: None if it is nothing that we judge by.
 
         Raises:
             RemoteFault: reason ``proof``: it convicts nobody.
         """
-        op = self._to_judge.pop(digest, None)
-        view = self._view.commits.get(op) if op is not None else None
-        if op is None or view is None:
+        name = next((name for name, one in self._trials.items() if digest in one.wanted), None)
+        if name is None:
             return None
-        convicted(proof_from_bytes(data), view, self._arithmetic, self._verify)
-        return self._accuse(op, digest, bytes(data))
+        trial = self._trials[name]
+        trial.wanted.discard(digest)
+        view = self._view.commits.get(trial.op)
+        drawn = draw(view) if view is not None else None
+        if view is None or drawn is None:  # a REWIND has cancelled the op
+            self._forget(name)
+            return []
+        try:
+            charge = self._learnt(trial, view, drawn, digest, data)
+            if trial.wanted:
+                return []
+            proof = Proof.of(charge, trial.shown)
+            convicted(proof, view, self._arithmetic, self._verify)
+        except RemoteFault:
+            self._forget(name)
+            raise
+        self._forget(name)
+        return self._accuse(name, proof)
+
+    def _learnt(
+        self, trial: _Trial, view: OpView, drawn: Drawn, digest: bytes, data: Buffer
+    ) -> Charge:
+        """What was asked for is the charge, or one of its parts."""
+        if trial.charge is None:
+            trial.charge = charge_from_bytes(data, drawn)
+            trial.wanted = set(trial.charge.shown.values())
+            for name in sorted(trial.wanted):
+                self._fetcher.want(name, [drawn.auditor], spread=False)
+            return trial.charge
+        try:
+            shown = shown_from_bytes(data)
+            check_part(view, drawn, shown, self._arithmetic)
+        except RemoteFault as fault:
+            raise RemoteFault("proof", f"a part is illegal: {fault.reason}") from fault
+        for peer, named in trial.charge.shown.items():
+            if named == digest:
+                if not is_shown(view, drawn, peer, shown):
+                    raise RemoteFault("proof", "a part is not what its contributor has signed")
+                trial.shown[peer] = shown
+        return trial.charge
 
     # ---- what falls due
 
     def due(self, run_tag: int, *, in_op: bool, now_s: float) -> list[PeerAction]:
         """Ask the next contributor for its part, or judge when all are here."""
         self._in_op = in_op
-        for digest in list(self._to_judge):
-            if self._fetcher.rounds(digest) >= limits.LOST_ROUNDS:  # an accusation without proof
-                self._forget(digest)
+        for name, trial in list(self._trials.items()):
+            if any(self._fetcher.rounds(one) >= limits.LOST_ROUNDS for one in trial.wanted):
+                self._forget(name)  # an accusation without proof
         case = self._case
         if case is None or now_s < self._due_s:
             return []
@@ -242,13 +298,14 @@ class Auditing:
             convicted(proof, case.view, self._arithmetic, self._verify)
         except RemoteFault:
             return []  # the owner has signed other inputs: that convicts nobody
-        data = proof.to_bytes()
-        return self._accuse(op, self._blobs.keep_result(op, data), data)
+        for shown in case.shown.values():
+            self._blobs.keep_result(op, shown.to_bytes())
+        return self._accuse(self._blobs.keep_result(op, proof.charge.to_bytes()), proof)
 
-    def _accuse(self, op: int, digest: bytes, data: bytes) -> list[PeerAction]:
-        accusation = Accuse(op, digest)
+    def _accuse(self, charge_hash: bytes, proof: Proof) -> list[PeerAction]:
+        accusation = Accuse(proof.op, charge_hash)
         self._accusations = [*self._accusations, accusation][-limits.AUDIT_OPS_KEPT :]
-        return [KeepProof(op, data), SendControl(accusation)]
+        return [KeepProof(proof.op, proof.to_bytes()), SendControl(accusation)]
 
     def _end(self, how: str) -> None:
         self.counts[how] += 1

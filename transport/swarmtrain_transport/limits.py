@@ -68,6 +68,10 @@ CREDIT_WINDOW_BYTES = 4 << 20
 AUDIT_OPS_KEPT = 4
 """Ops of which a contributor keeps its drawn chunk, and a member an accusation."""
 
+PROOF_BYTES_MAX = PEERS_MAX * FRAME_BYTES_MAX
+"""A proof on the disk: what each contributor has shown came in a frame of its own. With chunks of
+256 Ki values and 64 peers it has 17 MiB."""
+
 AUDIT_ASKS_MAX = 4
 """So often a contributor is asked for its chunk, and so often it shows it: frames get lost."""
 
