@@ -5,8 +5,9 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.messages import Progress
+from swarmtrain_transport.planning import check_plan, make_plan
 from swarmtrain_transport.slicing import Slicing, believed, fitted
-from tests.transport.rig import A, B, C, D
+from tests.transport.rig import A, B, C, D, terms_of
 from tests.transport.test_planning import ready_line
 
 SIZE = 1000.0
@@ -58,3 +59,13 @@ def test_no_slice_is_larger_than_its_owner_can_retain() -> None:
 def test_a_run_may_ask_for_equal_slices_whatever_rates_are_told() -> None:
     shares = Slicing().shares(lines_of([400, 100, 100, 1]), SIZE, equal=True)
     assert shares == pytest.approx([0.25] * 4)
+
+
+@pytest.mark.parametrize("told", [-1, -1_000_000, -(2**63)])
+def test_room_below_zero_is_none_and_the_others_slices_still_cover_the_vector(told: int) -> None:
+    """Or one member's HELLO would make a PLAN that everybody else must refuse."""
+    lines = lines_of([100, 100, 100], retain_bytes=2**60)
+    lines[B].hello = msgspec.structs.replace(lines[B].hello, retain_bytes=told)
+    plan = make_plan(terms_of(), 1, b"", 2_000_000, lines, {}, 20.0, Slicing())
+    check_plan(plan, 2_000_000)
+    assert {spec.owner for spec in plan.slices} == {A, C}

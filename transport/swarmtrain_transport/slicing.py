@@ -34,7 +34,7 @@ class Slicing:
         peers = tuple(sorted(contributors))
         lines = [contributors[peer] for peer in peers]
         rates = believed([0.0 if equal else _rate(line) for line in lines])
-        retained = [float(line.hello.retain_bytes) for line in lines]
+        retained = [float(max(0, line.hello.retain_bytes)) for line in lines]
         best = fitted(slices.shares(rates), retained, value_bytes)
         kept = fitted(self._shares, retained, value_bytes) if peers == self._peers else []
         bar_s = limits.RESLICE_GAIN * slices.slowest_s(rates, best)
