@@ -162,6 +162,8 @@ class Door:
         self._others_in = others_in
         self._wall_clock = wall_clock
         self._failed = FailedKnocks()
+        self._promised: dict[PeerId, str] = {}
+        """New keys that were let in, with their invites: until JOIN the store counts no use."""
 
     def judge(self, knock: Knock, nonce: bytes, address: str, now_s: float) -> Admitted:
         """Let the peer in or say why not.
@@ -182,7 +184,7 @@ class Door:
             )
         try:
             hello = self._prove(knock, nonce)
-            invite_id = "" if is_known else self._invite_for(knock.token)
+            invite_id = "" if is_known else self._invite_for(knock.token, knock.peer_id)
         except DoorClosed:
             self._failed.note(address, now_s)
             raise
@@ -190,7 +192,13 @@ class Door:
             raise DoorClosed(
                 "SWT-E701", f"The run has its {self._peers_max} peers. Try again later."
             )
+        if invite_id:
+            self._promised[knock.peer_id] = invite_id
         return Admitted(knock.peer_id, hello, invite_id)
+
+    def forget(self, peer: PeerId) -> None:
+        """Its connection has ended: if it has no JOIN by now, it takes no use of its invite."""
+        self._promised.pop(peer, None)
 
     def _prove(self, knock: Knock, nonce: bytes) -> Hello:
         if knock.version not in VERSIONS:
@@ -212,7 +220,7 @@ class Door:
             raise DoorClosed("SWT-E501", "The peer's first message is not HELLO.")
         return hello
 
-    def _invite_for(self, secret: bytes) -> str:
+    def _invite_for(self, secret: bytes, peer: PeerId) -> str:
         row = None
         if len(secret) == SECRET_BYTES:
             row = self._store.invite_of_secret(hashlib.sha256(secret).digest())
@@ -222,7 +230,12 @@ class Door:
             raise DoorClosed("SWT-E315", "The organiser has withdrawn this invite.")
         if row.has_expired(self._wall_clock()):
             raise DoorClosed("SWT-E314", "This invite has expired. Ask for a new one.")
-        if row.is_used_up():
+        others = [
+            other
+            for other, invite_id in self._promised.items()
+            if invite_id == row.invite_id and other != peer and not self._store.is_admitted(other)
+        ]
+        if row.is_used_up(len(others)):
             raise DoorClosed(
                 "SWT-E311", f"All {row.uses_max} uses of this invite are taken. Ask for a new one."
             )

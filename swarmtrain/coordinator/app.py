@@ -180,6 +180,7 @@ class CoordinatorApp:
         finally:
             if self._shell.disconnect(peer, outlet):
                 self._texts.release(peer)
+                self._door.forget(peer)
             outlet.finish()
             _, late = await asyncio.wait([sending], timeout=CLOSE_TIMEOUT_S)
             if late:

@@ -196,9 +196,9 @@ class Shell:
         return self.failure.done()
 
     def others_in(self, peer: PeerId) -> int:
-        """How many peers other than this one are in."""
-        roster = self._roster()
-        return len(roster) - (peer in roster)
+        """How many peers other than this one are in, or wait to come in: a coordinator that has
+        just started lets nobody new in for some seconds."""
+        return len({*self._roster(), *self._outlets} - {peer})
 
     def status(self) -> msgspec.Struct:
         """The run as people see it, now."""

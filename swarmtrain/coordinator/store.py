@@ -68,9 +68,9 @@ class InviteRow:
     expires_at: float
     revoked: bool
 
-    def is_used_up(self) -> bool:
-        """Whether no further new peer may come in with it."""
-        return 0 < self.uses_max <= self.uses
+    def is_used_up(self, promised: int = 0) -> bool:
+        """Whether no further new peer may come in with it, once so many more have."""
+        return 0 < self.uses_max <= self.uses + promised
 
     def has_expired(self, wall_s: float) -> bool:
         """Whether its time is over at `wall_s` (seconds since 1970)."""

@@ -81,7 +81,11 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 def test_an_invite_lets_a_new_key_in_and_is_used_only_by_its_join(scene: Scene) -> None:
     invite_id = scene.invite(uses_max=1)
-    assert scene.lets_in(ALICE) == scene.lets_in(BOB) == invite_id
+    assert scene.lets_in(ALICE) == scene.lets_in(ALICE) == invite_id
+    assert scene.refuses(BOB) == "SWT-E311"
+    scene.door.forget(ALICE.peer_id)
+    assert scene.lets_in(BOB) == invite_id
+    scene.door.forget(BOB.peer_id)
     scene.store.append(scene.chain.next(join_body(ALICE.peer_id, invite_id)))
     assert scene.refuses(BOB) == "SWT-E311"
 

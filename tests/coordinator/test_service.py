@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from swarmtrain import config_file
-from swarmtrain.config import DataSection, RunConfig, RunSection
+from swarmtrain.config import AdmissionSection, DataSection, RunConfig, RunSection
 from swarmtrain.coordinator import service
 from swarmtrain.coordinator.certificate import RUN_KEY_FILE
 from swarmtrain.coordinator.service import reachable_host, serve
@@ -19,7 +19,9 @@ from swarmtrain.coordinator.store import Store
 from swarmtrain.coordinator.store_errors import StoreFull, StoreLocked
 from swarmtrain.data.corpus import CorpusMissing
 from swarmtrain.errors import UserError
+from swarmtrain.peer.control import DoorRefused
 from swarmtrain.status import NotRunning, ask
+from swarmtrain_transport import limits
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.messages import LeaseGrant, LeaseRequest, Leave, Records, Welcome
@@ -83,6 +85,44 @@ def test_a_run_begins_lets_a_peer_in_and_goes_on_after_a_restart(tmp_path: Path)
             assert config_file.from_canonical(welcome.run) == CONFIG
             await client.close()
             await running
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("admission", "code"),
+    [
+        (AdmissionSection(invite_uses=1), "SWT-E311"),
+        (AdmissionSection(peers_max=1), "SWT-E701"),
+    ],
+)
+def test_who_waits_for_a_restarted_coordinator_takes_a_place_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admission: AdmissionSection, code: str
+) -> None:
+    """It lets nobody new in until it has heard its roster. Two with an invite for one would both
+    be let in then, and the store must refuse the second JOIN, which ends the coordinator."""
+    monkeypatch.setattr(limits, "SUSPECT_S", 0.5)
+    config = msgspec.structs.replace(CONFIG, admission=admission)
+
+    async def scene() -> None:
+        async with living(tmp_path, config):
+            pass
+        async with living(tmp_path, config) as life:
+            listeners = [Listener(), Listener()]
+            clients = [
+                client_of(life.invite, who, listener)
+                for who, listener in zip((ALICE, BOB), listeners, strict=True)
+            ]
+            running = [asyncio.create_task(client.run()) for client in clients]
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            with pytest.raises(DoorRefused) as caught:
+                done.pop().result()
+            assert caught.value.code == code
+            await listeners[0 if running[1].done() else 1].hears(Welcome)
+            assert not life.task.done()
+            for client in clients:
+                await client.close()
+            await asyncio.gather(*running, return_exceptions=True)
 
     run(scene())
 
