@@ -115,7 +115,8 @@ class Averager:
         this peer: see `included`.
 
         Args:
-            vector: (num_values,) float32 on the CPU; must not change until this returns.
+            vector: (num_values,) float32 on the CPU; must not change until this returns. No
+                gradient flows through the exchange.
             out: (num_values,) contiguous float32 on the CPU to write the mean to; may be `vector`,
                 and is untouched if this raises UserError. New memory if None.
 
@@ -124,28 +125,22 @@ class Averager:
 
         Raises:
             UserError: what ended this peer; or SWT-E705, the run is over.
-            ValueError: `vector` or `out` has another shape or type.
+            ValueError: `vector` or `out` has another shape, type or device.
         """
         self._check_vector(vector)
         if out is not None:
             self._check_vector(out)
             if not out.is_contiguous():
                 raise ValueError("`out` must be contiguous")
-        given = TensorContribution(vector.contiguous(), self._padded)
+        given = TensorContribution(vector.detach().contiguous(), self._padded)
         self._catch_up()
-        mean = None
-        given_to = -1
-        # Memory is made and given for this call alone: what `_catch_up` takes is nobody's.
-        self._out = out
-        while mean is None:
-            if self.is_finished:
-                raise UserError("SWT-E705", "The run is over: there is no next round.")
-            if given_to <= self.op:
-                given_to = self.op + 1
-                self._give(given_to, given)
-            mean = self._take(self._thread.inbox.get())
-        self._out = None
-        return mean
+        # Memory is given for this call alone: what `_catch_up` takes is nobody's.
+        self._out = None if out is None else out.detach()
+        try:
+            mean = self._mean_of_next(given)
+        finally:
+            self._out = None
+        return mean if out is None else out
 
     def traffic(self) -> Traffic:
         """What was sent and heard so far, asked of the network thread."""
@@ -166,6 +161,18 @@ class Averager:
 
     # ---- parts
 
+    def _mean_of_next(self, given: TensorContribution) -> Tensor:
+        mean = None
+        given_to = -1
+        while mean is None:
+            if self.is_finished:
+                raise UserError("SWT-E705", "The run is over: there is no next round.")
+            if given_to <= self.op:
+                given_to = self.op + 1
+                self._give(given_to, given)
+            mean = self._take(self._thread.inbox.get())
+        return mean
+
     def _catch_up(self) -> None:
         """Take what came since the last call: means of ops that it was too late for."""
         while True:
@@ -176,10 +183,11 @@ class Averager:
             self._take(item)
 
     def _check_vector(self, vector: Tensor) -> None:
+        found = f"{tuple(vector.shape)} {vector.dtype} on {vector.device}"
         if vector.shape != (self._num_values,) or vector.dtype != torch.float32:
-            raise ValueError(
-                f"expected ({self._num_values},) float32, got {tuple(vector.shape)} {vector.dtype}"
-            )
+            raise ValueError(f"expected ({self._num_values},) float32, got {found}")
+        if vector.device.type != "cpu" or vector.layout != torch.strided:
+            raise ValueError(f"expected a dense vector on the CPU, got {found}, {vector.layout}")
 
     def _give(self, op: int, contribution: TensorContribution) -> None:
         self._thread.machine(

@@ -167,3 +167,63 @@ def test_traffic_counts_both_lanes():
     averager, _ = started(16)
     traffic = averager.traffic()
     assert (traffic.bytes_up, traffic.bytes_down) == (22, 11)
+
+
+def test_a_parameter_is_averaged_without_its_gradient():
+    """What goes through the network must not fail there because autograd watches it."""
+    averager, thread = started(16)
+    answering(thread, lambda op: result(op, torch.full((16,), 0.25)))
+    vector = torch.ones(16, requires_grad=True)
+    found = averager.all_reduce(vector, out=vector)
+    assert found is vector and vector.requires_grad
+    assert torch.equal(vector, torch.full((16,), vector[0].item()))
+    (_, contribution), *_ = thread.participant.ready_for
+    assert contribution.encode(0, 16, WINDOW)
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(16, device="meta"), torch.ones(16).to_sparse()])
+def test_a_vector_that_is_not_in_memory_is_refused_at_the_call(wrong):
+    averager, thread = started(16)
+    with pytest.raises(ValueError, match="on the CPU"):
+        averager.all_reduce(wrong)
+    with pytest.raises(ValueError, match="on the CPU"):
+        averager.all_reduce(torch.ones(16), out=wrong)
+    assert not thread.participant.ready_for
+
+
+def test_memory_given_to_a_call_that_failed_is_not_written_to_later():
+    averager, thread = started(16)
+    outcomes = [UserError("SWT-E502", "The peer stopped."), result(2, torch.full((16,), 0.5))]
+    answering(thread, lambda op: outcomes.pop(0))
+    mine = torch.full((16,), 7.0)
+    with pytest.raises(UserError, match="The peer stopped"):
+        averager.all_reduce(torch.ones(16), out=mine)
+    thread.inbox.put(result(1, torch.full((16,), 0.25)))
+    averager.all_reduce(torch.ones(16))
+    assert torch.equal(mine, torch.full((16,), 7.0))
+
+
+@pytest.mark.parametrize("shift", [0, 1, 5])
+def test_the_mean_may_overlap_what_was_given(shift):
+    averager, thread = started(70)
+    memory = torch.linspace(-0.5, 0.5, 70 + shift)
+    before = memory[:70].clone()
+    mean = torch.linspace(-0.1, 0.1, 70)
+    given = []
+
+    def outcome(op):
+        _, contribution = thread.participant.ready_for[-1]
+        given.append(contribution.encode(0, 80, WINDOW))
+        return result(op, padded(mean))
+
+    original = thread.participant.ready
+
+    def ready(op, contribution, samples, now_s):
+        original(op, contribution, samples, now_s)
+        thread.inbox.put(outcome(op))
+        return ()
+
+    thread.participant.ready = ready
+    found = averager.all_reduce(memory[:70], out=memory[shift : 70 + shift])
+    assert torch.allclose(found, mean, atol=1e-3)
+    assert given == [codec_named("int8").encode(padded(before), WINDOW)]
