@@ -51,10 +51,11 @@ def load(path: Path) -> RunConfig:
     text = _read(path)
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        problem = "nested too deeply" if isinstance(error, RecursionError) else error
         raise UserError(
             "SWT-E603",
-            f"{path}: {error}.",
+            f"{path}: {problem}.",
             "The file is not valid TOML, so no setting could be read.",
             "Correct that place. Texts stand in quotes, sections in [brackets].",
         ) from error

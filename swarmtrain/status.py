@@ -131,12 +131,7 @@ def ask(state_dir: Path, question: str = "/status") -> dict[str, Any]:
         UserError: SWT-E806, there is no such directory; SWT-E501, the answer makes no sense.
     """
     if not state_dir.is_dir():
-        raise UserError(
-            "SWT-E806",
-            f"There is no state directory {state_dir}.",
-            "Nothing has run there yet, or it was removed.",
-            "Start a coordinator or a peer, or name another directory with --state-dir.",
-        )
+        raise no_directory(state_dir)
     path = _read_where(state_dir)
     connection = _UnixConnection(path)
     try:
@@ -158,6 +153,16 @@ def ask(state_dir: Path, question: str = "/status") -> dict[str, Any]:
             "Compare `swarmtrain --version` with the version it was started with.",
         )
     return found
+
+
+def no_directory(state_dir: Path) -> UserError:
+    """A command was pointed at a state directory that is none."""
+    return UserError(
+        "SWT-E806",
+        f"There is no state directory {state_dir}.",
+        "Nothing has run there yet, or it was removed.",
+        "Start a coordinator or a peer, or name another directory with --state-dir.",
+    )
 
 
 def newest_state_dir(root: Path | None = None) -> Path:

@@ -143,6 +143,11 @@ def test_text_that_is_not_toml_names_the_line(tmp_path):
     assert "line 2" in error.what
 
 
+def test_a_file_that_is_nested_without_end_is_no_bug(tmp_path):
+    error = refusal(tmp_path, "a = " + "[" * 20_000)
+    assert error.code == "SWT-E603" and "nested too deeply" in error.what
+
+
 def test_bytes_that_are_not_utf8_are_told(tmp_path):
     path = tmp_path / "run.toml"
     path.write_bytes(b"[run]\nname = \xff\n")

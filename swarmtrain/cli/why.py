@@ -23,9 +23,11 @@ def why(
     """
     context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.errors import UserError
-    from swarmtrain.status import newest_state_dir
+    from swarmtrain.status import newest_state_dir, no_directory
 
     directory = state_dir or newest_state_dir()
+    if not directory.is_dir():
+        raise no_directory(directory)
     lines = _lines(directory, number)
     if not lines:
         raise UserError(

@@ -66,6 +66,6 @@ class Allowance:
                 told = json.loads(file.read(_FILE_BYTES_MAX))
             if told["day"] == today:
                 return today, max(0, int(told["bytes"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return today, 0
         return today, 0

@@ -91,7 +91,8 @@ def _follow(records: Sequence[Record]) -> bool:
 
 
 def _unpacked(packed: bytes, plain_bytes: int) -> list[Record] | None:
-    """The records of one segment, None if it makes no sense. Sizes are checked before decoding."""
+    """The records of one segment, None if it has none or makes no sense. Sizes are checked before
+    decoding."""
     if plain_bytes > 2 * limits.CONTROL_BYTES_MAX:
         return None
     try:
@@ -104,4 +105,4 @@ def _unpacked(packed: bytes, plain_bytes: int) -> list[Record] | None:
             records.append(record_from_bytes(plain[start:position]))
     except (lz4.block.LZ4BlockError, RemoteFault):
         return None
-    return records if position == len(plain) == plain_bytes else None
+    return records if records and position == len(plain) == plain_bytes else None

@@ -141,10 +141,10 @@ class PeerShell:
                 task.cancel()
             if self._status is not None:
                 await self._status.close()
-            if self._bandwidth is not None:
-                self._bandwidth.close()
             zmq_link.close()
             self._participant = None
+            if self._bandwidth is not None:
+                self._bandwidth.close()  # the last: it writes, and a disk may be full
 
     def _start_machine(self, zmq_link: ZmqLink, host: str) -> None:
         advertised = "" if host in ("0.0.0.0", "::", "") else host
@@ -290,6 +290,11 @@ class PeerShell:
             self._act(event())
         except (TransportError, UserError, OSError) as error:
             self._fail(translate(error) or UserError("SWT-E502", str(error)))
+        except Exception as error:
+            # The loop would only log a bug, and the trainer wait for ever.
+            told = UserError("SWT-E901", f"The network side failed: {error!r}.")
+            told.__cause__ = error
+            self._fail(told)
 
     def _fail(self, error: UserError) -> None:
         if self._fault is None:

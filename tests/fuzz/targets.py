@@ -244,7 +244,9 @@ def _targets() -> dict[str, Target]:
             (b'[run]\nname = "a"\n[exchange]\nblock = 64\n',),
         ),
         "ledger-file": Target(
-            ledger_file.parse, (), (ledger_file.segment_of([record, joined]) * 2,)
+            ledger_file.parse,
+            (),
+            (ledger_file.segment_of([record, joined]) * 2, ledger_file.segment_of([])),
         ),
         "result-file": Target(parse_result, (), (msgspec.msgpack.encode([[b"a", b"b"], [b"c"]]),)),
         "identity": Target(_in_file(Identity.load), (IdentityDamaged,), (_identity_bytes(),)),

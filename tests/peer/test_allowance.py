@@ -37,7 +37,18 @@ def test_a_new_day_begins_with_nothing_used(tmp_path):
         allowance.check()
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"day": 7}', '{"day": "2031-05-31", "bytes": "x"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 4000,
+        '{"day": 7}',
+        '{"day": "2031-05-31", "bytes": "x"}',
+        '{"day": "2031-05-31", "bytes": 1e999}',
+        '{"day": "2031-05-31", "bytes": NaN}',
+    ],
+)
 def test_a_damaged_count_is_no_reason_to_stay_away(tmp_path, text):
     (tmp_path / "traffic.json").write_text(text)
     Allowance(tmp_path, 1, lambda: MAY).check()

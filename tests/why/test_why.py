@@ -115,6 +115,8 @@ def test_the_command_reads_a_peers_own_ledger(tmp_path, capsys) -> None:
     assert json.loads(capsys.readouterr().out)["round"] == 1
     assert main(["why", "7", "--state-dir", str(tmp_path)]) == 66
     assert "SWT-E808" in capsys.readouterr().err
+    assert main(["why", "7", "--state-dir", str(tmp_path / "none")]) == 66
+    assert "SWT-E806" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["why"], ["why", "-1"], ["why", "x"]])
