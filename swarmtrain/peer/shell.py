@@ -7,7 +7,6 @@ calls on this loop. Not here: any decision, any tensor.
 
 import asyncio
 import hashlib
-import logging
 import os
 import random
 from collections import Counter
@@ -21,6 +20,7 @@ from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, refused, translate
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.bandwidth import Bandwidth, inflow
+from swarmtrain.peer.complaints import Complaints
 from swarmtrain.peer.control import ControlClient
 from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain.peer.storage import PeerStorage
@@ -43,8 +43,6 @@ from swarmtrain_transport.messages import (
 )
 from swarmtrain_transport.participant import Actions, Participant
 from swarmtrain_transport.zmq_link import ZmqLink
-
-logger = logging.getLogger(__name__)
 
 ForTrainer = (
     Welcome | LeaseGrant | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished | UserError
@@ -110,7 +108,7 @@ class PeerShell:
         self._fault: UserError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._config_hash = b""
-        self._faults: Counter[str] = Counter()
+        self._complaints = Complaints(self._loop.time)
         self._bandwidth: Bandwidth | None = None
 
     # ---- life
@@ -277,7 +275,7 @@ class PeerShell:
 
     def on_fault(self, peer: PeerId | None, fault: RemoteFault) -> None:
         """The link refused something; it has counted it."""
-        logger.info("peer=%s refused=%s", peer.hex()[:8] if peer else "unknown", fault)
+        self._complaints.mention(peer, fault)
 
     # ---- the machine's wishes
 
@@ -327,8 +325,7 @@ class PeerShell:
                 case do.KeepProof():
                     self._storage.keep_proof(action.op, action.data)
                 case do.PeerFault():
-                    self._faults[action.reason] += 1
-                    logger.warning("peer=%s fault=%s", action.peer.hex()[:8], action.detail)
+                    self._complaints.count(action.peer, action.reason, action.detail)
                 case do.Halt():
                     self._fail(refused(action.code, action.text))
                 case do.LoadState() | do.ApplyResult() | do.OpSkipped() | do.RunFinished():
@@ -389,7 +386,7 @@ class PeerShell:
             bytes_down=stats.bytes_in + stats.control_bytes_in,
             state_root=participant.state_root.hex(),
             connected=self.is_connected,
-            refused_frames=dict(self._faults + Counter(self._zmq.stats.refused)),
+            refused_frames=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
             ignored_frames=dict(stats.ignored),
             audits=dict(participant.audits.counts),
         )
