@@ -190,6 +190,8 @@ class CoordinatorApp:
 
     async def _listen(self, socket: web.WebSocketResponse, peer: PeerId, outlet: Outlet) -> None:
         async for message in socket:
+            if isinstance(message.data, OSError):
+                return  # no answer to a heartbeat: the line is gone, which is nobody's fault
             try:
                 if message.type is not WSMsgType.BINARY:
                     raise RemoteFault("type", f"a {message.type.name} message on the control lane")

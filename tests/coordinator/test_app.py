@@ -1,6 +1,6 @@
 import hashlib
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -11,6 +11,7 @@ from swarmtrain.coordinator import admission
 from swarmtrain.coordinator import app as app_module
 from swarmtrain.coordinator.admission import add_invite
 from swarmtrain.coordinator.app import seen_host
+from swarmtrain.coordinator.shell import Outlet
 from swarmtrain.coordinator.store import Store
 from swarmtrain.coordinator.store_errors import StoreFull
 from swarmtrain.peer.control import DoorRefused
@@ -345,5 +346,25 @@ def test_a_coordinator_that_stops_ends_every_connection(tmp_path: Path) -> None:
         async with serving(tmp_path) as rig, connected(rig.invite(), ALICE) as (_, listener):
             rig.shell.stop()
             await listener.hears("down")
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refused"),
+    [(aiohttp.ServerTimeoutError(), False), (aiohttp.WebSocketError(1009, "too long"), True)],
+)
+def test_a_peer_that_fell_silent_has_not_broken_the_protocol(
+    tmp_path: Path, error: Exception, is_refused: bool
+) -> None:
+    async def ending() -> AsyncIterator[aiohttp.WSMessage]:
+        yield aiohttp.WSMessage(aiohttp.WSMsgType.ERROR, error, None)
+
+    async def scene() -> None:
+        async with serving(tmp_path) as rig:
+            outlet = Outlet(lambda: None)
+            await rig.app._listen(ending(), ALICE.peer_id, outlet)
+            outlet.finish()
+            assert (await outlet.next() is not None) == is_refused
 
     run(scene())
