@@ -123,7 +123,9 @@ class Bandwidth:
         self._timer = None
         rate = self._rates.up_bytes_per_s
         for peer, frame in self._outbox.due(self._link.acknowledged(), rate, self._loop.time()):
+            before = self._link.stats.bytes_sent
             self._link.send(peer, frame)
+            self._outbox.sent(peer, frame, self._link.stats.bytes_sent - before)
         if not self._outbox.is_empty:
             self._timer = self._loop.call_at(self._outbox.next_wakeup_s, self._flush)
 

@@ -312,3 +312,18 @@ def test_a_holder_that_has_gone_is_not_asked_any_more() -> None:
     fetch.missing(B, X, 0.0)
     assert fetch.requests(0.0) == []
     assert fetch.requests(1.0) == [(B, X)]
+
+
+def test_a_lost_answer_is_asked_for_again_however_often_something_else_is_missing() -> None:
+    """Those few bytes overtake bulk, so they are no sign that the answer is behind them."""
+    fetch = fetcher()
+    fetch.want(X, [A], spread=False)
+    fetch.want(Y, [A], spread=False)
+    asked = []
+    for tick in range(100):
+        now_s = 0.1 * tick
+        for peer, digest in fetch.requests(now_s):
+            asked.append(digest)
+            if digest == Y:
+                fetch.missing(peer, Y, now_s)
+    assert asked.count(X) >= 2 and asked.count(Y) > 10

@@ -162,3 +162,62 @@ def test_a_capped_queue_wakes_when_the_cap_opens() -> None:
     outbox.due(None, 0, 0.0)
     assert 0.1 < outbox.next_wakeup_s < 0.5
     assert len(outbox.due(None, 0, outbox.next_wakeup_s)) == 1
+
+
+def test_bodies_that_compress_do_not_seem_to_be_under_way_for_ever() -> None:
+    """TCP acknowledges what the link made of them; the queue would stand still at each window."""
+    outbox, acked, sent = filled(a=64), 0, 0
+    for tick in range(8):
+        for peer, frame in outbox.due({A: acked}, RATE, 0.02 * tick):
+            outbox.sent(peer, frame, 1000)
+            acked, sent = acked + 1100, sent + 1
+        assert outbox.waiting({A: acked}).get(A, 0) == (64 - sent) * CHUNK
+    assert sent >= 16
+
+
+def test_a_result_that_compressed_and_arrived_is_given_again_when_it_is_asked_for() -> None:
+    outbox = Outbox()
+    result = part(1, kind=FrameKind.RESULT)
+    outbox.put(A, result)
+    ((_, frame),) = outbox.due({A: 0}, RATE, 0.0)
+    outbox.sent(A, frame, 1000)
+    outbox.put(A, Frame(FrameKind.BLOB, 7, body=result.body))
+    assert outbox.is_empty
+    outbox.due({A: 1100}, RATE, 0.1)
+    outbox.put(A, Frame(FrameKind.BLOB, 7, body=result.body))
+    assert not outbox.is_empty
+
+
+def test_what_the_link_refused_is_not_on_its_way() -> None:
+    outbox = filled(a=2)
+    for peer, frame in outbox.due({A: 0}, RATE, 0.0):
+        outbox.sent(peer, frame, 0)
+    assert outbox.waiting({A: 0}) == {}
+    outbox.put(A, Frame(FrameKind.BLOB, 7, body=part(1).body))
+    assert not outbox.is_empty
+
+
+def test_a_cap_counts_what_goes_over_the_wire() -> None:
+    outbox = Outbox(TokenBucket(RATE, 0.0))
+    for number in range(8):
+        outbox.put(A, part(number))
+    given = []
+    for tick in range(8):
+        for peer, frame in outbox.due(None, 0, 0.01 * tick):
+            outbox.sent(peer, frame, 1000)
+            given.append(frame)
+    assert len(given) == 8
+
+
+def test_of_several_frames_at_once_each_has_its_own_size() -> None:
+    outbox = filled(a=2)
+    frames = [frame for _, frame in outbox.due({A: 0}, RATE, 0.0)]
+    assert len(frames) == 2
+    for frame, size in zip(frames, (1000, 5000), strict=True):
+        outbox.sent(A, frame, size)
+    assert outbox.waiting({A: 0}) == {A: 6000}
+    assert outbox.waiting({A: 1000}) == {A: 5000}
+    outbox.put(A, Frame(FrameKind.BLOB, 7, body=frames[1].body))
+    assert outbox.is_empty
+    outbox.put(A, Frame(FrameKind.BLOB, 7, body=frames[0].body))
+    assert not outbox.is_empty

@@ -107,7 +107,9 @@ class Fetcher:
         """A holder says that it lacks the blob."""
         want = self.wants.get(digest)
         if want is not None and want.asked == peer:
-            self.heard(peer, now_s)
+            # It is here, but these few bytes overtake bulk: whether anything else of it still
+            # comes they do not say, or an answer that was lost would be waited for without end.
+            self._holders[peer].silent_until_s = -math.inf
             self._pass_over(want)
 
     def heard(self, peer: PeerId, now_s: float) -> None:

@@ -45,11 +45,20 @@ class TokenBucket:
 
 
 @dataclass(slots=True)
+class _Flight:
+    """A frame that was handed over, and what the link made of it."""
+
+    frame: Frame
+    size: int
+
+
+@dataclass(slots=True)
 class _Line:
     """What is to go to one peer."""
 
     frames: deque[Frame] = field(default_factory=deque)
-    flying: deque[tuple[int, Frame]] = field(default_factory=deque)
+    flying: deque[_Flight] = field(default_factory=deque)
+    landed: int = 0
     queued: int = 0
     put: int = 0
     handed: int = 0
@@ -67,8 +76,18 @@ class _Line:
 
     def has_on_its_way(self, frame: Frame) -> bool:
         """Whether a frame with the same body was put and is not known to have arrived."""
-        flying = (earlier for _, earlier in self.flying)
+        flying = (flight.frame for flight in self.flying)
         return any(earlier.body is frame.body for earlier in (*self.frames, *flying))
+
+    def land(self) -> None:
+        """What is acknowledged is on its way no more."""
+        while self.flying and self.landed + self.flying[0].size <= self.acked:
+            self.landed += self.flying.popleft().size
+
+    def lose(self) -> None:
+        """Nothing of what was handed over is waited for."""
+        self.acked = self.landed = self.handed
+        self.flying.clear()
 
     def acked_since(self) -> int:
         """Bytes acknowledged since this was last asked."""
@@ -172,18 +191,40 @@ class Outbox:
             frames.append((peer, self._take(self._lines[peer])))
         return frames
 
+    def sent(self, peer: bytes, frame: Frame, num_bytes: int) -> None:
+        """What the link made of a frame that `due` gave: TCP acknowledges that, not the body.
+
+        Without it bodies that compress would seem to be under way for ever.
+
+        Args:
+            peer: to whom.
+            frame: the frame.
+            num_bytes: header and body as they go on the wire; 0 if the link refused it.
+        """
+        line = self._lines.get(peer)
+        flying = line.flying if line is not None else ()
+        for flight in reversed(flying):
+            if line is not None and flight.frame is frame:
+                more, flight.size = num_bytes - flight.size, num_bytes
+                line.handed += more
+                line.acked = min(line.acked, line.handed)
+                line.told, line.looked = min(line.told, line.acked), min(line.looked, line.acked)
+                if self._cap is not None:
+                    self._cap.spend(more)
+                return
+
     def _hear(self, acked: Mapping[bytes, int] | None) -> None:
         for peer, line in self._lines.items():
             count = acked.get(peer, -1) if acked is not None else -1
             if count < line.seen:
                 # No connection, or a new one: what the old one has lost will not be acknowledged.
-                line.acked, line.seen = line.handed, max(0, count)
+                line.lose()
+                line.seen = max(0, count)
             else:
                 # Encryption and framing are acknowledged too: never more than was handed over.
                 line.acked = min(line.handed, line.acked + count - line.seen)
                 line.seen = count
-            while line.flying and line.flying[0][0] <= line.acked:
-                line.flying.popleft()
+            line.land()
 
     def _give_up(self, now_s: float) -> None:
         """What stands still for OUT_STUCK_S went with a connection that was made anew, however the
@@ -192,8 +233,8 @@ class Outbox:
             if not line.flying or line.acked > line.told:
                 line.moved_s = now_s
             elif now_s >= line.moved_s + limits.OUT_STUCK_S:
-                line.acked, line.moved_s = line.handed, now_s
-                line.flying.clear()
+                line.lose()
+                line.moved_s = now_s
             line.told = line.acked
 
     def _adapt(self, bytes_per_s: int, now_s: float) -> None:
@@ -234,7 +275,7 @@ class Outbox:
         size = len(frame.body)
         line.queued -= size
         line.handed += size
-        line.flying.append((line.handed, frame))
+        line.flying.append(_Flight(frame, size))
         self._turns += 1
         line.turn = self._turns
         if len(line.flying) == 1:
