@@ -58,19 +58,6 @@ class ChunkSum:
         """Add a part that `CodecArithmetic.check` passed, times its weight; it must not change."""
         self._parts.append((part, weight))
 
-    def subtract(self, part: Buffer, weight: int) -> None:
-        """Take back exactly what `add` with the same arguments put in.
-
-        Raises:
-            LocalFault: the codec is not exact: sum again instead; or there was no such `add`.
-        """
-        if not self._codec.exact:
-            raise LocalFault(f"codec {self._codec.name!r} is not exact: sum again without the part")
-        try:
-            self._parts.remove((part, weight))
-        except ValueError as exc:
-            raise LocalFault("a part is taken back that was never added") from exc
-
     def finish(self, total_weight: int) -> bytes:
         """The encoded mean.
 
@@ -86,7 +73,7 @@ class CodecArithmetic:
     """Chunk arithmetic on this version's codecs; an `Arithmetic` of the exchange."""
 
     def is_exact(self, codec: str) -> bool:
-        """Whether sums in this codec may be subtracted from.
+        """Whether sums in this codec are exact.
 
         Raises:
             RemoteFault: reason ``codec``, this version does not know it.

@@ -23,6 +23,7 @@ from swarmtrain.peer.bandwidth import Bandwidth, inflow
 from swarmtrain.peer.complaints import Complaints
 from swarmtrain.peer.control import ControlClient
 from swarmtrain.peer.rehearsal import FreezingLink
+from swarmtrain.peer.spill_file import SpillFile
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.view import PeerView
 from swarmtrain.status import StatusServer
@@ -42,6 +43,7 @@ from swarmtrain_transport.messages import (
     Welcome,
 )
 from swarmtrain_transport.participant import Actions, Participant
+from swarmtrain_transport.retention import Retention
 from swarmtrain_transport.zmq_link import ZmqLink
 
 ForTrainer = (
@@ -110,6 +112,7 @@ class PeerShell:
         self._config_hash = b""
         self._complaints = Complaints(self._loop.time)
         self._bandwidth: Bandwidth | None = None
+        self._spill = SpillFile(storage.directory)
 
     # ---- life
 
@@ -141,6 +144,7 @@ class PeerShell:
                 await self._status.close()
             zmq_link.close()
             self._participant = None
+            self._spill.close()
             if self._bandwidth is not None:
                 self._bandwidth.close()  # the last: it writes, and a disk may be full
 
@@ -155,7 +159,7 @@ class PeerShell:
         self._bandwidth = Bandwidth(zmq_link, self._loop, self._caps, self._storage.directory)
         self._participant = Participant(
             card, CodecArithmetic(), self._identity.sign, verify, self._shuffled,
-            self._storage.records, self._now_s(),
+            self._storage.records, self._now_s(), Retention(self._spill),
         )  # fmt: skip
         for op, slices in self._storage.results().items():
             self._participant.keep_result(op, slices)

@@ -16,6 +16,7 @@ import torch
 
 from swarmtrain.peer.driver import Driver, StateImage
 from swarmtrain.simulate.faults import Handicap
+from swarmtrain.simulate.memory import WatchedMemory
 from swarmtrain.simulate.process import Process
 from swarmtrain.simulate.trainer import PretendedTrainer, WholeContribution
 from swarmtrain.simulate.watch import NAN_SCALE
@@ -127,9 +128,10 @@ class SimPeer(Process):
         )
         arithmetic = world.arithmetic(self)
         arithmetic.forges_results = handicap.forges_results
+        self._memory = WatchedMemory(number, world.retain_bytes, world.report_on(self))
         self.machine = Participant(
             card, arithmetic, partial(world.sign, peer_id), world.verify,
-            self._shuffled, disk.records, self.now_s,
+            self._shuffled, disk.records, self.now_s, self._memory.retention,
         )  # fmt: skip
         for result in disk.results:
             self.machine.keep_result(result.op, [piece.chunks for piece in result.slices])
@@ -240,6 +242,7 @@ class SimPeer(Process):
 
     def _act(self, actions: Actions) -> None:
         """Do what the machine asks, in order."""
+        self._memory.look(self.machine)
         for action in actions:
             if type(action) is do.SendControl:
                 self.world.control.to_coordinator(self, action.message)

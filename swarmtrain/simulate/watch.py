@@ -1,4 +1,4 @@
-"""The production arithmetic with somebody who looks on: I4, I5, I10 of protocol.md part 2."""
+"""The production arithmetic with somebody who looks on: I4 and I5 of protocol.md part 2."""
 
 from collections.abc import Callable
 
@@ -21,16 +21,13 @@ class WatchedArithmetic:
     """Chunk arithmetic whose sums are checked; an `Arithmetic` of the exchange.
 
     Args:
-        retain_bytes: how much of others' parts its peer has declared that it will keep.
         report: hears of what does not hold.
 
     Attributes:
         forges_results: its results carry a scale that no encoder writes.
     """
 
-    def __init__(self, retain_bytes: int, report: Report) -> None:
-        self._retain_bytes = retain_bytes
-        self._retained_bytes = 0
+    def __init__(self, report: Report) -> None:
         self.report = report
         self._inner = CodecArithmetic()
         self.is_exact = self._inner.is_exact
@@ -42,12 +39,6 @@ class WatchedArithmetic:
     def accumulator(self, num_values: int, window: Window) -> Accumulator:
         """A zero sum that is watched."""
         return _WatchedSum(self._inner.accumulator(num_values, window), window, self)
-
-    def retain(self, num_bytes: int) -> None:
-        """I10: so many more bytes are kept; fewer, if it is negative."""
-        self._retained_bytes += num_bytes
-        if self._retained_bytes > self._retain_bytes:
-            self.report("I10", f"{self._retained_bytes} of {self._retain_bytes} bytes are kept")
 
 
 class _WatchedSum:
@@ -62,11 +53,6 @@ class _WatchedSum:
         self._unit = 2.0 ** (window.e_min - 7)
         self._watch = watch
         self._parts: dict[bytes, int] = {}
-        self._kept_bytes = 0
-
-    def __del__(self) -> None:
-        # Reference counts end a sum's life where its owner drops it, so this is deterministic.
-        self._watch.retain(-self._kept_bytes)
 
     def add(self, part: Buffer, weight: int) -> None:
         """I4: no bit is added twice."""
@@ -74,15 +60,7 @@ class _WatchedSum:
         if data in self._parts:
             self._watch.report("I4", "a part is added twice to one sum")
         self._parts[data] = weight
-        self._kept_bytes += len(data)
-        self._watch.retain(len(data))
         self._inner.add(part, weight)
-
-    def subtract(self, part: Buffer, weight: int) -> None:
-        """Only what was added can be taken back, with the same weight."""
-        if self._parts.pop(bytes(part), None) != weight:
-            self._watch.report("I4", "a part is subtracted that was not added so")
-        self._inner.subtract(part, weight)
 
     def finish(self, total_weight: int) -> bytes:
         """I5: a sum is a multiple of 2^(e_min - 7), and no larger than float64 holds exactly."""

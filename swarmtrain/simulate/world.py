@@ -198,10 +198,11 @@ class World:
 
     def arithmetic(self, peer: SimPeer) -> WatchedArithmetic:
         """The production arithmetic, with somebody who looks on."""
-        return WatchedArithmetic(
-            self.retain_bytes,
-            lambda invariant, story: self.violation(invariant, f"peer {peer.number}: {story}"),
-        )
+        return WatchedArithmetic(self.report_on(peer))
+
+    def report_on(self, peer: SimPeer) -> Callable[[str, str], None]:
+        """Where what does not hold at this peer is told."""
+        return lambda broken, story: self.violation(broken, f"peer {peer.number}: {story}")
 
     # ---- faults
 

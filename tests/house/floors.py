@@ -6,6 +6,7 @@ A new file is put on its line here before it is written: the line says what it m
 TRANSPORT = (
     "errors limits clock",
     "arithmetic slices window",
+    "retention",
     "hashing",
     "frames messages identity invite",
     "link",

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmtrain.simulate.memory import SimFile
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.ledger import Member
 from swarmtrain_transport.ownership import SliceOwner
+from swarmtrain_transport.retention import Retention
 from tests.transport.plain_arithmetic import (
     ILLEGAL_SCALE,
     PlainArithmetic,
@@ -19,10 +21,10 @@ MEMBERS = tuple(Member(peer, BOOT, weight) for peer, weight in ((A, 1), (B, 2), 
 WEIGHTS = {A: 1, B: 2, C: 5}
 
 
-def owner(*, exact: bool = True) -> SliceOwner:
+def owner(*, exact: bool = True, retention: Retention | None = None) -> SliceOwner:
     """Slice 0 of 8 values in two chunks; contributors A, B, C."""
     view = view_of(plan_body((A, B, C), members=MEMBERS, exact=exact))
-    return SliceOwner(view, 0, 0, PlainArithmetic())
+    return SliceOwner(view, 0, 0, PlainArithmetic(), retention or Retention())
 
 
 def part(peer: bytes, chunk: int) -> bytes:
@@ -55,19 +57,26 @@ ALL = [(peer, chunk) for peer in (A, B, C) for chunk in range(2)]
     order=st.permutations([*ALL, *ALL[:4]]),
     exact=st.booleans(),
     kept=st.sets(st.sampled_from([A, B, C]), min_size=1),
+    memory_max=st.sampled_from([0, 20, 1000]),
 )
-def test_any_interleaving_of_parts_gives_the_same_bytes(
-    order: list[tuple[bytes, int]], exact: bool, kept: set[bytes]
+def test_any_interleaving_of_parts_gives_the_same_bytes_wherever_they_are_kept(
+    order: list[tuple[bytes, int]], exact: bool, kept: set[bytes], memory_max: int
 ) -> None:
     """Some parts arrive twice; the sum is that on paper, and bytes are equal to in-order ones."""
     contributors = tuple(sorted(kept))
-    one, other = owner(exact=exact), owner(exact=exact)
+    file = SimFile()
+    retention = Retention(file, memory_max)
+    one, other = owner(exact=exact, retention=retention), owner(exact=exact)
     for peer, chunk in order:
         one.accept(peer, chunk, part(peer, chunk))
+        one.early(chunk)
+        assert retention.memory_bytes <= memory_max
+        assert retention.memory_bytes + retention.spilled_bytes == one.retained_bytes
     for peer, chunk in ALL:
         other.accept(peer, chunk, part(peer, chunk))
     assert one.finish(contributors) == other.finish(contributors)
     assert [decode_result(chunk) for chunk in one.result or ()] == expected(contributors)
+    assert (retention.memory_bytes, retention.spilled_bytes, file.given) == (0, 0, {})
 
 
 @settings(max_examples=40, deadline=None)
@@ -173,7 +182,6 @@ def test_what_comes_after_the_result_changes_nothing() -> None:
 
 
 def test_sums_that_are_not_exact_are_made_once_in_the_order_of_keys() -> None:
-    """Nothing may be subtracted: the plain sum refuses to take out what it never got."""
     slice_owner = owner(exact=False)
     for peer, chunk in reversed(ALL):
         slice_owner.accept(peer, chunk, part(peer, chunk))

@@ -29,13 +29,11 @@ class Window:
 
 class Accumulator(Protocol):
     """The sum of one chunk's parts in float64. Neither order nor moment of its making changes a bit
-    of it, so it may be made as late as in `finish`; until then parts must not change."""
+    of it, so it may be made as late as in `finish`; until then parts must not change. Whoever is to
+    be taken out of a sum is left out when it is made anew, which gives the same bits."""
 
     def add(self, part: Buffer, weight: int) -> None:
         """Add one encoded part times an integer weight in 1..255."""
-
-    def subtract(self, part: Buffer, weight: int) -> None:
-        """Take back exactly what `add` with the same arguments put in."""
 
     def finish(self, total_weight: int) -> bytes:
         """The mean as an encoded result chunk (rule 6). The accumulator is spent after it."""
@@ -45,7 +43,7 @@ class Arithmetic(Protocol):
     """Exact chunk arithmetic for one codec family."""
 
     def is_exact(self, codec: str) -> bool:
-        """Whether sums in this codec may be subtracted from (rule 7: if not, sum at the end)."""
+        """Whether sums in this codec are exact (rule 7: if not, they are made once, at the end)."""
 
     def chunk_bytes(self, num_values: int, window: Window) -> int:
         """Exact length of an encoded chunk of `num_values` values."""

@@ -129,7 +129,7 @@ class Auditing:
         if view is None or drawn is None or scatter is None:
             return
         if self._me in drawn.contributors and scatter.slice_roots is not None:
-            part = scatter.part(drawn.slice_index, drawn.chunk)
+            part = bytes(scatter.part(drawn.slice_index, drawn.chunk))
             hashes = scatter.chunk_hashes(drawn.slice_index)
             shown = Shown(scatter.slice_roots, hashes, part)
             self._kept[view.plan_id] = _Kept(drawn, shown)
@@ -278,7 +278,7 @@ class Auditing:
     def _judge(self, case: _Case, now_s: float) -> list[PeerAction]:
         commit, drawn = case.view.outcome, case.drawn
         assert isinstance(commit, Commit)
-        listed = self._blobs.result(commit.slices[drawn.slice_index].root)
+        listed = self._blobs.get(commit.slices[drawn.slice_index].root)
         if listed is None:  # the result is still on its way to us
             self._due_s = now_s + limits.AUDIT_RETRY_S
             return []

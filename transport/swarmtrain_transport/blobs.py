@@ -1,8 +1,9 @@
 """What a peer can serve by hash: results of recent ops and pinned snapshots.
 
 Bounded: results of RESULT_KEEP_OPS ops, two snapshots, and one more while joiners ask for it.
-Snapshots are pinned at the same ops by every peer, so that a joiner can take their chunks from
-many donors at once, and each is hashed once, when its state root is made.
+Results of past ops may lie in a file (`retention`). Snapshots are pinned at the same ops by every
+peer, so that a joiner can take their chunks from many donors at once, and each is hashed once, when
+its state root is made.
 """
 
 import math
@@ -10,28 +11,52 @@ import math
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.retention import Kept, Retention
 from swarmtrain_transport.sync import StateManifest
 
 _SNAPSHOTS_KEPT = 2
 
 
 class Blobs:
-    """Content-addressed bytes in memory.
+    """Content-addressed bytes.
+
+    Args:
+        retention: keeps results; None keeps them in memory.
 
     Attributes:
+        retention: what of them is where.
         changes: grows whenever something comes or goes.
     """
 
-    def __init__(self) -> None:
-        self._results: dict[int, dict[bytes, Buffer]] = {}
-        self._snapshots: dict[int, dict[bytes, Buffer]] = {}
+    def __init__(self, retention: Retention | None = None) -> None:
+        self.retention = retention or Retention()
+        self._results: dict[int, dict[bytes, Kept]] = {}
+        self._snapshots: dict[int, dict[bytes, Kept]] = {}
         self._asked_s: dict[int, float] = {}
-        self._index: dict[bytes, Buffer] = {}
+        self._index: dict[bytes, Kept] = {}
         self.changes = 0
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._index
 
     def get(self, digest: bytes) -> Buffer | None:
         """The blob with this content hash, None if it is not here."""
-        return self._index.get(digest)
+        kept = self._index.get(digest)
+        return kept.read() if kept is not None else None
+
+    def size(self, digest: bytes) -> int | None:
+        """Length of a blob, None if it is not here."""
+        kept = self._index.get(digest)
+        return kept.num_bytes if kept is not None else None
+
+    def piece(self, digest: bytes, start: int, num_bytes: int) -> Buffer | None:
+        """So many bytes of a blob, which has them; None if it is not here."""
+        kept = self._index.get(digest)
+        return kept.read(start, num_bytes) if kept is not None else None
+
+    def is_result(self, digest: bytes) -> bool:
+        """Whether this is a blob that is here and no chunk of a snapshot."""
+        return any(digest in blobs for blobs in self._results.values())
 
     def _reindex(self) -> None:
         """Something is not kept any more; a blob may have been in several places."""
@@ -39,13 +64,6 @@ class Blobs:
         self._index = {}
         for blobs in (*self._snapshots.values(), *self._results.values()):
             self._index.update(blobs)
-
-    def result(self, digest: bytes) -> Buffer | None:
-        """A blob that is not a chunk of a snapshot, None if it is not here."""
-        for blobs in self._results.values():
-            if digest in blobs:
-                return blobs[digest]
-        return None
 
     def asked_for(self, digest: bytes, now_s: float) -> None:
         """A joiner asked for this blob: if it is a snapshot's, that one stays for a while."""
@@ -64,30 +82,48 @@ class Blobs:
         self.changes += 1
         if digest is None:
             digest = content_hash(data)
-        self._results.setdefault(op, {})[digest] = self._index[digest] = data
+        if op not in self._results:
+            self._begin(op)
+        blobs = self._results[op]
+        if digest not in blobs:
+            blobs[digest] = self._index[digest] = self.retention.keep(data)
         if len(self._results) > limits.RESULT_KEEP_OPS:
             for old in sorted(self._results)[: -limits.RESULT_KEEP_OPS]:
-                del self._results[old]
+                self._drop(old)
             self._reindex()
         return digest
 
+    def _begin(self, op: int) -> None:
+        """Nobody but peers that fell behind asks for what was before."""
+        for blobs in self._results.values():
+            for kept in blobs.values():
+                kept.cool()
+        self._results[op] = {}
+
+    def _drop(self, op: int) -> None:
+        for kept in self._results.pop(op).values():
+            kept.release()
+
     def forget(self, op: int) -> None:
         """The op was skipped: what was published of it is nobody's, and takes no result's place."""
-        if self._results.pop(op, None) is not None:
+        if op in self._results:
+            self._drop(op)
             self._reindex()
 
     def rewound(self, op: int) -> None:
         """Whatever came after `op` was cancelled."""
         for later in [key for key in self._results if key > op]:
-            del self._results[later]
+            self._drop(later)
         self._reindex()
 
     def pin_snapshot(
         self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...], now_s: float
     ) -> None:
         """Pin the state after `op`. The buffers must not change as long as they are pinned."""
-        blobs: dict[bytes, Buffer] = dict(zip(manifest.chunk_hashes, chunks, strict=True))
-        blobs[manifest.root] = manifest.to_bytes()
+        blobs = {
+            digest: Kept(chunk) for digest, chunk in zip(manifest.chunk_hashes, chunks, strict=True)
+        }
+        blobs[manifest.root] = Kept(manifest.to_bytes())
         self._snapshots[op] = blobs
         older = sorted(self._snapshots)[:-_SNAPSHOTS_KEPT]
         # A joiner replays from its snapshot on: one whose results are forgotten is of no use.

@@ -92,12 +92,13 @@ class CatchUp:
             raise RemoteFault("manifest", f"op {op}: slice {index} has another number of chunks")
         joined = bytes(hash_list)
         digests = [joined[start : start + size] for start in range(0, len(joined), size)]
+        missing = [digest for digest in digests if digest not in self._blobs]
+        for digest in missing:
+            self._want(digest, view, index)
+        if missing:
+            return None
         chunks = [self._blobs.get(digest) for digest in digests]
-        for digest, chunk in zip(digests, chunks, strict=True):
-            if chunk is None:
-                self._want(digest, view, index)
-        whole = [bytes(chunk) for chunk in chunks if chunk is not None]
-        return tuple(whole) if len(whole) == len(digests) else None
+        return tuple(bytes(chunk) for chunk in chunks if chunk is not None)
 
     def _want(self, digest: bytes, view: OpView, index: int) -> None:
         self._wanted.add(digest)

@@ -80,7 +80,9 @@ class Exchange:
         self._encode_more_s = now_s + limits.NUDGE_S
         self._stats = stats or LocalStats()
         if contribution is not None and view.weights.get(me):
-            self.scatter = Scatter(me, view, contribution, run_tag, self._is_waiting)
+            self.scatter = Scatter(
+                me, view, contribution, run_tag, self._is_waiting, retention=blobs.retention
+            )
 
     # ---- events
 
@@ -91,9 +93,9 @@ class Exchange:
         for index, owner in enumerate(self.view.owners):
             attempt = self.view.attempts[index]
             owned = self._owned.get(index)
-            if owner != self._me:
-                self._owned.pop(index, None)
-            elif owned is None or owned.attempt != attempt:
+            if owned is not None and (owner, attempt) != (self._me, owned.attempt):
+                self._owned.pop(index).release()
+            if owner == self._me and index not in self._owned:
                 actions += self._begin(index, attempt)
         self._gather.decided()
         return actions + self._finish_owned() + self._pump()
@@ -168,12 +170,22 @@ class Exchange:
     def close(self) -> None:
         """The op has an outcome; what is still missing of it is catch-up's business."""
         self._gather.close()
+        for owned in self._owned.values():
+            owned.release()
+        if self.scatter is not None:
+            self.scatter.release()
+
+    @property
+    def retained_bytes(self) -> int:
+        """Parts of others that are kept, wherever they are."""
+        return sum(owned.retained_bytes for owned in self._owned.values())
 
     # ---- owner
 
     def _begin(self, index: int, attempt: int) -> list[PeerAction]:
         """Become the owner of a slice: take our own part at once, invite the others."""
-        owned = SliceOwner(self.view, index, attempt, self._arithmetic)
+        retention = self._blobs.retention
+        owned = SliceOwner(self.view, index, attempt, self._arithmetic, retention)
         self._owned[index] = owned
         self._published.pop(index, None)
         actions: list[PeerAction] = []
@@ -191,7 +203,8 @@ class Exchange:
             for chunk in range(num_chunks(self.view.plan, owned.slice_index)):
                 part = self.scatter.part(owned.slice_index, chunk)
                 digest = self.scatter.digest(owned.slice_index, chunk)
-                owned.accept(self._me, chunk, part, digest)
+                kept = self.scatter.kept(owned.slice_index, chunk)
+                owned.accept(self._me, chunk, part, digest, kept=kept)
         except ContributionRefused as refused:
             return self._withdraw(refused.reason)
         return []

@@ -163,6 +163,10 @@ RESULT_HOLDERS = 3
 RESULT_KEEP_OPS = 16
 """Results of this many ops stay in memory for joiners and for peers that fell behind."""
 
+RETAIN_MEMORY_BYTES = 256 << 20
+"""Parts of an op and results of past ones that a peer keeps in memory; the rest goes to a file. The
+results of 16 ops of 16 M values fit, so nothing is written for smaller models."""
+
 ATTEMPTS_MAX = 16
 """Owners tried for one slice before the op is skipped."""
 

@@ -1,18 +1,19 @@
 """Owner's side of an op: summing one slice exactly and publishing its mean (T2, T5, T6).
 
-Parts are given to a chunk's sum on arrival, in whatever order, and kept; at FREEZE those of
-everybody who is not in the set are taken out again, which leaves no trace in any bit. When the
-arithmetic is done is the sum's affair. Where sums are not exact (protocol.md rule 7) nothing is
-given on arrival and the set is summed once, in the order of the peers' keys.
+Parts are checked on arrival, in whatever order, and kept. A chunk is summed when the last part of
+it is here; after FREEZE it is summed again, over exactly the set, where that names somebody less.
+Sums are exact, so one that was made without a part has the bits of one that it was taken out of.
+Sums that are not exact (protocol.md rule 7) are made once, after FREEZE, in the order of keys.
 """
 
 from collections.abc import Mapping
 
-from swarmtrain_transport.arithmetic import Accumulator, Arithmetic, Buffer
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.retention import Kept, Retention
 from swarmtrain_transport.signed import inputs_of, root_over
 
 
@@ -24,48 +25,60 @@ class SliceOwner:
         slice_index: which slice.
         attempt: which attempt of it.
         arithmetic: exact chunk arithmetic.
+        retention: keeps the parts.
+
+    Attributes:
+        retained_bytes: parts of others that are kept.
     """
 
     def __init__(
-        self, view: OpView, slice_index: int, attempt: int, arithmetic: Arithmetic
+        self,
+        view: OpView,
+        slice_index: int,
+        attempt: int,
+        arithmetic: Arithmetic,
+        retention: Retention,
     ) -> None:
         self.slice_index = slice_index
         self.attempt = attempt
         self.refused: dict[PeerId, str] = {}
         self.result: tuple[bytes, ...] | None = None
         self.contributors: tuple[PeerId, ...] = ()
+        self.retained_bytes = 0
         self._plan = view.plan
         self._weights: Mapping[PeerId, int] = view.weights
         self._window = window_of(view.plan)
         self._arithmetic = arithmetic
+        self._retention = retention
         self._num_chunks = num_chunks(view.plan, slice_index)
-        self._parts: dict[PeerId, dict[int, Buffer]] = {peer: {} for peer in self._weights}
+        self._parts: dict[PeerId, dict[int, Kept]] = {peer: {} for peer in self._weights}
+        self._held: list[Kept] = []
         self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
         self._roots: dict[PeerId, bytes] = {}
         self._early: dict[int, bytes] = {}
-        self._sums: dict[int, Accumulator] = {}
         self._complete: tuple[PeerId, ...] | None = None
 
     def _values(self, chunk: int) -> int:
         start, stop = chunk_range(self._plan, self.slice_index, chunk)
         return stop - start
 
-    def _sum(self, chunk: int) -> Accumulator:
-        """A chunk's running sum, made when it is first asked for."""
-        accumulator = self._sums.get(chunk)
-        if accumulator is None:
-            accumulator = self._arithmetic.accumulator(self._values(chunk), self._window)
-            self._sums[chunk] = accumulator
-        return accumulator
-
-    def accept(self, peer: PeerId, chunk: int, body: Buffer, digest: bytes = b"") -> bool:
-        """Take one part: check, add, keep and mark it in one step.
+    def accept(
+        self,
+        peer: PeerId,
+        chunk: int,
+        body: Buffer,
+        digest: bytes = b"",
+        *,
+        kept: Kept | None = None,
+    ) -> bool:
+        """Take one part: check, keep and mark it in one step.
 
         Args:
             peer: whose.
             chunk: which of the slice's.
             body: the encoded chunk.
             digest: its content hash, if it has been taken already.
+            kept: where somebody else keeps it, as long as the op lasts.
 
         Returns:
             Whether it was new. A part that came before, or of a refused peer, changes nothing.
@@ -83,9 +96,11 @@ class SliceOwner:
             self.refused[peer] = fault.reason
             self._complete = None
             raise
-        if self._plan.exact:
-            self._sum(chunk).add(body, self._weights[peer])
-        self._parts[peer][chunk] = body
+        if kept is None:
+            kept = self._retention.keep(body)
+            self._held.append(kept)
+            self.retained_bytes += len(body)
+        self._parts[peer][chunk] = kept
         self._digests[peer][chunk] = digest or content_hash(body)
         if len(self._parts[peer]) == self._num_chunks:
             self._complete = None
@@ -101,7 +116,9 @@ class SliceOwner:
             return None
         if any(chunk not in parts for parts in self._parts.values()) or self.refused:
             return None
-        self._early[chunk] = self._sums.pop(chunk).finish(sum(self._weights.values()))
+        self._early[chunk] = self._summed(chunk, tuple(self._parts))
+        for parts in self._parts.values():
+            parts[chunk].cool()
         return self._early[chunk]
 
     @property
@@ -158,22 +175,27 @@ class SliceOwner:
             self._finished(chunk, contributors) for chunk in range(self._num_chunks)
         )
         self.contributors = contributors
-        self._parts, self._early, self._digests = {}, {}, {}
+        self.release()
+        self._early, self._digests = {}, {}
         self._complete = None
-        self._sums = {}
         return self.result
+
+    def release(self) -> None:
+        """Parts are not needed any more: there is a result, or it will never be ours."""
+        for kept in self._held:
+            kept.release()
+        self._held, self._parts = [], {}
+        self.retained_bytes = 0
 
     def _finished(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
         """One chunk's mean over exactly these contributors."""
         if chunk in self._early and len(contributors) == len(self._weights):
             return self._early[chunk]
-        is_summed = chunk in self._sums  # else it is not exact, or was spent on an early result
-        accumulator = self._sum(chunk)
-        for peer, parts in sorted(self._parts.items()):
-            if chunk not in parts:
-                continue
-            if is_summed and peer not in contributors:
-                accumulator.subtract(parts[chunk], self._weights[peer])
-            elif not is_summed and peer in contributors:
-                accumulator.add(parts[chunk], self._weights[peer])
+        return self._summed(chunk, contributors)
+
+    def _summed(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
+        """The mean of these contributors' parts, added in the order of their keys."""
+        accumulator = self._arithmetic.accumulator(self._values(chunk), self._window)
+        for peer in sorted(contributors):
+            accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
         return accumulator.finish(sum(self._weights[peer] for peer in contributors))

@@ -50,6 +50,7 @@ from swarmtrain_transport.messages import (
     Welcome,
 )
 from swarmtrain_transport.progression import Progression
+from swarmtrain_transport.retention import Retention
 from swarmtrain_transport.serving import Serving
 from swarmtrain_transport.state_finder import StateFinder
 from swarmtrain_transport.sync import StateManifest
@@ -69,6 +70,7 @@ class Participant:
         shuffle: order of equally good donors (randomness is an argument).
         records: our own copy of the ledger from an earlier life.
         now_s: the time.
+        retention: keeps parts and results; None keeps them in memory.
 
     Raises:
         RemoteFault: the records are not a legal chain.
@@ -83,16 +85,15 @@ class Participant:
         shuffle: Callable[[Sequence[PeerId]], list[PeerId]],
         records: Iterable[Record],
         now_s: float,
+        retention: Retention | None = None,
     ) -> None:
         self.card = card
         self._copy = LedgerCopy(verify, records)
-        self.view = self._copy.view
-        self.ledger = self._copy.ledger
-        self.blobs = Blobs()
+        self.view, self.ledger = self._copy.view, self._copy.ledger
+        self.blobs = Blobs(retention)
         self.stats = LocalStats()
         self.exchange: Exchange | None = None
-        self._arithmetic, self._sign = arithmetic, sign
-        self._fetcher = Fetcher(shuffle)
+        self._arithmetic, self._sign, self._fetcher = arithmetic, sign, Fetcher(shuffle)
         self._states = StateFinder(card.peer_id, self.view, self._fetcher, shuffle)
         self.audits = Auditing(
             card.peer_id, self.view, self.blobs, self._fetcher, arithmetic, verify
@@ -106,10 +107,8 @@ class Participant:
         )  # fmt: skip
         self._early = EarlyFrames(self.stats.ignored)
         self._welcome_index: int | None = None
-        self._connected = False
-        self._is_sorted = False
-        self._progress_s = now_s
-        self._now_s = now_s
+        self._connected = self._is_sorted = False
+        self._progress_s = self._now_s = now_s
 
     # ---- what the shell asks
 
@@ -310,6 +309,8 @@ class Participant:
             return []
         pending = self._place.pending
         mine = pending.contribution if pending is not None and pending.op == plan.op else None
+        if self.exchange is not None:
+            self.exchange.close()
         self.exchange = Exchange(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
             self._fetcher, self._now_s, self._sign, self.stats.ignored, self.stats,

@@ -3,7 +3,7 @@
 An owner invites with RANGES: what it holds already and how many bytes it takes. So nothing is
 sent to an owner that has not seen the PLAN, a reconnect repeats only what was lost, and a new
 attempt is a new invitation. Encoded parts are kept unchanged until the op ends, because a repair
-must send the same bytes again.
+must send the same bytes again; it seldom does, so what was sent may lie in a file.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.arithmetic import Contribution
+from swarmtrain_transport.arithmetic import Buffer, Contribution
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.retention import Kept, Retention
 from swarmtrain_transport.signed import root_over
 
 _RESEND_AFTER_S = 2 * limits.NUDGE_S
@@ -45,6 +46,7 @@ class Scatter:
         contribution: the values, encoded on demand.
         run_tag: fence of the run.
         is_waiting: whether something for this peer is known to be still on its way.
+        retention: keeps the parts; None keeps them in memory.
     """
 
     def __init__(
@@ -54,13 +56,15 @@ class Scatter:
         contribution: Contribution,
         run_tag: int,
         is_waiting: Callable[[PeerId], bool] = lambda owner: False,
+        retention: Retention | None = None,
     ) -> None:
         self._me = me
         self._view = view
         self._contribution = contribution
         self._run_tag = run_tag
         self._is_waiting = is_waiting
-        self._parts: dict[tuple[int, int], bytes] = {}
+        self._retention = retention or Retention()
+        self._parts: dict[tuple[int, int], Kept] = {}
         self._digests: dict[tuple[int, int], bytes] = {}
         self._chunks = [num_chunks(view.plan, index) for index in range(len(view.plan.slices))]
         self._slice_roots: tuple[bytes, ...] | None = None
@@ -74,18 +78,39 @@ class Scatter:
         """Content hash of an encoded chunk."""
         return self._digests[slice_index, chunk]
 
-    def part(self, slice_index: int, chunk: int) -> bytes:
+    def part(self, slice_index: int, chunk: int) -> Buffer:
         """The encoded chunk, the same bytes whenever it is asked for.
 
         Raises:
             ContributionRefused: the values cannot be sent.
         """
         key = (slice_index, chunk)
-        if key not in self._parts:
-            start, stop = chunk_range(self._view.plan, slice_index, chunk)
-            part = self._contribution.encode(start, stop, window_of(self._view.plan))
-            self._parts[key], self._digests[key] = part, content_hash(part)
-        return self._parts[key]
+        if key in self._parts:
+            return self._parts[key].read()
+        start, stop = chunk_range(self._view.plan, slice_index, chunk)
+        part = self._contribution.encode(start, stop, window_of(self._view.plan))
+        self._parts[key], self._digests[key] = self._retention.keep(part), content_hash(part)
+        return part
+
+    def kept(self, slice_index: int, chunk: int) -> Kept:
+        """An encoded chunk as it is kept."""
+        return self._parts[slice_index, chunk]
+
+    def _part_bytes(self, slice_index: int, chunk: int) -> int:
+        """Length of an encoded chunk.
+
+        Raises:
+            ContributionRefused: the values cannot be sent.
+        """
+        if (slice_index, chunk) not in self._parts:
+            self.part(slice_index, chunk)
+        return self._parts[slice_index, chunk].num_bytes
+
+    def release(self) -> None:
+        """The op has an outcome, nothing is sent any more."""
+        for kept in self._parts.values():
+            kept.release()
+        self._parts = {}
 
     @property
     def slice_roots(self) -> tuple[bytes, ...] | None:
@@ -143,7 +168,7 @@ class Scatter:
             if here or key in queued:
                 continue
             if self._is_under_way(line, key, now_s):
-                under_way += len(self.part(index, chunk))
+                under_way += self._part_bytes(index, chunk)
             else:
                 has_lost = has_lost or key in self._sent_s
                 line.pending.append(key)
@@ -163,7 +188,7 @@ class Scatter:
     ) -> int:
         """Bytes under way to this owner for other slices of its; they share its credit."""
         return sum(
-            len(self._parts[key[0], key[2]])
+            self._parts[key[0], key[2]].num_bytes
             for key in self._sent_s
             if key[:2] != here
             and self._is_wanted(owner, key[0], key[1])
@@ -201,12 +226,14 @@ class Scatter:
             if not self._is_wanted(owner, index, attempt):
                 line.pending.pop(0)
                 continue
-            body = self.part(index, chunk)
-            if line.sent_bytes + len(body) > line.credit_bytes:
+            num_bytes = self._part_bytes(index, chunk)
+            if line.sent_bytes + num_bytes > line.credit_bytes:
                 return None
             line.pending.pop(0)
-            line.sent_bytes += len(body)
+            line.sent_bytes += num_bytes
             self._sent_s[(index, attempt, chunk)] = now_s
+            body = self.part(index, chunk)
+            self._parts[index, chunk].cool()
             return Frame(
                 FrameKind.PART, self._run_tag, self._view.plan_id, index, attempt, chunk,
                 body=body, digest=self._digests[index, chunk],

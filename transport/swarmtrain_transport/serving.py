@@ -45,14 +45,13 @@ class Serving:
             RemoteFault: reason ``length``: it does not name a blob or a piece.
         """
         wanted = Wanted.unpack(body)
-        found = self._blobs.get(wanted.digest)
-        if found is None or wanted.start + wanted.length > len(found):
+        size = self._blobs.size(wanted.digest)
+        if size is None or wanted.start + wanted.length > size:
             return Frame(FrameKind.MISSING, run_tag, body=wanted.digest)
         self._blobs.asked_for(wanted.digest, now_s)
-        if not wanted.length and len(found) <= limits.STATE_PIECE_BYTES:
-            return Frame(FrameKind.BLOB, run_tag, body=found)
-        if not wanted.length and self._blobs.result(wanted.digest) is not None:
-            return Frame(FrameKind.BLOB, run_tag, body=found)
+        is_small = size <= limits.STATE_PIECE_BYTES or self._blobs.is_result(wanted.digest)
+        if not wanted.length and is_small:
+            return self._frame(wanted, run_tag)
         queue = self.queues.setdefault(peer, deque())
         if len(queue) < limits.JOINER_QUEUE and wanted not in queue:
             queue.append(wanted)
@@ -98,12 +97,13 @@ class Serving:
         self._counted_s, self._rate = now_s, rate
 
     def _frame(self, wanted: Wanted, run_tag: int) -> Frame:
-        found = self._blobs.get(wanted.digest)
-        if found is None:
-            return Frame(FrameKind.MISSING, run_tag, body=wanted.digest)
         if not wanted.length:
-            return Frame(FrameKind.BLOB, run_tag, body=found)
-        piece = memoryview(found)[wanted.start : wanted.start + wanted.length]
+            found = self._blobs.get(wanted.digest)
+            if found is not None:
+                return Frame(FrameKind.BLOB, run_tag, body=found)
+        piece = self._blobs.piece(wanted.digest, wanted.start, wanted.length)
+        if piece is None:
+            return Frame(FrameKind.MISSING, run_tag, body=wanted.digest)
         tag = tag_of(wanted.digest)
         return Frame(FrameKind.PIECE, run_tag, chunk=wanted.start, set_id=tag, body=piece)
 

@@ -1,0 +1,154 @@
+"""What is kept for later: in memory up to a bound, and beyond it in a file of the shell's.
+
+An owner keeps every part of its slice until nobody can be taken out of the sum any more, and
+results are kept for peers that fell behind. Nearly all of it is never looked at again. So what is
+cold goes to the file first, the oldest before the others: results of past ops, and parts whose
+chunk has been summed. Then goes what came last, because that is asked for last. What the file has
+no room for stays in memory: nothing is lost by it.
+
+Pure but for the spill, which is the shell's. Not here: snapshots of the state, which are counted by
+ops and not by bytes.
+"""
+
+from typing import Protocol
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+
+
+class Spill(Protocol):
+    """Bytes that need not be in memory. They need not outlive the process."""
+
+    def put(self, data: Buffer) -> int | None:
+        """Where these bytes are from now on; None if there is no room for them."""
+
+    def get(self, place: int, num_bytes: int) -> bytes:
+        """So many bytes from a place on, which lie within what one `put` has put there.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+
+    def free(self, place: int, num_bytes: int) -> None:
+        """Nobody asks any more for what one `put` has put there."""
+
+
+class Kept:
+    """Bytes that are kept, wherever they are.
+
+    Args:
+        data: must not change.
+        retention: who may move them to the file; None if somebody else needs them in memory anyway.
+
+    Attributes:
+        num_bytes: their length.
+    """
+
+    __slots__ = ("_data", "_place", "_retention", "num_bytes")
+
+    def __init__(self, data: Buffer, retention: "Retention | None" = None) -> None:
+        self.num_bytes = len(data)
+        self._data: Buffer | None = data
+        self._place = 0
+        self._retention = retention
+
+    def read(self, start: int = 0, num_bytes: int | None = None) -> Buffer:
+        """The bytes, or so many of them from `start` on.
+
+        Raises:
+            OSError: they are in the file and cannot be read.
+        """
+        length = self.num_bytes - start if num_bytes is None else num_bytes
+        if self._data is None:
+            assert self._retention is not None
+            return self._retention.spill_get(self._place + start, length)
+        if length == self.num_bytes:
+            return self._data
+        return memoryview(self._data)[start : start + length]
+
+    def cool(self) -> None:
+        """They will hardly be asked for again."""
+        if self._retention is not None and self._data is not None:
+            self._retention.cooled(self)
+
+    def release(self) -> None:
+        """They are not needed any more. Twice is allowed."""
+        retention, self._retention = self._retention, None
+        if retention is None:
+            return
+        retention.released(self, None if self._data is not None else self._place)
+        self._data = b""
+
+    def move(self, spill: Spill) -> bool:
+        """Out of memory, if there is room; to be called by the retention alone."""
+        assert self._data is not None
+        place = spill.put(self._data)
+        if place is None:
+            return False
+        self._data, self._place = None, place
+        return True
+
+
+class Retention:
+    """One peer's kept bytes.
+
+    Args:
+        spill: takes what is beyond the bound; None keeps all in memory.
+        memory_max: bytes that may be in memory as long as the spill has room.
+
+    Attributes:
+        memory_bytes: in memory now.
+        spilled_bytes: in the file now.
+    """
+
+    def __init__(
+        self, spill: Spill | None = None, memory_max: int = limits.RETAIN_MEMORY_BYTES
+    ) -> None:
+        self.memory_bytes = 0
+        self.spilled_bytes = 0
+        self.memory_max = memory_max
+        self._spill = spill
+        self._warm: dict[Kept, None] = {}
+        self._cold: dict[Kept, None] = {}
+
+    def keep(self, data: Buffer) -> Kept:
+        """Keep these bytes until they are released; they must not change."""
+        kept = Kept(data, self)
+        self._warm[kept] = None
+        self.memory_bytes += kept.num_bytes
+        self._make_room()
+        return kept
+
+    def _make_room(self) -> None:
+        while self._spill is not None and self.memory_bytes > self.memory_max:
+            pile = self._cold or self._warm
+            kept = next(iter(pile)) if pile is self._cold else next(reversed(pile))
+            if not kept.move(self._spill):
+                return
+            del pile[kept]
+            self.memory_bytes -= kept.num_bytes
+            self.spilled_bytes += kept.num_bytes
+
+    # ---- called by what is kept
+
+    def spill_get(self, place: int, num_bytes: int) -> bytes:
+        """Bytes of the file."""
+        assert self._spill is not None
+        return self._spill.get(place, num_bytes)
+
+    def cooled(self, kept: Kept) -> None:
+        """It goes before what is warm."""
+        if kept in self._warm:
+            del self._warm[kept]
+            self._cold[kept] = None
+
+    def released(self, kept: Kept, place: int | None) -> None:
+        """It is gone; `place` says where in the file it was, None for memory."""
+        if place is None:
+            self.memory_bytes -= kept.num_bytes
+            self._warm.pop(kept, None)
+            self._cold.pop(kept, None)
+        else:
+            assert self._spill is not None
+            self.spilled_bytes -= kept.num_bytes
+            self._spill.free(place, kept.num_bytes)
