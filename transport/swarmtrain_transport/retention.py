@@ -2,9 +2,9 @@
 
 An owner keeps every part of its slice until nobody can be taken out of the sum any more, and
 results are kept for peers that fell behind. Nearly all of it is never looked at again. So what is
-cold goes to the file first, the oldest before the others: results of past ops, and parts whose
-chunk has been summed. Then goes what came last, because that is asked for last. What the file has
-no room for stays in memory: nothing is lost by it.
+cold goes to the file first: results of past ops, parts whose chunk has been summed, and what was
+sent already. Of either kind the oldest goes first: what is new is on its way to somebody and held
+by that anyway. What the file has no room for stays in memory: nothing is lost by it.
 
 Pure but for the spill, which is the shell's. Not here: snapshots of the state, which are counted by
 ops and not by bytes.
@@ -122,7 +122,7 @@ class Retention:
     def _make_room(self) -> None:
         while self._spill is not None and self.memory_bytes > self.memory_max:
             pile = self._cold or self._warm
-            kept = next(iter(pile)) if pile is self._cold else next(reversed(pile))
+            kept = next(iter(pile))
             if not kept.move(self._spill):
                 return
             del pile[kept]
