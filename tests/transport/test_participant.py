@@ -1,5 +1,7 @@
 """The peer as one machine: whom it hears, what it does with rubbish, and whole swarms of it."""
 
+import gc
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -10,6 +12,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport import messages as m
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import Commit, body_of
@@ -291,3 +294,23 @@ def test_an_ended_swarm_holds_the_sums_on_paper() -> None:
     first = 3 * (A[0] if swarm.members[A].roots[0, 0] == state_of([A[0]] * 24)[0].root else B[0])
     sums = [255 * (A[0] * 100 + 10 + i) + 255 * (B[0] * 100 + 10 + i) for i in range(24)]
     assert swarm.members[B].numbers == [first + value + 31 * 510 for value in sums]
+
+
+def test_an_ended_op_leaves_nothing_for_the_collector() -> None:
+    """Vectors and parts are large, and the collector of circles comes seldom."""
+    swarm = Swarm(3, rounds=6, start_peers=3)
+    for peer in (A, B, C):
+        swarm.add(peer)
+    gc.collect()
+    gc.disable()
+    try:
+        seen: dict[int, weakref.ref[Exchange]] = {}
+        while len(seen) < 4:
+            swarm.step()
+            for member in swarm.members.values():
+                exchange = member.machine.exchange
+                if exchange is not None and exchange.scatter is not None:
+                    seen.setdefault(exchange.view.plan.op, weakref.ref(exchange))
+        assert [ref() is None for ref in seen.values()] == [True, True, True, False]
+    finally:
+        gc.enable()

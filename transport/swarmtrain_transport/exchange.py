@@ -78,11 +78,13 @@ class Exchange:
         self._sign, self._ignored = sign, ignored
         self._roots: Roots | None = None
         self._encode_more_s = now_s + limits.NUDGE_S
-        self._stats = stats or LocalStats()
+        told = stats or LocalStats()
         if contribution is not None and view.weights.get(me):
+            # Not a method of ours: in a circle with us a whole vector would wait for the collector.
             self.scatter = Scatter(
-                me, view, contribution, run_tag, self._is_waiting, retention=blobs.retention
-            )
+                me, view, contribution, run_tag, lambda owner: owner in told.waiting,
+                retention=blobs.retention,
+            )  # fmt: skip
 
     # ---- events
 
@@ -323,9 +325,6 @@ class Exchange:
         return SendControl(self._published[owned.slice_index])
 
     # ---- contributor
-
-    def _is_waiting(self, owner: PeerId) -> bool:
-        return owner in self._stats.waiting
 
     def _pump(self) -> list[PeerAction]:
         if self.scatter is None:
