@@ -251,6 +251,13 @@ LINK_RECEIVE_QUEUE_FRAMES = 16
 """Frames of one peer between the socket and the machine: a hostile member can make us hold
 16 x 8 MiB, then TCP holds it back."""
 
+LINK_UNREAD_S = 0.5
+LINK_UNREAD_BYTES_MAX = 160 << 20
+LINK_UNREAD_BYTES_ALL = 1 << 30
+"""libzmq counts messages, not the parts of one that does not end. So a connection that took in more
+than the queue above holds without a message being read from it is broken; with many connections
+each may hold its share of what all may, but always one frame."""
+
 FRAME_SLACK_BYTES = 4096
 """What encryption and framing add to a body, so that a body of exactly the limit passes."""
 

@@ -29,7 +29,7 @@ import zmq
 from swarmtrain_transport import limits
 from swarmtrain_transport.allow_list import not_allowed
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.errors import LocalFault
+from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.frames import Frame, Packer
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.link import Address, LinkHandler, LinkStats, PeerId
@@ -47,6 +47,7 @@ from swarmtrain_transport.zmq_link_sockets import (
 from swarmtrain_transport.zmq_link_tcp import (
     Connections,
     Moved,
+    Unread,
     acknowledged,
     break_connection,
     can_tell,
@@ -73,6 +74,8 @@ class ZmqLink:
         self._connections = Connections()
         self._heard_by: set[int] = set()  # grows by connections; a descriptor's number comes again
         self._is_open = True
+        self._unread = Unread(address.port)
+        self._watch_timer = ground.loop.call_later(limits.LINK_UNREAD_S, self._watch)
         self._packer = Packer()
         self._zap = Reader(ground.loop, ground.zap, self._on_zap)
         self._listener = Reader(ground.loop, listener, self._on_message, gate)
@@ -194,6 +197,7 @@ class ZmqLink:
         if not self._is_open:
             return
         self._is_open = False
+        self._watch_timer.cancel()
         for peer in list(self._routes):
             self.revoke(peer)
         self._listener.close()
@@ -202,6 +206,7 @@ class ZmqLink:
 
     def _on_message(self, parts: list[zmq.Frame]) -> None:
         key = _proved_key(parts[-1])
+        self._unread.read(_descriptor(parts[-1]))
         peer = self._reception.allowed.peer_of(key)
         if peer is None:
             self._shut_down(key, parts[-1])
@@ -210,6 +215,13 @@ class ZmqLink:
             if len(parts[-1]) >= limits.ZERO_COPY_BYTES:
                 self._heard_by.add(_descriptor(parts[-1]))
             self._reception.take(peer, [_content(part) for part in parts[1:]])
+
+    def _watch(self) -> None:
+        """Break connections whose sender fills our memory with a message that does not end."""
+        for descriptor in self._unread.overfull():
+            break_connection(descriptor, self._address.port)
+            self._reception.refuse(None, RemoteFault("flood", "a message that does not end"))
+        self._watch_timer = self._ground.loop.call_later(limits.LINK_UNREAD_S, self._watch)
 
     def _on_zap(self, parts: list[zmq.Frame]) -> None:
         """One handshake that proved a key; libzmq waits for the verdict (ZeroMQ RFC 27)."""

@@ -6,11 +6,14 @@ guessed. A descriptor belongs to libzmq's thread: it may be closed, and given to
 any moment, so it is asked for its port first, and a count that falls begins anew.
 """
 
+import os
 import socket as sockets
 import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from swarmtrain_transport import limits
 
 _COUNTERS = struct.Struct("=QQ")
 _COUNTERS_AT = 120
@@ -80,6 +83,44 @@ class Connections:
         self._up += counts[0] - before[0]
         self._down += counts[1] - before[1]
         seen[descriptor] = counts
+
+
+class Unread:
+    """How much a listener's connections have taken in since a message was read from each.
+
+    Args:
+        own_port: the listener's.
+    """
+
+    def __init__(self, own_port: int) -> None:
+        self._own_port = own_port
+        self._marks: dict[int, int] = {}
+        self._read: set[int] = set()
+
+    def read(self, descriptor: int) -> None:
+        """A message that came by this connection was read."""
+        self._read.add(descriptor)
+
+    def overfull(self) -> list[int]:
+        """Descriptors of connections that hold more than they may, to be asked for now and then;
+        none where the system does not tell."""
+        if not can_tell():
+            return []
+        marks, held = {}, {}
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            counts = _counts(descriptor, self._own_port, is_remote=False)
+            if counts is None:
+                continue
+            mark = self._marks.get(descriptor, 0)
+            # Fewer than before: the number was given to a new connection.
+            is_read = descriptor in self._read or counts[1] < mark
+            marks[descriptor] = counts[1] if is_read else mark
+            held[descriptor] = counts[1] - marks[descriptor]
+        self._marks = marks
+        self._read.clear()
+        share = limits.LINK_UNREAD_BYTES_ALL // max(1, len(held))
+        most = min(max(share, 2 * limits.FRAME_BYTES_MAX), limits.LINK_UNREAD_BYTES_MAX)
+        return [descriptor for descriptor, count in held.items() if count > most]
 
 
 def break_connection(descriptor: int, own_port: int) -> None:
