@@ -64,6 +64,32 @@ def test_one_bad_link_costs_one_contribution_at_most(
 
 
 @settings(max_examples=40, deadline=None)
+@given(count=st.integers(3, 12), contributor=st.integers(0, 11), owner=st.integers(0, 11))
+def test_where_nobody_can_be_spared_one_bad_link_costs_a_slice(
+    count: int, contributor: int, owner: int
+) -> None:
+    peers = names(count)
+    contributor, owner = contributor % count, owner % count
+    rows = full(peers)
+    rows[owner].discard(peers[contributor])
+    verdict = matrix_rule(set(peers), rows, needed=count)
+    assert verdict == MatrixVerdict(frozenset(peers), owner)
+    del rows[owner]
+    assert matrix_rule(set(peers), rows, needed=count).contributors == frozenset(peers)
+
+
+def test_a_slow_peer_that_owns_a_slice_costs_neither_the_op_nor_a_contributor_too_many() -> None:
+    peers = names(4)
+    rows = full(peers)
+    for index in range(3):
+        rows[index].discard(peers[3])  # what it sends has come nowhere
+    rows[3].discard(peers[0])  # and one part has not come to it
+    verdict = matrix_rule(set(peers), rows, needed=3)
+    assert verdict == MatrixVerdict(frozenset(peers[:3]), 3)
+    assert matrix_rule(set(peers), rows, needed=2).contributors == frozenset(peers[1:3])
+
+
+@settings(max_examples=40, deadline=None)
 @given(count=st.integers(4, 12), slow=st.integers(0, 11), bad=st.integers(0, 11))
 def test_a_slow_contributor_and_an_unreachable_owner_are_told_apart(
     count: int, slow: int, bad: int
@@ -96,15 +122,16 @@ def test_many_slow_contributors_do_not_make_the_owners_look_unreachable() -> Non
         lambda count: st.lists(
             st.sets(st.sampled_from(names(count))), min_size=count, max_size=count
         )
-    )
+    ),
+    st.integers(0, 9),
 )
 def test_any_matrix_has_a_verdict_that_every_staying_owner_can_serve(
-    held: list[set[bytes]],
+    held: list[set[bytes]], needed: int
 ) -> None:
     peers = names(len(held))
     rows: Rows = dict(enumerate(held))
     while True:
-        verdict = matrix_rule(set(peers), rows)
+        verdict = matrix_rule(set(peers), rows, needed)
         if verdict.reassign is None:
             break
         del rows[verdict.reassign]

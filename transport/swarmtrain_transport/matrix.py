@@ -4,7 +4,8 @@ Rows are owners' slices, columns contributors. A zero may mean that a contributo
 an owner cannot be reached. If one owner lacks two or more contributors that most other owners
 have, the owner is the odd one out and its slice goes to somebody else; otherwise the contributor
 with the most zeros is left out. So one bad link costs one slice or one contribution, never all
-of them (protocol.md T4).
+of them (protocol.md T4). Where leaving one more out would leave too few, an owner is the odd one
+out as soon as it lacks one: its slice goes round again, and the op need not be skipped.
 """
 
 from collections.abc import Mapping
@@ -23,13 +24,14 @@ class MatrixVerdict:
 
 
 def matrix_rule(
-    candidates: AbstractSet[PeerId], rows: Mapping[int, AbstractSet[PeerId]]
+    candidates: AbstractSet[PeerId], rows: Mapping[int, AbstractSet[PeerId]], needed: int = 0
 ) -> MatrixVerdict:
     """Apply the rule once.
 
     Args:
         candidates: live contributors.
         rows: contributors complete at the owner, per slice that still has its first owner.
+        needed: how few contributors make an op.
     """
     remaining = set(candidates)
     while True:
@@ -39,12 +41,13 @@ def matrix_rule(
         }
         if not any(missing.values()):
             return MatrixVerdict(frozenset(remaining), None)
+        lacking = 2 if len(remaining) > needed else 1
         for index, absent in missing.items():
             others = [row for other, row in rows.items() if other != index]
             widely_held = [
                 peer for peer in absent if 2 * sum(peer in row for row in others) > len(others)
             ]
-            if others and len(widely_held) >= 2:
+            if others and len(widely_held) >= lacking:
                 return MatrixVerdict(frozenset(remaining), index)
         zeros = {peer: sum(peer in absent for absent in missing.values()) for peer in remaining}
         remaining.discard(max(sorted(zeros), key=lambda peer: zeros[peer]))

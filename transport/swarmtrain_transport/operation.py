@@ -178,7 +178,7 @@ class Operation(Reports):
         elif now_s < self.timers.scatter_s:
             return None
         else:
-            verdict = matrix_rule(candidates, rows)
+            verdict = matrix_rule(candidates, rows, self.view.plan.min_contributors)
         if verdict.reassign is not None:
             decision = self._reassign(verdict.reassign, live, "unreachable for most")
             if decision is not None:
