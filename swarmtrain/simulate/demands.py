@@ -52,6 +52,10 @@ class Demands:
         """What this peer had sent to another is lost; nothing else is wrong with it."""
         self._lost_s[source] = self._world.clock.now_s
 
+    def has_lost(self, source: "SimPeer", since_s: float) -> bool:
+        """Whether something that this peer sent was lost since then."""
+        return self._lost_s.get(source.peer_id, -math.inf) >= since_s
+
     def trouble_all(self, seconds: float) -> None:
         """Something is wrong with the coordinator."""
         self._all_until_s = max(self._all_until_s, self._world.clock.now_s + seconds + GRACE_S)
@@ -84,7 +88,7 @@ class Demands:
         wronged = [
             peer.number
             for peer in planned
-            if peer.peer_id in left_out and self._lost_s.get(peer.peer_id, -math.inf) < lost_s
+            if peer.peer_id in left_out and not self.has_lost(peer, lost_s)
         ]
         if wronged:
             story = f"op {op} leaves out {wronged}, with whom nothing is wrong"

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.driver import OwnPart
 from swarmtrain.simulate.books import Books
 from swarmtrain.simulate.demands import Demands
+from swarmtrain.simulate.lies import Lies
+from swarmtrain.simulate.sums import NamedSums, same_bits
 from swarmtrain_transport import limits
-from swarmtrain_transport.fold import window_of
 from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
+    Gone,
     Plan,
     Reassign,
     Record,
@@ -63,6 +64,8 @@ class Invariants:
         rewound_index: index of the newest REWIND.
         restored: whether the coordinator's disk was restored from a backup.
         new_owners: who was given a slice of the open op after its first owner.
+        sums: what results must be.
+        lies: what a hostile owner has made of them.
         limit_s: when the open op must have ended.
     """
 
@@ -74,7 +77,6 @@ class Invariants:
     frozen: dict[int, Freeze] = field(default_factory=dict)
     excluded: dict[tuple[int, int], str] = field(default_factory=dict)
     log: list[Record] = field(default_factory=list)
-    parts: dict[tuple[int, PeerId, bytes], OwnPart] = field(default_factory=dict)
     roots: dict[int, bytes] = field(default_factory=dict)
     results: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     books: dict[PeerId, Books] = field(default_factory=dict)
@@ -85,13 +87,16 @@ class Invariants:
     new_owners: set[PeerId] = field(default_factory=set)
     rewound_index: int = -1
     restored: bool = False
-    _decoded: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     demands: Demands = field(init=False)
+    sums: NamedSums = field(init=False)
+    lies: Lies = field(init=False)
     limit_s: float = float("inf")
     _deadline_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.demands = Demands(self.world, self)
+        self.sums = NamedSums(self.world.decode)
+        self.lies = Lies(self.world, self.demands)
 
     # ---- the coordinator
 
@@ -113,6 +118,7 @@ class Invariants:
             self._froze(body)
         elif isinstance(body, Reassign):
             self.new_owners.add(body.owner)
+            self.lies.reassigned(body)
         elif isinstance(body, Rewind):
             self._rewound(record.index, body.op)
         elif isinstance(body, SliceFreeze):
@@ -123,6 +129,10 @@ class Invariants:
                 self.demands.check_fair(body.op, set(freeze.contributors) - set(body.contributors))
         elif isinstance(body, Commit | Skip):
             self._ended(body)
+            if isinstance(body, Commit):
+                self.lies.committed(record, body)
+        elif isinstance(body, Gone) and body.conviction is not None:
+            self.lies.convicts(body.peer, body.conviction)
         if self.world.weather is not None:
             self.world.weather.logged(body)
 
@@ -140,8 +150,8 @@ class Invariants:
         for store in (self.outcomes, self.plans, self.frozen, self.results, self.roots):
             for later in [key for key in store if key > op]:
                 del store[later]
-        # The same ops are given to again, under other plans.
-        self._decoded = {key: part for key, part in self._decoded.items() if key[0] <= op}
+        self.sums.rewound(op)
+        self.lies.rewound(op)
         committed = [out for out in self.outcomes.values() if isinstance(out, Commit)]
         self.commits = len(committed)
         last = max(committed, key=lambda out: out.op, default=None)
@@ -169,16 +179,10 @@ class Invariants:
         self.plans[plan.op] = plan
         self.plan_s[plan.op] = self.world.clock.now_s
         self.new_owners.clear()
-        self._forget()
+        self.sums.forget(self.newest[0] - 2 * limits.RESULT_KEEP_OPS)
+        self.lies.begun(plan)
         self._deadline_s = plan.deadline_s
         self.limit_s = self._late_s()
-
-    def _forget(self) -> None:
-        """Parts that no result can still name are many, and large."""
-        oldest = self.newest[0] - 2 * limits.RESULT_KEEP_OPS
-        if oldest > 0:
-            self.parts = {key: part for key, part in self.parts.items() if key[0] >= oldest}
-            self._decoded = {key: part for key, part in self._decoded.items() if key[0] >= oldest}
 
     def _froze(self, freeze: Freeze) -> None:
         known = self.frozen.get(freeze.op)
@@ -240,10 +244,11 @@ class Invariants:
         """A peer took a record into its ledger: it must be the coordinator's."""
         if record.index >= len(self.log) or self.log[record.index].hash != record.hash:
             self._violated("I1", f"peer {peer.number} holds record {record.index} that is not ours")
+        self.lies.accepted(peer, record)
 
     def contributed(self, peer: "SimPeer", part: OwnPart) -> None:
         """A peer gave its part to an op."""
-        self.parts[(part.op, peer.peer_id, peer.machine.card.boot)] = part
+        self.sums.parts[(part.op, peer.peer_id, peer.machine.card.boot)] = part
         self._check_books(peer)
 
     def loaded(self, peer: "SimPeer") -> None:
@@ -260,7 +265,7 @@ class Invariants:
         if not isinstance(self.outcomes.get(op), Skip) and not self.is_past(peer):
             self._violated("I1", f"peer {peer.number} skips op {op} without a SKIP")
         after = self.state_of(peer)
-        if not all(_same_bits(old, new) for old, new in zip(before, after, strict=True)):
+        if not all(same_bits(old, new) for old, new in zip(before, after, strict=True)):
             self._violated("I7", f"peer {peer.number}: op {op} was skipped but changed state")
         self._check_books(peer)
 
@@ -280,44 +285,10 @@ class Invariants:
             self._violated("I2", f"peer {peer.number} applies other bytes for op {result.op}")
 
     def _check_sum(self, commit: Commit, result: OpResult) -> None:
-        """The mean of the named contributors, summed plainly and rounded as rule 6 says."""
-        plan = self.plans[commit.op]
-        mean = torch.empty(result.num_values, dtype=torch.float64)
-        # Slices with the same contributors are summed together: usually it is all of them.
-        sums: dict[tuple[PeerId, ...], Tensor] = {}
-        for piece, outcome in zip(result.slices, commit.slices, strict=True):
-            named = outcome.contributors
-            if named not in sums:
-                sums[named] = self._mean_of(commit.op, named, plan)
-            mean[piece.start : piece.stop] = sums[named][piece.start : piece.stop]
-        window = window_of(plan)
-        wanted = TensorContribution(mean.float()).decoded(0, result.num_values, window)
-        decoded = self.world.decode(result)
-        if _same_bits(wanted, decoded):
-            return
-        for index, piece in enumerate(result.slices):
-            here = slice(piece.start, piece.stop)
-            if not _same_bits(wanted[here], decoded[here]):
-                self._violated("I3", f"op {commit.op} slice {index} is not its named sum")
-
-    def _mean_of(self, op: int, named: tuple[PeerId, ...], plan: Plan) -> Tensor:
-        weights = self.weights(op)
-        total = torch.zeros(plan.slices[-1].stop, dtype=torch.float64)
-        for peer in named:
-            total += self._decode(op, peer, plan) * weights[peer]
-        return total / sum(weights[peer] for peer in named)
-
-    def _decode(self, op: int, peer: PeerId, plan: Plan) -> Tensor:
-        """A peer's whole part as the others decode it, float64."""
-        key = (op, peer)
-        if key not in self._decoded:
-            stop = plan.slices[-1].stop
-            boots = {member.peer: member.boot for member in plan.members}
-            part = self.parts[(op, peer, boots[peer])].contribution.decoded(
-                0, stop, window_of(plan)
-            )
-            self._decoded[key] = part.double()
-        return self._decoded[key]
+        """I3, but for what a hostile owner has made of its slice: that is the audits' affair."""
+        wrong = self.sums.wrong_chunks(commit, self.plans[commit.op], result)
+        for index in sorted({place[0] for place in self.lies.unexplained(commit.op, wrong)}):
+            self._violated("I3", f"op {commit.op} slice {index} is not its named sum")
 
     def applied(self, peer: "SimPeer", result: OpResult) -> None:
         """I9: what was sent and what was kept add up to what was done."""
@@ -330,12 +301,13 @@ class Invariants:
         plan = self.plans[result.op]
         took_part = peer in self.planned(result.op)
         sent = [took_part and peer.peer_id in piece.contributors for piece in result.slices]
-        if all(sent):
-            books.send(0, result.num_values, self._decode(result.op, peer.peer_id, plan))
-        elif any(sent):
+        decoded = self.sums.decoded(result.op, peer.peer_id, plan) if any(sent) else None
+        if decoded is not None and all(sent):
+            books.send(0, result.num_values, decoded)
+        elif decoded is not None:
             for piece, here in zip(result.slices, sent, strict=True):
                 if here:
-                    books.send(piece.start, piece.stop, self._decode(result.op, peer.peer_id, plan))
+                    books.send(piece.start, piece.stop, decoded)
         for start, stop in peer.strategy.dropped:
             books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))
         self._check_books(peer)
@@ -384,8 +356,3 @@ def holds(peer: "SimPeer", slice_root: bytes) -> bool:
     size = limits.HASH_BYTES
     digests = [data[start : start + size] for start in range(0, len(data), size)]
     return all(peer.machine.blobs.get(digest) is not None for digest in digests)
-
-
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Equality in which a NaN is equal to itself."""
-    return torch.equal(one.view(torch.int32), other.view(torch.int32))

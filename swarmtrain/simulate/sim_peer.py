@@ -126,9 +126,10 @@ class SimPeer(Process):
         card = Card(
             peer_id, boot, f"peer{number}", peer_id, address.host, address.port, world.retain_bytes
         )
-        arithmetic = world.arithmetic(self)
+        arithmetic = self.arithmetic = world.arithmetic(self)
         arithmetic.forges_results = handicap.forges_results
         self._memory = WatchedMemory(number, world.retain_bytes, world.report_on(self))
+        arithmetic.sums_wrongly = world.invariants.lies.liar == peer_id
         self.machine = Participant(
             card, arithmetic, partial(world.sign, peer_id), world.verify,
             self._shuffled, disk.records, self.now_s, self._memory.retention,
@@ -277,13 +278,19 @@ class SimPeer(Process):
             case do.Halt():
                 self._halt(action)
             case do.KeepProof():
-                self.world.violation("audit", f"peer {self.number} proves a right sum wrong")
+                self.world.invariants.lies.proved(self, action.op)
             case do.PeerFault():
                 self.world.blamed(action)
 
     def _halt(self, halt: do.Halt) -> None:
-        """Only who came, or came back, after the end may be sent away."""
-        if halt.code != "SWT-E705" or not self.world.invariants.is_over:
+        """Only who came, or came back, after the end may be sent away, and who was convicted."""
+        invariants = self.world.invariants
+        is_convicted = invariants.lies.is_convicted and self.peer_id == invariants.lies.liar
+        if halt.code == "SWT-E563" and is_convicted:
+            self.kill()
+            self.world.replace()
+            return
+        if halt.code != "SWT-E705" or not invariants.is_over:
             self.world.violation("halt", f"peer {self.number} halts: {halt.text}")
         self.kill()
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _BACKUP_RECORDS_MIN = 8
 _PEERS_MAX_EXTRA = 2
 
+HOSTILE_OWNER = "hostile owner"
+
 LONGEST_S = 400.0
 """A world's faults stop after so long at the latest."""
 
@@ -62,7 +64,13 @@ class Troubles:
             "hostile frame": self._hostile.frame,
             "hostile control": self._hostile.control,
             "coordinator crash and death": self._crash_and_death,
+            HOSTILE_OWNER: self._hostile_owner,
         }
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of all kinds of trouble."""
+        return tuple(self._every)
 
     # ---- who
 
@@ -82,7 +90,9 @@ class Troubles:
     def _can_lose(self, *victims: SimPeer | None) -> bool:
         """Whether the newest state stays with somebody. Reckless weathers leave any state at
         all: then REWIND has to find the way back. A run without one waits for it for ever."""
-        left = [p for p in self._world.survivors if p not in victims and not p.is_leaving]
+        liar = self._world.invariants.lies.liar  # it may be thrown out at any time
+        staying = [p for p in self._world.survivors if not p.is_leaving and p.peer_id != liar]
+        left = [p for p in staying if p not in victims]
         if self.is_reckless:
             return any(peer.machine.applied_op >= 0 for peer in left)
         invariants = self._world.invariants
@@ -233,6 +243,14 @@ class Troubles:
         """Whoever was counted on is not there any more when the coordinator is back."""
         story, death = self._crash(), self._death()
         return story if death is None else death if story is None else f"{story}; {death}"
+
+    def _hostile_owner(self) -> str | None:
+        """It does everything else as it should, and does so until it is found out."""
+        lies, peer = self._world.invariants.lies, self._expendable()
+        if lies.liar is not None or peer is None:
+            return None
+        lies.begin(peer)
+        return f"peer {peer.number} signs wrong sums from now on"
 
     def _restore(self) -> str | None:
         """The disk is a backup of a moment ago: what a peer was told since, it must give back."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from swarmtrain.simulate.faults import NO_HANDICAP, Strike
-from swarmtrain.simulate.troubles import LONGEST_S, Troubles
+from swarmtrain.simulate.troubles import HOSTILE_OWNER, LONGEST_S, Troubles
 from swarmtrain_transport.frames import FrameKind
 from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Reassign, SliceFreeze
 from swarmtrain_transport.messages import (
@@ -48,6 +48,9 @@ _AMBUSHED = (
     FrameKind.PART, FrameKind.RANGES, FrameKind.RESULT, FrameKind.GET, FrameKind.BLOB,
     FrameKind.PIECE, Got, SliceDone, Have, Applied, Ready, Stranded, Records, Hashes, Welcome,
 )  # fmt: skip
+
+_HOSTILE_OWNER_EVERY = 5
+"""Among so many worlds one has an owner that signs wrong sums: that is its first fault."""
 
 _NEVER = 1 << 62
 _CALM_OPS = 2
@@ -142,7 +145,12 @@ class DrawnWeather(RepeatedWeather):
     def __init__(self, world: "World", rng: random.Random, kinds: tuple[str, ...] = ()) -> None:
         super().__init__(world, (), reckless=rng.random() < 0.25)
         self._draw = rng
-        names = [name for name in self._every if not kinds or name in kinds]
+        names = [name for name in self.kinds if not kinds or name in kinds]
+        # It is not drawn with the others, so that worlds without it stay what they were.
+        self._has_liar = HOSTILE_OWNER in names and (
+            len(names) == 1 or world.conditions.seed % _HOSTILE_OWNER_EVERY == 0
+        )
+        names = [name for name in names if name != HOSTILE_OWNER] or names
         # A world either knows a kind well or not at all.
         self._names = sorted(rng.sample(names, rng.randint(1, len(names))))
         self._weights = [rng.choice((1, 1, 3)) for _ in self._names]
@@ -165,7 +173,14 @@ class DrawnWeather(RepeatedWeather):
         number = self._world.boundary - 1
         self._plan_next()
         (kind,) = self._draw.choices(self._names, self._weights)
+        if self._has_liar and self._may_lie():
+            kind = HOSTILE_OWNER
         self._do(Strike(number, kind, self._draw.getrandbits(32)))
+
+    def _may_lie(self) -> bool:
+        """Whether nobody does so yet, and there are others without whom a run is no run."""
+        synced = [peer for peer in self._world.survivors if peer.machine.applied_op >= 0]
+        return self._world.invariants.lies.liar is None and len(synced) > 1
 
     def heard(self) -> None:
         """A message of the kind that was awaited was heard: before the next one it strikes."""

@@ -102,8 +102,8 @@ class World:
         self.violations: list[Violation] = []
         self.weather: Weather | None = None
         self.hostile: set[PeerId] = set()
-        self.invariants = Invariants(self)
         self.decode = SharedDecoding()
+        self.invariants = Invariants(self)
         self.peers: dict[PeerId, SimPeer] = {}
         self.survivors: list[SimPeer] = []
         self.network = SimNetwork(self, conditions.latency_s)
@@ -150,6 +150,12 @@ class World:
     def died(self, peer: SimPeer) -> None:
         """A process is gone."""
         self.survivors = [one for one in self.peers.values() if one.is_alive]
+        self.invariants.lies.died()
+
+    def replace(self) -> None:
+        """Somebody comes soon for one who was thrown out."""
+        if len(self.survivors) < self.conditions.num_peers:
+            self.clock.after(_REPLACE_S, self.add_peer)
 
     def run(self, until_s: float | None = None) -> None:
         """Until the run has finished everywhere, a violation, or the end of time."""

@@ -1,7 +1,7 @@
 """Broken rules, one at a time: a simulator that does not find them is not testing.
 
-Each mutant of `broken_rules.py` replaces one rule of the production machines by what a looser
-reading of the protocol would do. Random worlds, which are clean without the
+Each mutant of `broken_rules.py` and `blind_audits.py` replaces one rule of the production machines
+by what a looser reading of the protocol would do. Random worlds, which are clean without the
 mutant, must then show a violation, and of the kind that the rule is there to prevent:
 
     python tests/simulate/mutants.py M1 --seeds 2000 --json
@@ -18,11 +18,15 @@ import time
 from dataclasses import dataclass
 
 import torch
-from broken_rules import MUTANTS, Mutant
+from blind_audits import AUDIT_MUTANTS
+from broken_rules import MUTANTS as RULE_MUTANTS
+from broken_rules import Mutant
 
 from swarmtrain.simulate.enumeration import Case, cases, run_case
 from swarmtrain.simulate.invariants import Violation
 from swarmtrain.simulate.seeds import run_seed
+
+MUTANTS = RULE_MUTANTS | AUDIT_MUTANTS
 
 _STEP = 37
 """Cases are taken with this stride, then with the next offset: all kinds come early."""

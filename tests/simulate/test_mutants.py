@@ -10,8 +10,9 @@ from mutants import MUTANTS, OPS, PEERS, Catch, hunt, hunt_seeds, main
 from swarmtrain.simulate.enumeration import run_case
 from swarmtrain.simulate.seeds import run_seed
 
-ENUMERATED = [name for name in MUTANTS if name != "M6"]
-"""A result is lost only when several die; the enumeration knows one fault, random worlds many."""
+ENUMERATED = [name for name in MUTANTS if name != "M6" and not name.startswith("A")]
+"""A result is lost only when several die; the enumeration knows one fault, random worlds many.
+And nobody lies in it."""
 
 
 def hunt_and_check(name: str) -> tuple[Catch, bool]:

@@ -1,0 +1,239 @@
+"""A hostile owner: it signs wrong sums, and what the exchange promises of them must come true.
+
+The protocol does not keep a wrong sum out of a result. It promises that all have the same bits
+whatever an owner publishes; that after COMMIT one drawn chunk is summed again; that a wrong sum in
+that chunk becomes a proof, and the proof a conviction, if enough of the others live to look at it;
+and that nobody is convicted who has summed rightly. A wrong sum that was not drawn stays, and an
+audit that the next COMMIT overtakes finds nothing.
+
+The draw is made again here, from the ledger's hash alone. A world has one hostile owner at most:
+where most peers are hostile nothing is promised.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swarmtrain.simulate.demands import GRACE_S, Demands
+from swarmtrain_transport import limits
+from swarmtrain_transport.fold import num_chunks
+from swarmtrain_transport.ledger import Commit, Conviction, Plan, Reassign, Record, body_of
+from swarmtrain_transport.link import PeerId
+
+if TYPE_CHECKING:
+    from swarmtrain.simulate.sim_peer import SimPeer
+    from swarmtrain.simulate.world import World
+
+_ASK_S = limits.AUDIT_RETRY_S + limits.AUDIT_PAUSE_S
+"""An auditor needs so long at most for a contributor with whom nothing is wrong."""
+
+_CONVICT_S = limits.FETCH_TIMEOUT_S
+"""From a proof to its conviction, where nothing is wrong with anybody: others fetch it first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A committed op.
+
+    Attributes:
+        plan: of it.
+        owners: of its slices at the end.
+        auditor: whom the ledger has drawn, b"" for nobody.
+        place: slice and chunk that are summed again.
+        contributors: whose parts are in that slice.
+    """
+
+    plan: Plan
+    owners: tuple[PeerId, ...]
+    auditor: PeerId
+    place: tuple[int, int]
+    contributors: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """An audit that may be under way: whose, of which op, since when, and how many of its audits
+    had found a right sum before."""
+
+    peer: "SimPeer"
+    op: int
+    since_s: float
+    right: int
+
+
+class Lies:
+    """What a hostile owner has done, and who has found it out.
+
+    Args:
+        world: its clock and peers.
+        demands: with whom something was wrong.
+
+    Attributes:
+        liar: who sums wrongly, or has done so.
+        counts: ops with a wrong sum (``told``), with one in the ``drawn`` chunk, with a proof
+            (``proved``), and how many were ``convicted``.
+    """
+
+    def __init__(self, world: "World", demands: Demands) -> None:
+        self.liar: PeerId | None = None
+        self.counts: Counter[str] = Counter()
+        self.is_convicted = False
+        self._world = world
+        self._demands = demands
+        self._plan: Plan | None = None
+        self._owners: list[PeerId] = []
+        self._ended: dict[int, _Ended] = {}
+        self._wrong: dict[int, set[tuple[int, int]]] = {}
+        self._proved: set[int] = set()
+        self._looks: dict[PeerId, _Look] = {}
+        self._death_s = float("-inf")
+
+    def begin(self, peer: "SimPeer") -> None:
+        """From now on this peer's sums are wrong, also in its later lives."""
+        self.liar = peer.peer_id
+        peer.arithmetic.sums_wrongly = True
+        self._world.hostile.add(peer.peer_id)
+
+    def died(self) -> None:
+        """A process is gone: the coordinator counts on it for a while still."""
+        self._death_s = self._world.clock.now_s
+
+    # ---- the ledger
+
+    def begun(self, plan: Plan) -> None:
+        """An op begins."""
+        self._plan, self._owners = plan, [spec.owner for spec in plan.slices]
+
+    def reassigned(self, body: Reassign) -> None:
+        """A slice has another owner."""
+        self._owners[body.slice_index] = body.owner
+
+    def committed(self, record: Record, commit: Commit) -> None:
+        """An op was committed: its audit is drawn."""
+        if self.liar is None or self._plan is None:
+            return
+        lots = [int.from_bytes(record.hash[at : at + 8], "little") for at in (0, 8, 16)]
+        index = lots[0] % len(commit.slices)
+        auditors = [peer for peer in commit.contributors if peer != self._owners[index]]
+        self._ended[commit.op] = _Ended(
+            self._plan,
+            tuple(self._owners),
+            auditors[lots[2] % len(auditors)] if auditors else b"",
+            (index, lots[1] % num_chunks(self._plan, index)),
+            commit.slices[index].contributors,
+        )
+
+    def rewound(self, op: int) -> None:
+        """Later ops are cancelled, and their sums with them."""
+        self._proved = {key for key in self._proved if key <= op}
+        for later in [key for key in self._ended if key > op]:
+            del self._ended[later]
+            self._wrong.pop(later, None)
+
+    def convicts(self, peer: PeerId, why: Conviction) -> None:
+        """Somebody is evicted for a wrong sum: it must have made it, where the draw looked."""
+        ended = self._ended.get(why.op)
+        place = (why.slice_index, why.chunk)
+        name = self._world.name_of(peer)
+        if peer != self.liar or ended is None or ended.owners[place[0]] != peer:
+            self._violated(f"{name} is convicted of a sum that it has not made wrong")
+        elif ended.place != place:
+            self._violated(f"{name} is convicted of what was not drawn")
+        self.is_convicted = True
+        self.counts["convicted"] += 1
+        self._demands.trouble(peer, self._world.end_s)  # it is thrown out, whatever it does
+
+    # ---- results and proofs
+
+    def unexplained(self, op: int, wrong: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Of the wrong (slice, chunk) of a result those that no hostile owner has made.
+
+        Called once per result, when it is first applied.
+        """
+        ended = self._ended.get(op)
+        if ended is None:
+            return wrong
+        told = {place for place in wrong if ended.owners[place[0]] == self.liar}
+        self._wrong[op] = told
+        self.counts["told"] += bool(told)
+        self.counts["drawn"] += ended.place in told
+        self._check_proof(op)
+        return [place for place in wrong if place not in told]
+
+    def proved(self, peer: "SimPeer", op: int) -> None:
+        """A peer keeps a proof: as auditor, or because it agrees with the auditor."""
+        if peer.peer_id == self.liar or op not in self._ended:
+            return  # its word is worth nothing; or the op is cancelled, which the peer may not know
+        if op not in self._proved:
+            self._proved.add(op)
+            self.counts["proved"] += 1
+            now_s = self._world.clock.now_s
+            judges = tuple(one for one in self._world.survivors if one.peer_id != self.liar)
+            self._world.clock.after(_CONVICT_S, partial(self._check_convicted, op, now_s, judges))
+        self._check_proof(op)
+
+    def _check_proof(self, op: int) -> None:
+        """What is proved wrong must be wrong; it is known as soon as somebody has applied it."""
+        wrong = self._wrong.get(op)
+        if op in self._proved and wrong is not None and self._ended[op].place not in wrong:
+            self._violated(f"a right sum of op {op} is proved wrong")
+
+    def _check_convicted(self, op: int, since_s: float, judges: tuple["SimPeer", ...]) -> None:
+        """A proof that enough peers could look at has convicted its owner by now."""
+        world, demands = self._world, self._demands
+        if self.is_convicted or op not in self._ended or world.invariants.is_over:
+            return
+        is_quiet = demands.is_quiet(since_s) and self._death_s < since_s - GRACE_S
+        is_quiet = is_quiet and world.coordinator.sync_s <= world.conditions.sync_s
+        are_all = set(judges) == {one for one in world.survivors if one.peer_id != self.liar}
+        if not (is_quiet and are_all and all(self._is_well(one, since_s) for one in judges)):
+            return
+        boots = {member.peer: member.boot for member in self._ended[op].plan.members}
+        able = [one for one in judges if boots.get(one.peer_id) == one.machine.card.boot]
+        if len(able) >= 2 and 2 * len(able) > len(judges):
+            numbers = [one.number for one in able]
+            self._violated(f"a wrong sum of op {op} is proved, {numbers} live, nobody is convicted")
+
+    def _is_well(self, peer: "SimPeer", since_s: float) -> bool:
+        return self._demands.is_sound(peer, since_s) and not self._demands.has_lost(peer, since_s)
+
+    # ---- auditors
+
+    def accepted(self, peer: "SimPeer", record: Record) -> None:
+        """A peer has read a record: with a COMMIT its next audit begins, and its last one ended."""
+        if self.liar is None or peer.peer_id == self.liar:
+            return
+        body = body_of(record)
+        if not isinstance(body, Commit):
+            return
+        look = self._looks.pop(peer.peer_id, None)
+        if look is not None and look.peer is peer:
+            self._look_back(look)
+        ended = self._ended.get(body.op)
+        if ended is not None and ended.auditor == peer.peer_id:
+            right = peer.machine.audits.counts["right"]
+            self._looks[peer.peer_id] = _Look(peer, body.op, self._world.clock.now_s, right)
+
+    def _look_back(self, look: _Look) -> None:
+        """A drawn wrong sum is not found right; and it is found, if nothing was in the way."""
+        ended, wrong = self._ended.get(look.op), self._wrong.get(look.op, set())
+        if ended is None or ended.place not in wrong or look.op in self._proved:
+            return
+        name = self._world.name_of(look.peer.peer_id)
+        if look.peer.machine.audits.counts["right"] > look.right:
+            self._violated(f"{name} finds a wrong sum of op {look.op} right")
+            return
+        boots = {member.peer: member.boot for member in ended.plan.members}
+        asked = [self._world.peers[peer] for peer in ended.contributors]
+        are_there = all(boots[one.peer_id] == one.machine.card.boot for one in asked)
+        is_long = self._world.clock.now_s >= look.since_s + _ASK_S * (1 + len(asked))
+        if (
+            is_long
+            and are_there
+            and all(self._is_well(o, look.since_s) for o in (*asked, look.peer))
+        ):
+            self._violated(f"{name} does not find the wrong sum of op {look.op}")
+
+    def _violated(self, story: str) -> None:
+        self._world.violation("audit", story)

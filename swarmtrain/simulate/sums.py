@@ -1,0 +1,80 @@
+"""What a result must be: the mean of exactly the contributors that COMMIT names, summed plainly."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from swarmtrain.peer.arithmetic import TensorContribution
+from swarmtrain.peer.driver import OwnPart
+from swarmtrain_transport.fold import chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger import Commit, Plan
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.result import OpResult
+
+
+class NamedSums:
+    """Results made again from what every peer has given.
+
+    Args:
+        decode: a result's values; it may be shared with the peers.
+
+    Attributes:
+        parts: what was given, by op, peer and boot.
+    """
+
+    def __init__(self, decode: Callable[[OpResult], Tensor]) -> None:
+        self.parts: dict[tuple[int, PeerId, bytes], OwnPart] = {}
+        self._decode = decode
+        self._decoded: dict[tuple[int, PeerId], Tensor] = {}
+
+    def forget(self, oldest: int) -> None:
+        """Parts that no result can still name are many, and large."""
+        if oldest > 0:
+            self.parts = {key: part for key, part in self.parts.items() if key[0] >= oldest}
+            self._decoded = {key: part for key, part in self._decoded.items() if key[0] >= oldest}
+
+    def rewound(self, op: int) -> None:
+        """Later ops are given to again, under other plans."""
+        self._decoded = {key: part for key, part in self._decoded.items() if key[0] <= op}
+
+    def wrong_chunks(self, commit: Commit, plan: Plan, result: OpResult) -> list[tuple[int, int]]:
+        """(slice, chunk) of all that is not the mean of the named contributors, rounded as
+        protocol.md rule 6 says."""
+        mean = torch.empty(result.num_values, dtype=torch.float64)
+        # Slices with the same contributors are summed together: usually it is all of them.
+        sums: dict[tuple[PeerId, ...], Tensor] = {}
+        for piece, outcome in zip(result.slices, commit.slices, strict=True):
+            named = outcome.contributors
+            if named not in sums:
+                sums[named] = self._mean_of(commit.op, named, plan)
+            mean[piece.start : piece.stop] = sums[named][piece.start : piece.stop]
+        wanted = TensorContribution(mean.float()).decoded(0, result.num_values, window_of(plan))
+        found = self._decode(result)
+        if same_bits(wanted, found):
+            return []
+        places = [(i, k) for i in range(len(plan.slices)) for k in range(num_chunks(plan, i))]
+        parts = [(place, slice(*chunk_range(plan, *place))) for place in places]
+        return [place for place, here in parts if not same_bits(wanted[here], found[here])]
+
+    def _mean_of(self, op: int, named: tuple[PeerId, ...], plan: Plan) -> Tensor:
+        weights = {member.peer: member.weight for member in plan.members}
+        total = torch.zeros(plan.slices[-1].stop, dtype=torch.float64)
+        for peer in named:
+            total += self.decoded(op, peer, plan) * weights[peer]
+        return total / sum(weights[peer] for peer in named)
+
+    def decoded(self, op: int, peer: PeerId, plan: Plan) -> Tensor:
+        """A peer's whole part as the others decode it, float64."""
+        key = (op, peer)
+        if key not in self._decoded:
+            boots = {member.peer: member.boot for member in plan.members}
+            contribution = self.parts[(op, peer, boots[peer])].contribution
+            whole = contribution.decoded(0, plan.slices[-1].stop, window_of(plan))
+            self._decoded[key] = whole.double()
+        return self._decoded[key]
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Equality in which a NaN is equal to itself."""
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
