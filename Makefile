@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.swarmtrain-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
-.PHONY: demo test setup lint clean distclean
+.PHONY: demo test tests-of-processes tests-of-parts setup lint clean distclean
 
 demo: setup
 	@$(BIN)/swarmtrain demo $(ARGS)
@@ -15,8 +15,17 @@ demo: setup
 test: lint
 	@echo "== house test"
 	@$(BIN)/python -m pytest -q tests/house
-	@echo "== tests"
-	@$(BIN)/python -m pytest -q tests --ignore=tests/house --durations=12
+	@echo "== tests, in two lanes at once"
+	@$(MAKE) --no-print-directory -j2 tests-of-processes tests-of-parts
+
+# Who starts processes waits for them most of the time; the rest is the other lane's.
+PROCESSES := tests/e2e tests/chaos tests/demo tests/cli
+
+tests-of-processes: setup
+	@$(BIN)/python -m pytest -q $(PROCESSES) --durations=12
+
+tests-of-parts: setup
+	@$(BIN)/python -m pytest -q tests $(addprefix --ignore=,tests/house $(PROCESSES)) --durations=12
 
 lint: setup
 	@echo "== ruff check"
