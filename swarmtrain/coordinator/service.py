@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from swarmtrain import config_file
+from swarmtrain import config_file, descriptors
 from swarmtrain.config import RunConfig
 from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator.admission import Door, standing_invite
@@ -129,6 +129,8 @@ async def _until_over(shell: Shell, stop: asyncio.Event) -> None:
 
 async def _listen(runner: web.AppRunner, host: str, port: int, keys: RunKeys) -> int:
     """Bind; returns the port that it became."""
+    descriptors.raise_limit()
+    descriptors.log_shortage_once(asyncio.get_running_loop())
     await runner.setup()
     site = web.TCPSite(runner, host or None, port, ssl_context=keys.server_context())
     try:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from swarmtrain import descriptors
 from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, translate
@@ -75,6 +76,7 @@ class PeerThread:
     def start(self) -> None:
         """Begin; WELCOME or an error comes through the inbox."""
         keep_freed_chunks()
+        descriptors.raise_limit()
         self._thread.start()
         self._up.wait()
 

@@ -44,7 +44,7 @@ SWARMTRAIN = (
     "error_table config control_lane",
     "errors tensors config_limits",
     "cli.caps",
-    "config_file dirs cli.options checkpoint numerics data.* data models.* models",
+    "config_file descriptors dirs cli.options checkpoint numerics data.* data models.* models",
     "why",
     "status control_lane",
     "coordinator.* coordinator peer.* peer",

@@ -1,5 +1,7 @@
 """What a sender may put into a listener's memory with a message that does not end."""
 
+import errno
+import os
 import socket
 from collections.abc import Iterator
 
@@ -82,3 +84,17 @@ def test_such_a_connection_is_broken_and_counted_and_the_peer_may_come_again() -
         await reach(world, ada, ben)
 
     run_in(ZmqWorld, scenario)
+
+
+def test_without_a_descriptor_left_nothing_is_told_and_nothing_fails(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    unread = Unread(line.port)
+    line.take_in(5000)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", refuse)
+        assert unread.overfull() == []
+    assert unread.overfull() == [line.near.fileno()]

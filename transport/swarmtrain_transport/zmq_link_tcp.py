@@ -103,11 +103,13 @@ class Unread:
 
     def overfull(self) -> list[int]:
         """Descriptors of connections that hold more than they may, to be asked for now and then;
-        none where the system does not tell."""
-        if not can_tell():
+        none where the system does not tell, or has no descriptor left to tell it by."""
+        try:
+            descriptors = os.listdir("/proc/self/fd") if can_tell() else []
+        except OSError:
             return []
         marks, held = {}, {}
-        for descriptor in map(int, os.listdir("/proc/self/fd")):
+        for descriptor in map(int, descriptors):
             counts = _counts(descriptor, self._own_port, is_remote=False)
             if counts is None:
                 continue
