@@ -1,8 +1,22 @@
-"""`python -m swarmtrain`: the same as the command `swarmtrain`."""
+"""`python -m swarmtrain`, and the command `swarmtrain`: loads the command line and runs it."""
 
 import sys
 
-from swarmtrain.cli.main import main
+
+def main() -> int:
+    """Run this process's command line; Ctrl+C may come before that is loaded.
+
+    Returns:
+        The exit status, as `swarmtrain.error_table` documents it.
+    """
+    try:
+        from swarmtrain.cli.main import main as run
+    except KeyboardInterrupt:
+        from swarmtrain.error_table import EXIT_INTERRUPTED
+
+        return EXIT_INTERRUPTED
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

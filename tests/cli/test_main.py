@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from swarmtrain import __main__ as command
 from swarmtrain import __version__, dirs, status
 from swarmtrain.cli.main import main
 from swarmtrain.error_table import TABLE
@@ -226,3 +227,13 @@ def test_joining_introduces_the_run_and_hands_over_what_was_asked(capsys, monkey
     assert options.state_dir == tmp_path / "state" / "runs" / "tiny" / "peers" / "otter"
     assert options.state_dir.stat().st_mode & 0o777 == 0o700
     assert (str(options.listen), options.threads, options.freeze_in_round) == ("127.0.0.1:0", 2, 3)
+
+
+def test_an_interrupt_while_the_command_line_loads_is_one_like_any_other(monkeypatch, capsys):
+    class Slow:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "swarmtrain.cli.main", Slow())
+    assert command.main() == 130
+    assert capsys.readouterr().err == ""
