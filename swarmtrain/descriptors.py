@@ -1,7 +1,7 @@
 """Room for connections: who opens many of them to us must not take the descriptors of our files.
 
-A stranger needs no key to open a connection; it is closed after some seconds without a handshake.
-The usual soft limit of 1024 descriptors can be filled in that time, the hard one hardly.
+A stranger needs no key to open a connection to a peer; it is closed after some seconds without a
+handshake. The usual soft limit of 1024 descriptors can be filled in that time, the hard one hardly.
 """
 
 import asyncio

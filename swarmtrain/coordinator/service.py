@@ -129,7 +129,7 @@ async def _until_over(shell: Shell, stop: asyncio.Event) -> None:
 
 async def _listen(runner: web.AppRunner, host: str, port: int, keys: RunKeys) -> int:
     """Bind; returns the port that it became."""
-    descriptors.raise_limit()
+    # No higher limit: each TLS connection of a stranger takes memory, and no decision opens a file.
     descriptors.log_shortage_once(asyncio.get_running_loop())
     await runner.setup()
     site = web.TCPSite(runner, host or None, port, ssl_context=keys.server_context())

@@ -221,3 +221,9 @@ def test_of_several_frames_at_once_each_has_its_own_size() -> None:
     assert outbox.is_empty
     outbox.put(A, Frame(FrameKind.BLOB, 7, body=frames[0].body))
     assert not outbox.is_empty
+
+
+def test_a_frame_without_a_body_goes_like_any_other() -> None:
+    outbox = Outbox()
+    outbox.put(A, Frame(FrameKind.BLOB, 7))
+    assert len(outbox.due({A: 0}, RATE, 0.0)) == 1 and outbox.is_empty

@@ -266,7 +266,10 @@ class Outbox:
         # The share of which most is left; of equal ones whoever was served longest ago.
         return max(
             waiting,
-            key=lambda peer: (waiting[peer].queued / waiting[peer].put, -waiting[peer].turn),
+            key=lambda peer: (
+                waiting[peer].queued / max(1, waiting[peer].put),
+                -waiting[peer].turn,
+            ),
             default=None,
         )
 
