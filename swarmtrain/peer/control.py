@@ -267,7 +267,8 @@ class ControlClient:
                 failed += 1
             except (aiohttp.ClientError, OSError, TimeoutError) as exc:
                 failed += 1
-                logger.info("host=%s try=%d failed: %s", self._invite.host, failed, exc)
+                reason = getattr(exc, "strerror", None) or exc
+                logger.info("host=%s try=%d failed: %s", self._invite.host, failed, reason)
                 if not self._has_been_up and failed >= FIRST_TRIES:
                     seconds = asyncio.get_running_loop().time() - began_s
                     raise self._unreachable(failed, seconds) from exc

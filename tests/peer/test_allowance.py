@@ -24,6 +24,21 @@ def test_what_was_moved_today_counts_over_restarts(tmp_path):
         Allowance(tmp_path, 1000, lambda: MAY).check()
 
 
+@pytest.mark.parametrize(
+    ("daily", "words"),
+    [
+        (300_000, "Today's 300 kB are used up (301 kB"),
+        (20 * 10**9, "Today's 20,000 MB are used up"),
+    ],
+)
+def test_small_amounts_are_told_in_small_units(tmp_path, daily, words):
+    allowance = Allowance(tmp_path, daily, lambda: MAY)
+    allowance.count(daily + 1_000)
+    with pytest.raises(UserError) as caught:
+        allowance.check()
+    assert caught.value.what.startswith(words)
+
+
 def test_a_new_day_begins_with_nothing_used(tmp_path):
     days = [MAY]
     allowance = Allowance(tmp_path, 1000, lambda: days[-1])
