@@ -48,6 +48,11 @@ ONCE_FAILED = (
 )
 
 
+FAILED_BESIDE_A_HOSTILE_OWNER = (
+    (301207, 4, 3, "who was out in what a backup lacked stayed connected and in nobody's roster"),
+)
+
+
 @pytest.mark.timeout(300)
 def test_random_worlds_keep_every_promise():
     results = list(run_seeds(range(24), peers=4, ops=6))
@@ -61,6 +66,11 @@ def test_random_worlds_keep_every_promise():
 @pytest.mark.parametrize(("seed", "peers", "ops", "story"), ONCE_FAILED)
 def test_a_world_that_once_failed_is_clean(seed, peers, ops, story):
     assert run_seed(seed, peers, ops, kinds=OLDER_KINDS).violations == (), story
+
+
+@pytest.mark.parametrize(("seed", "peers", "ops", "story"), FAILED_BESIDE_A_HOSTILE_OWNER)
+def test_a_world_with_a_hostile_owner_that_once_failed_is_clean(seed, peers, ops, story):
+    assert run_seed(seed, peers, ops).violations == (), story
 
 
 STOPPED_WHILE_IT_ASKED = (

@@ -90,6 +90,26 @@ def test_who_left_after_the_backup_is_not_waited_for() -> None:
     assert set(again.machine.attendance.unseen) == {B}
 
 
+def test_who_is_back_and_was_out_in_what_the_backup_lacks_joins_anew() -> None:
+    """Else it would be connected and in nobody's roster: nobody would ever reach it."""
+    first = opened()
+    before = len(first.records)
+    first.alive(limits.EVICT_S + 1.0, A, B)
+    assert [body.peer for body in first.bodies(Gone)] == [C]
+    again = restored(first, len(first.records) - before)
+    kept = again.records[-1]
+    again.join(C, head_index=kept.index, head_hash=kept.hash)
+    assert any(isinstance(message, m.Welcome) for message in again.sent[C])
+    again.join(A, **newer_hello(first))
+    again.say(A, m.History(before, tuple(r.to_bytes() for r in first.records[before:])))
+    again.ack(C)
+    assert C in again.closed
+    again.join(B, **newer_hello(first))
+    again.join(C, head_index=kept.index, head_hash=kept.hash)
+    assert set(again.machine.view.roster) == {A, B, C}
+    assert any(isinstance(message, m.Welcome) for message in again.sent[C])
+
+
 def test_a_backup_from_before_anybody_came_is_healed_too() -> None:
     first = opened()
     again = restored(first, len(first.records) - 1)

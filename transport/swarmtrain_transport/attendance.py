@@ -49,7 +49,13 @@ class Attendance:
         return {peer: line.life for peer, line in self.lines.items()} | self.unseen
 
     def adopted(self, now_s: float) -> None:
-        """The roster was found to be another: who left is not waited for, who came is."""
+        """The roster was found to be another: who left is not waited for, who came is.
+
+        Whoever is back already, and is out in the records that were adopted, must come anew: as
+        long as it has a line it would be heard, and be in nobody's roster.
+        """
+        for peer in self.lines.keys() - self._view.roster.keys():
+            del self.lines[peer]  # its next message closes its connection
         absent = [peer for peer in self._view.roster if peer not in self.lines]
         self.unseen = {peer: self.unseen.get(peer, LifeLine(now_s)) for peer in absent}
 
