@@ -14,22 +14,16 @@ whatever its time.
 """
 
 import argparse
-import contextlib
 import json
-import os
 import shutil
-import socket
 import statistics as st
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-HOME = Path(os.environ.get("LAB_HOME", Path.home() / ".cache/swarmtrain-lab"))
+from network import HERE, HOME, Failed, Meeting, Net, tail
+
 VALUE_BYTES = {"int8": 1.002, "u8": 1.0, "fp16": 2.0, "bf16": 2.0, "none": 4.0, "fp32": 4.0}
 ERROR_MAX = 0.1
 
@@ -54,41 +48,14 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     return a.parse_args(words)
 
 
-def collect(
-    server: socket.socket, processes: list[Any], world: int, timeout_s: float, log_name: Path
-) -> dict[int, list[dict[str, float]]]:
+def collect(meeting: Meeting, world: int) -> dict[int, list[dict[str, float]]]:
     """Serve the barrier until every peer is done; return {rank: [round, ...]}."""
-
-    def dead() -> bool:
-        return any(p.poll() not in (None, 0) for p in processes)
-
-    start = time.monotonic()
-    peers: list[Any] = []
+    everybody = range(world)
     results: dict[int, list[dict[str, float]]] = {}
-    server.settimeout(1)
-    while len(peers) < world:
-        with contextlib.suppress(TimeoutError):  # look whether all still live, and wait on
-            peers.append(server.accept()[0].makefile("rw"))
-        if dead() or time.monotonic() - start > timeout_s:
-            raise RuntimeError(f"a peer died or did not start; see {log_name}")
-
-    def watch() -> None:
-        while any(p.poll() is None for p in processes):
-            if dead() or time.monotonic() - start > timeout_s:
-                for p in processes:
-                    p.kill()
-                return
-            time.sleep(0.5)
-
-    threading.Thread(target=watch, daemon=True).start()
     while len(results) < world:
-        messages = [json.loads(p.readline() or '{"dead": 1}') for p in peers]
-        if any("dead" in m for m in messages):
-            raise RuntimeError(f"a peer died; see {log_name}")
-        results.update({m["rank"]: m["rounds"] for m in messages if m.get("at") == "done"})
-        for p in peers:
-            p.write('{"ok": 1}\n')
-            p.flush()
+        messages = meeting.hear(everybody)
+        results = {rank: m["rounds"] for rank, m in messages.items() if m["at"] == "done"}
+        meeting.let_go(everybody)
     return results
 
 
@@ -98,34 +65,25 @@ def python_of(system: str) -> str:
     return str(own) if own.exists() else sys.executable
 
 
-def start_peers(a: argparse.Namespace, run_dir: Path, log: Any) -> list[Any]:
+def start_peers(a: argparse.Namespace, net: Net, run_dir: Path, log: Any) -> None:
     python = a.python or python_of(a.system)
     script = a.script or str(HERE / f"peer_{a.system}.py")
-    processes = []
     for rank in range(a.n):
-        environment = dict(
-            os.environ,
-            RANK=str(rank), WORLD=str(a.n), NUMEL=str(int(a.numel)), MODE=a.mode,
-            REPS=str(a.reps), WARM=str(a.warm), IFACE="eth0", IP=f"10.77.0.{rank + 1}",
-            IP0="10.77.0.1", BARRIER=str(run_dir / "barrier"), RUN_DIR=str(run_dir),
-            SLICES=a.slices, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="eth0", PYTHONPATH=str(HERE),
-        )  # fmt: skip
-        command = ["ip", "netns", "exec", f"nl-p{rank}", python, script]
-        processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-    return processes
+        environment = environment_of(rank, a.n, run_dir) | {
+            "NUMEL": str(int(a.numel)), "MODE": a.mode, "REPS": str(a.reps), "WARM": str(a.warm),
+            "SLICES": a.slices,
+        }  # fmt: skip
+        net.start(rank, [python, script], environment, log)
 
 
-def build_net(a: argparse.Namespace) -> float:
-    """Returns the common rate in Mbit/s, 0 where there is none."""
-    rate, rtt, loss = ([*a.net.split(":"), "0", "0"])[:3]
-    lab = str(HERE / "netlab.sh")
-    if a.rates:
-        subprocess.run([lab, "up", str(a.n), "0", "0"], check=True)
-        for index, own in enumerate(a.rates.split(",")):
-            subprocess.run([lab, "limit", str(index), own, own], check=True)
-        return 0.0
-    subprocess.run([lab, "up", str(a.n), rate, rtt, loss], check=True)
-    return float(rate)
+def environment_of(rank: int, world: int, run_dir: Path) -> dict[str, str]:
+    """What every peer script is told: who and where it is."""
+    return {
+        "RANK": str(rank), "WORLD": str(world), "IFACE": "eth0", "IP": f"10.77.0.{rank + 1}",
+        "IP0": "10.77.0.1", "BARRIER": str(run_dir / "barrier"), "RUN_DIR": str(run_dir),
+        "TMPDIR": str(run_dir), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0",
+        "PYTHONPATH": str(HERE),
+    }  # fmt: skip
 
 
 def summary(a: argparse.Namespace, results: Any, rate: float) -> dict[str, Any]:
@@ -154,31 +112,23 @@ def bench(a: argparse.Namespace) -> dict[str, Any]:
     a.mode = a.mode or ("int8" if a.system == "swarmtrain" else "fp32")
     a.bytes = a.bytes or VALUE_BYTES.get(a.mode, 4.0)
     run_dir = Path(tempfile.mkdtemp(prefix="lab-"))
-    rate = build_net(a)
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(run_dir / "barrier"))
-    server.listen(64)
     row: dict[str, Any] = {"system": a.system, "mode": a.mode, "n": a.n, "numel": int(a.numel)}
     row["net"] = a.rates or a.net
     if a.slices != "measured":
         row["mode"] += f", {a.slices}"
-    processes: list[Any] = []
+    rates = a.rates.split(",") if a.rates else ()
+    meeting = Meeting(run_dir / "barrier")
     try:
-        with (run_dir / "log").open("w") as log:
-            processes = start_peers(a, run_dir, log)
-            results = collect(server, processes, a.n, a.timeout, run_dir / "log")
-        row.update(summary(a, results, rate))
-    except RuntimeError as problem:
-        row["failed"] = str(problem)
+        with Net(a.n, a.net, rates) as net, (run_dir / "log").open("w") as log:
+            start_peers(a, net, run_dir, log)
+            net.watch(a.timeout)
+            meeting.admit(a.n, net, a.timeout)
+            results = collect(meeting, a.n)
+        row.update(summary(a, results, 0.0 if rates else float(a.net.split(":")[0])))
+    except Failed as problem:
+        row["failed"] = f"{problem}: {tail(run_dir / 'log')}"
     finally:
-        for p in processes:
-            try:
-                p.wait(8)
-            except subprocess.TimeoutExpired:
-                p.kill()
-        server.close()
-        subprocess.run([str(HERE / "netlab.sh"), "down"], check=False)
-    if "failed" not in row:
+        meeting.close()
         shutil.rmtree(run_dir, ignore_errors=True)
     return row
 

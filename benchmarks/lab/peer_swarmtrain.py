@@ -6,47 +6,17 @@ cuts slices without regard to rates; UP and DOWN cap every peer, for instance UP
 """
 
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "transport"), str(ROOT / "optimizers")]
+import lab_peer
+import numpy as np
+import swarm_lab
+import torch
 
-import lab_peer  # noqa: E402  the paths come first
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+from swarmtrain.peer.averager import Averager
 
-from swarmtrain.cli.caps import Caps, parse_rate  # noqa: E402
-from swarmtrain.peer.averager import Averager  # noqa: E402
-from swarmtrain.peer.membership import Membership  # noqa: E402
-from swarmtrain_transport.invite import Invite  # noqa: E402
-
-torch.set_num_threads(1)
-CODEC = {"fp32": "none"}.get(lab_peer.MODE, lab_peer.MODE)
-CAPS = Caps(parse_rate(os.environ.get("UP", "")), parse_rate(os.environ.get("DOWN", "")))
-invite_file = lab_peer.RUN_DIR / "invite"
 rounds = 0
-
-
-def start_coordinator() -> "subprocess.Popen[str]":
-    script = ROOT / "benchmarks" / "allreduce.py"
-    words = [
-        "coordinator", f"--peers={lab_peer.WORLD}", f"--codec={CODEC}",
-        f"--repeat={lab_peer.REPS}", f"--warmup={lab_peer.WARM}", f"--listen={lab_peer.IP0}:0",
-        f"--slices={os.environ.get('SLICES', 'measured')}",
-        f"--min-contributors={os.environ.get('MIN_CONTRIBUTORS', lab_peer.WORLD)}",
-    ]  # fmt: skip
-    serving = subprocess.Popen(
-        [sys.executable, str(script), *words], stdout=subprocess.PIPE, text=True
-    )
-    assert serving.stdout is not None
-    part = invite_file.with_suffix(".part")
-    part.write_text(serving.stdout.readline())
-    part.rename(invite_file)
-    return serving
 
 
 def run_round(x: np.ndarray) -> np.ndarray:
@@ -66,15 +36,13 @@ def run_round(x: np.ndarray) -> np.ndarray:
     return mean
 
 
-coordinator = start_coordinator() if lab_peer.RANK == 0 else None
-while not invite_file.exists():
-    time.sleep(0.05)
+coordinator = None
+if lab_peer.RANK == 0:
+    coordinator = swarm_lab.start_exchange_coordinator(
+        lab_peer.WARM + lab_peer.REPS, int(os.environ.get("MIN_CONTRIBUTORS", lab_peer.WORLD))
+    )
 with tempfile.TemporaryDirectory(prefix="lab-") as directory:
-    invite = Invite.parse(invite_file.read_text().strip())
-    membership = Membership.enter(
-        invite, Path(directory), f"rank-{lab_peer.RANK}", lab_peer.IP, 0,
-        caps=CAPS,
-    )  # fmt: skip
+    membership = swarm_lab.enter(Path(directory))
     try:
         averager = Averager.of(membership, lab_peer.NUMEL)
         averager.start()

@@ -1,96 +1,152 @@
 #!/usr/bin/env python3
 """Every measured claim of the exchange in one run on one machine, as a table.
 
-    table.py [--quick] [--reps 5] [--json]
+    table.py [--only NAME,NAME] [--out rows.jsonl] [--again] [--quick]    # run, as root
+    table.py --list                                                       # the blocks' names
+    table.py --print [--out rows.jsonl]                                   # what is there
 
-Rows of one block are to be compared with each other, and with no other machine's.
+A row is one line of rows.jsonl as soon as it is measured; what is there already is not measured
+again unless --again is said (then the newest counts). Rows of one block are to be compared with
+each other, and with no other machine's. torchft and hivemind are in it where setup.sh was run.
 """
 
 import argparse
 import json
+import os
+import platform
+import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import bench
+import death
+import joining
+import report
 
-COLUMNS = ("system", "mode", "n", "numel", "net", "t", "limit", "ratio", "tx_mb", "cpu_s", "err")
+MIXED = "--n 8 --numel 10e6 --rates 200,200,50,50,50,50,10,10"
 
 BLOCKS: dict[str, list[str]] = {
-    "unshaped, 4 peers, 10 M values": [
-        "swarmtrain --n 4 --numel 10e6",
-        "gloo --n 4 --numel 10e6",
+    "unshaped-10": [
+        "bench swarmtrain --n 4 --numel 10e6 --reps 9",
+        "bench gloo --n 4 --numel 10e6 --reps 9",
+        "bench torchft --n 4 --numel 10e6",
+        "bench hivemind --n 4 --numel 10e6",
     ],
-    "unshaped, 4 peers, 25 M values": [
-        "swarmtrain --n 4 --numel 25e6",
-        "gloo --n 4 --numel 25e6",
+    "unshaped-25": [
+        "bench swarmtrain --n 4 --numel 25e6 --reps 9",
+        "bench gloo --n 4 --numel 25e6 --reps 9",
     ],
-    "100 Mbit/s, 4 peers": [
-        "swarmtrain --n 4 --numel 10e6 --net 100:0",
-        "gloo --n 4 --numel 10e6 --net 100:0",
+    "100-4": [
+        "bench swarmtrain --n 4 --numel 10e6 --net 100:0",
+        "bench gloo --n 4 --numel 10e6 --net 100:0",
+        "bench torchft --n 4 --numel 10e6 --net 100:0",
+        "bench hivemind --n 4 --numel 10e6 --net 100:0",
+        "bench hivemind --n 4 --numel 10e6 --net 100:0 --mode u8",
     ],
-    "100 Mbit/s, round trip 50 ms, 4 peers": [
-        "swarmtrain --n 4 --numel 10e6 --net 100:50",
-        "gloo --n 4 --numel 10e6 --net 100:50",
+    "100-50ms-4": [
+        "bench swarmtrain --n 4 --numel 10e6 --net 100:50",
+        "bench gloo --n 4 --numel 10e6 --net 100:50",
+        "bench torchft --n 4 --numel 10e6 --net 100:50",
+        "bench hivemind --n 4 --numel 10e6 --net 100:50 --mode u8",
     ],
-    "100 Mbit/s, 8 peers": [
-        "swarmtrain --n 8 --numel 10e6 --net 100:0",
-        "gloo --n 8 --numel 10e6 --net 100:0",
+    "100-8": [
+        "bench swarmtrain --n 8 --numel 10e6 --net 100:0",
+        "bench gloo --n 8 --numel 10e6 --net 100:0",
     ],
-    "100 Mbit/s, round trip 50 ms, 8 peers": [
-        "swarmtrain --n 8 --numel 10e6 --net 100:50",
-        "gloo --n 8 --numel 10e6 --net 100:50",
+    "100-50ms-8": [
+        "bench swarmtrain --n 8 --numel 10e6 --net 100:50",
+        "bench gloo --n 8 --numel 10e6 --net 100:50",
     ],
-    "links of 200, 50 and 10 Mbit/s, 8 peers": [
-        "swarmtrain --n 8 --numel 10e6 --rates 200,200,50,50,50,50,10,10 --warm 4",
-        "swarmtrain --n 8 --numel 10e6 --rates 200,200,50,50,50,50,10,10 --slices equal",
-        "gloo --n 8 --numel 10e6 --rates 200,200,50,50,50,50,10,10",
+    "mixed": [
+        f"bench swarmtrain {MIXED} --warm 4",
+        f"bench swarmtrain {MIXED} --slices equal",
+        f"bench gloo {MIXED} --reps 2 --warm 1",
     ],
+    "death": ["death --n 8 --numel 10e6 --net 100:0"],
+    "death-cut": ["death --n 8 --numel 10e6 --net 100:0 --cut"],
+    "joining": ["joining --donors 4 --numel 50e6"],
 }
-
-OTHERS = [
-    "torchft --n 4 --numel 10e6 --net 100:0",
-    "hivemind --n 4 --numel 10e6 --net 100:0",
-    "hivemind --n 4 --numel 10e6 --net 100:0 --mode u8",
-]
+QUICK = ("unshaped-10", "100-4")
+TOOLS: dict[str, Any] = {"bench": bench, "death": death, "joining": joining}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the first block and the third")
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="names of blocks, with commas between")
+    parser.add_argument("--quick", action="store_true", help="two blocks that say most")
+    parser.add_argument("--again", action="store_true", help="measure what is there already")
+    parser.add_argument("--out", type=Path, default=Path("rows.jsonl"))
+    parser.add_argument("--list", action="store_true", help="the blocks and their rows")
+    parser.add_argument("--print", action="store_true", help="the table, without measuring")
     options = parser.parse_args()
-    blocks = dict(BLOCKS)
-    if options.quick:
-        blocks = {name: blocks[name] for name in list(blocks)[0:3:2]}
-    # Whoever ran setup.sh has the other systems too.
-    others = [row for row in OTHERS if (bench.HOME / f"v-{row.split()[0]}").exists()]
-    if others and not options.quick:
-        blocks["other systems"] = others
-    failed = False
-    for name, commands in blocks.items():
-        if not options.json:
-            print(f"\n{name}\n" + "  ".join(f"{column:>10}" for column in COLUMNS), flush=True)
-        for command in commands:
-            row = bench.bench(bench.arguments([*command.split(), "--reps", str(options.reps)]))
-            failed = failed or "failed" in row
-            show(row, options.json)
+    if options.list:
+        for name, rows in BLOCKS.items():
+            print(name, *(f"    {row}" for row in rows), sep="\n")
+        return 0
+    failed = False if options.print else measure(options)
+    print(report.markdown(report.newest(read(options.out)), BLOCKS))
     return int(failed)
 
 
-def show(row: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(row), flush=True)
-        return
-    cells: list[object] = [row.get(column) for column in COLUMNS]
-    if "failed" in row:
-        cells = [row["system"], row["mode"], f"failed: {row['failed']}"]
-    print("  ".join(f"{_short(cell):>10}" for cell in cells), flush=True)
+def measure(options: argparse.Namespace) -> bool:
+    """Run what is wanted and not there; whether something failed."""
+    names = QUICK if options.quick else options.only.split(",") if options.only else tuple(BLOCKS)
+    unknown = set(names) - set(BLOCKS)
+    if unknown:
+        raise SystemExit(f"no block is called {', '.join(sorted(unknown))}; see --list")
+    there = set() if options.again else {row["command"] for row in read(options.out)}
+    failed = False
+    for name in names:
+        for command in BLOCKS[name]:
+            tool, system, *_ = command.split()
+            is_foreign = tool == "bench" and system in ("torchft", "hivemind")
+            if command in there or (is_foreign and bench.python_of(system) == sys.executable):
+                continue
+            row = {"block": name, "command": command, **facts()}
+            row |= TOOLS[tool].bench(TOOLS[tool].arguments(command.split()[1:]))
+            failed = failed or "failed" in row
+            with options.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(json.dumps(row), file=sys.stderr, flush=True)
+    return failed
 
 
-def _short(cell: object) -> str:
-    return f"{cell:.3g}" if isinstance(cell, float) else str("" if cell is None else cell)
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows so far; the last line may not be whole after a power cut."""
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            print(f"not a row, left out: {line[:60]}", file=sys.stderr)
+    return rows
+
+
+def facts() -> dict[str, Any]:
+    """When, of what and where a row was measured."""
+    git = ["git", "-C", str(bench.HERE), "describe", "--always", "--dirty"]
+    revision = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    control = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "revision": revision,
+        "machine": f"{os.cpu_count()} cores of {_processor()}, Linux {platform.release()}",
+        "tcp": control.read_text().strip() if control.exists() else "",
+    }
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("Stopped; the rows so far are kept.")
