@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A peer joins while others train: one JSON row.
 
-    joining.py [--donors 4] [--numel 50e6] [--donor-rate 200] [--rate 100] [--inner 15]
+    joining.py [--donors 4] [--numel 50e6] [--donor-rate 100] [--rate 50] [--inner 40]
 
 The donors train through `swarmtrain.join` (DiLoCo, int8), a round being INNER seconds of inner
 steps and an exchange. After some rounds a joiner with other weights comes and fetches the run's
@@ -54,11 +54,11 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     )
     a.add_argument("--donors", type=int, default=4)
     a.add_argument("--numel", type=float, default=50e6)
-    a.add_argument("--donor-rate", default="200", help="Mbit/s each way, of each donor")
-    a.add_argument("--rate", type=float, default=100, help="Mbit/s each way, of the joiner")
-    a.add_argument("--inner", type=float, default=15, help="seconds of a round's inner steps")
-    a.add_argument("--reps", type=int, default=5, help="rounds before the joiner comes")
-    a.add_argument("--warm", type=int, default=2)
+    a.add_argument("--donor-rate", default="100", help="Mbit/s each way, of each donor")
+    a.add_argument("--rate", type=float, default=50, help="Mbit/s each way, of the joiner")
+    a.add_argument("--inner", type=float, default=40, help="seconds of a round's inner steps")
+    a.add_argument("--reps", type=int, default=2, help="rounds before the joiner comes")
+    a.add_argument("--warm", type=int, default=1)
     a.add_argument("--timeout", type=float, default=290)
     return a.parse_args(words)
 

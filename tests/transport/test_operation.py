@@ -108,14 +108,24 @@ def test_too_few_living_contributors_skip_the_op_at_once() -> None:
 # ---- REASSIGN and SFREEZE
 
 
-def test_a_dead_owner_is_relieved_before_freeze_without_an_excluded_survivor() -> None:
+def test_a_dead_owner_is_relieved_before_freeze_and_what_it_gave_whole_stays_elsewhere() -> None:
     op = table()
     op.got_all()
     op.lose(C)
     assert op.decide() == Reassign(1, 2, 1, A, "owner lost")
-    assert op.decide() == Freeze(1, (A, B), {C: "lost"})
+    assert op.decide() == Freeze(1, (A, B, C), {})
     op.got(2, A, B)
     assert op.decide() == SliceFreeze(1, 2, 1, (A, B))
+    assert op.view.slice_sets == [(A, B, C), (A, B, C), (A, B)]
+
+
+def test_a_dead_owner_that_gave_one_slice_in_part_is_in_none() -> None:
+    op = table()
+    op.got(0, A, B, C)
+    op.got(1, A, B)
+    op.lose(C)
+    assert op.decide() == Reassign(1, 2, 1, A, "owner lost")
+    assert op.decide() == Freeze(1, (A, B), {C: "lost"})
 
 
 def test_a_dead_owner_is_relieved_after_freeze_and_its_contribution_stands_elsewhere() -> None:

@@ -297,3 +297,17 @@ def test_a_result_that_only_its_owner_has_after_the_gather_deadline_is_made_else
     assert isinstance(decision, Reassign)
     assert (decision.slice_index, decision.reason) == (2, "owner alone has it")
     assert decision.owner in (A, B)
+
+
+def test_who_dies_after_giving_all_makes_no_early_result_void() -> None:
+    op = table()
+    op.got_all()
+    everybody = set_id((A, B, C))
+    for index, owner in enumerate((A, B, C)):
+        op.op.hear(owner, done_of(op.view, index, (A, B, C), op.hashes(index)), 0.0)
+        held = (True,) * len(op.hashes(index))
+        for peer in (A, B):
+            op.op.hear(peer, Have(op.view.plan_id, index, 0, everybody, held), 0.0)
+    op.lose(C)
+    assert op.decide() == Freeze(1, (A, B, C), {})
+    assert isinstance(op.decide(), Commit)

@@ -184,7 +184,7 @@ class Operation(Reports):
             if decision is not None:
                 return decision
             verdict = MatrixVerdict(frozenset(candidates.intersection(*rows.values())), None)
-        contributors = verdict.contributors & signed
+        contributors = (verdict.contributors & signed) | self._whole(rows)
         if len(contributors) < self.view.plan.min_contributors:
             return Skip(self.view.plan.op, "too few contributions arrived in time")
         excluded = {
@@ -195,6 +195,15 @@ class Operation(Reports):
         named = tuple(sorted(contributors))
         roots = self.arrivals.signed_roots(named)
         return Freeze(self.view.plan.op, named, excluded, roots=roots)
+
+    def _whole(self, rows: Mapping[int, AbstractSet[PeerId]]) -> set[PeerId]:
+        """Who has given all that it had to give, alive or not.
+
+        To leave out a peer that has died since would gain nothing, and make void what owners have
+        summed and pushed already. Only the slice that it owned is made again, without it.
+        """
+        given = self.arrivals.signed.keys() - self.refused.keys()
+        return {peer for peer in given if rows and all(peer in row for row in rows.values())}
 
     def _exclusion(self, peer: PeerId, live: set[PeerId]) -> str:
         if peer in self.refused:
