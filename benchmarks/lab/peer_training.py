@@ -8,6 +8,7 @@ so it must fetch the run's. What happens stands in RUN_DIR/told-RANK, one JSON o
 import json
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import lab_peer
@@ -16,11 +17,18 @@ import torch
 from torch import nn
 
 import swarmtrain
+from swarmtrain.peer import membership
 from swarmtrain.peer.storage import PeerStorage
+from swarmtrain_transport.ledger import Commit, Plan, Record, body_of
+from swarmtrain_transport.sync import StateManifest
 
 RANK, WORLD, NUMEL = lab_peer.RANK, lab_peer.WORLD, lab_peer.NUMEL
 INNER_S, STEPS = float(os.environ["INNER_S"]), int(os.environ["STEPS"])
 IS_JOINER = RANK == WORLD - 1
+
+
+planned_s: dict[int, float] = {}
+exchange_s: dict[int, float] = {}
 
 
 def tell(event: str, **more: Any) -> None:
@@ -29,15 +37,24 @@ def tell(event: str, **more: Any) -> None:
         file.write(json.dumps(told) + "\n")
 
 
-def tell_of(kind: type, name: str, event: str) -> None:
-    """Tell when a method of the product is called, and go on as usual."""
-    method = getattr(kind, name)
+class Storage(PeerStorage):
+    """Tells what is kept, as it comes."""
 
-    def noted(self: Any, *args: Any) -> Any:
-        tell(event)
-        return method(self, *args)
+    def begin_download(self, manifest: StateManifest) -> None:
+        tell("download", op=max(planned_s, default=0))
+        super().begin_download(manifest)
 
-    setattr(kind, name, noted)
+    def keep_chunk(self, digest: bytes, data: bytes) -> None:
+        tell("chunk", digest=digest.hex(), num_bytes=len(data))
+        super().keep_chunk(digest, data)
+
+    def append_records(self, records: Sequence[Record]) -> None:
+        for body in map(body_of, records):
+            if isinstance(body, Plan):
+                planned_s[body.op] = time.monotonic()
+            elif isinstance(body, Commit) and body.op in planned_s:
+                exchange_s[body.op] = time.monotonic() - planned_s[body.op]
+        super().append_records(records)
 
 
 class Model(nn.Module):
@@ -68,8 +85,7 @@ if RANK == 0:
     ])  # fmt: skip
 model = Model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-tell_of(PeerStorage, "begin_download", "download")
-tell_of(PeerStorage, "keep_chunk", "chunk")
+membership.PeerStorage = Storage  # type: ignore[misc]
 invite = swarm_lab.invite()
 lab_peer.barrier({"at": "loaded"})
 tell("join")
@@ -85,5 +101,8 @@ with swarmtrain.join(
         before, began_s = swarm.round, time.monotonic()
         optimizer.step()
         if swarm.round != before:
-            exchange_s = time.monotonic() - began_s
-            tell("round", round=swarm.round, exchange_s=exchange_s, root=swarm.state_root)
+            tell(
+                "round", round=swarm.round, root=swarm.state_root,
+                exchange_s=exchange_s.get(swarm.round, 0.0),
+                merging_s=time.monotonic() - began_s,
+            )  # fmt: skip
