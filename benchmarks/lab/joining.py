@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A peer joins while others train: one JSON row.
 
-    joining.py [--donors 4] [--numel 50e6] [--donor-rate 100] [--rate 50] [--inner 40]
+    joining.py [--donors 4] [--numel 50e6] [--donor-rate 100] [--rate 50] [--inner 36]
 
 The donors train through `swarmtrain.join` (DiLoCo, int8), a round being INNER seconds of inner
 steps and an exchange. After some rounds a joiner with other weights comes and fetches the run's
@@ -14,7 +14,7 @@ the donors' rounds before the joiner, and of those that the download falls into,
 ratio less 1, asked is at most 0.05; share = the exchange's part of an undisturbed round, PLAN to
 COMMIT, at most 0.20. What is not exchange and not inner step is arithmetic on 50 M values, by five
 peers at once on this one machine.
-The joiner's state root must then be the donors' in a round that it has been part of.
+The state that the joiner ends with must be that of the donors after the same round.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     a.add_argument("--numel", type=float, default=50e6)
     a.add_argument("--donor-rate", default="100", help="Mbit/s each way, of each donor")
     a.add_argument("--rate", type=float, default=50, help="Mbit/s each way, of the joiner")
-    a.add_argument("--inner", type=float, default=40, help="seconds of a round's inner steps")
+    a.add_argument("--inner", type=float, default=36, help="seconds of a round's inner steps")
     a.add_argument("--reps", type=int, default=2, help="rounds before the joiner comes")
     a.add_argument("--warm", type=int, default=1)
     a.add_argument("--timeout", type=float, default=290)
@@ -96,10 +96,11 @@ def watched(a: argparse.Namespace, net: Net, meeting: Meeting, run_dir: Path) ->
     wait_for(lambda: all(len(rounds_of(run_dir, r)) >= a.warm + a.reps for r in donors))
     # Its processor time for coming in shall not fall into an exchange: it comes between two.
     meeting.let_go([joiner])
-    wait_for(lambda: rounds_of(run_dir, joiner))
-    number, mine = max(rounds_of(run_dir, joiner).items())
-    wait_for(lambda: all(number in rounds_of(run_dir, r) for r in donors))
-    if any(rounds_of(run_dir, r)[number]["root"] != mine["root"] for r in donors):
+    wait_for(lambda: any(one["event"] == "in" for one in told(run_dir, joiner)))
+    mine = moment(told(run_dir, joiner), "in")
+    ended = max(rounds_of(run_dir, 0)) + 1  # the round that the end of the download fell into
+    wait_for(lambda: all(ended in rounds_of(run_dir, r) for r in donors))
+    if any(rounds_of(run_dir, r)[mine["round"]]["root"] != mine["root"] for r in donors):
         raise Failed("the joiner's state is not the donors'")
     return summary(a, told(run_dir, joiner), [rounds_of(run_dir, r) for r in donors])
 

@@ -116,7 +116,10 @@ class Net:
 
         def keep_watching() -> None:
             while self._is_watching:
-                if self.dead() or time.monotonic() > end_s:
+                is_late = time.monotonic() > end_s
+                if is_late:
+                    print("This takes too long: all peers are ended.", file=sys.stderr)
+                if self.dead() or is_late:
                     for process in list(self._started.values()):
                         process.kill()
                     return

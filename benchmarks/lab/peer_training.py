@@ -93,7 +93,7 @@ with swarmtrain.join(
     model, optimizer, invite, name=f"rank-{RANK}", listen=f"{lab_peer.IP}:0",
     state_dir=lab_peer.RUN_DIR / f"peer-{RANK}", strict=True,
 ) as swarm:  # fmt: skip
-    tell("in", round=swarm.round)
+    tell("in", round=swarm.round, root=swarm.state_root)
     while not swarm.should_stop:
         time.sleep(INNER_S / STEPS)
         step += 1
