@@ -60,7 +60,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     a.add_argument("--inner", type=float, default=36, help="seconds of a round's inner steps")
     a.add_argument("--reps", type=int, default=2, help="rounds before the joiner comes")
     a.add_argument("--warm", type=int, default=1)
-    a.add_argument("--timeout", type=float, default=290)
+    a.add_argument("--timeout", type=float, default=400)
     return a.parse_args(words)
 
 
