@@ -17,6 +17,7 @@ from swarmtrain.simulate.demands import Demands
 from swarmtrain.simulate.lies import Lies
 from swarmtrain.simulate.sums import NamedSums, same_bits
 from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
@@ -78,7 +79,7 @@ class Invariants:
     excluded: dict[tuple[int, int], str] = field(default_factory=dict)
     log: list[Record] = field(default_factory=list)
     roots: dict[int, bytes] = field(default_factory=dict)
-    results: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    results: dict[int, tuple[Buffer, ...]] = field(default_factory=dict)
     books: dict[PeerId, Books] = field(default_factory=dict)
     commits: int = 0
     skips: int = 0

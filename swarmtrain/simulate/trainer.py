@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, codec_of, decode_result
-from swarmtrain_transport.arithmetic import ContributionRefused, Window
+from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.result import OpResult
 
 _GRID = 2.0**-16
@@ -105,7 +105,7 @@ class SharedDecoding:
 
     def __init__(self) -> None:
         self._op = -1
-        self._key: tuple[tuple[bytes, ...], ...] = ()
+        self._key: tuple[tuple[Buffer, ...], ...] = ()
         self._mean = torch.empty(0)
 
     def __call__(self, result: OpResult) -> Tensor:

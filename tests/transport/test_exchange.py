@@ -33,6 +33,24 @@ def test_an_owner_takes_its_own_part_and_invites_the_others() -> None:
     assert [tuple(got.complete) for got in bench.said(A, Got)] == [(A,)]
 
 
+def test_invitations_and_parts_leave_before_everything_is_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "OWN_AT_ONCE", 0)
+    monkeypatch.setattr(limits, "PUMP_CHUNKS", 1)
+    bench = Bench().begin()
+    assert [frame.kind for frame in bench.wires[A, B]] == [FrameKind.RANGES]
+    assert [tuple(got.complete) for got in bench.said(A, Got)] == [()]
+    exchange = bench.peers[A]
+    assert exchange.next_wakeup_s == 0.0
+    bench.deliver(B, A)
+    assert [frame.chunk for frame in bench.wires[A, B][1:]] == [0]
+    while exchange.next_wakeup_s == 0.0:
+        bench.take(A, exchange.tick(0.0))
+    assert [frame.chunk for frame in bench.wires[A, B][1:]] == [0, 1]
+    assert [tuple(got.complete) for got in bench.said(A, Got)] == [(), (A,)]
+
+
 def test_got_follows_when_a_contribution_is_whole_and_not_before() -> None:
     bench = Bench().begin()
     bench.told[A].clear()

@@ -37,6 +37,16 @@ def test_noise_moves_nothing_and_a_real_change_does() -> None:
     assert moved != first and moved[0] > first[0] > moved[3]
 
 
+def test_noise_in_the_first_rates_leaves_equal_links_equal_slices() -> None:
+    assert Slicing().shares(lines_of([100, 104, 96, 101]), SIZE) == [0.25] * 4
+
+
+def test_slices_are_equal_again_once_links_are() -> None:
+    slicing = Slicing()
+    assert slicing.shares(lines_of([100, 100, 100, 50]), SIZE)[3] < 0.2
+    assert slicing.shares(lines_of([101, 100, 99, 100]), SIZE) == [0.25] * 4
+
+
 def test_another_swarm_is_cut_anew() -> None:
     slicing = Slicing()
     slicing.shares(lines_of([100, 100, 100, 100]), SIZE)

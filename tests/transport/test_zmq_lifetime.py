@@ -266,3 +266,23 @@ def test_nothing_is_taken_in_while_the_cap_is_spent() -> None:
             link.close()
 
     run(scenario)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets us choose")
+def test_a_near_peer_is_sent_to_with_cubic_where_the_kernel_has_it() -> None:
+    with socket.socket() as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+        except OSError:
+            pytest.skip("this kernel has no cubic")
+
+    async def scenario(world: World) -> None:
+        ada, ben = await honest(world)
+        ada.link.send(ben.id, part(1))
+        await world.until(lambda: ben.heard.chunks_from(ada.id) == [1])
+        route = ada.link._routes[ben.id]
+        with socket.socket(fileno=os.dup(route.descriptor)) as connection:
+            name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert name.rstrip(b"\0") == b"cubic"
+
+    run(scenario)

@@ -5,6 +5,7 @@ during the op or are fetched afterwards from whoever has them.
 """
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
@@ -81,7 +82,7 @@ class CatchUp:
         self._wanted.clear()
         self._lacking = ()
 
-    def _chunks(self, op: int, view: OpView, index: int, root: bytes) -> tuple[bytes, ...] | None:
+    def _chunks(self, op: int, view: OpView, index: int, root: bytes) -> tuple[Buffer, ...] | None:
         """One slice's chunks; what is missing is asked for."""
         hash_list = self._blobs.get(root)
         if hash_list is None:
@@ -98,7 +99,7 @@ class CatchUp:
         if missing:
             return None
         chunks = [self._blobs.get(digest) for digest in digests]
-        return tuple(bytes(chunk) for chunk in chunks if chunk is not None)
+        return tuple(chunk for chunk in chunks if chunk is not None)
 
     def _want(self, digest: bytes, view: OpView, index: int) -> None:
         self._wanted.add(digest)

@@ -4,7 +4,7 @@ It follows the ledger's view of the op (which the participant folds) and turns f
 the passing of time into frames and reports. It never decides what is in the result.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from swarmtrain_transport import limits
@@ -74,6 +74,8 @@ class Exchange:
         self._credited: dict[PeerId, int] = {}
         self._heard_s: dict[tuple[int, PeerId], float] = {}
         self._nudge_s = now_s + limits.NUDGE_S
+        self._own: deque[tuple[SliceOwner, int]] = deque()
+        self._has_more = False
         self._now_s = now_s
         self._sign, self._ignored = sign, ignored
         self._roots: Roots | None = None
@@ -135,13 +137,14 @@ class Exchange:
         return [*_controls(reports), *self._gather.take_faults()]
 
     def tick(self, now_s: float) -> list[PeerAction]:
-        """Invite silent contributors again, and report partial slices."""
+        """Encode what could not be at once, invite silent contributors again, and report partial
+        slices."""
         self._now_s = now_s
         self._gather.tick(now_s)
+        actions = self._pump() if self._has_more else self._take_own(limits.PUMP_CHUNKS)
         if now_s < self._nudge_s:
-            return []
+            return actions
         self._nudge_s = now_s + limits.NUDGE_S
-        actions: list[PeerAction] = []
         for index, owned in self._owned.items():
             for peer in self._missing_from(owned):
                 if now_s >= self._heard_s.get((index, peer), 0.0) + limits.NUDGE_S:
@@ -153,6 +156,8 @@ class Exchange:
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
+        if self._has_more or self._own:
+            return self._now_s
         return min(self._nudge_s, self._gather.next_wakeup_s)
 
     def resend(self, now_s: float) -> list[PeerAction]:
@@ -185,31 +190,38 @@ class Exchange:
     # ---- owner
 
     def _begin(self, index: int, attempt: int) -> list[PeerAction]:
-        """Become the owner of a slice: take our own part at once, invite the others."""
+        """Become the owner of a slice: most of our own part is taken after the others are invited,
+        while nothing waits for the link."""
         retention = self._blobs.retention
         owned = SliceOwner(self.view, index, attempt, self._arithmetic, retention)
         self._owned[index] = owned
         self._published.pop(index, None)
-        actions: list[PeerAction] = []
         if self.scatter is not None and self._may_contribute(self._me):
-            actions += self._take_own(owned)
-        actions += [self._ranges(owned, peer) for peer in self._missing_from(owned)]
-        actions.append(self._got(owned))
-        for chunk in range(num_chunks(self.view.plan, index)):
-            actions += self._push_early(owned, chunk)
-        return actions
+            self._own.extend((owned, chunk) for chunk in range(num_chunks(self.view.plan, index)))
+        taken = self._take_own(limits.OWN_AT_ONCE)
+        actions: list[PeerAction] = [self._ranges(owned, p) for p in self._missing_from(owned)]
+        if self._me not in owned.complete:
+            actions.append(self._got(owned))
+        return actions + taken
 
-    def _take_own(self, owned: SliceOwner) -> list[PeerAction]:
-        assert self.scatter is not None
-        try:
-            for chunk in range(num_chunks(self.view.plan, owned.slice_index)):
+    def _take_own(self, most: int) -> list[PeerAction]:
+        """Some chunks of our own part."""
+        actions: list[PeerAction] = []
+        for _ in range(min(most, len(self._own))):
+            owned, chunk = self._own.popleft()
+            if self.scatter is None or self._owned.get(owned.slice_index) is not owned:
+                continue
+            try:
                 part = self.scatter.part(owned.slice_index, chunk)
-                digest = self.scatter.digest(owned.slice_index, chunk)
-                kept = self.scatter.kept(owned.slice_index, chunk)
-                owned.accept(self._me, chunk, part, digest, kept=kept)
-        except ContributionRefused as refused:
-            return self._withdraw(refused.reason)
-        return []
+            except ContributionRefused as refused:
+                return actions + self._withdraw(refused.reason)
+            digest = self.scatter.digest(owned.slice_index, chunk)
+            kept = self.scatter.kept(owned.slice_index, chunk)
+            owned.accept(self._me, chunk, part, digest, kept=kept)
+            if self._me in owned.complete:
+                actions.append(self._got(owned))
+            actions += self._push_early(owned, chunk) + self._signed(self.scatter)
+        return actions
 
     def _on_part(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         owned = self._owned.get(frame.slice_index)
@@ -331,6 +343,7 @@ class Exchange:
             return []
         try:
             sent = [SendFrame(peer, frame) for peer, frame in self.scatter.pump(self._now_s)]
+            self._has_more = len(sent) >= limits.PUMP_CHUNKS
         except ContributionRefused as refused:
             return self._withdraw(refused.reason)
         return sent + self._signed(self.scatter)
@@ -354,6 +367,8 @@ class Exchange:
 
     def _withdraw(self, reason: str) -> list[PeerAction]:
         self.scatter = self._roots = None
+        self._has_more = False
+        self._own.clear()
         self._withdrawn = reason
         return [SendControl(Withdraw(self.view.plan_id, reason))]
 

@@ -85,6 +85,13 @@ ENCODE_AHEAD_CHUNKS = 64
 """Chunks that a contributor encodes per NUDGE_S although no owner has invited them: an owner that
 is dead must not keep it from signing what it gives. 64 take less than 0.1 s."""
 
+PUMP_CHUNKS = 8
+"""Chunks that are encoded before the loop gets a turn: the link is busy after 2 ms of work, not
+after a whole vector's."""
+
+OWN_AT_ONCE = 2
+"""Of an owner's own part so many chunks before the others are invited: half a millisecond."""
+
 FETCH_WINDOW = 4
 FETCH_WINDOW_MAX = 64
 """Requests under way to one holder, at first and at most: 256 KiB each hide a round trip of 80 ms
@@ -233,6 +240,9 @@ TCP then keeps to the cap. With a queue of one frame libzmq 4.3.5 hands out none
 RESLICE_GAIN = 1.15
 """Slices are cut anew when the op would otherwise take so much longer: less is the rates' noise."""
 
+EQUAL_GAIN = 1.05
+"""Slices are equal again when unequal ones would gain no more than this."""
+
 RATE_SPREAD = 100.0
 """A peer's own word on its rate counts up to this multiple of the median: enough for a fibre line
 among modems, and no single boast takes the whole vector."""
@@ -274,6 +284,9 @@ REFUSED_RETRY_MAX_S = 2.0
 
 HANDSHAKE_S = 10.0
 """A connection that has not proved its key by then is closed."""
+
+NEAR_RTT_S = 0.005
+"""A round trip below this is within a house or a town."""
 
 LINK_HEARTBEAT_S = 2.0
 LINK_SILENCE_S = 6.0

@@ -149,7 +149,7 @@ class Participant:
         self._now_s = now_s
         return tuple(self._allow(peer) for peer in self.view.roster if peer != self.card.peer_id)
 
-    def keep_result(self, op: int, slices: Sequence[Sequence[bytes]]) -> None:
+    def keep_result(self, op: int, slices: Sequence[Sequence[Buffer]]) -> None:
         """Results that the shell kept on disk in an earlier life: chunks per slice."""
         for chunks in slices:
             digests = [self.blobs.keep_result(op, chunk) for chunk in chunks]

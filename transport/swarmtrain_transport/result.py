@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.arithmetic import Buffer, Window
 from swarmtrain_transport.link import PeerId
 
 
@@ -20,7 +20,7 @@ class SliceResult:
     start: int
     stop: int
     contributors: tuple[PeerId, ...]
-    chunks: tuple[bytes, ...]
+    chunks: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,12 +203,14 @@ class Scatter:
     def pump(self, now_s: float) -> list[tuple[PeerId, Frame]]:
         """Frames that may go now: one chunk per owner in turn, starting after our own rank.
 
+        If PUMP_CHUNKS or more are given there may be more at once.
+
         Raises:
             ContributionRefused: the values cannot be sent.
         """
         frames: list[tuple[PeerId, Frame]] = []
         progressed = True
-        while progressed:
+        while progressed and len(frames) < limits.PUMP_CHUNKS:
             progressed = False
             for owner in self._order:
                 if owner not in self._owners or not self._owners[owner].pending:

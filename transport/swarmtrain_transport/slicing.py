@@ -1,7 +1,9 @@
 """Who owns how much of the next op, from what peers measured, with a memory of the last op.
 
 Rates wander by themselves, and every new cut moves values from owner to owner for nothing. So the
-last cut stays as long as it is nearly as fast as the best one would be (hysteresis). A peer names
+last cut stays as long as it is nearly as fast as the best one would be (hysteresis); and equal
+slices are the ones to leave only for a clear gain, because a share answers to an error of its rate
+with three times that error where four peers are equal (H.5's formula). A peer names
 its own rates, so nobody is believed to be more than RATE_SPREAD times as fast as the middle of
 the swarm, and no slice is larger than what its owner says it can retain (protocol.md, PLAN).
 """
@@ -36,11 +38,14 @@ class Slicing:
         rates = believed([0.0 if equal else _rate(line) for line in lines])
         retained = [float(max(0, line.hello.retain_bytes)) for line in lines]
         best = fitted(slices.shares(rates), retained, value_bytes)
-        kept = fitted(self._shares, retained, value_bytes) if peers == self._peers else []
-        bar_s = limits.RESLICE_GAIN * slices.slowest_s(rates, best)
-        if not kept or slices.slowest_s(rates, kept) > bar_s:
-            self._peers, self._shares = peers, best
-            return best
+        alike = fitted([1 / len(peers)] * len(peers), retained, value_bytes)
+        kept = fitted(self._shares, retained, value_bytes) if peers == self._peers else alike
+        best_s = slices.slowest_s(rates, best)
+        if slices.slowest_s(rates, alike) <= limits.EQUAL_GAIN * best_s:
+            kept = alike
+        elif slices.slowest_s(rates, kept) > limits.RESLICE_GAIN * best_s:
+            kept = best
+        self._peers, self._shares = peers, kept
         return kept
 
 

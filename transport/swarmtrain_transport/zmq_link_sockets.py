@@ -20,6 +20,7 @@ from swarmtrain_transport.errors import ListenFailed, PortInUse
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.outbox import TokenBucket
+from swarmtrain_transport.zmq_link_tcp import suit_to_path
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
@@ -175,6 +176,7 @@ class Route:
             self.descriptor = -1
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._pause_s = limits.RECONNECT_MIN_S
+            suit_to_path(self.descriptor, self.port)
         elif event == zmq.EVENT_DISCONNECTED and self._retry is None:
             self._retry = self._ground.loop.call_later(self._pause_s, self._reopen)
         elif event == zmq.EVENT_CONNECT_RETRIED and self._retry is not None:
