@@ -129,6 +129,8 @@ class ZmqLink:
     def moved(self) -> Moved | None:
         """Bytes that really went over the network, as TCP counts them; None if it does not say."""
         own_port = self._address.port
+        for route in self._routes.values():
+            route.suit()
         sending = {(route.descriptor, route.port) for route in self._routes.values()}
         return self._connections.moved(
             sending, {(descriptor, own_port) for descriptor in self._heard_by}

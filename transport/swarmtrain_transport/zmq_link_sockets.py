@@ -137,6 +137,7 @@ class Route:
         self._address = address
         self._pause_s = limits.RECONNECT_MIN_S
         self._retry: asyncio.TimerHandle | None = None
+        self._is_suited = True
         self.port = address.port
         self.descriptor = -1
         self._connect()
@@ -146,6 +147,11 @@ class Route:
         if self._retry is not None:
             self._retry.cancel()
         self._disconnect()
+
+    def suit(self) -> None:
+        """See `suit_to_path`; once for each connection."""
+        if not self._is_suited:
+            self._is_suited = suit_to_path(self.descriptor, self.port)
 
     def _connect(self) -> None:
         self._retry = None
@@ -176,7 +182,8 @@ class Route:
             self.descriptor = -1
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._pause_s = limits.RECONNECT_MIN_S
-            suit_to_path(self.descriptor, self.port)
+            self._is_suited = False
+            self.suit()
         elif event == zmq.EVENT_DISCONNECTED and self._retry is None:
             self._retry = self._ground.loop.call_later(self._pause_s, self._reopen)
         elif event == zmq.EVENT_CONNECT_RETRIED and self._retry is not None:

@@ -21,8 +21,8 @@ _COUNTERS_AT = 120
 """tcpi_bytes_acked and tcpi_bytes_received in linux/tcp.h; both since Linux 4.1."""
 
 _RTT = struct.Struct("=I")
-_RTT_AT = 68
-"""tcpi_rtt, microseconds."""
+_RTT_AT = 148
+"""tcpi_min_rtt, microseconds: the path's, without queues. Since Linux 4.9."""
 
 _NEAR_CONTROL = b"cubic"
 
@@ -51,8 +51,10 @@ def acknowledged(descriptor: int, port: int) -> int | None:
     return counts[0] if counts is not None else None
 
 
-def suit_to_path(descriptor: int, port: int) -> None:
-    """Choose congestion control for a new connection to this port, where the system lets us.
+def suit_to_path(descriptor: int, port: int) -> bool:
+    """Choose congestion control for a connection to this port, where the system lets us.
+
+    To be asked again while False: only a busy connection's shortest round trip is the path's.
 
     To a peer that is near, cubic, every desktop's default. bbr, some servers' default, keeps two
     round trips' worth of bytes under way, and where a shaper holds bytes back at a round trip of
@@ -60,20 +62,22 @@ def suit_to_path(descriptor: int, port: int) -> None:
     1.17 times as long (benchmarks/lab). Over a longer path what the system chose is left alone: it
     is as good there, and better where packets get lost.
     """
-    if not can_tell():
-        return
-    connection = _connection(descriptor, port, is_remote=True)
+    connection = _connection(descriptor, port, is_remote=True) if can_tell() else None
     if connection is None:
-        return
+        return False
     try:
         info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _RTT_AT + _RTT.size)
-        near = _RTT.unpack_from(info, _RTT_AT)[0] < limits.NEAR_RTT_S * 1e6
+        if len(info) < _RTT_AT + _RTT.size:
+            return False
+        near = bool(0 < _RTT.unpack_from(info, _RTT_AT)[0] < limits.NEAR_RTT_S * 1e6)
         if near:
             # A kernel without it goes on with what it has.
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 connection.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_CONGESTION, _NEAR_CONTROL)
     except OSError:
-        return  # it has just ended
+        return False  # it has just ended
+    else:
+        return near
     finally:
         connection.detach()
 
