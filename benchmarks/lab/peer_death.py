@@ -5,6 +5,7 @@ time.monotonic(), which all processes of one machine share.
 """
 
 import hashlib
+import queue
 import tempfile
 import time
 from collections import Counter
@@ -95,6 +96,20 @@ class Ledger:
 
         storage.append_records = noted
 
+    def learn(self, thread: Any) -> None:
+        """Who came in before `noted` was in place."""
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def ask(participant: Any, now_s: float) -> tuple[()]:
+            answer.put(participant.ledger.since(0))
+            return ()
+
+        thread.machine(ask)
+        for record in answer.get():
+            body = body_of(record)
+            if isinstance(body, Join):
+                self.names[body.peer] = body.name
+
     def newest(self, kind: type) -> Any:
         return next(body for _, body in reversed(self.bodies) if isinstance(body, kind))
 
@@ -165,6 +180,7 @@ if RANK == 0:
 with tempfile.TemporaryDirectory(prefix="lab-") as directory:
     membership = swarm_lab.enter(Path(directory))
     ledger = Ledger(membership.storage)
+    ledger.learn(membership.thread)
     try:
         averager = Averager.of(membership, NUMEL)
         averager.start()
