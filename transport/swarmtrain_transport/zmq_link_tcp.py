@@ -58,9 +58,8 @@ def suit_to_path(descriptor: int, port: int) -> bool:
 
     To a peer that is near, cubic, every desktop's default. bbr, some servers' default, keeps two
     round trips' worth of bytes under way, and where a shaper holds bytes back at a round trip of
-    nearly nothing, connections that share it starve in turn: all-to-all over 100 Mbit/s takes
-    1.17 times as long (benchmarks/lab). Over a longer path what the system chose is left alone: it
-    is as good there, and better where packets get lost.
+    nearly nothing, connections that share it starve in turn. Over a longer path what the system
+    chose is left alone: it is as good there, and better where packets get lost.
     """
     connection = _connection(descriptor, port, is_remote=True) if can_tell() else None
     if connection is None:
