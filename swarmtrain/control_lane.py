@@ -4,6 +4,11 @@ A piece of text travels as one lz4 block after its plain length (4 bytes, little
 the receiver can refuse the length before it unpacks anything.
 """
 
+import asyncio
+import contextlib
+import socket
+from asyncio.trsock import TransportSocket
+
 import lz4.block
 
 CONTROL_PATH = "/control"
@@ -19,6 +24,9 @@ HEARTBEAT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 """How long a closing handshake may take."""
 
+LET_GO_TURNS = 100
+"""Turns of the loop that a shut connection gets to close its socket; it takes about four."""
+
 
 def piece_payload(cert_sha256: bytes, piece_hash: bytes) -> bytes:
     """What a member signs to fetch a piece: useless for another coordinator or another piece."""
@@ -29,3 +37,19 @@ def pack_piece(plain: bytes) -> bytes:
     """A piece as it travels."""
     packed: bytes = lz4.block.compress(plain, store_size=True)
     return packed
+
+
+async def let_go(line: TransportSocket | None) -> None:
+    """End a connection whose WebSocket is closed.
+
+    TLS would wait for the other side's goodbye, and aiohttp for nothing: a loop that ends
+    meanwhile leaves the socket open.
+    """
+    if line is None:
+        return
+    with contextlib.suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
+    for _ in range(LET_GO_TURNS):
+        if line.fileno() < 0:
+            return
+        await asyncio.sleep(0)

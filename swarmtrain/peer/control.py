@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from asyncio.trsock import TransportSocket
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from swarmtrain.control_lane import (
     PEER_HEADER,
     PIECE_PATH,
     SIGNATURE_HEADER,
+    let_go,
     piece_payload,
 )
 from swarmtrain.errors import UserError, coordinator_unreachable, refused, wrong_key
@@ -282,6 +284,7 @@ class ControlClient:
                 max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S,
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
             )  # fmt: skip
+        line: TransportSocket | None = socket.get_extra_info("socket")
         try:
             async with asyncio.timeout(DOOR_TIMEOUT_S):
                 first = await self._knock(socket)
@@ -290,6 +293,7 @@ class ControlClient:
             await self._converse(socket, first)
         finally:
             await socket.close()
+            await let_go(line)
 
     async def _knock(self, socket: aiohttp.ClientWebSocketResponse) -> CoordinatorMessage:
         """Answer the challenge; returns the coordinator's first words after that."""

@@ -47,6 +47,21 @@ async def no_pause(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
+@asynccontextmanager
+async def scripted(directory: Path, handler: Any) -> AsyncIterator[tuple[Invite, RunKeys]]:
+    """A server that says what the test wants, behind the right certificate."""
+    keys = load_or_create(directory, may_create=True, wall_s=WALL_S)
+    app = web.Application()
+    app.router.add_get("/{path:.*}", handler)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=keys.server_context()).start()
+    try:
+        yield Invite("127.0.0.1", runner.addresses[0][1], "demo", keys.cert_sha256, SECRET), keys
+    finally:
+        await runner.cleanup()
+
+
 def run_body() -> Run:
     return Run("demo", RUN_KEY.public_key().public_bytes_raw(), bytes(32), 1)
 

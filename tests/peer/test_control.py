@@ -2,8 +2,6 @@ import asyncio
 import hashlib
 import random
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import lz4.block
 import pytest
 from aiohttp import WSMsgType, web
 
-from swarmtrain.coordinator.certificate import RunKeys, load_or_create
 from swarmtrain.peer import control
 from swarmtrain.peer.control import (
     ControlClient,
@@ -34,12 +31,12 @@ from swarmtrain_transport.messages import (
 )
 from tests.coordinator.rig import (
     SECRET,
-    WALL_S,
     Listener,
     client_of,
     connected,
     hello_of,
     run,
+    scripted,
     serving,
 )
 
@@ -62,21 +59,6 @@ class Pauses:
     async def __call__(self, seconds: float) -> None:
         self.seconds.append(seconds)
         await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def scripted(directory: Path, handler: Any) -> AsyncIterator[tuple[Invite, RunKeys]]:
-    """A server that says what the test wants, behind the right certificate."""
-    keys = load_or_create(directory, may_create=True, wall_s=WALL_S)
-    app = web.Application()
-    app.router.add_get("/{path:.*}", handler)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=keys.server_context()).start()
-    try:
-        yield Invite("127.0.0.1", runner.addresses[0][1], "demo", keys.cert_sha256, SECRET), keys
-    finally:
-        await runner.cleanup()
 
 
 def test_a_coordinator_that_does_not_answer_is_reported_after_growing_pauses() -> None:
