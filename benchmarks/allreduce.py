@@ -154,7 +154,7 @@ def _measure(averager: Any, vectors: "_Vectors", number: int) -> Exchange:
     own_cpu_s = time.thread_time() - own_cpu_s
     before = averager.traffic()
     cpu_s, began_s = time.process_time(), time.perf_counter()
-    mean = averager.all_reduce(vector)
+    mean = averager.all_reduce(vector, out=vector)
     ended_s = time.perf_counter()
     checking_s = time.thread_time()
     error = vectors.relative_error(mean, number)
