@@ -18,6 +18,7 @@ from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.link import Address, LinkStats, PeerId
 from swarmtrain_transport.outbox import Outbox, TokenBucket
 from swarmtrain_transport.participant import Participant
+from swarmtrain_transport.widths import Widths
 from swarmtrain_transport.zmq_link import ZmqLink
 
 _BULK = frozenset({FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE})
@@ -50,6 +51,7 @@ class Bandwidth:
         self._timer: asyncio.TimerHandle | None = None
         self._read_s = -math.inf
         self._plan_id: int | None = None
+        self._widths = Widths()
 
     @property
     def stats(self) -> LinkStats:
@@ -58,11 +60,15 @@ class Bandwidth:
 
     def allow(self, address: Address) -> None:
         """As the real link."""
+        self._widths.forget(address.peer_id)
+        self._outbox.widths.pop(address.peer_id, None)
         self._link.allow(address)
 
     def revoke(self, peer: PeerId) -> None:
         """As the real link."""
         self._outbox.forget(peer)
+        self._widths.forget(peer)
+        self._outbox.widths.pop(peer, None)
         self._link.revoke(peer)
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
@@ -95,6 +101,7 @@ class Bandwidth:
         if plan_id != self._plan_id:
             self._plan_id = plan_id
             self._outbox.keep_only(plan_id)
+            self._widen()
         if now_s < self._read_s + limits.RATE_WINDOW_S / 2:
             return
         self._read_s = now_s
@@ -104,10 +111,18 @@ class Bandwidth:
         if moved is not None:
             op = exchange.view.plan.op if exchange is not None else None
             self._rates.counted(moved.up, moved.down, op, now_s)
+        if plan_id is not None:
+            self._widths.looked(self._link.paths(), now_s)
         stats = participant.stats
         stats.up_bytes_per_s = self._rates.up_bytes_per_s
         stats.down_bytes_per_s = self._rates.down_bytes_per_s
         stats.waiting = self._outbox.waiting(self._link.acknowledged())
+
+    def _widen(self) -> None:
+        """Between exchanges: more flows to whom one cannot fill the way."""
+        for peer, width in self._widths.ended().items():
+            self._outbox.widths[peer] = width
+            self._link.widen(peer, width)
 
     def check_allowance(self) -> None:
         """Between exchanges.

@@ -12,7 +12,7 @@ TRANSPORT = (
     "link",
     "signed",
     "allow_list reception",
-    "claims ledger sync result failure matrix fetch download flow outbox timers early",
+    "claims ledger sync result failure matrix fetch download flow widths outbox timers early",
     "actions fold blobs serving",
     "arrivals audit membership",
     "attendance recovery slicing",
@@ -25,6 +25,7 @@ TRANSPORT = (
     "rendezvous participant",
     "zmq_link_tcp",
     "zmq_link_sockets",
+    "zmq_link_bundle",
     "memory_link zmq_link relay",
 )
 
@@ -62,7 +63,9 @@ PARTS = {
     "swarmtrain": SWARMTRAIN,
 }
 
-TRANSPORT_SHELLS = frozenset({"zmq_link", "zmq_link_sockets", "zmq_link_tcp", "relay"})
+TRANSPORT_SHELLS = frozenset(
+    {"zmq_link", "zmq_link_bundle", "zmq_link_sockets", "zmq_link_tcp", "relay"}
+)
 """Within transport these alone open sockets and know of event loops."""
 
 SAME_LINE_STRANGERS = (

@@ -154,7 +154,9 @@ class ZmqWorld:
 
     def send_raw(self, source: Station, target: Station, header: bytes, body: bytes) -> None:
         assert isinstance(source.link, ZmqLink)
-        source.link._routes[target.id].socket.send_multipart([header, body])
+        source.link._routes[target.id].route_for(0, is_large=False).socket.send_multipart(
+            [header, body]
+        )
 
     def close(self) -> None:
         for station in self._stations:

@@ -280,8 +280,8 @@ def test_a_near_peer_is_sent_to_with_cubic_where_the_kernel_has_it() -> None:
         ada, ben = await honest(world)
         ada.link.send(ben.id, part(1))
         await world.until(lambda: ben.heard.chunks_from(ada.id) == [1])
-        route = ada.link._routes[ben.id]
-        with socket.socket(fileno=os.dup(route.descriptor)) as connection:
+        ((descriptor, _),) = ada.link._routes[ben.id].connections()
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
             name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         assert name.rstrip(b"\0") == b"cubic"
 

@@ -228,6 +228,25 @@ window holds."""
 OUT_BUSY = 0.8
 """From this share of its known rate on a link is taken to be filled."""
 
+FLOWS_MAX = 4
+"""TCP flows for what is large to one peer."""
+
+FLOW_RTT_MIN_S = 0.02
+"""On shorter ways one flow recovers quickly from a loss, and fills any link."""
+
+FLOW_QUEUED = 1.25
+FLOW_JITTER_S = 0.01
+"""A round trip longer than the shortest one by this is one with a queue on the way: the link is
+full, and another flow would only take from the others."""
+
+FLOW_LIMITED = 0.5
+FLOW_LOOKS_MIN = 5
+"""The share of looks, and the least number of them, that make a flow the limit of an exchange. It
+is asked every RATE_WINDOW_S / 2, so an exchange of less than half a second changes nothing."""
+
+FLOW_GAIN = 1.25
+"""Twice as many flows that are not faster by this are the last ones."""
+
 CAP_BURST_S = 0.1
 CAP_PAUSE_S = 0.01
 """A cap lets through at once what it allows in this time, and is looked at no oftener than this."""

@@ -1,8 +1,8 @@
 """What the data lane promises. memory_link and zmq_link keep this contract; one suite tests both.
 
-1. Frames from one sender to one receiver arrive in order while their connection lives; at a
-   reconnect frames may be lost, never altered, and a frame that was sent once may arrive at
-   most once per send.
+1. Frames from one sender to one receiver arrive in order while their connection lives, but large
+   ones where several connections were asked for; at a reconnect frames may be lost, never altered,
+   and a frame that was sent once may arrive at most once per send.
 2. `on_frame` names the sender by its authenticated key. Frames of a key that is not allowed are
    dropped and counted; a revoked key is refused per frame and its connection closed.
 3. `send` never blocks. It takes the frame, or returns False when there is no route or the

@@ -106,11 +106,15 @@ class Outbox:
 
     Args:
         cap: the owner's limit, if there is one.
+
+    Attributes:
+        widths: how many flows lead to a peer, where that is more than one: each needs its chunks.
     """
 
     def __init__(self, cap: TokenBucket | None = None) -> None:
         self._cap = cap
         self._lines: dict[bytes, _Line] = {}
+        self.widths: dict[bytes, int] = {}
         self._window = 0.0
         self._is_held = False
         self._turns = 0
@@ -246,10 +250,11 @@ class Outbox:
             return
         self._looked_s = now_s
         total = 0.0
-        for line in self._lines.values():
+        for peer, line in self._lines.items():
             rate = line.acked_since() / passed_s
             total += rate
-            line.window = max(limits.OUT_LINE_BYTES, 2 * rate * limits.OUT_WINDOW_S)
+            least_here = limits.OUT_LINE_BYTES * self.widths.get(peer, 1)
+            line.window = max(least_here, 2 * rate * limits.OUT_WINDOW_S)
         if self._is_held and total < limits.OUT_BUSY * bytes_per_s:
             self._window = min(2 * self._window, limits.OUT_WINDOW_BYTES_MAX)
         else:

@@ -35,10 +35,11 @@ from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.outbox import TokenBucket
 from swarmtrain_transport.reception import Reception
+from swarmtrain_transport.widths import Path
+from swarmtrain_transport.zmq_link_bundle import Bundle
 from swarmtrain_transport.zmq_link_sockets import (
     Ground,
     Reader,
-    Route,
     Socket,
     bind,
     make_listener,
@@ -48,7 +49,6 @@ from swarmtrain_transport.zmq_link_tcp import (
     Connections,
     Moved,
     Unread,
-    acknowledged,
     break_connection,
     can_tell,
 )
@@ -69,7 +69,7 @@ class ZmqLink:
         self._ground = ground
         self._address = address
         self._reception = Reception(address.peer_id, handler)
-        self._routes: dict[PeerId, Route] = {}
+        self._routes: dict[PeerId, Bundle] = {}
         self._shut: set[tuple[bytes, int]] = set()
         self._connections = Connections()
         self._heard_by: set[int] = set()  # grows by connections; a descriptor's number comes again
@@ -129,9 +129,9 @@ class ZmqLink:
     def moved(self) -> Moved | None:
         """Bytes that really went over the network, as TCP counts them; None if it does not say."""
         own_port = self._address.port
-        for route in self._routes.values():
-            route.suit()
-        sending = {(route.descriptor, route.port) for route in self._routes.values()}
+        for bundle in self._routes.values():
+            bundle.suit()
+        sending = {one for bundle in self._routes.values() for one in bundle.connections()}
         return self._connections.moved(
             sending, {(descriptor, own_port) for descriptor in self._heard_by}
         )
@@ -139,12 +139,19 @@ class ZmqLink:
     def acknowledged(self) -> dict[PeerId, int] | None:
         """Bytes that each reachable peer has acknowledged since its connection was made, None if
         TCP does not say."""
-        found = {
-            peer: acknowledged(route.descriptor, route.port) for peer, route in self._routes.items()
-        }
         if not can_tell():
             return None
-        return {peer: count for peer, count in found.items() if count is not None}
+        found = {peer: bundle.paths() for peer, bundle in self._routes.items()}
+        return {peer: sum(path.acked for path in paths) for peer, paths in found.items() if paths}
+
+    def paths(self) -> dict[PeerId, list[Path]]:
+        """What TCP says of the connections to each reachable peer; nothing if it does not say."""
+        return {peer: bundle.paths() for peer, bundle in self._routes.items()}
+
+    def widen(self, peer: PeerId, width: int) -> None:
+        """Send what is large to this peer by so many connections, if it is known."""
+        if peer in self._routes:
+            self._routes[peer].widen(width)
 
     def allow(self, address: Address) -> None:
         """Admit a peer and be ready to send to it; a changed address replaces the old one.
@@ -162,7 +169,7 @@ class ZmqLink:
         if old is not None:
             old.close()
         self._shut = {pair for pair in self._shut if pair[0] != address.curve_key}
-        self._routes[address.peer_id] = Route(self._ground, address)
+        self._routes[address.peer_id] = Bundle(self._ground, address)
 
     def revoke(self, peer: PeerId) -> None:
         """Stop hearing and reaching a peer. Unknown peers are ignored."""
@@ -180,11 +187,12 @@ class ZmqLink:
         Raises:
             LocalFault: the body is larger than the limit.
         """
-        route = self._routes.get(peer)
-        if route is None:
+        bundle = self._routes.get(peer)
+        if bundle is None:
             return False
         header, body = self._packer.pack(frame)
         is_large = len(body) >= limits.ZERO_COPY_BYTES
+        route = bundle.route_for(len(body), is_large=is_large)
         try:
             route.socket.send(header, zmq.SNDMORE | zmq.NOBLOCK, copy=True)
             route.socket.send(body, zmq.NOBLOCK, copy=not is_large)

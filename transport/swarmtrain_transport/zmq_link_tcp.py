@@ -15,14 +15,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.widths import Path
 
 _COUNTERS = struct.Struct("=QQ")
 _COUNTERS_AT = 120
 """tcpi_bytes_acked and tcpi_bytes_received in linux/tcp.h; both since Linux 4.1."""
 
-_RTT = struct.Struct("=I")
-_RTT_AT = 148
-"""tcpi_min_rtt, microseconds: the path's, without queues. Since Linux 4.9."""
+_WORD = struct.Struct("=I")
+_RTT_AT, _UNSENT_AT, _LEAST_RTT_AT = 68, 144, 148
+_PATH_BYTES = _LEAST_RTT_AT + _WORD.size
+"""tcpi_rtt, tcpi_notsent_bytes and tcpi_min_rtt; all of them since Linux 4.6."""
 
 _NEAR_CONTROL = b"cubic"
 
@@ -45,10 +47,16 @@ def can_tell() -> bool:
     return sys.platform.startswith("linux")
 
 
-def acknowledged(descriptor: int, port: int) -> int | None:
-    """Bytes that the other end of a connection to this port has acknowledged, None without one."""
-    counts = _counts(descriptor, port, is_remote=True) if can_tell() else None
-    return counts[0] if counts is not None else None
+def path_of(descriptor: int, port: int) -> Path | None:
+    """What TCP says of a connection to this port, None without one."""
+    info = _info(descriptor, port, _PATH_BYTES, is_remote=True) if can_tell() else None
+    if info is None:
+        return None
+    rtt_us, unsent, least_us = (
+        _WORD.unpack_from(info, at)[0] for at in (_RTT_AT, _UNSENT_AT, _LEAST_RTT_AT)
+    )
+    acked = _COUNTERS.unpack_from(info, _COUNTERS_AT)[0]
+    return Path(acked, rtt_us / 1e6, least_us / 1e6, unsent)
 
 
 def suit_to_path(descriptor: int, port: int) -> bool:
@@ -65,10 +73,10 @@ def suit_to_path(descriptor: int, port: int) -> bool:
     if connection is None:
         return False
     try:
-        info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _RTT_AT + _RTT.size)
-        if len(info) < _RTT_AT + _RTT.size:
+        info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _PATH_BYTES)
+        if len(info) < _PATH_BYTES:
             return False
-        near = bool(0 < _RTT.unpack_from(info, _RTT_AT)[0] < limits.NEAR_RTT_S * 1e6)
+        near = bool(0 < _WORD.unpack_from(info, _LEAST_RTT_AT)[0] < limits.NEAR_RTT_S * 1e6)
         if near:
             # A kernel without it goes on with what it has.
             with contextlib.suppress(FileNotFoundError, PermissionError):
@@ -180,13 +188,19 @@ def break_connection(descriptor: int, own_port: int) -> None:
 
 def _counts(descriptor: int, port: int, *, is_remote: bool) -> tuple[int, int] | None:
     """Bytes acknowledged and received by one connection, None if it is not ours any more."""
+    size = _COUNTERS_AT + _COUNTERS.size
+    info = _info(descriptor, port, size, is_remote=is_remote)
+    return _COUNTERS.unpack_from(info, _COUNTERS_AT) if info is not None else None
+
+
+def _info(descriptor: int, port: int, size: int, *, is_remote: bool) -> bytes | None:
+    """So much of TCP_INFO, None if the connection is not ours any more or the system knows less."""
     connection = _connection(descriptor, port, is_remote=is_remote)
     if connection is None:
         return None
     try:
-        size = _COUNTERS_AT + _COUNTERS.size
         info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, size)
-        return _COUNTERS.unpack_from(info, _COUNTERS_AT) if len(info) == size else None
+        return info if len(info) == size else None
     except OSError:
         return None
     finally:
