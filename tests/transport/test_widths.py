@@ -10,8 +10,15 @@ LONG_S = 0.2
 STEP_S = 0.1
 
 
-def path(acked: int, *, rtt_s: float = LONG_S, least_s: float = LONG_S, unsent: int = 1) -> Path:
-    return Path(acked, rtt_s, least_s, unsent)
+def path(
+    acked: int,
+    *,
+    rtt_s: float = LONG_S,
+    least_s: float = LONG_S,
+    unsent: int = 1,
+    by_loss: bool = True,
+) -> Path:
+    return Path(acked, rtt_s, least_s, unsent, yields_to_loss=by_loss)
 
 
 class Way:
@@ -51,6 +58,7 @@ def test_flows_that_made_nothing_faster_are_the_last():
         {"rtt_s": 0.4},  # a queue on the way: the link is full
         {"rtt_s": 0.001, "least_s": 0.001},  # a short way
         {"unsent": 0},  # nothing waits: the exchange is the limit
+        {"by_loss": False},  # bbr: it holds bytes back on purpose
     ],
 )
 def test_where_a_flow_is_not_the_limit_there_is_one(facts: dict[str, float]):

@@ -1,5 +1,8 @@
 """Several connections to one peer: what is large goes by all of them, what is small by one."""
 
+import os
+import socket
+
 import psutil
 import pytest
 
@@ -118,5 +121,27 @@ def test_a_peer_that_is_revoked_loses_all_its_connections() -> None:
         ben.heard.frames.clear()
         await reach(world, ada, ben)
         assert len(link.paths().get(ben.id, [])) <= 1
+
+    run(scenario)
+
+
+@pytest.mark.skipif(not can_tell(), reason="only Linux tells")
+@pytest.mark.parametrize(
+    ("control", "yields"), [(b"bbr", False), (b"cubic", True), (b"reno", True)]
+)
+def test_what_a_flow_takes_for_a_full_link_is_asked_of_the_kernel(control: bytes, *, yields: bool):
+    async def scenario(world: World) -> None:
+        ada, ben = await world.add("ada"), await world.add("ben")
+        introduce(ada, ben)
+        await reach(world, ada, ben)
+        assert isinstance(ada.link, ZmqLink)
+        ((descriptor, _),) = ada.link._routes[ben.id].connections()
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+            except OSError:
+                pytest.skip(f"this kernel has no {control.decode()}")
+        (path,) = ada.link.paths()[ben.id]
+        assert path.yields_to_loss == yields
 
     run(scenario)

@@ -27,16 +27,22 @@ class Path:
         rtt_s: smoothed round trip.
         least_rtt_s: the shortest one.
         unsent: bytes that wait in the system because no more may be under way.
+        yields_to_loss: whether its congestion control takes a loss for a full link. One that goes
+            by the measured rate, as bbr does, keeps bytes waiting and the way without a queue on
+            purpose, and several of them are slower than one.
     """
 
     acked: int
     rtt_s: float
     least_rtt_s: float
     unsent: int
+    yields_to_loss: bool = True
 
     @property
     def is_the_limit(self) -> bool:
         """Whether the flow could carry more if only it were allowed to have more under way."""
+        if not self.yields_to_loss:
+            return False
         has_no_queue = self.rtt_s <= self.least_rtt_s * limits.FLOW_QUEUED + limits.FLOW_JITTER_S
         return self.unsent > 0 and has_no_queue and self.least_rtt_s >= limits.FLOW_RTT_MIN_S
 

@@ -27,6 +27,8 @@ _PATH_BYTES = _LEAST_RTT_AT + _WORD.size
 """tcpi_rtt, tcpi_notsent_bytes and tcpi_min_rtt; all of them since Linux 4.6."""
 
 _NEAR_CONTROL = b"cubic"
+_BY_RATE = b"bbr"
+_NAME_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,24 @@ def can_tell() -> bool:
 
 def path_of(descriptor: int, port: int) -> Path | None:
     """What TCP says of a connection to this port, None without one."""
-    info = _info(descriptor, port, _PATH_BYTES, is_remote=True) if can_tell() else None
-    if info is None:
+    connection = _connection(descriptor, port, is_remote=True) if can_tell() else None
+    if connection is None:
+        return None
+    try:
+        info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _PATH_BYTES)
+        name = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_CONGESTION, _NAME_BYTES)
+    except OSError:
+        return None  # it has just ended
+    finally:
+        connection.detach()
+    if len(info) < _PATH_BYTES:
         return None
     rtt_us, unsent, least_us = (
         _WORD.unpack_from(info, at)[0] for at in (_RTT_AT, _UNSENT_AT, _LEAST_RTT_AT)
     )
     acked = _COUNTERS.unpack_from(info, _COUNTERS_AT)[0]
-    return Path(acked, rtt_us / 1e6, least_us / 1e6, unsent)
+    by_loss = not name.startswith(_BY_RATE)
+    return Path(acked, rtt_us / 1e6, least_us / 1e6, unsent, yields_to_loss=by_loss)
 
 
 def suit_to_path(descriptor: int, port: int) -> bool:
