@@ -4,14 +4,54 @@ A strategy names the exchanges it needs and does the arithmetic around them. It 
 socket, knows no peer but its own, and keeps no time: the driver calls `pseudo_gradient` when an
 op starts and exactly one of `apply` and `skip` when it ends. Vectors are flat, padded to a whole
 number of blocks, and live on the CPU.
+
+An op may move only a part of the vector, and may end some inner steps after it began: `exchange`
+says so, as a function of the op's number alone, so that all peers agree without a word.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn
+
+
+class OpKind(Enum):
+    """Who gets what of whom.
+
+    MEAN: everybody the weighted mean, made once by the owners of its slices.
+    GATHER: everybody every contribution, and makes of them what the strategy's rule says.
+    PAIR: one partner's contribution, drawn anew for each op.
+    """
+
+    MEAN = "mean"
+    GATHER = "gather"
+    PAIR = "pair"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What one op moves.
+
+    Attributes:
+        kind: who gets what.
+        ranges: (start, stop) parts of the padded vector on whole blocks, in order, apart; the op's
+            vector is these parts one after the other.
+        delay_steps: inner steps between a contribution and the place of its result: who has it
+            earlier waits with it, who has it later waits for it. 0: nobody steps meanwhile.
+    """
+
+    kind: OpKind
+    ranges: tuple[tuple[int, int], ...]
+    delay_steps: int = 0
+
+    @property
+    def num_values(self) -> int:
+        """Length of the op's vector."""
+        return sum(stop - start for start, stop in self.ranges)
 
 
 class Strategy(Protocol):
@@ -24,6 +64,9 @@ class Strategy(Protocol):
     @property
     def inner_steps(self) -> int:
         """Inner steps of one round."""
+
+    def exchange(self, op: int) -> Exchange:
+        """What op `op`, counted from 1, moves: the same on every peer."""
 
     def is_due(self, steps_since_outer: int) -> bool:
         """Whether an exchange is due after this many inner steps since the last outer step."""
@@ -51,8 +94,8 @@ class Strategy(Protocol):
         """Take back `local_arrays`. Only valid if no later op included this peer (rule 9)."""
 
     def pseudo_gradient(self, weights: Tensor) -> Tensor:
-        """What this peer contributes to the op that starts: (num_values,), not changed until
-        the op ends. `weights` are copied."""
+        """What this peer contributes to the op that starts, (exchange.num_values,), not changed
+        until the op ends. `weights`, (num_values,), are copied."""
 
     def apply(
         self,
@@ -64,11 +107,12 @@ class Strategy(Protocol):
         """End the op with its committed result.
 
         Args:
-            mean: (num_values,) the decoded mean, the same on every peer.
-            included: (start, stop, whether our part is in the mean), in order, covering all;
-                not looked at by a peer that contributed nothing.
+            mean: (exchange.num_values,) the decoded mean, the same on every peer.
+            included: (start, stop, whether our part is in the mean) in the op's vector, in order,
+                covering all; not looked at by a peer that contributed nothing.
             weights_now: (num_values,) the weights, with steps made since `pseudo_gradient`.
-            decoded_own: with error feedback, our own part as the others decoded it.
+            decoded_own: with error feedback, our own part as the others decoded it, by places in
+                the op's vector.
 
         Returns:
             (num_values,) the weights to go on from, a new tensor.

@@ -19,6 +19,7 @@ from torch import Tensor
 from swarmtrain_optimizers.error_feedback import DecodeOwn, ErrorFeedback, check_cover
 from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import nesterov, outer_step
+from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,10 @@ class DiLoCo:
     def dropped(self) -> tuple[tuple[int, int], ...]:
         """Ranges whose pending work the last `apply` dropped, after three exclusions in a row."""
         return self._dropped
+
+    def exchange(self, op: int) -> Exchange:
+        """The mean of the whole vector, waited for."""
+        return Exchange(OpKind.MEAN, ((0, self._num_values),))
 
     def is_due(self, steps_since_outer: int) -> bool:
         """True from `inner_steps` on; a peer may have made more while an op was under way."""
