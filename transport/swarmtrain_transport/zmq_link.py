@@ -141,8 +141,8 @@ class ZmqLink:
         TCP does not say."""
         if not can_tell():
             return None
-        found = {peer: bundle.paths() for peer, bundle in self._routes.items()}
-        return {peer: sum(path.acked for path in paths) for peer, paths in found.items() if paths}
+        found = {peer: bundle.acked() for peer, bundle in self._routes.items()}
+        return {peer: count for peer, count in found.items() if count is not None}
 
     def paths(self) -> dict[PeerId, list[Path]]:
         """What TCP says of the connections to each reachable peer; nothing if it does not say."""

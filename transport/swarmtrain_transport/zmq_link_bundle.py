@@ -7,7 +7,7 @@ least under way. `widths` says how many there should be; here they are opened.
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.widths import Path
 from swarmtrain_transport.zmq_link_sockets import Ground, Route
-from swarmtrain_transport.zmq_link_tcp import path_of
+from swarmtrain_transport.zmq_link_tcp import acknowledged, path_of
 
 
 class Bundle:
@@ -58,6 +58,13 @@ class Bundle:
         """Descriptor and remote port of each."""
         return [(flow.route.descriptor, flow.route.port) for flow in self._flows]
 
+    def acked(self) -> int | None:
+        """Bytes acknowledged on those that stand, None without any. Asked a hundred times a
+        second, so it asks for nothing else."""
+        found = [acknowledged(descriptor, port) for descriptor, port in self.connections()]
+        counts = [count for count in found if count is not None]
+        return sum(counts) if counts else None
+
     def paths(self) -> list[Path]:
         """What TCP says of those that stand."""
         found = (path_of(descriptor, port) for descriptor, port in self.connections())
@@ -77,9 +84,9 @@ class _Flow:
         return self.handed - self._acked
 
     def look(self) -> None:
-        path = path_of(self.route.descriptor, self.route.port)
-        if path is None or path.acked < self._acked:  # a new connection, or none
-            self._acked = self.handed = path.acked if path is not None else 0
+        acked = acknowledged(self.route.descriptor, self.route.port)
+        if acked is None or acked < self._acked:  # a new connection, or none
+            self._acked = self.handed = acked or 0
             return
         # Encryption and small frames are acknowledged too.
-        self._acked, self.handed = path.acked, max(self.handed, path.acked)
+        self._acked, self.handed = acked, max(self.handed, acked)

@@ -49,6 +49,12 @@ def can_tell() -> bool:
     return sys.platform.startswith("linux")
 
 
+def acknowledged(descriptor: int, port: int) -> int | None:
+    """Bytes that the other end of a connection to this port has acknowledged, None without one."""
+    counts = _counts(descriptor, port, is_remote=True) if can_tell() else None
+    return counts[0] if counts is not None else None
+
+
 def path_of(descriptor: int, port: int) -> Path | None:
     """What TCP says of a connection to this port, None without one."""
     connection = _connection(descriptor, port, is_remote=True) if can_tell() else None
@@ -223,10 +229,9 @@ def _connection(descriptor: int, port: int, *, is_remote: bool) -> sockets.socke
     """A connection of ours by its descriptor, to be detached; None if that is something else."""
     if descriptor < 0:
         return None
-    try:
-        connection = sockets.socket(fileno=descriptor)
-    except OSError:
-        return None
+    # Family and type are named because Python would ask the kernel for them, three calls each time;
+    # the address below tells whether it is a connection of ours.
+    connection = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM, 0, fileno=descriptor)
     try:
         name = connection.getpeername() if is_remote else connection.getsockname()
         if name[1] == port:
