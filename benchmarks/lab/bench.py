@@ -6,6 +6,8 @@
 SYSTEM is swarmtrain, gloo, torchft or hivemind (see setup.sh), or any name with --python and
 --script: a script that imports lab_peer and calls measure(). RATE is in Mbit/s per peer and
 direction (0 = no limit), RTT in ms. --rates 200,50,... gives each peer its own rate instead.
+--congestion cubic (or bbr, reno) forces TCP's congestion control on all; else the system's default
+counts, and what a program asks for.
 
 Reported: t = median over rounds of the slowest peer's wall seconds; limit = 2 (N-1)/N x BYTES x
 numel / rate with --bytes per value; ratio = t / limit; tx_mb = mean bytes sent per peer with all
@@ -38,6 +40,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     a.add_argument("--mode", default="")
     a.add_argument("--net", default="0:0")
     a.add_argument("--rates", default="", help="Mbit/s of each peer, instead of one for all")
+    a.add_argument("--congestion", default="", help="of TCP, for every connection")
     a.add_argument("--slices", default="measured", help="or equal: of swarmtrain's vectors")
     a.add_argument("--bytes", type=float, help="per value; default: of the mode")
     a.add_argument("--reps", type=int, default=5)
@@ -116,10 +119,12 @@ def bench(a: argparse.Namespace) -> dict[str, Any]:
     row["net"] = a.rates or a.net
     if a.slices != "measured":
         row["mode"] += f", {a.slices}"
+    if a.congestion:
+        row["mode"] += f", {a.congestion}"
     rates = a.rates.split(",") if a.rates else ()
     meeting = Meeting(run_dir / "barrier")
     try:
-        with Net(a.n, a.net, rates) as net, (run_dir / "log").open("w") as log:
+        with Net(a.n, a.net, rates, a.congestion) as net, (run_dir / "log").open("w") as log:
             start_peers(a, net, run_dir, log)
             net.watch(a.timeout)
             meeting.admit(a.n, net, a.timeout)

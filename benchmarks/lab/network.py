@@ -41,12 +41,17 @@ class Net:
         peers: how many.
         net: RATE:RTT[:LOSS], Mbit/s each way (0 for no limit), ms, per cent.
         rates: of each peer, "R" or "UP/DOWN" in Mbit/s, instead of `net`.
+        congestion: TCP's congestion control, forced on every connection; "" leaves the choice to
+            the system and to the programs.
     """
 
-    def __init__(self, peers: int, net: str = "0:0", rates: Iterable[str] = ()) -> None:
+    def __init__(
+        self, peers: int, net: str = "0:0", rates: Iterable[str] = (), congestion: str = ""
+    ) -> None:
         self._peers = peers
         self._net = ([*net.split(":"), "0", "0"])[:3]
         self._rates = tuple(rates)
+        self._congestion = congestion
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._is_watching = False
 
@@ -70,6 +75,8 @@ class Net:
                     netlab("limit", index, up, down or up)
             else:
                 netlab("up", self._peers, *self._net)
+            if self._congestion:
+                netlab("congestion", self._congestion)
         except BaseException:
             self.__exit__()
             raise

@@ -112,7 +112,8 @@ def _bars(rows: Mapping[str, Row]) -> Iterator[tuple[str, str, str]]:
     def of(block: str, system: str, mode: str = "") -> Row | None:
         for row in rows.values():
             is_it = row["block"] == block and row["system"] == system and "failed" not in row
-            if is_it and mode in ("", row["mode"]):
+            # Without a mode any will do, but none of those that force something on it.
+            if is_it and (mode == row["mode"] if mode else ", " not in row.get("mode", "")):
                 return row
         return None
 

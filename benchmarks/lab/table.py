@@ -40,6 +40,7 @@ BLOCKS: dict[str, list[str]] = {
     ],
     "100-4": [
         "bench swarmtrain --n 4 --numel 10e6 --net 100:0",
+        "bench swarmtrain --n 4 --numel 10e6 --net 100:0 --congestion bbr",
         "bench gloo --n 4 --numel 10e6 --net 100:0",
         "bench torchft --n 4 --numel 10e6 --net 100:0",
         "bench hivemind --n 4 --numel 10e6 --net 100:0",
@@ -47,6 +48,7 @@ BLOCKS: dict[str, list[str]] = {
     ],
     "100-50ms-4": [
         "bench swarmtrain --n 4 --numel 10e6 --net 100:50",
+        "bench swarmtrain --n 4 --numel 10e6 --net 100:50 --congestion cubic",
         "bench gloo --n 4 --numel 10e6 --net 100:50",
         "bench torchft --n 4 --numel 10e6 --net 100:50",
         "bench hivemind --n 4 --numel 10e6 --net 100:50 --mode u8",
