@@ -1,6 +1,6 @@
 """Error feedback: what compression lost, or an exclusion kept back, is sent with the next op.
 
-With beta = 1 (protocol.md rule 9): a = e + Delta is encoded; where the peer was included
+With beta = 1 (protocol.md rule 9): a = beta e + Delta is encoded; where the peer was included
 e <- a - dec(enc(a)), where it was not e <- a, at SKIP nothing changes. So per peer and coordinate
 the sum of included dec(c) plus e equals the sum of Delta, whatever fails (Karimireddy et al.,
 arXiv 1901.09847, for the compression half). Not here: when three exclusions end the waiting.
@@ -44,15 +44,21 @@ class ErrorFeedback:
 
     Args:
         num_values: length of the padded vector.
+        beta: how much of the residual is sent again; below 1 old work fades.
         dtype: float32; float64 for oracles.
     """
 
-    def __init__(self, num_values: int, *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, num_values: int, *, beta: float = 1.0, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.residual = torch.zeros(num_values, dtype=dtype)  # (num_values,) e
+        self._beta = beta
 
     def corrected(self, delta: Tensor) -> Tensor:
-        """a = e + Delta, a new tensor: what must be encoded."""
-        return torch.add(self.residual, delta)
+        """a = beta e + Delta, a new tensor: what must be encoded."""
+        if self._beta == 1:
+            return torch.add(self.residual, delta)
+        return torch.mul(self.residual, self._beta).add_(delta)
 
     def settled(
         self,

@@ -148,8 +148,12 @@ class Driver:
 
     def contribute(self) -> OwnPart:
         """Take the difference for the next op; it stays until `end_op` or `skip`."""
-        values = self._strategy.pseudo_gradient(self._weights.read_weights())
-        self._own = OwnPart(self.op + 1, self._contribution(values), self._samples)
+        op = self.op + 1
+        values = self._strategy.pseudo_gradient(self._weights.read_weights(), op)
+        meanwhile = self._strategy.weights_under_way()
+        if meanwhile is not None:
+            self._weights.write_weights(meanwhile)
+        self._own = OwnPart(op, self._contribution(values), self._samples)
         return self._own
 
     def load(self, action: LoadState) -> StateImage:
@@ -192,8 +196,16 @@ class Driver:
             def decoded(start: int, stop: int) -> Tensor:
                 return _decoded_own(own, result, start, stop)
 
-        now = self._weights.read_weights()
-        self._weights.write_weights(self._strategy.apply(mean, included, now, decoded))
+        contributors = max((len(piece.contributors) for piece in result.slices), default=0)
+        weights = self._strategy.apply(
+            mean,
+            included,
+            self._weights.read_weights(),
+            decoded,
+            op=result.op,
+            own_share=1 / contributors if contributors else None,
+        )
+        self._weights.write_weights(weights)
         self.included = own is not None and any(here for _, _, here in included)
         if own is not None:
             self._reset(result.op)

@@ -37,7 +37,9 @@ OPTIMIZERS = (
     "codecs.int8 codecs.raw",
     "codecs error_feedback exclusions outer inner robust",
     "strategies.base",
-    "strategies.diloco",
+    "strategies.anchored",
+    "strategies.synchronous",
+    "strategies.ddp strategies.diloco strategies.local",
     "strategies",
 )
 

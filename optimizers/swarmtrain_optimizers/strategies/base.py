@@ -42,16 +42,18 @@ class Exchange:
             vector is these parts one after the other.
         delay_steps: inner steps between a contribution and the place of its result: who has it
             earlier waits with it, who has it later waits for it. 0: nobody steps meanwhile.
+        vectors: how many vectors the parts are taken of, one whole vector after the other.
     """
 
     kind: OpKind
     ranges: tuple[tuple[int, int], ...]
     delay_steps: int = 0
+    vectors: int = 1
 
     @property
     def num_values(self) -> int:
         """Length of the op's vector."""
-        return sum(stop - start for start, stop in self.ranges)
+        return self.vectors * sum(stop - start for start, stop in self.ranges)
 
 
 class Strategy(Protocol):
@@ -65,11 +67,17 @@ class Strategy(Protocol):
     def inner_steps(self) -> int:
         """Inner steps of one round."""
 
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether `pseudo_gradient` wants the gradient at the weights instead of the weights: then
+        the driver makes no inner optimizer step, and every op is one step."""
+
     def exchange(self, op: int) -> Exchange:
         """What op `op`, counted from 1, moves: the same on every peer."""
 
     def is_due(self, steps_since_outer: int) -> bool:
-        """Whether an exchange is due after this many inner steps since the last outer step."""
+        """Whether an exchange is due after this many inner steps since the last op's contribution,
+        or, where nobody steps during an op, since its end."""
 
     def set_initial(self, weights: Tensor) -> None:
         """Begin as op 0 with these weights, (num_values,); everything else is zero."""
@@ -93,9 +101,18 @@ class Strategy(Protocol):
     def load_local(self, arrays: Mapping[str, Tensor]) -> None:
         """Take back `local_arrays`. Only valid if no later op included this peer (rule 9)."""
 
-    def pseudo_gradient(self, weights: Tensor) -> Tensor:
+    def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
         """What this peer contributes to the op that starts, (exchange.num_values,), not changed
-        until the op ends. `weights`, (num_values,), are copied."""
+        until the op ends.
+
+        Args:
+            weights: (num_values,) the weights now, or with `takes_gradients` the gradient; copied.
+            op: its number; a strategy whose ops are all alike does not look at it.
+        """
+
+    def weights_under_way(self) -> Tensor | None:
+        """(num_values,) the weights to go on from while the op is under way that
+        `pseudo_gradient` was just called for, a new tensor; None: as they are."""
 
     def apply(
         self,
@@ -103,6 +120,9 @@ class Strategy(Protocol):
         included: Sequence[tuple[int, int, bool]],
         weights_now: Tensor,
         decoded_own: DecodeOwn | Tensor | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
     ) -> Tensor:
         """End the op with its committed result.
 
@@ -113,6 +133,8 @@ class Strategy(Protocol):
             weights_now: (num_values,) the weights, with steps made since `pseudo_gradient`.
             decoded_own: with error feedback, our own part as the others decoded it, by places in
                 the op's vector.
+            op: its number; a strategy whose ops are all alike does not look at it.
+            own_share: one peer's part of the mean, 1 / contributors, where it is known.
 
         Returns:
             (num_values,) the weights to go on from, a new tensor.

@@ -1,0 +1,149 @@
+"""What strategies with one anchor have in common: two sets of buffers and their checks.
+
+The anchor and the outer optimizer's state are written into spare buffers, which take their place
+when nothing can fail any more: until then the old state is whole. Not here: what becomes of a
+peer's own work, which every strategy says for itself.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.outer import OuterTransform, outer_step
+from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+
+
+class Anchored:
+    """An anchor, the state of an outer optimizer, and one op at a time on the whole vector.
+
+    Args:
+        num_values: length of the padded vector.
+        inner_steps: inner steps per round.
+        outer: the outer optimizer.
+        dtype: float32; float64 for oracles.
+    """
+
+    takes_gradients = False
+
+    def __init__(
+        self, num_values: int, *, inner_steps: int, outer: OuterTransform, dtype: torch.dtype
+    ) -> None:
+        if inner_steps < 1:
+            raise ValueError(f"inner_steps is {inner_steps}; a round has at least one")
+        self._num_values = num_values
+        self._inner_steps = inner_steps
+        self._outer = outer
+        self._dtype = dtype
+        self._anchor, self._spare_anchor = (torch.zeros(num_values, dtype=dtype) for _ in "ab")
+        self._state = outer.init(self._anchor)
+        self._spare_state = outer.init(self._anchor)
+
+    @property
+    def num_values(self) -> int:
+        """Length of the padded vector."""
+        return self._num_values
+
+    @property
+    def inner_steps(self) -> int:
+        """Inner steps of one round."""
+        return self._inner_steps
+
+    @property
+    def anchor(self) -> Tensor:
+        """(num_values,) the anchor phi; a live buffer, never write to it."""
+        return self._anchor
+
+    def exchange(self, op: int) -> Exchange:
+        """The mean of the whole vector, waited for."""
+        return Exchange(OpKind.MEAN, ((0, self._num_values),))
+
+    def is_due(self, steps_since_outer: int) -> bool:
+        """True from `inner_steps` on; a peer may have made more while an op was under way."""
+        return steps_since_outer >= self._inner_steps
+
+    def set_initial(self, weights: Tensor) -> None:
+        """Begin as op 0: anchor = weights, everything else zero."""
+        self._check(weights, "weights")
+        zeros = {name: torch.zeros_like(self._anchor) for name in self._outer.state_names}
+        self.load_state({"anchor": weights, **zeros})
+
+    def state_arrays(self) -> list[tuple[str, Tensor]]:
+        """[("anchor", ...), then the outer optimizer's state by name], live buffers."""
+        names = self._outer.state_names
+        return [("anchor", self._anchor), *zip(names, self._state, strict=True)]
+
+    def load_state(self, arrays: Mapping[str, Tensor]) -> None:
+        """Take over shared state; what is this peer's own is dropped (rule 9).
+
+        Raises:
+            ValueError: names or shapes differ; nothing changed.
+        """
+        buffers = self.state_arrays()
+        self._check_names(arrays, [name for name, _ in buffers])
+        for name, buffer in buffers:
+            buffer.copy_(arrays[name])
+        self._forget()
+
+    def local_arrays(self) -> list[tuple[str, Tensor]]:
+        """Nothing."""
+        return []
+
+    def load_local(self, arrays: Mapping[str, Tensor]) -> None:
+        """Take back `local_arrays`.
+
+        Raises:
+            ValueError: names or shapes differ; nothing changed.
+        """
+        self._check_names(arrays, [name for name, _ in self.local_arrays()])
+
+    def weights_under_way(self) -> Tensor | None:
+        """None: an op under way changes no weights."""
+        return None
+
+    def _forget(self) -> None:
+        """Drop this peer's own work, after new state was loaded."""
+
+    def _outer_of(self, op: int) -> OuterTransform:
+        """The outer optimizer as it is for this op; the state is the same for all of them."""
+        return self._outer
+
+    def _step(self, mean: Tensor, op: int) -> None:
+        """The outer step, into the spare buffers."""
+        outer_step(
+            self._outer_of(op),
+            mean,
+            self._anchor,
+            self._state,
+            self._spare_anchor,
+            self._spare_state,
+        )
+
+    def _swap(self) -> None:
+        """Let the spare buffers be the state."""
+        self._anchor, self._spare_anchor = self._spare_anchor, self._anchor
+        self._state, self._spare_state = self._spare_state, self._state
+
+    def _carried(self, now: Tensor) -> Tensor:
+        """theta of a peer that did not contribute: it moves along with the anchor.
+
+        Where theta was the anchor it becomes the new anchor, still in the spare buffer, exactly.
+        """
+        moved = now + (self._spare_anchor - self._anchor)
+        return torch.where(now == self._anchor, self._spare_anchor, moved)
+
+    def _check(self, tensor: Tensor, name: str) -> None:
+        """Refuse what is not a flat vector of this length, dtype and device."""
+        wanted = (self._num_values,)
+        if tensor.shape != wanted or tensor.dtype != self._dtype or tensor.device.type != "cpu":
+            raise ValueError(
+                f"{name} is {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; "
+                f"wanted {wanted} {self._dtype} on cpu"
+            )
+
+    def _check_names(self, arrays: Mapping[str, Tensor], names: list[str]) -> None:
+        """Refuse arrays that are not exactly these, each of the right shape."""
+        if sorted(arrays) != sorted(names):
+            raise ValueError(f"arrays are {sorted(arrays)}, wanted {sorted(names)}")
+        for name in names:
+            self._check(arrays[name], name)

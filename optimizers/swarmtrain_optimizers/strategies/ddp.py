@@ -1,0 +1,184 @@
+"""Data parallel training: the mean gradient of every step, and one optimizer step made by all.
+
+The baseline with which the others are compared. Every peer makes the optimizer step itself from
+the same decoded bytes, so weights and moments are shared state and need no broadcast; a gradient
+that was left out is lost, as it belongs to weights that are no more. A skipped op is a step whose
+update was lost: the schedule and the bias correction count it. Not here: clipping, which is done
+to a peer's own gradient before it is given.
+
+References:
+    Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv 1711.05101, Alg. 2
+    (AdamW); Goyal et al., Accurate, Large Minibatch SGD, arXiv 1706.02677 (the mean of gradients).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.error_feedback import DecodeOwn, check_cover
+from swarmtrain_optimizers.outer import OuterTransform, State, nesterov, outer_step
+from swarmtrain_optimizers.strategies.anchored import Anchored
+
+_PIECE_VALUES = 262_144
+"""Values whose decay is worked out at once: the temporary stays in a cache."""
+
+_LR_BITS = 16
+"""Bits that are kept of a learning rate. Schedules use cos, whose last bit differs between
+libraries; after this the next float32 operation cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW:
+    """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; theta <- theta - lr wd theta
+    - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps), with t the op.
+
+    Attributes:
+        beta1: b1.
+        beta2: b2.
+        eps: keeps the quotient finite.
+        weight_decay: wd.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+
+    def transform(self, step: int, lr: float) -> OuterTransform:
+        """The update of step `step`, counted from 1, without the decay."""
+        corrections = 1 - _power(self.beta1, step), 1 - _power(self.beta2, step)
+
+        def update(direction: Tensor, state: State, state_out: State) -> Tensor:
+            (old_first, old_second), (first, second) = state, state_out
+            torch.mul(old_first, self.beta1, out=first)
+            first.add_(torch.mul(direction, 1 - self.beta1))
+            torch.mul(old_second, self.beta2, out=second)
+            second.add_(direction.mul_(direction).mul_(1 - self.beta2))
+            torch.div(second, corrections[1], out=direction)
+            direction.sqrt_().add_(self.eps)
+            return torch.div(first, corrections[0]).div_(direction).mul_(lr)
+
+        return OuterTransform(("first_moment", "second_moment"), update)
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """theta <- theta - lr wd theta - lr (g + mu m), m <- mu m + g (Nesterov as in `outer`).
+
+    Attributes:
+        momentum: mu.
+        weight_decay: wd.
+    """
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def transform(self, step: int, lr: float) -> OuterTransform:
+        """The same in every step."""
+        return nesterov(lr, self.momentum)
+
+
+class DDP(Anchored):
+    """The mean gradient of every step, then one optimizer step; the anchor is the weights.
+
+    Args:
+        num_values: length of the padded vector.
+        optimizer: what is done with the mean gradient.
+        schedule: learning rate of a step, counted from 0; the same function on every peer.
+        dtype: float32; float64 for oracles.
+    """
+
+    takes_gradients = True
+
+    def __init__(
+        self,
+        num_values: int,
+        *,
+        optimizer: AdamW | SGD,
+        schedule: Callable[[int], float],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        first = optimizer.transform(1, 0.0)
+        super().__init__(num_values, inner_steps=1, outer=first, dtype=dtype)
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self._gives = False
+
+    def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
+        """A copy of the gradient, which is what the driver hands over as `weights` here.
+
+        Raises:
+            RuntimeError: the last op was ended by neither `apply` nor `skip`.
+            ValueError: the gradient is not (num_values,).
+        """
+        if self._gives:
+            raise RuntimeError("an op is under way: end it with apply() or skip() first")
+        self._check(weights, "gradient")
+        self._gives = True
+        return weights.detach().clone()
+
+    def apply(
+        self,
+        mean: Tensor,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Tensor,
+        decoded_own: DecodeOwn | Tensor | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Tensor:
+        """One optimizer step; every peer's weights are the anchor afterwards, bit for bit.
+
+        Raises:
+            ValueError: shapes or ranges do not fit; nothing changed.
+        """
+        self._check(mean, "mean")
+        self._check(weights_now, "weights_now")
+        if self._gives:
+            check_cover(included, self._num_values)
+        self._step(mean, op)
+        self._swap()
+        self._gives = False
+        return self._anchor.clone()
+
+    def skip(self) -> None:
+        """The gradient is lost, the weights stay."""
+        self._gives = False
+
+    def _forget(self) -> None:
+        self._gives = False
+
+    def _step(self, mean: Tensor, op: int) -> None:
+        lr = _shortened(self._schedule(op - 1))
+        transform = self._optimizer.transform(op, lr)
+        kept = 1 - lr * self._optimizer.weight_decay
+        for start in range(0, self._num_values, _PIECE_VALUES):
+            piece = slice(start, start + _PIECE_VALUES)
+            outer_step(
+                transform,
+                mean[piece],
+                torch.mul(self._anchor[piece], kept),
+                tuple(tensor[piece] for tensor in self._state),
+                self._spare_anchor[piece],
+                tuple(tensor[piece] for tensor in self._spare_state),
+            )
+
+
+def _power(base: float, exponent: int) -> float:
+    """base ** exponent in multiplications alone: the library's pow may differ in its last bit."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def _shortened(lr: float) -> float:
+    """The learning rate to `_LR_BITS` significant bits."""
+    mantissa, exponent = math.frexp(lr)
+    return math.ldexp(round(math.ldexp(mantissa, _LR_BITS)), exponent - _LR_BITS)
