@@ -4,8 +4,9 @@
 
 Chunks are those of the wire (262144 values) and are visited in turn, so that inputs come from
 memory and not from a warm cache. The best of K passes is reported: other programs only slow down.
-int8 is measured with numpy's loops and, where numba is installed, compiled. `mean_of_4` counts the
-values of all four parts, and includes encoding the mean.
+int8 is measured with numpy's loops and, where numba is installed, compiled; the others in blocks of
+the size that suits them. `mean_of_4` counts the values of all four parts, and includes encoding
+the mean. `bytes` are those of one value.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
 from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
 
 CHUNK_VALUES = 262_144
+OTHERS = (("int4", 128), ("e3m0", 1024), ("two_bit", 4096), ("sign", 4096), ("none", 1024))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ def measure_codec(name: str, block: int, num_chunks: int, repeat: int) -> dict[s
     return {
         "codec": name,
         "block": block,
+        "bytes": round(len(parts[0]) / CHUNK_VALUES, 4),
         "encode": rate(lambda i: codec.encode(values[i], window)),
         "check": rate(lambda i: codec.check(parts[i], CHUNK_VALUES, window)),
         "decode_and_add": rate(lambda i: codec.add_(sums[i], parts[i], 255, window)),
@@ -95,7 +98,7 @@ def main() -> None:
     if CODECS["int8"].prepare():
         compiled = [measure_codec("int8", block, num_chunks, repeat) for block in (1024, 4096)]
         rows += [{**row, "codec": "int8, compiled"} for row in compiled]
-    rows.append(measure_codec("none", 1024, num_chunks, repeat))
+    rows += [measure_codec(name, block, num_chunks, repeat) for name, block in OTHERS]
     report = {
         "unit": "G values/s, one thread",
         "codecs": rows,

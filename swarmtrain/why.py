@@ -33,6 +33,7 @@ _REASONS = {
 }
 _REFUSED = {
     "scale": "an owner refused it: its scales were outside the agreed window",
+    "code": "an owner refused it: it held codes that stand for nothing",
     "length": "an owner refused it: its chunks had a wrong length",
     "root": "an owner refused it: its chunks were not the ones it had signed",
     "nonfinite": "it withdrew: its values were not finite",

@@ -88,7 +88,7 @@ class CodecArithmetic:
         """Refuse an illegal chunk, a part's or a result's, before anything is done with it.
 
         Raises:
-            RemoteFault: reason ``length`` or ``scale``.
+            RemoteFault: reason ``length``, ``scale`` or ``code``.
         """
         try:
             codec_of(window).check(part, num_values, window)
@@ -165,8 +165,8 @@ def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
         (num_values,) float32, or `out`.
 
     Raises:
-        RemoteFault: reason ``length`` or ``scale``, a chunk is illegal (its owner erred, and its
-            hash was agreed on all the same); or ``result``, slices do not cover the vector.
+        RemoteFault: reason ``length``, ``scale`` or ``code``, a chunk is illegal (its owner erred,
+            and its hash was agreed on all the same); or ``result``, slices do not cover the vector.
     """
     codec = codec_of(result.window)
     arithmetic = CodecArithmetic()

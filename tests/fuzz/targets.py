@@ -20,6 +20,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer import ledger_file
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.storage import parse_result
+from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_transport import frames, limits, messages
 from swarmtrain_transport.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.arithmetic import Window
@@ -44,7 +45,7 @@ from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
 
 HEADER = limits.HEADER_BYTES
 CONFIG = RunConfig(RunSection("fuzzed"))
-WINDOWS = (Window("int8", 16, -24, 0), Window("none", 16, -24, 0))
+WINDOWS = tuple(Window(name, 16, -24, 0) for name in CODECS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _ranges(data: bytes) -> None:
 
 def _codec(data: bytes) -> None:
     """A byte names codec and size, the rest is the payload. What passes decodes to numbers."""
-    window = WINDOWS[data[0] & 1] if data else WINDOWS[0]
+    window = WINDOWS[(data[0] & 15) % len(WINDOWS)] if data else WINDOWS[0]
     num_values = 16 * (1 + (data[0] >> 4)) if data else 16
     payload = data[1:]
     CodecArithmetic().check(payload, num_values, window)
@@ -179,15 +180,14 @@ def _targets() -> dict[str, Target]:
     hello = messages.Hello(
         b"boot", "name", bytes(32), "host", 1, 3, bytes(32), 2, bytes(32), 1 << 30
     )
-    int8 = bytes([0x10]) + CODEC_EXAMPLES[0]
-    raw = bytes([0x11]) + CODEC_EXAMPLES[1]
+    chunks = tuple(bytes([0x10 + index]) + chunk for index, chunk in enumerate(CODEC_EXAMPLES))
     return {
         "frame": Target(_frame, remote, _frames()),
         "frame-body": Target(_frame_behind_its_checksum, remote, _frames()),
         "ranges": Target(_ranges, remote, (Ranges(1, 2, (True, False, True) * 5).pack(),)),
         "credit": Target(frames.unpack_credit, remote, (frames.pack_credit(1 << 40),)),
         "get": Target(Wanted.unpack, remote, (Wanted(bytes(32)).pack(), Wanted(A, 8, 9).pack())),
-        "codec": Target(_codec, remote, (int8, raw)),
+        "codec": Target(_codec, remote, chunks),
         "handshake": Target(
             _zap, (), (b"|".join([b"1.0", b"1", ZAP_DOMAIN, b"", b"", b"CURVE", b"k" * 32]),)
         ),

@@ -19,8 +19,9 @@ sys.path[:0] = [str(ROOT / "transport"), str(ROOT / "optimizers"), str(ROOT)]
 import torch  # noqa: E402  the paths come first
 
 from swarmtrain import numerics  # noqa: E402
+from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
+from swarmtrain_optimizers.codecs.base import Codec  # noqa: E402
 from swarmtrain_optimizers.codecs.int8 import Int8  # noqa: E402
-from swarmtrain_optimizers.codecs.raw import Raw  # noqa: E402
 from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
 from swarmtrain_optimizers.strategies.diloco import DiLoCo  # noqa: E402
 
@@ -46,7 +47,7 @@ def sha256(*chunks: bytes | torch.Tensor) -> str:
     return digest.hexdigest()
 
 
-def hash_codec(codec: Int8 | Raw) -> dict[str, str]:
+def hash_codec(codec: Codec) -> dict[str, str]:
     window = PlanWindow()
     acc = torch.zeros(NUM_VALUES, dtype=torch.float64)
     parts = [codec.encode(values(f"part {index}", -38), window) for index in range(3)]
@@ -87,8 +88,7 @@ def hash_diloco() -> str:
 def hash_all() -> dict[str, str]:
     return {
         "probe": numerics.probe(),
-        **hash_codec(Int8()),
-        **hash_codec(Raw()),
+        **{key: value for codec in CODECS.values() for key, value in hash_codec(codec).items()},
         "outer step": hash_outer_step(),
         "diloco": hash_diloco(),
     }

@@ -1,10 +1,14 @@
 """Codecs: how values become bytes. One file each; this face finds them by their name in PLAN."""
 
 from swarmtrain_optimizers.codecs.base import Codec
+from swarmtrain_optimizers.codecs.e3m0 import E3M0
+from swarmtrain_optimizers.codecs.int4 import Int4
 from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_optimizers.codecs.raw import Raw
+from swarmtrain_optimizers.codecs.sign import Sign
+from swarmtrain_optimizers.codecs.two_bit import TwoBit
 
-_CODECS: tuple[Codec, ...] = (Int8(), Raw())
+_CODECS: tuple[Codec, ...] = (Int8(), Int4(), E3M0(), TwoBit(), Sign(), Raw())
 CODECS: dict[str, Codec] = {codec.name: codec for codec in _CODECS}
 
 

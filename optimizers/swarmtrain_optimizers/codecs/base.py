@@ -34,7 +34,7 @@ class CodecError(ValueError):
 
 
 class IllegalPayload(CodecError):
-    """Bytes that no honest sender makes: reason ``length`` or ``scale``."""
+    """Bytes that no honest sender makes: reason ``length``, ``scale`` or ``code``."""
 
 
 class UnencodableValues(CodecError):
@@ -86,7 +86,7 @@ class Codec(Protocol):
         """Refuse an illegal chunk; everything below relies on this test.
 
         Raises:
-            IllegalPayload: reason ``length`` or ``scale``.
+            IllegalPayload: reason ``length``, ``scale`` or ``code``.
         """
 
     def add_(self, acc: Tensor, payload: Payload, weight: int, window: ScaleWindow) -> None:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.codecs.base import (
-    IllegalPayload,
     Payload,
     ScaleWindow,
     UnencodableValues,
@@ -28,28 +27,18 @@ from swarmtrain_optimizers.codecs.base import (
     rows_at_once,
 )
 from swarmtrain_optimizers.codecs.int8_kernels import compiled
-from swarmtrain_optimizers.codecs.int8_loops import (
-    NUMPY_LOOPS,
-    VALUE_MAX,
+from swarmtrain_optimizers.codecs.int8_loops import NUMPY_LOOPS, VALUE_MAX
+from swarmtrain_optimizers.codecs.scales import (
     Bytes,
     Floats,
     Words,
+    check_scales,
+    highest_bits,
+    lowest_bits,
     scales_of,
 )
 
 __all__ = ["VALUE_MAX", "Int8"]
-
-_BIAS = 127
-
-
-def _lowest_bits(window: ScaleWindow) -> int:
-    """Bits of the smallest legal scale, 2^e_min."""
-    return (window.e_min + _BIAS) << 7
-
-
-def _highest_bits(window: ScaleWindow) -> int:
-    """Bits of the largest legal scale, just below 2^(e_max + 1)."""
-    return ((window.e_max + _BIAS) << 7) | 0x7F
 
 
 class _Chunk:
@@ -115,7 +104,7 @@ class Int8:
             UnencodableValues: reason ``nonfinite`` or ``above-window``.
         """
         chunk = _Chunk(values.numel(), window.block)
-        lowest, highest = _lowest_bits(window), _highest_bits(window)
+        lowest, highest = lowest_bits(window), highest_bits(window)
         is_legal = self._loops.encode(
             values.numpy(), window.block, lowest, highest, chunk.bits, chunk.values
         )
@@ -137,14 +126,7 @@ class Int8:
         """
         check_length(payload, self.payload_bytes(num_values, window.block))
         bits = np.frombuffer(payload, dtype="<u2", count=num_values // window.block)
-        legal = (bits >= _lowest_bits(window)) & (bits <= _highest_bits(window)) | (bits == 0)
-        if not legal.all():
-            index = int(np.argmin(legal))
-            raise IllegalPayload(
-                "scale",
-                f"block {index} has scale bits 0x{int(bits[index]):04x}, "
-                f"legal exponents are {window.e_min}..{window.e_max}",
-            )
+        check_scales(bits, window)
 
     def add_(self, acc: Tensor, payload: Payload, weight: int, window: ScaleWindow) -> None:
         """acc += weight * s * q, exact under a legal plan (rule 1)."""
@@ -167,7 +149,7 @@ class Int8:
         chunk = _Chunk(acc.numel(), window.block)
         self._loops.finish(
             acc.numpy(), float(total_weight), np.empty(window.block, dtype=np.float32),
-            _lowest_bits(window), _highest_bits(window), chunk.bits, chunk.values,
+            lowest_bits(window), highest_bits(window), chunk.bits, chunk.values,
         )  # fmt: skip
         return chunk.payload()
 
@@ -177,7 +159,7 @@ class Int8:
         """The bytes of `add_` for each part and then `finish`, made piece by piece in the cache:
         no sum goes through memory."""
         block = window.block
-        lowest, highest = _lowest_bits(window), _highest_bits(window)
+        lowest, highest = lowest_bits(window), highest_bits(window)
         total = float(sum(weight for _, weight in parts))
         opened = [(*_opened(part, num_values, block), np.float32(w)) for part, w in parts]
         chunk = _Chunk(num_values, block)

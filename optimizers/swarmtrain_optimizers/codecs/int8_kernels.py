@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from swarmtrain_optimizers.codecs.int8_loops import Bytes, Doubles, Floats, Loops, Words
+from swarmtrain_optimizers.codecs.int8_loops import Loops
+from swarmtrain_optimizers.codecs.scales import Bytes, Doubles, Floats, Words
 
 _MAGNITUDE = 0x7FFFFFFF
 _INFINITE = 0x7F800000

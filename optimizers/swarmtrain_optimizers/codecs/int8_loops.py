@@ -11,19 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from swarmtrain_optimizers.codecs.base import row_slices, rows_at_once
+from swarmtrain_optimizers.codecs.scales import (
+    Bytes,
+    Doubles,
+    Floats,
+    Words,
+    absmax_of,
+    raised_bits,
+    scales_of,
+)
 
 VALUE_MAX = 127
 """Largest magnitude of an encoded value; -128 is not used, so that signs are symmetric."""
-
-_ROUND_UP = 0xFFFF
-
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
-Bytes = npt.NDArray[np.int8]
-Words = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +39,7 @@ class Loops:
 
 def scale_bits(absmax: Floats, lowest: int) -> Words:
     """absmax / 127 in float32, rounded up to bfloat16, 0 below `lowest`; not NaN."""
-    quotient_bits = (absmax / np.float32(VALUE_MAX)).view(np.uint32)
-    bits: Words = (quotient_bits + np.uint32(_ROUND_UP)) >> np.uint32(16)
-    bits[bits < lowest] = 0
-    return bits
-
-
-def scales_of(bits: npt.NDArray[np.unsignedinteger]) -> Floats:
-    """The scales that these bits stand for."""
-    scales: Floats = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return scales
-
-
-def absmax_of(blocks: Floats, scratch: Floats) -> Floats:
-    """Largest magnitude of each row, never -0.0; NaN if a row has one. `scratch` is overwritten."""
-    largest: Floats = np.abs(blocks, out=scratch).max(axis=1)
-    return largest
+    return raised_bits(absmax / np.float32(VALUE_MAX), lowest)
 
 
 def _scratch(num_blocks: int, block: int) -> Floats:
