@@ -23,6 +23,7 @@ from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
 from swarmtrain_optimizers.codecs.base import Codec  # noqa: E402
 from swarmtrain_optimizers.codecs.int8 import Int8  # noqa: E402
 from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
+from swarmtrain_optimizers.robust import RULES  # noqa: E402
 from swarmtrain_optimizers.strategies.diloco import DiLoCo  # noqa: E402
 
 NUM_VALUES = 299_008
@@ -85,12 +86,22 @@ def hash_diloco() -> str:
     return sha256(*arrays, weights)
 
 
+def hash_robust_rules() -> dict[str, str]:
+    rows = [values(f"contribution {index}") for index in range(4)]
+    previous = values("previous")
+    return {
+        f"robust {name}": sha256(rule.aggregate(rows, (255, 7, 101, 64), previous=previous).values)
+        for name, rule in RULES.items()
+    }
+
+
 def hash_all() -> dict[str, str]:
     return {
         "probe": numerics.probe(),
         **{key: value for codec in CODECS.values() for key, value in hash_codec(codec).items()},
         "outer step": hash_outer_step(),
         "diloco": hash_diloco(),
+        **hash_robust_rules(),
     }
 
 
