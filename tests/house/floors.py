@@ -42,10 +42,11 @@ OPTIMIZERS = (
     "robust.norm_clip robust.trimmed_mean robust.coordinate_median",
     "robust.centered_clip robust.flag",
     "codecs error_feedback exclusions outer inner robust",
-    "strategies.base",
+    "strategies.base strategies.fragments",
     "strategies.anchored",
     "strategies.synchronous",
     "strategies.ddp strategies.diloco strategies.local",
+    "strategies.streaming",
     "strategies",
 )
 

@@ -1,0 +1,261 @@
+"""Streaming DiLoCo: one fragment of the vector after the other, merged while training goes on.
+
+Each fragment p is a DiLoCo of its own (anchor, momentum, error feedback), and op n moves fragment
+(n - 1) mod P, so the link carries a P-th of the vector at a time and every fragment is exchanged
+once in H inner steps, the fragments H / P apart. An op's result takes its place tau inner steps
+after the contribution and is mixed with what the peer has become meanwhile; the anchor is what the
+outer step made, never the mixture, which is this peer's own. A skipped op's fragment waits for its
+next turn. Not here: which layers make a fragment (`fragments`).
+
+References:
+    Douillard et al., Streaming DiLoCo with overlapping communication, arXiv 2501.18512, Alg. 2.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.error_feedback import DecodeOwn
+from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.fragments import Ranges, check_fragments
+
+
+class Streaming:
+    """With phi_p the anchor of fragment p, theta the weights, eta, mu as in DiLoCo: Delta_p =
+    phi_p - theta_p; tau steps later d = mean of Delta_p; m_p <- mu m_p + d; phi_p' = phi_p -
+    eta (mu m_p + d); theta_p <- alpha theta_p + (1 - alpha) phi_p'.
+
+    With one fragment, tau 0 and alpha 0 this is DiLoCo bit for bit; with alpha 1 peers are
+    independent. What was left out of an op is rebased as in DiLoCo before it is mixed; with tau
+    above 0 and alpha 0 the tau steps are thrown away, as in the paper. The first exchange of
+    fragment p comes after (p + 1) H / P steps.
+
+    Args:
+        num_values: length of the padded vector.
+        fragments: the ranges of each fragment, see `fragments.fragments_of`; their number is P.
+        inner_steps: H, inner steps between two exchanges of one fragment; a multiple of P.
+        delay_steps: tau, at most H / P.
+        alpha: how much of its own weights a peer keeps, 0..1.
+        lr: eta.
+        momentum: mu.
+        error_feedback: keep what compression lost, or an exclusion held back.
+        dtype: float32; float64 for oracles.
+
+    Raises:
+        ValueError: the fragments do not cover the vector, or a number is out of its range.
+    """
+
+    takes_gradients = False
+
+    def __init__(
+        self,
+        num_values: int,
+        *,
+        fragments: Sequence[Ranges],
+        inner_steps: int,
+        delay_steps: int,
+        alpha: float,
+        lr: float,
+        momentum: float,
+        error_feedback: bool,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        check_fragments(fragments, num_values)
+        if inner_steps % len(fragments):
+            raise ValueError(f"inner_steps {inner_steps} is no multiple of {len(fragments)}")
+        self._interval = inner_steps // len(fragments)
+        if self._interval < 1 or not 0 <= delay_steps <= self._interval or not 0 <= alpha <= 1:
+            raise ValueError(
+                f"delay_steps {delay_steps} must be in 0..{self._interval}, the steps from op to "
+                f"op, and alpha {alpha} in 0..1"
+            )
+        self._num_values = num_values
+        self._fragments = tuple(tuple(ranges) for ranges in fragments)
+        self._delay_steps = delay_steps
+        self._alpha = alpha
+        self._dtype = dtype
+        self._parts = tuple(
+            DiLoCo(
+                sum(stop - start for start, stop in ranges),
+                inner_steps=inner_steps,
+                lr=lr,
+                momentum=momentum,
+                error_feedback=error_feedback,
+                dtype=dtype,
+            )
+            for ranges in self._fragments
+        )
+        self._under_way: int | None = None
+
+    @property
+    def num_values(self) -> int:
+        """Length of the padded vector."""
+        return self._num_values
+
+    @property
+    def inner_steps(self) -> int:
+        """Inner steps of one round, H / P: from one op to the next."""
+        return self._interval
+
+    @property
+    def anchor(self) -> Tensor:
+        """(num_values,) the anchors of all fragments, a new tensor."""
+        return dict(self.state_arrays())["anchor"]
+
+    @property
+    def exclusions_in_row(self) -> int:
+        """Most exclusions in a row that any part of the vector has seen; 0 when all is sent."""
+        return max(part.exclusions_in_row for part in self._parts)
+
+    def exchange(self, op: int) -> Exchange:
+        """Fragment (op - 1) mod P, its result tau steps later."""
+        ranges = self._fragments[self._fragment(op)]
+        return Exchange(OpKind.MEAN, ranges, self._delay_steps)
+
+    def is_due(self, steps_since_outer: int) -> bool:
+        """True from H / P steps on."""
+        return steps_since_outer >= self._interval
+
+    def set_initial(self, weights: Tensor) -> None:
+        """Begin as op 0: anchor = weights, momentum and error feedback zero."""
+        self._check(weights, "weights")
+        for part, ranges in zip(self._parts, self._fragments, strict=True):
+            part.set_initial(_taken(weights, ranges))
+        self._under_way = None
+
+    def state_arrays(self) -> list[tuple[str, Tensor]]:
+        """[("anchor", ...), ("momentum", ...)] in the vector's order, new tensors."""
+        return self._joined([part.state_arrays() for part in self._parts])
+
+    def load_state(self, arrays: Mapping[str, Tensor]) -> None:
+        """Take over shared state; error feedback and pending work are dropped (rule 9).
+
+        Raises:
+            ValueError: names or shapes differ; nothing changed.
+        """
+        self._check_arrays(arrays, ["anchor", "momentum"])
+        for part, ranges in zip(self._parts, self._fragments, strict=True):
+            part.load_state({name: _taken(array, ranges) for name, array in arrays.items()})
+        self._under_way = None
+
+    def local_arrays(self) -> list[tuple[str, Tensor]]:
+        """[("error_feedback", e)], a new tensor, or [] without error feedback."""
+        return self._joined([part.local_arrays() for part in self._parts])
+
+    def load_local(self, arrays: Mapping[str, Tensor]) -> None:
+        """Take back e.
+
+        Raises:
+            ValueError: names or shapes differ; nothing changed.
+        """
+        self._check_arrays(arrays, [name for name, _ in self._parts[0].local_arrays()])
+        for part, ranges in zip(self._parts, self._fragments, strict=True):
+            part.load_local({name: _taken(array, ranges) for name, array in arrays.items()})
+
+    def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
+        """Delta_p of the op's fragment, plus e_p with error feedback.
+
+        Raises:
+            RuntimeError: the last op was ended by neither `apply` nor `skip`.
+        """
+        if self._under_way is not None:
+            raise RuntimeError("an op is under way: end it with apply() or skip() first")
+        self._check(weights, "weights")
+        index = self._fragment(op)
+        values = self._parts[index].pseudo_gradient(_taken(weights, self._fragments[index]), op)
+        self._under_way = index
+        return values
+
+    def weights_under_way(self) -> Tensor | None:
+        """None: an op under way changes no weights."""
+        return None
+
+    def apply(
+        self,
+        mean: Tensor,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Tensor,
+        decoded_own: DecodeOwn | Tensor | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Tensor:
+        """Outer step of the op's fragment, then its weights mixed; see `Strategy.apply`.
+
+        Raises:
+            RuntimeError: we contributed another fragment than this op's; nothing changed.
+            ValueError: shapes or ranges do not fit; nothing changed.
+        """
+        index = self._fragment(op)
+        if self._under_way not in (None, index):
+            raise RuntimeError(f"op {op} moves fragment {index}, we gave {self._under_way}")
+        self._check(weights_now, "weights_now")
+        ranges, part = self._fragments[index], self._parts[index]
+        weights = weights_now.detach().clone()
+        now, snapshot = _taken(weights, ranges), part.snapshot
+        # With a delay the steps made meanwhile are alpha's matter, not rule 10's.
+        base = now if snapshot is None or not self._delay_steps else snapshot
+        landed = part.apply(mean, included, base, decoded_own, op=op)
+        self._under_way = None
+        _put_(weights, ranges, self._mixed(part, now, landed, gave=snapshot is not None))
+        return weights
+
+    def skip(self) -> None:
+        """End the op without a result; what was pending is computed anew for its next turn."""
+        if self._under_way is not None:
+            self._parts[self._under_way].skip()
+        self._under_way = None
+
+    def _mixed(self, part: DiLoCo, now: Tensor, landed: Tensor, *, gave: bool) -> Tensor:
+        """theta of the fragment; a peer that gave nothing moves along with the anchor unmixed."""
+        if self._alpha == 1:
+            return now
+        if self._alpha == 0 or not gave:
+            return landed
+        mixed = now * self._alpha + landed * (1 - self._alpha)
+        for start, stop in part.dropped:
+            mixed[start:stop] = landed[start:stop]
+        return mixed
+
+    def _fragment(self, op: int) -> int:
+        return (op - 1) % len(self._fragments)
+
+    def _joined(self, lists: Sequence[list[tuple[str, Tensor]]]) -> list[tuple[str, Tensor]]:
+        """The fragments' arrays of one name as one vector."""
+        names = [name for name, _ in lists[0]]
+        joined = [torch.empty(self._num_values, dtype=self._dtype) for _ in names]
+        for arrays, ranges in zip(lists, self._fragments, strict=True):
+            for (_, array), whole in zip(arrays, joined, strict=True):
+                _put_(whole, ranges, array)
+        return list(zip(names, joined, strict=True))
+
+    def _check(self, tensor: Tensor, name: str) -> None:
+        """Refuse what is not a flat vector of this length, dtype and device."""
+        wanted = (self._num_values,)
+        if tensor.shape != wanted or tensor.dtype != self._dtype or tensor.device.type != "cpu":
+            raise ValueError(
+                f"{name} is {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; "
+                f"wanted {wanted} {self._dtype} on cpu"
+            )
+
+    def _check_arrays(self, arrays: Mapping[str, Tensor], names: list[str]) -> None:
+        """Refuse arrays that are not exactly these, each of the right shape."""
+        if sorted(arrays) != sorted(names):
+            raise ValueError(f"arrays are {sorted(arrays)}, wanted {sorted(names)}")
+        for name in names:
+            self._check(arrays[name], name)
+
+
+def _taken(vector: Tensor, ranges: Ranges) -> Tensor:
+    """The parts of a vector one after the other, a new tensor."""
+    return torch.cat([vector[start:stop] for start, stop in ranges])
+
+
+def _put_(vector: Tensor, ranges: Ranges, values: Tensor) -> None:
+    """Write what `_taken` takes."""
+    position = 0
+    for start, stop in ranges:
+        vector[start:stop] = values[position : position + stop - start]
+        position += stop - start
