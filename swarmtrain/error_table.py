@@ -50,6 +50,11 @@ _ROWS = (
         "constraints.txt in a fresh environment.",
     ),
     ErrorKind(
+        "SWT-E102", "An optional part is not installed", EXIT_MUST_CHANGE,
+        "What was asked for needs a package that swarmtrain alone does not bring. The message\n"
+        "names it and the command that installs it; everything else works without it.",
+    ),
+    ErrorKind(
         "SWT-E201", "Address already in use", EXIT_MUST_CHANGE,
         "Another program listens on that address and port, often an earlier run that still lives.\n"
         "Stop it, or choose another port with --listen HOST:PORT (port 0 picks a free one).",

@@ -13,6 +13,7 @@ import typer
 
 from swarmtrain import __version__
 from swarmtrain.cli.chaos import chaos
+from swarmtrain.cli.compare import compare
 from swarmtrain.cli.demo import demo
 from swarmtrain.cli.explain import explain
 from swarmtrain.cli.join import join
@@ -42,6 +43,7 @@ app.command()(verify)
 app.command()(demo)
 app.command()(simulate)
 app.command()(chaos)
+app.command()(compare)
 app.command()(explain)
 app.command()(why)
 

@@ -76,12 +76,18 @@ class Driver:
         snapshot_rounds: state is copied for joiners after every so many ops.
         contribution: makes what is given to an op from its values.
         decode: the mean of a committed result.
+        read_gradient: (padded,) float32, of the step that was made last; only a strategy that
+            takes gradients needs it, and then that step has left the weights alone.
 
     Attributes:
         op: newest op whose outcome is in the strategy, -1 before the first state.
-        steps: inner steps since the last READY that had an outcome.
+        steps: inner steps since the last READY that had an outcome; since that READY's own
+            steps where the strategy's results have a later place.
         included: whether our part was in the last committed op, for people.
         root: state root after `op`.
+
+    Raises:
+        ValueError: the strategy takes gradients, and nobody gives them.
     """
 
     def __init__(
@@ -95,7 +101,10 @@ class Driver:
         snapshot_rounds: int,
         contribution: Callable[[Tensor], OwnContribution] = TensorContribution,
         decode: Callable[[OpResult], Tensor] = decode_result,
+        read_gradient: Callable[[], Tensor] | None = None,
     ) -> None:
+        if strategy.takes_gradients and read_gradient is None:
+            raise ValueError("this strategy takes gradients, and its trainer gives weights only")
         self.op = -1
         self.steps = 0
         self.included = False
@@ -108,8 +117,13 @@ class Driver:
         self.root = b""
         self._contribution = contribution
         self._decode = decode
+        # What a contribution is made of.
+        self._read: Callable[[], Tensor] = weights.read_weights
+        if strategy.takes_gradients and read_gradient is not None:
+            self._read = read_gradient
         self._samples = 0
         self._own: OwnPart | None = None
+        self._given = (0, 0)
 
     @property
     def strategy(self) -> Strategy:
@@ -125,6 +139,12 @@ class Driver:
     def is_due(self) -> bool:
         """Whether the inner steps of the next op are done."""
         return self.op >= 0 and self._own is None and self._strategy.is_due(self.steps)
+
+    @property
+    def is_at_place(self) -> bool:
+        """Whether our part is given, and its result's place reached: an outcome that is here
+        before waits, one that is not is waited for."""
+        return self._own is not None and self.steps - self._given[0] >= self._delay(self._own.op)
 
     def offer(self) -> StateImage:
         """The trainer's own weights as op 0, in case this peer is the first."""
@@ -149,11 +169,12 @@ class Driver:
     def contribute(self) -> OwnPart:
         """Take the difference for the next op; it stays until `end_op` or `skip`."""
         op = self.op + 1
-        values = self._strategy.pseudo_gradient(self._weights.read_weights(), op)
+        values = self._strategy.pseudo_gradient(self._read(), op)
         meanwhile = self._strategy.weights_under_way()
         if meanwhile is not None:
             self._weights.write_weights(meanwhile)
         self._own = OwnPart(op, self._contribution(values), self._samples)
+        self._given = (self.steps, self._samples)
         return self._own
 
     def load(self, action: LoadState) -> StateImage:
@@ -208,7 +229,7 @@ class Driver:
         self._weights.write_weights(weights)
         self.included = own is not None and any(here for _, _, here in included)
         if own is not None:
-            self._reset(result.op)
+            self._ended(result.op)
         self.op = result.op
         return self._image(result.op, copy=result.op % self._snapshot_rounds == 0)
 
@@ -216,7 +237,7 @@ class Driver:
         """The op ended without a result: train on from where we are."""
         if self._own is not None:
             self._strategy.skip()
-            self._reset(op)
+            self._ended(op)
         self.op = op
 
     def settle(self) -> None:
@@ -224,6 +245,18 @@ class Driver:
         anchor = dict(self._strategy.state_arrays())["anchor"]
         self._weights.write_weights(anchor.clone())
         self._reset(self.op)
+
+    def _delay(self, op: int) -> int:
+        return self._strategy.exchange(op).delay_steps
+
+    def _ended(self, op: int) -> None:
+        """Steps made on purpose while the op was under way belong to the next round; those made
+        because its outcome was late do not delay anybody's next part."""
+        steps, samples = self._given
+        steps, samples = self.steps - steps, self._samples - samples
+        self._reset(op)
+        if self._delay(op) > 0:
+            self.steps, self._samples = steps, samples
 
     def _reset(self, op: int) -> None:
         self._own = None

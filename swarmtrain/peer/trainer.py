@@ -111,18 +111,40 @@ class BuiltinTrainer:
         Raises:
             NoTrainingText: the piece source has given nothing yet; nothing changed.
         """
-        batch = self._next_batch()
         for group in self._optimizer.param_groups:
             group["lr"] = self.rate()
+        loss = self.gradient_step()
+        self._optimizer.step()
+        return loss
+
+    def gradient_step(self) -> float:
+        """The gradient of one batch, clipped, for a strategy that takes gradients; weights stay.
+
+        Returns:
+            The batch's loss, in nats per byte.
+
+        Raises:
+            NoTrainingText: as `inner_step`.
+        """
+        batch = self._next_batch()
         self._optimizer.zero_grad(set_to_none=True)
         loss = _loss(self.model(batch.x_BT), batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._config.inner.grad_clip > 0:
             nn.utils.clip_grad_norm_(self.model.parameters(), self._config.inner.grad_clip)
-        self._optimizer.step()
         self.step += 1
         self.num_samples += len(batch.x_BT)
         return float(loss.item())
+
+    def read_gradient(self) -> Tensor:
+        """The gradient of the last step, (padded,) float32 like the weights."""
+        vector = torch.zeros(self.layout.padded)
+        gradients = dict(self.model.named_parameters())
+        for name, view in self.layout.named_views(vector).items():
+            gradient = gradients[name].grad
+            if gradient is not None:
+                view.copy_(gradient)
+        return vector
 
     def rate(self) -> float:
         """The learning rate of the next inner step."""

@@ -1,0 +1,133 @@
+"""`swarmtrain compare`: strategies side by side on this machine, with real codecs."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.situation import Situation, say
+from swarmtrain.error_table import EXIT_DONE
+from swarmtrain.errors import misuse, translate
+
+if TYPE_CHECKING:
+    from swarmtrain.compare.plan import Plan
+    from swarmtrain.compare.results import RunResult
+
+
+Strategies = Annotated[
+    str, typer.Option(help="Names with commas between; diloco:codec=none has its own setting.")
+]
+Codec = Annotated[str, typer.Option(help="Of every exchange.", show_default="the strategy's own")]
+Peers = Annotated[int, typer.Option(min=1, max=64, help="Replicas of a run.")]
+Steps = Annotated[int, typer.Option(min=1, help="Inner steps of each peer.")]
+Seed = Annotated[int, typer.Option(min=0, help="The first seed.")]
+Seeds = Annotated[int, typer.Option(min=1, max=64, help="How many seeds.")]
+Model = Annotated[str, typer.Option(help="sweep (130 000 parameters) or demo (850 000).")]
+InnerSteps = Annotated[int, typer.Option(min=1, help="Inner steps of a round.")]
+InnerRate = Annotated[float, typer.Option(help="Highest rate of the inner optimizer.")]
+OuterSetting = Annotated[
+    float | None, typer.Option(help="Of the outer step.", show_default="the strategy's own")
+]
+Speeds = Annotated[str, typer.Option(help="Of each peer, 1,1,0.5,0.25.", show_default="all equal")]
+Dynamic = Annotated[
+    bool, typer.Option("--dynamic", help="Slow peers make fewer steps; nobody waits.")
+]
+NonIid = Annotated[bool, typer.Option("--noniid", help="Each peer reads other files.")]
+Hostile = Annotated[int, typer.Option(min=0, help="Peers that attack.")]
+AttackName = Annotated[str, typer.Option(help="sign-flip, noise or nan.")]
+Drop = Annotated[float, typer.Option(help="Probability that a contribution is lost.")]
+NetName = Annotated[str, typer.Option(help="Link to model: dsl, fibre or lan.")]
+Processes = Annotated[int, typer.Option(min=1, max=64, help="Runs side by side.")]
+Out = Annotated[Path | None, typer.Option(help="Keep finished runs here; a stopped sweep goes on.")]
+Html = Annotated[Path | None, typer.Option(help="Write a report with curves.")]
+AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout.")]
+
+
+def compare(
+    context: typer.Context,
+    strategies: Strategies = "diloco",
+    codec: Codec = "",
+    peers: Peers = 4,
+    steps: Steps = 1000,
+    seed: Seed = 0,
+    seeds: Seeds = 1,
+    model: Model = "sweep",
+    inner_steps: InnerSteps = 50,
+    inner_lr: InnerRate = 2e-3,
+    outer_lr: OuterSetting = None,
+    outer_momentum: OuterSetting = None,
+    speeds: Speeds = "",
+    dynamic: Dynamic = False,
+    noniid: NonIid = False,
+    hostile: Hostile = 0,
+    attack: AttackName = "sign-flip",
+    drop: Drop = 0.0,
+    net: NetName = "dsl",
+    processes: Processes = 1,
+    out: Out = None,
+    html: Html = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train with several strategies on the same data, model and number of tokens, and compare.
+
+    All replicas of a run live in one process; what they exchange goes through the real codecs.
+    Time is modelled: steps of a fixed length, and links as --net names them.
+    """
+    context.ensure_object(Situation).begin(verbose=verbose)
+    from swarmtrain.compare import request
+    from swarmtrain.compare.plan import Pace, Plan
+
+    given = {"codec": codec, "outer_lr": outer_lr, "outer_momentum": outer_momentum}
+    base = Plan(
+        label="", strategy="", codec="", peers=peers, steps=steps, inner_steps=inner_steps,
+        inner_lr=inner_lr, size=model, speeds=request.parse_speeds(speeds, peers),
+        pace=Pace.DYNAMIC if dynamic else Pace.WAIT, noniid=noniid, hostile=hostile,
+        attack=request.attack_of(attack), drop=drop, net=net,
+    )  # fmt: skip
+    if dynamic and not speeds:
+        raise misuse("--dynamic changes nothing without --speeds.", "Give each peer a speed.")
+    own = {name: value for name, value in given.items() if value not in ("", None)}
+    plans = request.plans(strategies, base, range(seed, seed + seeds), own)
+    _run(plans, processes, out, html, as_json=as_json)
+    raise typer.Exit(EXIT_DONE)
+
+
+def _run(
+    plans: "list[Plan]", processes: int, out: Path | None, html: Path | None, *, as_json: bool
+) -> None:
+    script = ""
+    if html is not None:
+        from swarmtrain.compare.html import plotly_script
+
+        script = plotly_script()  # before hours of work, not after them
+    from swarmtrain.compare.results import Shelf, rows
+    from swarmtrain.compare.sweep import run_all
+    from swarmtrain.compare.table import text_table
+
+    results = run_all(plans, Shelf(out), processes, _tell)
+    if html is not None:
+        _write_html(html, results, script)
+    if as_json:
+        print(json.dumps({"results": [asdict(result) for result in results]}))
+    else:
+        print(text_table(rows(results)))
+
+
+def _tell(result: "RunResult", is_kept: bool) -> None:
+    loss = f"{result.val_loss:.4f}" if result.val_loss is not None else "diverged"
+    kept = ", kept" if is_kept else ""
+    say(f"{result.strategy} seed {result.seed}: loss {loss}, {result.ops} ops{kept}")
+
+
+def _write_html(path: Path, results: "list[RunResult]", script: str) -> None:
+    from swarmtrain.compare import html
+
+    try:
+        html.write(path, html.page(results, " ".join(["swarmtrain", *sys.argv[1:]]), script))
+    except OSError as error:
+        raise translate(error) or misuse(f"Cannot write {path}: {error.strerror}.") from error

@@ -1,0 +1,84 @@
+"""Bytes and modelled seconds: what a comparison says of links that it does not have.
+
+The model: every peer has the same link, and what an op moves leaves and arrives at full rate, both
+ways at once; an op takes four round trips besides (READY and PLAN, parts and results, GOT and
+FREEZE, HAVE and COMMIT). An inner step takes what the fastest peer's core takes, divided by the
+relative speed of who makes it. An op that is placed some inner steps after it began is hidden
+behind these steps; what it takes longer is waited for. Headers and retries are left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swarmtrain.compare.plan import Net
+from swarmtrain_transport.link import PeerId
+
+ROUND_TRIPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Payload bytes of one op.
+
+    Attributes:
+        up: what each peer sends.
+        down: what each peer receives.
+    """
+
+    up: Mapping[PeerId, int]
+    down: Mapping[PeerId, int]
+
+    def seconds(self, net: Net) -> float:
+        """From the last part's readiness until everybody has the result."""
+        busiest = max(
+            max(sent / net.up_bytes_s for sent in self.up.values()),
+            max(received / net.down_bytes_s for received in self.down.values()),
+        )
+        return busiest + ROUND_TRIPS * net.round_trip_s
+
+
+class Costs:
+    """Adds up what a run sends and how long it would take.
+
+    Args:
+        net: everybody's link.
+        num_peers: of the run.
+
+    Attributes:
+        seconds: modelled seconds so far.
+        exchange_s: those of them in which nobody trained.
+        peak_bytes: most bytes that one peer sends per inner step, with an op spread evenly over
+            the steps that it has.
+    """
+
+    def __init__(self, net: Net, num_peers: int) -> None:
+        self.seconds = 0.0
+        self.exchange_s = 0.0
+        self.peak_bytes = 0
+        self._net = net
+        self._num_peers = num_peers
+        self._sent = 0
+
+    @property
+    def bytes_up_per_peer(self) -> int:
+        """Bytes sent so far, averaged over peers."""
+        return round(self._sent / self._num_peers)
+
+    def stepped(self, seconds: float) -> None:
+        """All have made the inner steps that fit into so many seconds."""
+        self.seconds += seconds
+
+    def exchanged(self, traffic: Traffic, hidden_s: float, delay_steps: int) -> None:
+        """An op has moved so much.
+
+        Args:
+            traffic: of the op.
+            hidden_s: seconds of inner steps between its begin and the place of its result.
+            delay_steps: those inner steps.
+        """
+        waited_s = max(0.0, traffic.seconds(self._net) - hidden_s)
+        self.exchange_s += waited_s
+        self.seconds += waited_s
+        self._sent += sum(traffic.up.values())
+        busiest = max(traffic.up.values())
+        self.peak_bytes = max(self.peak_bytes, -(-busiest // max(1, delay_steps)))

@@ -1,0 +1,147 @@
+"""The comparison as one HTML file that needs nothing else: curves on three axes, and the table.
+
+plotly (`swarmtrain[report]`) brings the script that draws; it is put into the file, so that the
+report can be opened anywhere and offline. Figures are plain data until then.
+"""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from swarmtrain.compare.results import Point, RunResult, rows
+from swarmtrain.compare.table import human_bytes
+from swarmtrain.errors import UserError
+
+_AXES = (
+    ("tokens", "tokens, all peers together"),
+    ("bytes_up_per_peer", "bytes that a peer has sent"),
+    ("modelled_seconds", "modelled seconds"),
+)
+
+
+def plotly_script() -> str:
+    """plotly's own script.
+
+    Raises:
+        UserError: SWT-E102, plotly is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise UserError(
+            "SWT-E102",
+            "--html needs plotly, which is not installed.",
+            "The comparison itself works without it.",
+            'Install it with: pip install "swarmtrain[report]"',
+        ) from error
+    script: str = get_plotlyjs()
+    return script
+
+
+def page(results: Sequence[RunResult], command: str, script: str) -> str:
+    """The whole file.
+
+    Args:
+        results: of all strategies and seeds.
+        command: that made them, shown on top.
+        script: plotly's.
+    """
+    figures = "".join(
+        f'<h2>Loss against {escape(title)}</h2><div id="{axis}" class="figure"></div>'
+        f"<script>Plotly.newPlot({json.dumps(axis)}, {_json(_traces(results, axis))}, "
+        f"{_json(_layout(title))}, {{responsive: true}});</script>"
+        for axis, title in _AXES
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>swarmtrain compare'
+        "</title><style>body{font:16px/1.5 sans-serif;max-width:70rem;margin:2rem auto;"
+        "padding:0 1rem}table{border-collapse:collapse}td,th{padding:.2rem .8rem;"
+        "text-align:right;border-bottom:1px solid #ccc}td:first-child,th:first-child"
+        "{text-align:left}.figure{height:28rem}code{overflow-wrap:anywhere}</style>"
+        f"<script>{script}</script></head><body><h1>swarmtrain compare</h1>"
+        f"<p><code>{escape(command)}</code></p>{_table(results)}{figures}</body></html>\n"
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Write the file, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def _json(value: object) -> str:
+    # Inside a script element nothing may look like its end.
+    return json.dumps(value).replace("<", "\\u003c")
+
+
+def _traces(results: Sequence[RunResult], axis: str) -> list[dict[str, object]]:
+    """A line per strategy: the mean over seeds at each point, and how far seeds are apart."""
+    traces: list[dict[str, object]] = []
+    for kind in dict.fromkeys((result.strategy, result.codec) for result in results):
+        runs = [r for r in results if (r.strategy, r.codec) == kind]
+        columns = list(zip(*(run.curve for run in runs), strict=False))
+        low, middle, high = zip(*(_losses(column) for column in columns), strict=True)
+        traces.append(
+            {
+                "x": [_mean([float(getattr(p, axis)) for p in column]) for column in columns],
+                "y": middle,
+                "name": f"{kind[0]} ({kind[1]})",
+                "mode": "lines+markers",
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [_apart(a, b) for a, b in zip(high, middle, strict=True)],
+                    "arrayminus": [_apart(b, a) for a, b in zip(low, middle, strict=True)],
+                    "thickness": 1,
+                },
+            }
+        )
+    return traces
+
+
+def _losses(column: Sequence[Point]) -> tuple[float | None, float | None, float | None]:
+    found = [point.val_loss for point in column if point.val_loss is not None]
+    if len(found) < len(column):
+        return None, None, None
+    return min(found), _mean(found), max(found)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _apart(more: float | None, less: float | None) -> float:
+    return more - less if more is not None and less is not None else 0.0
+
+
+def _layout(title: str) -> dict[str, object]:
+    return {
+        "xaxis": {"title": {"text": title}},
+        "yaxis": {"title": {"text": "held-out loss, nats per byte"}},
+        "margin": {"t": 10},
+        "legend": {"orientation": "h", "y": -0.2},
+    }
+
+
+def _table(results: Sequence[RunResult]) -> str:
+    head = ("strategy", "codec", "seeds", "loss", "spread", "bytes per peer", "peak", "modelled s")
+    lines = [f"<tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>"]
+    for row in rows(results):
+        cells = (
+            escape(row.strategy),
+            escape(row.codec),
+            str(row.seeds),
+            f"{row.loss:.4f}" if row.loss is not None else "diverged",
+            f"{row.spread:.4f}" if row.spread is not None else "",
+            human_bytes(row.bytes_up_per_peer),
+            human_bytes(row.peak_bytes_per_step),
+            f"{row.modelled_seconds:.1f}",
+        )
+        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    return f"<table>{''.join(lines)}</table>"

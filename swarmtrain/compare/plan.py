@@ -1,0 +1,222 @@
+"""What one run of a comparison is: every setting that its bits depend on, and nothing else.
+
+A plan is a value. Its key names the file that keeps the finished run, so a sweep that was stopped
+goes on where it was; whatever changes the bits is therefore a field here, and torch's version is in
+the key beside it. Not here: any work, and torch.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from swarmtrain.config import InnerSection, ModelSection, OuterSection, RunConfig, RunSection
+
+KEPT_FORM = 1
+"""Form of a kept run; raise it when a run of the same plan gives other figures."""
+
+
+class Pace(Enum):
+    """What fast peers do while slow ones finish their inner steps.
+
+    WAIT: wait, so that all make the same number of steps.
+    DYNAMIC: nothing; who is slow makes fewer steps in a round, floor(inner_steps x speed / fastest)
+        (dynamic local updates, arXiv 2401.09135, section 5).
+    """
+
+    WAIT = "wait"
+    DYNAMIC = "dynamic"
+
+
+class Attack(Enum):
+    """What hostile peers give instead of their difference.
+
+    SIGN_FLIP: minus ten times of it.
+    NOISE: normal noise with a hundred times its root mean square.
+    NAN: no numbers.
+    """
+
+    SIGN_FLIP = "sign-flip"
+    NOISE = "noise"
+    NAN = "nan"
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """A link as every peer has it.
+
+    Attributes:
+        up_bytes_s: bytes per second that a peer sends.
+        down_bytes_s: bytes per second that it receives.
+        round_trip_s: seconds to another peer or the coordinator and back.
+    """
+
+    up_bytes_s: float
+    down_bytes_s: float
+    round_trip_s: float
+
+
+NETS: Mapping[str, Net] = MappingProxyType(
+    {
+        "dsl": Net(10e6 / 8, 50e6 / 8, 0.050),
+        "fibre": Net(500e6 / 8, 500e6 / 8, 0.020),
+        "lan": Net(1e9 / 8, 1e9 / 8, 0.0005),
+    }
+)
+"""10 up and 50 down, 500 both ways, 1 000 both ways; Mbit/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A model to compare with.
+
+    Attributes:
+        model: its section of a run file.
+        batch: windows of one inner step.
+        step_s: modelled seconds of an inner step of the fastest peer: what a core of a 2-core
+            machine takes, so that exchanges are not made to look cheap.
+    """
+
+    model: ModelSection
+    batch: int
+    step_s: float
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Bytes of text, which are this model's tokens, in an inner step of one peer."""
+        return self.batch * self.model.context
+
+
+SIZES: Mapping[str, Size] = MappingProxyType(
+    {
+        "sweep": Size(ModelSection(layers=2, width=64, heads=4, context=64), 8, 0.011),
+        "demo": Size(ModelSection(layers=4, width=128, heads=4, context=128), 8, 0.060),
+        "tiny": Size(ModelSection(layers=1, width=16, heads=2, context=16), 2, 0.002),
+    }
+)
+"""About 130 000, 850 000 and 12 000 parameters; the last is for tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What a strategy is run with where the command line does not say otherwise.
+
+    Attributes:
+        codec: of its exchange.
+        outer_lr: eta of the outer step.
+        outer_momentum: mu of the outer step.
+        error_feedback: whether what the codec lost is sent with the next op.
+        pace: what it does with fast peers, None as the command line says.
+    """
+
+    codec: str
+    outer_lr: float
+    outer_momentum: float
+    error_feedback: bool = False
+    pace: Pace | None = None
+
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        "ddp": Preset("none", 1.0, 0.0, pace=Pace.WAIT),
+        "local": Preset("none", 1.0, 0.0),
+        "diloco": Preset("int8", 0.9, 0.8),
+    }
+)
+"""Every strategy that can be compared. ddp's step is everybody's, so it always waits. The outer
+step of diloco is that of the demo; the paper's, 0.7 and 0.9, is for runs of many more rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One strategy, one seed.
+
+    Attributes:
+        label: the strategy as it was asked for, with what differs from the others.
+        strategy: a name of PRESETS.
+        codec: name in an op's plan.
+        seed: of weights, shards, windows and of what goes wrong.
+        peers: replicas.
+        steps: inner steps of each peer if all make equally many; the budget is in tokens.
+        inner_steps: of a round.
+        inner_lr: highest learning rate of the inner optimizer.
+        outer_lr: of the outer step.
+        outer_momentum: of the outer step.
+        error_feedback: whether what the codec lost is sent with the next op.
+        size: a name of SIZES.
+        speeds: of each peer, in any one unit; () if all are equal.
+        pace: what fast peers do meanwhile.
+        noniid: whether each peer's text is a contiguous part of the corpus.
+        hostile: how many peers, the last ones, attack.
+        attack: how.
+        drop: probability that a contribution is lost.
+        net: a name of NETS.
+        points: how often the anchor is judged, at equal distances in tokens.
+        windows: of held-out text per judgement.
+    """
+
+    label: str
+    strategy: str
+    codec: str
+    seed: int = 0
+    peers: int = 4
+    steps: int = 1000
+    inner_steps: int = 50
+    inner_lr: float = 2e-3
+    outer_lr: float = 0.9
+    outer_momentum: float = 0.8
+    error_feedback: bool = False
+    size: str = "sweep"
+    speeds: tuple[float, ...] = ()
+    pace: Pace = Pace.WAIT
+    noniid: bool = False
+    hostile: int = 0
+    attack: Attack = Attack.SIGN_FLIP
+    drop: float = 0.0
+    net: str = "dsl"
+    points: int = 20
+    windows: int = 256
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that all peers together train on: the same for every strategy."""
+        return self.peers * self.steps * SIZES[self.size].tokens_per_step
+
+    def relative_speeds(self) -> tuple[float, ...]:
+        """Speed of each peer, the fastest being 1."""
+        speeds = self.speeds or (1.0,) * self.peers
+        return tuple(speed / max(speeds) for speed in speeds)
+
+    def run_config(self) -> RunConfig:
+        """What the built-in trainer reads: its learning rate goes by `steps` inner steps."""
+        size = SIZES[self.size]
+        inner = InnerSection(
+            lr=self.inner_lr, warmup_steps=max(1, self.steps // 20), batch=size.batch
+        )
+        return RunConfig(
+            run=RunSection("compare", self.seed, self.steps),
+            model=size.model,
+            inner=inner,
+            outer=OuterSection(inner_steps=1),  # so the schedule is `steps` long
+        )
+
+    def as_json(self) -> str:
+        """All fields as canonical JSON."""
+        return json.dumps(asdict(self), sort_keys=True, default=_value_of)
+
+    def key(self, versions: str) -> str:
+        """Hex name of the finished run.
+
+        Args:
+            versions: of what computes: torch and the text.
+        """
+        text = f"{KEPT_FORM} {versions} {self.as_json()}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _value_of(choice: object) -> object:
+    if isinstance(choice, Enum):
+        return choice.value
+    raise TypeError(f"{choice!r} is no setting")

@@ -1,0 +1,104 @@
+"""One peer of a comparison: the production trainer, strategy and driver, without a network."""
+
+import random
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from swarmtrain.compare.hostile import contribution_of
+from swarmtrain.compare.plan import Plan
+from swarmtrain.compare.strategies import make_strategy
+from swarmtrain.peer.arithmetic import TensorContribution
+from swarmtrain.peer.driver import Driver
+from swarmtrain.peer.trainer import BuiltinTrainer
+from swarmtrain.simulate.trainer import SharedDecoding
+from swarmtrain_transport.actions import LoadState
+from swarmtrain_transport.link import PeerId
+
+_NEVER = 1 << 30
+"""Ops between two copies of the state for joiners: nobody joins here."""
+
+
+def peer_id(index: int) -> PeerId:
+    """The key that stands for replica `index`."""
+    return (index + 1).to_bytes(32, "big")
+
+
+class Replica:
+    """A peer that makes inner steps when it is told to.
+
+    Args:
+        plan: of the run.
+        index: which peer, from 0.
+        pieces: its part of the text.
+        decode: results as values, shared by all replicas.
+
+    Attributes:
+        peer: its id.
+        driver: strategy and weights.
+        trainer: model, inner optimizer and text.
+        speed: inner steps in the time of one of the fastest peer's.
+    """
+
+    def __init__(
+        self, plan: Plan, index: int, pieces: Sequence[bytes], decode: SharedDecoding
+    ) -> None:
+        self.peer = peer_id(index)
+        self.speed = plan.relative_speeds()[index]
+        seed = random.Random(f"replica {plan.seed} {index}").getrandbits(31)
+        waiting = [pieces]
+        self.trainer = BuiltinTrainer(
+            plan.run_config(),
+            take_pieces=lambda: waiting.pop() if waiting else None,
+            validation=(),
+            seed=seed,
+        )
+        is_hostile = index >= plan.peers - plan.hostile
+        self.driver = Driver(
+            self.peer,
+            make_strategy(plan, self.trainer.layout),
+            self.trainer,
+            layout=self.trainer.layout.digest,
+            num_values=self.trainer.layout.num_values,
+            snapshot_rounds=_NEVER,
+            contribution=contribution_of(plan.attack, seed) if is_hostile else TensorContribution,
+            decode=decode,
+            read_gradient=self.trainer.read_gradient,
+        )
+
+    @property
+    def anchor(self) -> Tensor:
+        """(padded,) float32, the strategy's anchor: a live buffer."""
+        return dict(self.driver.strategy.state_arrays())["anchor"]
+
+    def steps_at(self, tick: int) -> int:
+        """Inner steps made after so many steps of the fastest peer, where nobody waits."""
+        return int(tick * self.speed + 1e-9)
+
+    def inner_step(self, schedule_step: int) -> None:
+        """One inner step at the learning rate of step `schedule_step` of the run."""
+        samples = self.trainer.num_samples
+        self.trainer.step = schedule_step
+        if self.driver.strategy.takes_gradients:
+            self.trainer.gradient_step()
+        else:
+            self.trainer.inner_step()
+        self.driver.stepped(self.trainer.num_samples - samples)
+
+
+def begin(replicas: Sequence[Replica]) -> None:
+    """Op 0: the first replica's weights become everybody's, as when peers join."""
+    image = replicas[0].driver.offer()
+    chunks = tuple(bytes(chunk) for chunk in image.chunks or ())
+    for replica in replicas:
+        replica.driver.load(LoadState(0, image.manifest, chunks))
+
+
+def spread(replicas: Sequence[Replica]) -> float:
+    """Root mean square of the replicas' distance from their mean, over that of the mean."""
+    stack = torch.stack([replica.trainer.read_weights() for replica in replicas]).double()
+    middle = stack.mean(dim=0)
+    apart = (stack - middle).square().mean().sqrt().item()
+    size = middle.square().mean().sqrt().item()
+    return apart / size if size > 0 else 0.0

@@ -1,0 +1,161 @@
+"""What the command line asks for, turned into plans: one per strategy and seed.
+
+A strategy may carry settings of its own, `diloco:codec=none:inner_steps=500`, so that one table
+can hold what differs in nothing else. Checked here once, without loading torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from swarmtrain.compare.plan import NETS, PRESETS, SIZES, Attack, Pace, Plan
+from swarmtrain.errors import cleaned, misuse
+from swarmtrain_transport.limits import PEERS_MAX
+
+CODECS = ("int8", "int4", "e3m0", "two_bit", "sign", "none")
+"""The names of `swarmtrain_optimizers.codecs`, which load torch; a test compares."""
+
+
+def _as_bool(text: str) -> bool:
+    return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[text]
+
+
+_OWN: Mapping[str, Callable[[str], object]] = MappingProxyType(
+    {
+        "codec": str,
+        "inner_steps": int,
+        "inner_lr": float,
+        "outer_lr": float,
+        "outer_momentum": float,
+        "error_feedback": _as_bool,
+        "pace": Pace,
+        "drop": float,
+        "hostile": int,
+    }
+)
+"""Settings that a strategy in the list may have of its own, and how they are read."""
+
+
+def parse_speeds(text: str, peers: int) -> tuple[float, ...]:
+    """``1,1,0.5,0.25``: a relative speed per peer; empty for equal ones.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    if not text:
+        return ()
+    try:
+        speeds = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        speeds = ()
+    if len(speeds) != peers or not all(0.01 <= speed <= 100 for speed in speeds):
+        raise misuse(
+            f"{cleaned(text)!r} are not the speeds of {peers} peers.",
+            "Write one number from 0.01 to 100 for each, for instance --speeds 1,1,0.5,0.25 with "
+            "--peers 4.",
+        )
+    return speeds
+
+
+def plans(
+    strategies: str, base: Plan, seeds: Sequence[int], given: Mapping[str, object]
+) -> list[Plan]:
+    """One plan per strategy and seed, strategies first.
+
+    Args:
+        strategies: names with commas between, each perhaps with settings of its own.
+        base: everything that they share.
+        seeds: of each.
+        given: settings that hold for all of them instead of their presets.
+
+    Raises:
+        UserError: SWT-E610, a name or a setting cannot be meant.
+    """
+    words = [word.strip() for word in strategies.split(",")]
+    if len(set(words)) != len(words):
+        raise misuse(f"{cleaned(strategies)!r} names a strategy twice.", "Leave one out.")
+    chosen = [_plan(word, base, given) for word in words]
+    for plan in chosen:
+        _check(plan)
+    return [replace(plan, seed=seed) for plan in chosen for seed in seeds]
+
+
+def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
+    name, *settings = word.split(":")
+    if name not in PRESETS:
+        close = get_close_matches(name, PRESETS, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise misuse(
+            f"{cleaned(name)!r} is no strategy that can be compared.{hint}",
+            f"There are: {', '.join(PRESETS)}.",
+        )
+    preset = {f.name: getattr(PRESETS[name], f.name) for f in fields(PRESETS[name])}
+    own: dict[str, object] = {key: value for key, value in preset.items() if value is not None}
+    own |= given
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        own[key] = _own_value(word, key, value)
+    return replace(base, label=word, strategy=name, **own)  # type: ignore[arg-type]
+
+
+def _own_value(word: str, key: str, value: str) -> object:
+    if key in _OWN:
+        try:
+            return _OWN[key](value)
+        except (ValueError, KeyError):
+            raise misuse(
+                f"{cleaned(value)!r} cannot be the {key} of {cleaned(word)!r}.",
+                f"Settings of one strategy are {', '.join(_OWN)}.",
+            ) from None
+    raise misuse(
+        f"{cleaned(word)!r} has a setting that a strategy in a list cannot have of its own.",
+        f"Write name:setting=value; settings are {', '.join(_OWN)}.",
+    )
+
+
+def _check(plan: Plan) -> None:
+    """Refuse what cannot be run.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    bounds: tuple[tuple[str, float, float, float], ...] = (
+        ("peers", plan.peers, 1, PEERS_MAX),
+        ("steps", plan.steps, 1, 10_000_000),
+        ("inner_steps", plan.inner_steps, 1, 1_000_000),
+        ("inner_lr", plan.inner_lr, 1e-9, 100),
+        ("outer_lr", plan.outer_lr, 1e-9, 100),
+        ("outer_momentum", plan.outer_momentum, 0, 0.9999),
+        ("drop", plan.drop, 0, 0.99),
+        ("hostile", plan.hostile, 0, plan.peers - 1),
+    )
+    for name, value, low, high in bounds:
+        if not low <= value <= high:
+            raise misuse(
+                f"{name} of {cleaned(plan.label)!r} is {value:g}.",
+                f"It can be {low:g} to {high:g}.",
+            )
+    tables: tuple[tuple[str, str, Sequence[str]], ...] = (
+        ("--model", plan.size, tuple(SIZES)),
+        ("--net", plan.net, tuple(NETS)),
+        ("codec", plan.codec, CODECS),
+    )
+    for what, name, known in tables:
+        if name not in known:
+            raise misuse(
+                f"{what} {cleaned(name)!r} is not known.", f"There are: {', '.join(known)}."
+            )
+
+
+def attack_of(text: str) -> Attack:
+    """An attack by its name.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    try:
+        return Attack(text)
+    except ValueError:
+        names = ", ".join(attack.value for attack in Attack)
+        raise misuse(f"{cleaned(text)!r} is no attack.", f"There are: {names}.") from None

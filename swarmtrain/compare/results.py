@@ -1,0 +1,165 @@
+"""Finished runs: what is kept of one, where it is kept, and what several say together.
+
+A run is one JSON file named by its plan's key, written beside its place and moved there, so a
+sweep that is stopped leaves whole files only. A file that cannot be read is made anew.
+"""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from swarmtrain import dirs
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The run at one moment.
+
+    Attributes:
+        tokens: trained on by all peers together.
+        bytes_up_per_peer: sent so far.
+        modelled_seconds: passed so far.
+        val_loss: nats per byte of the anchor; None if it is not finite.
+    """
+
+    tokens: int
+    bytes_up_per_peer: int
+    modelled_seconds: float
+    val_loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One finished run.
+
+    Attributes:
+        strategy: as it was asked for, with what differs from the others.
+        codec: of the exchange.
+        seed: of the run.
+        val_loss: nats per byte at the end; None if it is not finite.
+        replica_loss: of one replica, where replicas differ; else None.
+        replica_spread: root mean square of replicas' distance from their mean, relative to it.
+        tokens: trained on by all peers together.
+        ops: exchanges that were committed.
+        skipped: exchanges without a result.
+        left_out: contributions that are in no result: lost, or refused by the codec.
+        bytes_up_per_peer: payload that a peer sent, averaged over peers.
+        peak_bytes_per_step: most that one peer sends per inner step.
+        modelled_seconds: of inner steps and of the exchanges that they do not hide.
+        exchange_seconds: those of them in which nobody trains.
+        state_roots: the state at the end; one if all peers have the same.
+        curve: at equal distances in tokens.
+    """
+
+    strategy: str
+    codec: str
+    seed: int
+    val_loss: float | None
+    replica_loss: float | None
+    replica_spread: float
+    tokens: int
+    ops: int
+    skipped: int
+    left_out: int
+    bytes_up_per_peer: int
+    peak_bytes_per_step: int
+    modelled_seconds: float
+    exchange_seconds: float
+    state_roots: tuple[str, ...]
+    curve: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All seeds of one strategy.
+
+    Attributes:
+        loss: mean over seeds, None if any is not finite.
+        spread: standard deviation over seeds, None for one seed.
+    """
+
+    strategy: str
+    codec: str
+    seeds: int
+    loss: float | None
+    spread: float | None
+    bytes_up_per_peer: float
+    peak_bytes_per_step: float
+    modelled_seconds: float
+
+
+def finite(value: float) -> float | None:
+    """JSON has no other numbers."""
+    return value if math.isfinite(value) else None
+
+
+def rows(results: Sequence[RunResult]) -> list[Row]:
+    """One row per strategy and codec, in the order of their first run."""
+    kinds = dict.fromkeys((result.strategy, result.codec) for result in results)
+    return [_row([r for r in results if (r.strategy, r.codec) == kind]) for kind in kinds]
+
+
+def _row(runs: Sequence[RunResult]) -> Row:
+    losses = [run.val_loss for run in runs if run.val_loss is not None]
+    is_whole = len(losses) == len(runs)
+    return Row(
+        strategy=runs[0].strategy,
+        codec=runs[0].codec,
+        seeds=len(runs),
+        loss=mean(losses) if is_whole else None,
+        spread=stdev(losses) if is_whole and len(losses) > 1 else None,
+        bytes_up_per_peer=mean(run.bytes_up_per_peer for run in runs),
+        peak_bytes_per_step=mean(run.peak_bytes_per_step for run in runs),
+        modelled_seconds=mean(run.modelled_seconds for run in runs),
+    )
+
+
+class Shelf:
+    """Finished runs in a directory.
+
+    Args:
+        directory: made if it is not there; None keeps nothing.
+
+    Raises:
+        UserError: SWT-E403 or SWT-E401, it cannot be made.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = dirs.make_private(directory) if directory is not None else None
+
+    def find(self, key: str) -> RunResult | None:
+        """The run of this key, if it is here and whole."""
+        if self._directory is None:
+            return None
+        try:
+            return _from_json((self._directory / f"{key}.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None  # not there, or damaged: it is made anew
+
+    def keep(self, key: str, plan_json: str, result: RunResult) -> None:
+        """Keep a run, whole or not at all.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._directory is None:
+            return
+        place = self._directory / f"{key}.json"
+        beside = place.with_suffix(f".{os.getpid()}.part")
+        text = json.dumps({"plan": json.loads(plan_json), "result": asdict(result)}, indent=1)
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+
+
+def _from_json(text: str) -> RunResult:
+    found = json.loads(text)["result"]
+    found["curve"] = tuple(Point(**point) for point in found["curve"])
+    found["state_roots"] = tuple(found["state_roots"])
+    return RunResult(**found)

@@ -1,0 +1,59 @@
+"""The strategies that can be compared, made from a plan as a peer makes them from its run file."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from swarmtrain.compare.plan import Plan
+from swarmtrain.tensors import Layout
+from swarmtrain_optimizers.schedule import warmup_cosine
+from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.ddp import DDP, AdamW
+from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.local import Local
+
+
+def make_strategy(plan: Plan, layout: Layout) -> Strategy:
+    """A fresh one for a peer of this plan.
+
+    Raises:
+        ValueError: the plan's settings do not fit together or the model.
+    """
+    return _MAKERS[plan.strategy](plan, layout)
+
+
+def _ddp(plan: Plan, layout: Layout) -> Strategy:
+    """The inner optimizer of the others, made on the mean gradient by everybody."""
+    config = plan.run_config()
+    inner = config.inner
+
+    def schedule(step: int) -> float:
+        return warmup_cosine(
+            step,
+            peak=inner.lr,
+            warmup_steps=inner.warmup_steps,
+            total_steps=config.run.rounds * config.outer.inner_steps,
+            end_fraction=inner.lr_end_fraction,
+        )
+
+    optimizer = AdamW(beta1=inner.beta1, beta2=inner.beta2, weight_decay=inner.weight_decay)
+    return DDP(layout.padded, optimizer=optimizer, schedule=schedule)
+
+
+def _local(plan: Plan, layout: Layout) -> Strategy:
+    return Local(layout.padded, inner_steps=plan.inner_steps)
+
+
+def _diloco(plan: Plan, layout: Layout) -> Strategy:
+    return DiLoCo(
+        layout.padded,
+        inner_steps=plan.inner_steps,
+        lr=plan.outer_lr,
+        momentum=plan.outer_momentum,
+        error_feedback=plan.error_feedback,
+    )
+
+
+_MAKERS: Mapping[str, Callable[[Plan, Layout], Strategy]] = MappingProxyType(
+    {"ddp": _ddp, "local": _local, "diloco": _diloco}
+)
+"""By the names of `plan.PRESETS`."""

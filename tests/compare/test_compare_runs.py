@@ -1,0 +1,127 @@
+"""Runs of a comparison: what they learn, that they repeat bit for bit, what goes wrong."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from compare_text import TINY, small_corpus
+
+from swarmtrain.compare.judge import Judge
+from swarmtrain.compare.plan import Attack, Pace
+from swarmtrain.compare.replica import Replica, begin
+from swarmtrain.compare.results import Shelf
+from swarmtrain.compare.shards import shards
+from swarmtrain.compare.swarm import Swarm
+from swarmtrain.compare.sweep import run_all, run_one
+from swarmtrain.simulate.trainer import SharedDecoding
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return small_corpus()
+
+
+def test_a_run_learns_and_spends_exactly_its_tokens(corpus):
+    result = run_one(replace(TINY, steps=40), corpus)
+    assert result.tokens == 3 * 40 * 2 * 16
+    assert result.ops == 14  # thirteen whole rounds of three steps and a short one
+    assert result.curve[0].val_loss > 5.4  # close to ln 256
+    assert result.val_loss < result.curve[0].val_loss - 0.1
+    assert [point.tokens for point in result.curve] == [0, 960, 1920, 2880, 3840]
+    assert len(result.state_roots) == 1
+
+
+def test_one_peer_with_plain_averaging_is_the_trainer_alone(corpus):
+    plan = replace(TINY, peers=1, codec="none", outer_lr=1.0, outer_momentum=0.0, inner_steps=100)
+    result = run_one(plan, corpus)
+    (pieces,) = shards(corpus, 1, 0, noniid=False)
+    trainer = Replica(plan, 0, pieces, SharedDecoding()).trainer
+    for _ in range(plan.steps):
+        trainer.inner_step()
+    judge = Judge(corpus, trainer.model, trainer.layout, context=16, windows=plan.windows)
+    assert result.ops == 1
+    assert result.val_loss == pytest.approx(judge.loss(trainer.read_weights()), rel=1e-6)
+
+
+def test_two_runs_have_the_same_bits_in_any_number_of_processes():
+    plans = [replace(TINY, seed=seed, peers=2, steps=3, points=1, windows=2) for seed in (0, 1)]
+    here = run_all(plans, Shelf(None), 1, lambda result, is_kept: None)
+    beside = run_all(plans, Shelf(None), 2, lambda result, is_kept: None)
+    assert here == beside
+    assert here[0].state_roots != here[1].state_roots
+
+
+def test_the_number_of_threads_outside_changes_nothing(corpus):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        one = run_all([TINY], Shelf(None), 1, lambda result, is_kept: None, corpus)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert one == [run_one(TINY, corpus)]
+
+
+def test_slow_peers_make_fewer_steps_and_nobody_waits(corpus):
+    waiting = replace(TINY, speeds=(1.0, 1.0, 0.5), steps=30)
+    slow = run_one(waiting, corpus)
+    fast = run_one(replace(waiting, pace=Pace.DYNAMIC), corpus)
+    compute_s = {run: run.modelled_seconds - run.exchange_seconds for run in (slow, fast)}
+    assert compute_s[slow] == pytest.approx(30 * 0.002 / 0.5)
+    assert compute_s[fast] == pytest.approx(36 * 0.002)  # 90 steps at 2.5 per tick
+    assert fast.tokens == slow.tokens
+
+
+def test_a_lost_contribution_is_left_out_and_the_run_goes_on(corpus):
+    result = run_one(replace(TINY, drop=0.5, steps=24), corpus)
+    assert result.ops + result.skipped == 8
+    assert 4 < result.left_out < 20
+    assert result.val_loss is not None
+
+
+def test_a_peer_without_numbers_is_refused_and_one_that_flips_signs_is_not(corpus):
+    nan = run_one(replace(TINY, hostile=1, attack=Attack.NAN), corpus)
+    assert nan.left_out == nan.ops == 3
+    flip = run_one(replace(TINY, hostile=1, attack=Attack.SIGN_FLIP), corpus)
+    assert flip.left_out == 0
+    assert flip.val_loss > nan.val_loss
+
+
+def test_parts_of_the_text_are_the_same_for_all_strategies_and_whole_files_apart(corpus):
+    dealt = shards(corpus, 3, 7, noniid=False)
+    assert dealt == shards(corpus, 3, 7, noniid=False)
+    assert dealt != shards(corpus, 3, 8, noniid=False)
+    assert sorted(piece for part in dealt for piece in part) == sorted(
+        corpus.piece(name) for name in corpus.train
+    )
+    contiguous = shards(corpus, 3, 7, noniid=True)
+    assert b"".join(piece for part in contiguous for piece in part) == b"".join(
+        corpus.piece(name) for name in corpus.train
+    )
+
+
+def test_ddp_of_several_peers_makes_the_step_of_their_mean_gradient(corpus):
+    plan = replace(TINY, strategy="ddp", codec="none", peers=2, steps=2)
+    swarm = Swarm(plan, corpus)
+    begin(swarm._replicas)
+    one, other = swarm._replicas
+    first = one.trainer.read_weights().double()
+    swarm._make_tick()
+    config = plan.run_config().inner
+    gradient = (one.trainer.read_gradient() + other.trainer.read_gradient()).double() / 2
+    step = gradient / (gradient.abs() + 1e-8)  # AdamW's first step, bias corrected
+    wanted = first * (1 - config.lr * config.weight_decay) - config.lr * step
+    given = gradient.abs() > 1e-7
+    torch.testing.assert_close(
+        one.trainer.read_weights().double()[given], wanted[given], rtol=0, atol=1e-5
+    )
+    assert torch.equal(one.trainer.read_weights(), other.trainer.read_weights())
+
+
+def test_ddp_exchanges_every_step_and_local_never(corpus):
+    ddp = run_one(replace(TINY, strategy="ddp", codec="none"), corpus)
+    assert (ddp.ops, ddp.replica_spread, len(ddp.state_roots)) == (8, 0.0, 1)
+    local = run_one(replace(TINY, strategy="local", codec="none"), corpus)
+    assert (local.ops, local.bytes_up_per_peer, local.peak_bytes_per_step) == (0, 0, 0)
+    assert local.replica_spread > 0
+    assert local.tokens == ddp.tokens
