@@ -45,8 +45,8 @@ OPTIMIZERS = (
     "strategies.base strategies.fragments",
     "strategies.anchored",
     "strategies.synchronous",
-    "strategies.ddp strategies.diloco strategies.local",
-    "strategies.streaming",
+    "strategies.ddp strategies.delayed strategies.diloco strategies.local",
+    "strategies.eager strategies.streaming",
     "strategies",
 )
 

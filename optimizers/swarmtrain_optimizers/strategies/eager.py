@@ -1,0 +1,126 @@
+"""Eager updates: one's own share of the mean at once, the others' a round later.
+
+As `delayed`, but the next round begins from an anchor that has this peer's fresh difference in it
+already, scaled by its share of the mean; when the mean arrives the share is taken out again. The
+outer step is linear in what it is given, so the two are kept apart: the shared anchor and momentum
+take the committed means alone and are the same on every peer, the lead takes the differences
+between own shares and is this peer's own. Not here: how large the share is; an op tells it.
+
+References:
+    Kale et al., Eager Updates for Overlapped Communication and Computation in DiLoCo,
+    arXiv 2502.12996.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.error_feedback import DecodeOwn
+from swarmtrain_optimizers.outer import outer_step
+from swarmtrain_optimizers.strategies.delayed import Delayed
+
+
+class Eager(Delayed):
+    """With Delta(t) this peer's difference of round t, d(t) the mean, s the share, 1 / peers:
+    the peer's own anchor takes u(t) = s Delta(t) + (d(t-1) - s Delta(t-1)) by DiLoCo's outer step.
+    Kept as phi + psi: phi takes d(t-1), psi, which begins with 0, takes s Delta(t) - s Delta(t-1).
+
+    With one peer this is DiLoCo. Whatever share was guessed when a difference was given is taken
+    out with the next one, so a wrong guess costs nothing but one round's precision. A state that
+    was loaded begins without a lead.
+
+    Args:
+        num_values: length of the padded vector.
+        inner_steps: inner steps per round.
+        lr: eta of the outer step.
+        momentum: mu of the outer step.
+        error_feedback: keep what compression lost for the next op.
+        first_share: s before the first op has told it; 0 waits for the op.
+        dtype: float32; float64 for oracles.
+
+    Raises:
+        ValueError: `first_share` is outside 0..1.
+    """
+
+    def __init__(
+        self,
+        num_values: int,
+        *,
+        inner_steps: int,
+        lr: float,
+        momentum: float,
+        error_feedback: bool,
+        first_share: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if not 0 <= first_share <= 1:
+            raise ValueError(f"first_share is {first_share}, a part of a mean is in 0..1")
+        super().__init__(
+            num_values,
+            inner_steps=inner_steps,
+            lr=lr,
+            momentum=momentum,
+            error_feedback=error_feedback,
+            dtype=dtype,
+        )
+        self._share = first_share
+        self._lead, self._spare_lead = (torch.zeros(num_values, dtype=dtype) for _ in "ab")
+        self._lead_state = self._outer.init(self._lead)
+        self._spare_lead_state = self._outer.init(self._lead)
+        self._ahead = torch.zeros(num_values, dtype=dtype)  # (num_values,) s Delta(t-1)
+
+    @property
+    def lead(self) -> Tensor:
+        """(num_values,) psi, what this peer's own anchor is ahead of the shared one; only read."""
+        return self._lead
+
+    def apply(
+        self,
+        mean: Tensor,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Tensor,
+        decoded_own: DecodeOwn | Tensor | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Tensor:
+        """As `Delayed.apply`; `own_share` holds from the next contribution on.
+
+        Raises:
+            ValueError: as there, or `own_share` is outside 0..1; nothing changed.
+        """
+        if own_share is not None and not 0 <= own_share <= 1:
+            raise ValueError(f"own_share is {own_share}, a part of a mean is in 0..1")
+        weights = super().apply(mean, included, weights_now, decoded_own, op=op)
+        if own_share is not None:
+            self._share = own_share
+        for start, stop in self.dropped:
+            # NaN would stay in the lead for ever: where work was dropped the peer begins anew.
+            places, anchor = slice(start, stop), self._anchor[start:stop]
+            moved = anchor + (weights[places] - self._base[places])
+            weights[places] = torch.where(torch.isfinite(moved), moved, anchor)
+            self._base[places] = anchor
+            for tensor in (self._lead, *self._lead_state, self._ahead):
+                tensor[places] = 0
+        return weights
+
+    def _forget(self) -> None:
+        super()._forget()
+        for tensor in (self._lead, *self._lead_state, self._ahead):
+            tensor.zero_()
+
+    def _restart(self, contribution: Tensor) -> Tensor:
+        ahead = torch.mul(contribution, self._share)
+        outer_step(
+            self._outer,
+            torch.sub(ahead, self._ahead),
+            self._lead,
+            self._lead_state,
+            self._spare_lead,
+            self._spare_lead_state,
+        )
+        self._lead, self._spare_lead = self._spare_lead, self._lead
+        self._lead_state, self._spare_lead_state = self._spare_lead_state, self._lead_state
+        self._ahead = ahead
+        return torch.add(self._anchor, self._lead)
