@@ -45,7 +45,8 @@ OPTIMIZERS = (
     "strategies.base strategies.fragments",
     "strategies.anchored",
     "strategies.synchronous",
-    "strategies.ddp strategies.delayed strategies.diloco strategies.local",
+    "strategies.ddp strategies.delayed strategies.diloco strategies.local strategies.noloco",
+    "strategies.delayed_nesterov strategies.sparseloco",
     "strategies.eager strategies.streaming",
     "strategies",
 )

@@ -1,0 +1,150 @@
+"""Delayed Nesterov, for peers of different speed: arrivals move the anchor, momentum comes later.
+
+Fed with one difference after the other, Nesterov's momentum is renewed with every arrival and
+magnifies what is stale. Here the anchor takes a plain step with each arrival and the momentum
+changes once in N of them. An arrival is the result of a committed op, from one peer or the mean
+of those who were ready; a skipped op is none, and where the N-th was skipped the momentum waits
+for the next N-th, with all that came meanwhile.
+
+The other half are dynamic local updates: a slow peer makes fewer inner steps (`steps_for`), so
+that all are done at about the same time and nobody waits. Not here: measuring speeds, and weights
+by samples, which are PLAN's.
+
+References:
+    Liu et al., Asynchronous Local-SGD Training for Language Modeling, arXiv 2401.09135, Alg. 3
+    (delayed Nesterov) and dynamic local updates.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.outer import OuterTransform, State, chain, scale
+from swarmtrain_optimizers.strategies.synchronous import Synchronous
+
+Peer = TypeVar("Peer")
+
+
+class DelayedNesterov(Synchronous):
+    """With phi the anchor, m the momentum, S a buffer, epsilon the rate, beta the momentum's
+    decay, N arrivals per renewal and g an arrival: S <- S + g; where N divides the op's number,
+    m <- beta m + S / N, phi' = phi - epsilon ((1 - c N + c) beta m + g / N), S <- 0; else
+    phi' = phi - epsilon (c beta m + g / N).
+
+    With c = 0, N arrivals of one g are one step of DiLoCo with that g, and with N = 1 this is
+    DiLoCo.
+
+    Args:
+        num_values: length of the padded vector.
+        inner_steps: H, inner steps per round of the fastest peer, and of all until `keep_pace`.
+        lr: epsilon.
+        momentum: beta.
+        arrivals: N, about the number of groups that arrive apart.
+        spread: c, how much of the momentum every arrival takes, 0..1/N.
+        error_feedback: keep what compression lost, or an exclusion held back, for the next op.
+        dtype: float32; float64 for oracles.
+
+    Raises:
+        ValueError: `arrivals` or `spread` is out of its range.
+    """
+
+    def __init__(
+        self,
+        num_values: int,
+        *,
+        inner_steps: int,
+        lr: float,
+        momentum: float,
+        arrivals: int,
+        spread: float = 0.0,
+        error_feedback: bool,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if arrivals < 1 or not 0 <= spread <= 1 / arrivals:
+            raise ValueError(f"arrivals {arrivals} is below 1, or spread {spread} not in 0..1/N")
+        plain = _between(momentum, arrivals, spread)
+        super().__init__(
+            num_values,
+            inner_steps=inner_steps,
+            outer=chain(plain, scale(lr)),
+            feedback_beta=1.0 if error_feedback else None,
+            dtype=dtype,
+        )
+        self._arrivals = arrivals
+        self._renewing = chain(_renewing(momentum, arrivals, spread), scale(lr))
+        self._own_steps = inner_steps
+
+    @property
+    def own_steps(self) -> int:
+        """Inner steps of this peer's round."""
+        return self._own_steps
+
+    def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
+        """Make so many inner steps a round from now on that the fastest peer needs not wait.
+
+        Raises:
+            ValueError: a speed is not positive, or the own one above the fastest.
+        """
+        speeds = {"own": own_steps_per_s, "fastest": fastest_steps_per_s}
+        if own_steps_per_s > fastest_steps_per_s:
+            raise ValueError(f"the fastest peer is slower than this one: {speeds}")
+        self._own_steps = steps_for(speeds, self._inner_steps)["own"]
+
+    def is_due(self, steps_since_outer: int) -> bool:
+        """True from `own_steps` on."""
+        return steps_since_outer >= self._own_steps
+
+    def _outer_of(self, op: int) -> OuterTransform:
+        return self._outer if op % self._arrivals else self._renewing
+
+
+def steps_for(steps_per_s: Mapping[Peer, float], inner_steps: int) -> dict[Peer, int]:
+    """Dynamic local updates: floor(v / max v * H) inner steps for each peer, at least one.
+
+    Args:
+        steps_per_s: v, the measured speed of each peer in inner steps per second.
+        inner_steps: H, inner steps of the fastest.
+
+    Raises:
+        ValueError: a speed is not positive, or there is none.
+
+    >>> steps_for({"fast": 4.0, "half": 2.0, "slow": 0.9}, 50)
+    {'fast': 50, 'half': 25, 'slow': 11}
+    """
+    fastest = max(steps_per_s.values(), default=0.0)
+    if not all(0 < speed < float("inf") for speed in steps_per_s.values()) or not steps_per_s:
+        raise ValueError(f"speeds are positive numbers of steps per second, not {steps_per_s}")
+    return {peer: max(1, int(speed * inner_steps / fastest)) for peer, speed in steps_per_s.items()}
+
+
+def _between(momentum: float, arrivals: int, spread: float) -> OuterTransform:
+    """An arrival that leaves the momentum as it is."""
+
+    def update(direction: Tensor, state: State, state_out: State) -> Tensor:
+        (old, waiting), (kept, waiting_out) = state, state_out
+        torch.add(waiting, direction, out=waiting_out)
+        kept.copy_(old)
+        direction.div_(arrivals)
+        return direction.add_(torch.mul(kept, momentum).mul_(spread)) if spread else direction
+
+    return OuterTransform(("momentum", "waiting"), update)
+
+
+def _renewing(momentum: float, arrivals: int, spread: float) -> OuterTransform:
+    """The arrival with which all that waited goes into the momentum."""
+    factor = 1 - spread * arrivals + spread
+
+    def update(direction: Tensor, state: State, state_out: State) -> Tensor:
+        (old, waiting), (new, waiting_out) = state, state_out
+        torch.add(waiting, direction, out=waiting_out)
+        torch.mul(old, momentum, out=new)
+        new.add_(waiting_out.div_(arrivals))
+        waiting_out.zero_()
+        looked_ahead = torch.mul(new, momentum)
+        if spread:
+            looked_ahead.mul_(factor)
+        return looked_ahead.add_(direction.div_(arrivals))
+
+    return OuterTransform(("momentum", "waiting"), update)
