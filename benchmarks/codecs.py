@@ -27,7 +27,14 @@ from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
 from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
 
 CHUNK_VALUES = 262_144
-OTHERS = (("int4", 128), ("e3m0", 1024), ("two_bit", 4096), ("sign", 4096), ("none", 1024))
+OTHERS = (
+    ("int4", 128),
+    ("e3m0", 1024),
+    ("two_bit", 4096),
+    ("sign", 4096),
+    ("topk", 4096),
+    ("none", 1024),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +65,19 @@ def measure_codec(name: str, block: int, num_chunks: int, repeat: int) -> dict[s
     def rate(call: Callable[[int], object]) -> float:
         return best_rate(call, num_chunks, repeat)
 
-    return {
+    row = {
         "codec": name,
         "block": block,
         "bytes": round(len(parts[0]) / CHUNK_VALUES, 4),
         "encode": rate(lambda i: codec.encode(values[i], window)),
         "check": rate(lambda i: codec.check(parts[i], CHUNK_VALUES, window)),
         "decode_and_add": rate(lambda i: codec.add_(sums[i], parts[i], 255, window)),
-        "finish": rate(lambda i: codec.finish(sums[i], 255, window)),
-        "mean_of_4": 4 * rate(lambda i: codec.mean([(parts[i], 1)] * 4, CHUNK_VALUES, window)),
         "decode": rate(lambda i: codec.decode(parts[i], CHUNK_VALUES, window, decoded)),
     }
+    if name != "topk":  # for gather ops, which have no mean
+        row["finish"] = rate(lambda i: codec.finish(sums[i], 255, window))
+        row["mean_of_4"] = 4 * rate(lambda i: codec.mean([(parts[i], 1)] * 4, CHUNK_VALUES, window))
+    return row
 
 
 def measure_outer_step(num_chunks: int, repeat: int) -> float:
@@ -98,7 +107,7 @@ def main() -> None:
     if CODECS["int8"].prepare():
         compiled = [measure_codec("int8", block, num_chunks, repeat) for block in (1024, 4096)]
         rows += [{**row, "codec": "int8, compiled"} for row in compiled]
-    rows += [measure_codec(name, block, num_chunks, repeat) for name, block in OTHERS]
+    rows += [measure_codec(name, block, num_chunks, repeat) for name, block in OTHERS.items()]
     report = {
         "unit": "G values/s, one thread",
         "codecs": rows,

@@ -34,6 +34,7 @@ _REASONS = {
 _REFUSED = {
     "scale": "an owner refused it: its scales were outside the agreed window",
     "code": "an owner refused it: it held codes that stand for nothing",
+    "index": "an owner refused it: its places in a block were not in order",
     "length": "an owner refused it: its chunks had a wrong length",
     "root": "an owner refused it: its chunks were not the ones it had signed",
     "nonfinite": "it withdrew: its values were not finite",

@@ -22,6 +22,7 @@ from swarmtrain import numerics  # noqa: E402
 from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
 from swarmtrain_optimizers.codecs.base import Codec  # noqa: E402
 from swarmtrain_optimizers.codecs.int8 import Int8  # noqa: E402
+from swarmtrain_optimizers.codecs.topk import TopK  # noqa: E402
 from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
 from swarmtrain_optimizers.robust import RULES  # noqa: E402
 from swarmtrain_optimizers.strategies.diloco import DiLoCo  # noqa: E402
@@ -54,13 +55,15 @@ def hash_codec(codec: Codec) -> dict[str, str]:
     parts = [codec.encode(values(f"part {index}", -38), window) for index in range(3)]
     for part, weight in zip(parts, (255, 7, 101), strict=True):
         codec.add_(acc, part, weight, window)
-    summed = sha256(acc)
+    hashes = {"encode": sha256(*parts), "add": sha256(acc)}
     if codec.exact:
         codec.subtract_(acc, parts[0], 255, window)
-    result = codec.finish(acc, 108, window)
-    mean = codec.decode(result, NUM_VALUES, window)
-    hashes = {"encode": sha256(*parts), "add": summed, "finish": sha256(result)}
-    hashes["decode"] = sha256(mean)
+    if isinstance(codec, TopK):  # for gather ops: every part is decoded, and there is no mean
+        hashes["decode"] = sha256(*(codec.decode(part, NUM_VALUES, window) for part in parts))
+    else:
+        result = codec.finish(acc, 108, window)
+        hashes["finish"] = sha256(result)
+        hashes["decode"] = sha256(codec.decode(result, NUM_VALUES, window))
     return {f"{codec.name} {name}": value for name, value in hashes.items()}
 
 

@@ -35,7 +35,7 @@ OPTIMIZERS = (
     "codecs.scales",
     "codecs.packing codecs.int8_loops",
     "codecs.int8_kernels codecs.grid",
-    "codecs.int8 codecs.int4 codecs.e3m0 codecs.sign codecs.raw",
+    "codecs.int8 codecs.int4 codecs.e3m0 codecs.sign codecs.topk codecs.raw",
     "codecs.two_bit",
     "robust.base",
     "robust.rows robust.eigen",

@@ -34,7 +34,7 @@ class CodecError(ValueError):
 
 
 class IllegalPayload(CodecError):
-    """Bytes that no honest sender makes: reason ``length``, ``scale`` or ``code``."""
+    """Bytes that no honest sender makes: reason ``length``, ``scale``, ``code`` or ``index``."""
 
 
 class UnencodableValues(CodecError):
@@ -86,7 +86,7 @@ class Codec(Protocol):
         """Refuse an illegal chunk; everything below relies on this test.
 
         Raises:
-            IllegalPayload: reason ``length``, ``scale`` or ``code``.
+            IllegalPayload: reason ``length``, ``scale``, ``code`` or ``index``.
         """
 
     def add_(self, acc: Tensor, payload: Payload, weight: int, window: ScaleWindow) -> None:

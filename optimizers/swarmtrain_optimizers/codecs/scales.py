@@ -45,6 +45,20 @@ def raised_bits(wanted: Floats, lowest: int) -> Words:
     return bits
 
 
+def nearest_bits(wanted: Floats, lowest: int) -> Words:
+    """Bits of the nearest bfloat16 to each value, halves to even, 0 below `lowest`.
+
+    Args:
+        wanted: any shape, float32, not negative, not NaN.
+        lowest: bits of the smallest legal scale.
+    """
+    bits = wanted.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded: Words = (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
+    rounded[rounded < lowest] = 0
+    return rounded
+
+
 def scales_of(bits: "npt.NDArray[np.unsignedinteger[Any]]") -> Floats:
     """The scales that these bits stand for."""
     scales: Floats = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
