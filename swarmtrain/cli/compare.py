@@ -39,6 +39,12 @@ Dynamic = Annotated[
 NonIid = Annotated[bool, typer.Option("--noniid", help="Each peer reads other files.")]
 Hostile = Annotated[int, typer.Option(min=0, help="Peers that attack.")]
 AttackName = Annotated[str, typer.Option(help="sign-flip, noise or nan.")]
+Robust = Annotated[
+    str,
+    typer.Option(
+        help="In place of the mean: norm-clip, trimmed-mean, ...", show_default="the mean"
+    ),
+]
 Drop = Annotated[float, typer.Option(help="Probability that a contribution is lost.")]
 NetName = Annotated[str, typer.Option(help="Link to model: dsl, fibre or lan.")]
 Processes = Annotated[int, typer.Option(min=1, max=64, help="Runs side by side.")]
@@ -65,6 +71,7 @@ def compare(
     noniid: NonIid = False,
     hostile: Hostile = 0,
     attack: AttackName = "sign-flip",
+    robust: Robust = "",
     drop: Drop = 0.0,
     net: NetName = "dsl",
     processes: Processes = 1,
@@ -87,7 +94,7 @@ def compare(
         label="", strategy="", codec="", peers=peers, steps=steps, inner_steps=inner_steps,
         inner_lr=inner_lr, size=model, speeds=request.parse_speeds(speeds, peers),
         pace=Pace.DYNAMIC if dynamic else Pace.WAIT, noniid=noniid, hostile=hostile,
-        attack=request.attack_of(attack), drop=drop, net=net,
+        attack=request.attack_of(attack), robust=robust, drop=drop, net=net,
     )  # fmt: skip
     if dynamic and not speeds:
         raise misuse("--dynamic changes nothing without --speeds.", "Give each peer a speed.")

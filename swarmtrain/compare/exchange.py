@@ -10,9 +10,13 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from swarmtrain.compare.costs import Traffic
-from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.driver import OwnPart
+from swarmtrain_optimizers.robust.base import RobustRule
 from swarmtrain_transport import slices
 from swarmtrain_transport.arithmetic import ContributionRefused, Window
 from swarmtrain_transport.link import PeerId
@@ -21,6 +25,9 @@ from swarmtrain_transport.result import OpResult, SliceResult
 
 E_MAX = 0
 CHUNK_VALUES = 262_144
+
+Slices = Mapping[PeerId, tuple[bytes, ...]]
+"""Encoded chunks of a vector by the owner of their slice, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +57,46 @@ class Exchange:
         block: values that share a scale.
         drop: probability that a contribution is lost.
         rng: of these losses.
+        rule: takes the place of the mean; None for the mean.
     """
 
-    def __init__(self, codec: str, *, block: int, drop: float, rng: random.Random) -> None:
+    def __init__(
+        self,
+        codec: str,
+        *,
+        block: int,
+        drop: float,
+        rng: random.Random,
+        rule: RobustRule | None = None,
+    ) -> None:
         self._codec = codec
         self._block = block
         self._drop = drop
         self._rng = rng
+        self._rule = rule
+        self._previous: dict[tuple[tuple[int, int], ...], Tensor] = {}
         self._arithmetic = CodecArithmetic()
 
-    def mean(self, parts: Mapping[PeerId, OwnPart], num_values: int) -> Outcome:
-        """The mean of those parts that arrive.
+    def mean(self, parts: Mapping[PeerId, OwnPart], ranges: tuple[tuple[int, int], ...]) -> Outcome:
+        """The mean of those parts that arrive, or what the robust rule makes of them.
 
         Args:
             parts: of every peer, all for the same op.
-            num_values: length of the op's vector, whole blocks.
+            ranges: what of the vector they are: the op's vector is these one after the other.
         """
         op = next(iter(parts.values())).op
-        weights = weights_of({peer: part.samples for peer, part in parts.items()})
+        num_values = sum(stop - start for start, stop in ranges)
+        weights = weights_of({peer: part.samples for peer, part in sorted(parts.items())})
         window = self._window(sum(weights.values()))
         bounds = slices.cut(num_values, self._block, slices.shares([0.0] * len(parts)))
-        owned = dict(zip(sorted(parts), bounds, strict=True))
+        owned = {
+            owner: place
+            for owner, place in zip(sorted(parts), bounds, strict=True)
+            if place[1] > place[0]
+        }
         lost = tuple(peer for peer in sorted(parts) if self._rng.random() < self._drop)
+        encoded: dict[PeerId, Slices] = {}
         refused = []
-        encoded = {}
         for peer in sorted(set(parts) - set(lost)):
             try:
                 encoded[peer] = {
@@ -82,22 +105,76 @@ class Exchange:
                 }
             except ContributionRefused:
                 refused.append(peer)
-        made = {
-            owner: SliceResult(
-                *place,
-                tuple(sorted(encoded)),
-                self._summed([(encoded[p][owner], weights[p]) for p in encoded], place, window),
+        made = self._made(encoded, weights, owned, window, ranges)
+        sums = {
+            owner: SliceResult(*owned[owner], tuple(sorted(encoded)), chunks)
+            for owner, chunks in made.items()
+        }
+        result = None
+        if sums:
+            result = OpResult(
+                op, window, CHUNK_VALUES, num_values, tuple(sums.values()), b"", b"", False
+            )
+        traffic = _traffic(sorted(parts), encoded, made)
+        return Outcome(op, result, traffic, tuple(refused), lost)
+
+    def _made(
+        self,
+        encoded: Mapping[PeerId, Slices],
+        weights: Mapping[PeerId, int],
+        owned: Mapping[PeerId, tuple[int, int]],
+        window: Window,
+        ranges: tuple[tuple[int, int], ...],
+    ) -> Slices:
+        """The result's chunks by owner; nothing if there is no result."""
+        if not encoded:
+            return {}
+        if self._rule is not None:
+            return self._ruled(self._rule, encoded, weights, owned, window, ranges)
+        return {
+            owner: self._summed(
+                [(by_owner[owner], weights[peer]) for peer, by_owner in encoded.items()],
+                place,
+                window,
             )
             for owner, place in owned.items()
-            if encoded and place[1] > place[0]
         }
-        traffic = _traffic(sorted(parts), encoded, made)
-        result = None
-        if encoded:
-            result = OpResult(
-                op, window, CHUNK_VALUES, num_values, tuple(made.values()), b"", b"", False
+
+    def _ruled(
+        self,
+        rule: RobustRule,
+        encoded: Mapping[PeerId, Slices],
+        weights: Mapping[PeerId, int],
+        owned: Mapping[PeerId, tuple[int, int]],
+        window: Window,
+        ranges: tuple[tuple[int, int], ...],
+    ) -> Slices:
+        """Whole vectors at once: what owners reach slice by slice with shared scalars."""
+        codec = codec_of(window)
+        rows = [
+            torch.cat(
+                [
+                    codec.decode(chunk, high - low, window)
+                    for owner, place in owned.items()
+                    for (low, high), chunk in zip(_chunks(*place), by_owner[owner], strict=True)
+                ]
             )
-        return Outcome(op, result, traffic, tuple(refused), lost)
+            for by_owner in encoded.values()
+        ]
+        try:
+            found = rule.aggregate(
+                rows, [weights[peer] for peer in encoded], previous=self._previous.get(ranges)
+            )
+        except ValueError:
+            return {}  # too few are left for the rule: a skip, as with too few contributors
+        self._previous[ranges] = found.values
+        return {
+            owner: tuple(
+                codec.finish(found.values[low:high].double(), 1, window)
+                for low, high in _chunks(*place)
+            )
+            for owner, place in owned.items()
+        }
 
     def _window(self, total_weight: int) -> Window:
         return Window(self._codec, self._block, window_floor(E_MAX, total_weight), E_MAX)
@@ -127,11 +204,7 @@ def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
     return [(low, min(low + CHUNK_VALUES, stop)) for low in range(start, stop, CHUNK_VALUES)]
 
 
-def _traffic(
-    peers: Sequence[PeerId],
-    encoded: Mapping[PeerId, Mapping[PeerId, tuple[bytes, ...]]],
-    made: Mapping[PeerId, SliceResult],
-) -> Traffic:
+def _traffic(peers: Sequence[PeerId], encoded: Mapping[PeerId, Slices], made: Slices) -> Traffic:
     """Each part goes to its owners, each result to everybody else."""
     up, down = dict.fromkeys(peers, 0), dict.fromkeys(peers, 0)
     for peer, by_owner in encoded.items():
@@ -140,8 +213,8 @@ def _traffic(
                 size = sum(map(len, chunks))
                 up[peer] += size
                 down[owner] += size
-    for owner, piece in made.items():
-        size = sum(len(chunk) for chunk in piece.chunks)
+    for owner, chunks in made.items():
+        size = sum(map(len, chunks))
         up[owner] += size * (len(peers) - 1)
         for peer in peers:
             if peer != owner:

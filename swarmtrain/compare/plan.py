@@ -12,7 +12,14 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from swarmtrain.config import InnerSection, ModelSection, OuterSection, RunConfig, RunSection
+from swarmtrain.config import (
+    ExchangeSection,
+    InnerSection,
+    ModelSection,
+    OuterSection,
+    RunConfig,
+    RunSection,
+)
 
 KEPT_FORM = 1
 """Form of a kept run; raise it when a run of the same plan gives other figures."""
@@ -77,11 +84,13 @@ class Size:
         batch: windows of one inner step.
         step_s: modelled seconds of an inner step of the fastest peer: what a core of a 2-core
             machine takes, so that exchanges are not made to look cheap.
+        block: values that share a scale; small where layers are.
     """
 
     model: ModelSection
     batch: int
     step_s: float
+    block: int = 1024
 
     @property
     def tokens_per_step(self) -> int:
@@ -93,7 +102,7 @@ SIZES: Mapping[str, Size] = MappingProxyType(
     {
         "sweep": Size(ModelSection(layers=2, width=64, heads=4, context=64), 8, 0.011),
         "demo": Size(ModelSection(layers=4, width=128, heads=4, context=128), 8, 0.060),
-        "tiny": Size(ModelSection(layers=1, width=16, heads=2, context=16), 2, 0.002),
+        "tiny": Size(ModelSection(layers=1, width=16, heads=2, context=16), 2, 0.002, 128),
     }
 )
 """About 130 000, 850 000 and 12 000 parameters; the last is for tests."""
@@ -109,6 +118,9 @@ class Preset:
         outer_momentum: mu of the outer step.
         error_feedback: whether what the codec lost is sent with the next op.
         pace: what it does with fast peers, None as the command line says.
+        fragments: parts of the vector that are exchanged in turn.
+        delay_steps: inner steps between an exchange's begin and the place of its result.
+        alpha: how much of its own weights a peer keeps at that place.
     """
 
     codec: str
@@ -116,6 +128,9 @@ class Preset:
     outer_momentum: float
     error_feedback: bool = False
     pace: Pace | None = None
+    fragments: int | None = None
+    delay_steps: int | None = None
+    alpha: float | None = None
 
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -123,6 +138,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "ddp": Preset("none", 1.0, 0.0, pace=Pace.WAIT),
         "local": Preset("none", 1.0, 0.0),
         "diloco": Preset("int8", 0.9, 0.8),
+        "streaming": Preset("e3m0", 0.9, 0.8, fragments=2, delay_steps=1, alpha=0.5),
     }
 )
 """Every strategy that can be compared. ddp's step is everybody's, so it always waits. The outer
@@ -151,7 +167,11 @@ class Plan:
         noniid: whether each peer's text is a contiguous part of the corpus.
         hostile: how many peers, the last ones, attack.
         attack: how.
+        robust: name of the rule that takes the mean's place, "" for the mean.
         drop: probability that a contribution is lost.
+        fragments: parts of the vector that are exchanged in turn, in strategies that have such.
+        delay_steps: inner steps between begin and place, in strategies that choose them.
+        alpha: how much of its own weights a peer keeps at that place, in streaming.
         net: a name of NETS.
         points: how often the anchor is judged, at equal distances in tokens.
         windows: of held-out text per judgement.
@@ -174,7 +194,11 @@ class Plan:
     noniid: bool = False
     hostile: int = 0
     attack: Attack = Attack.SIGN_FLIP
+    robust: str = ""
     drop: float = 0.0
+    fragments: int = 1
+    delay_steps: int = 0
+    alpha: float = 0.0
     net: str = "dsl"
     points: int = 20
     windows: int = 256
@@ -183,6 +207,11 @@ class Plan:
     def tokens(self) -> int:
         """Tokens that all peers together train on: the same for every strategy."""
         return self.peers * self.steps * SIZES[self.size].tokens_per_step
+
+    @property
+    def block(self) -> int:
+        """Values that share a scale."""
+        return SIZES[self.size].block
 
     def relative_speeds(self) -> tuple[float, ...]:
         """Speed of each peer, the fastest being 1."""
@@ -200,6 +229,7 @@ class Plan:
             model=size.model,
             inner=inner,
             outer=OuterSection(inner_steps=1),  # so the schedule is `steps` long
+            exchange=ExchangeSection(block=self.block),
         )
 
     def as_json(self) -> str:

@@ -16,6 +16,9 @@ from swarmtrain_transport.limits import PEERS_MAX
 CODECS = ("int8", "int4", "e3m0", "two_bit", "sign", "none")
 """The names of `swarmtrain_optimizers.codecs`, which load torch; a test compares."""
 
+RULES = ("norm-clip", "trimmed-mean", "median", "centered-clip", "flag")
+"""The names of `swarmtrain_optimizers.robust`."""
+
 
 def _as_bool(text: str) -> bool:
     return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[text]
@@ -32,6 +35,10 @@ _OWN: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "pace": Pace,
         "drop": float,
         "hostile": int,
+        "robust": str,
+        "fragments": int,
+        "delay_steps": int,
+        "alpha": float,
     }
 )
 """Settings that a strategy in the list may have of its own, and how they are read."""
@@ -129,6 +136,9 @@ def _check(plan: Plan) -> None:
         ("outer_momentum", plan.outer_momentum, 0, 0.9999),
         ("drop", plan.drop, 0, 0.99),
         ("hostile", plan.hostile, 0, plan.peers - 1),
+        ("fragments", plan.fragments, 1, 1_000),
+        ("delay_steps", plan.delay_steps, 0, plan.inner_steps),
+        ("alpha", plan.alpha, 0, 1),
     )
     for name, value, low, high in bounds:
         if not low <= value <= high:
@@ -140,6 +150,7 @@ def _check(plan: Plan) -> None:
         ("--model", plan.size, tuple(SIZES)),
         ("--net", plan.net, tuple(NETS)),
         ("codec", plan.codec, CODECS),
+        ("--robust", plan.robust or RULES[0], RULES),
     )
     for what, name, known in tables:
         if name not in known:

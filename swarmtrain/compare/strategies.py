@@ -9,7 +9,9 @@ from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_optimizers.strategies.ddp import DDP, AdamW
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.fragments import fragments_of
 from swarmtrain_optimizers.strategies.local import Local
+from swarmtrain_optimizers.strategies.streaming import Streaming
 
 
 def make_strategy(plan: Plan, layout: Layout) -> Strategy:
@@ -53,7 +55,26 @@ def _diloco(plan: Plan, layout: Layout) -> Strategy:
     )
 
 
+def _streaming(plan: Plan, layout: Layout) -> Strategy:
+    fragments = fragments_of(
+        [(spec.name, spec.num_values) for spec in layout.parameters],
+        plan.fragments,
+        block=plan.block,
+        num_values=layout.padded,
+    )
+    return Streaming(
+        layout.padded,
+        fragments=fragments,
+        inner_steps=plan.inner_steps,
+        delay_steps=plan.delay_steps,
+        alpha=plan.alpha,
+        lr=plan.outer_lr,
+        momentum=plan.outer_momentum,
+        error_feedback=plan.error_feedback,
+    )
+
+
 _MAKERS: Mapping[str, Callable[[Plan, Layout], Strategy]] = MappingProxyType(
-    {"ddp": _ddp, "local": _local, "diloco": _diloco}
+    {"ddp": _ddp, "local": _local, "diloco": _diloco, "streaming": _streaming}
 )
 """By the names of `plan.PRESETS`."""

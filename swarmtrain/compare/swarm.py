@@ -18,6 +18,7 @@ from swarmtrain.compare.results import Point, RunResult, finite
 from swarmtrain.compare.shards import shards
 from swarmtrain.data.corpus import Corpus
 from swarmtrain.simulate.trainer import SharedDecoding
+from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_optimizers.strategies.base import OpKind
 
 _EVER = 1 << 60
@@ -53,9 +54,10 @@ class Swarm:
         self._costs = Costs(NETS[plan.net], plan.peers)
         self._exchange = Exchange(
             plan.codec,
-            block=plan.run_config().exchange.block,
+            block=plan.block,
             drop=plan.drop,
             rng=random.Random(f"losses {plan.seed}"),
+            rule=rule_named(plan.robust) if plan.robust else None,
         )
         self._tick_s = self._size.step_s
         if plan.pace is Pace.WAIT:
@@ -104,7 +106,7 @@ class Swarm:
         parts = {replica.peer: replica.driver.contribute() for replica in self._replicas}
         wanted = strategy.exchange(self._leader.driver.op + 1)
         assert wanted.kind is OpKind.MEAN, wanted
-        self._outcome = self._exchange.mean(parts, wanted.num_values)
+        self._outcome = self._exchange.mean(parts, wanted.ranges)
         self._began_tick = self._tick
         if wanted.delay_steps == 0:
             self._place()

@@ -14,6 +14,7 @@ from swarmtrain.compare.plan import PRESETS, Pace, Plan
 from swarmtrain.compare.results import Point, RunResult, Shelf, rows
 from swarmtrain.compare.table import human_bytes, text_table
 from swarmtrain_optimizers.codecs import CODECS
+from swarmtrain_optimizers.robust import RULES
 
 QUICK = ("--model", "tiny", "--steps", "2", "--peers", "2", "--inner-steps", "1")
 
@@ -127,6 +128,7 @@ def test_settings_of_one_strategy_win_over_those_of_all_and_these_over_presets()
 def test_every_codec_and_every_strategy_can_be_asked_for_by_name():
     assert set(request.CODECS) == set(CODECS)
     assert set(PRESETS) == set(strategies._MAKERS)
+    assert set(request.RULES) == set(RULES)
 
 
 def test_ddp_waits_though_the_others_do_not():

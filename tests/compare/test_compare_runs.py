@@ -125,3 +125,40 @@ def test_ddp_exchanges_every_step_and_local_never(corpus):
     assert (local.ops, local.bytes_up_per_peer, local.peak_bytes_per_step) == (0, 0, 0)
     assert local.replica_spread > 0
     assert local.tokens == ddp.tokens
+
+
+STREAMING = replace(
+    TINY, strategy="streaming", codec="none", inner_steps=6, fragments=2, delay_steps=1, steps=24
+)
+
+
+def test_streaming_moves_a_fragment_at_a_time_and_places_it_some_steps_later(corpus):
+    swarm = Swarm(STREAMING, corpus)
+    begin(swarm._replicas)
+    driver = swarm._leader.driver
+    seen = []
+    for _ in range(8):
+        swarm._make_tick()
+        seen.append((driver.op, driver.is_waiting, driver.steps))
+    # Given after three steps, placed after four; the fourth already counts for the next one.
+    assert seen == [
+        (0, False, 1), (0, False, 2), (0, True, 3), (1, False, 1),
+        (1, False, 2), (1, True, 3), (2, False, 1), (2, False, 2),
+    ]  # fmt: skip
+
+
+def test_streaming_of_one_fragment_without_delay_is_diloco(corpus):
+    whole = run_one(replace(STREAMING, fragments=1, delay_steps=0), corpus)
+    diloco = run_one(replace(STREAMING, strategy="diloco"), corpus)
+    assert whole.state_roots == diloco.state_roots
+    halves = run_one(STREAMING, corpus)
+    assert 0.5 * diloco.peak_bytes_per_step < halves.peak_bytes_per_step
+    assert halves.peak_bytes_per_step < diloco.peak_bytes_per_step
+    assert halves.bytes_up_per_peer == diloco.bytes_up_per_peer
+
+
+def test_a_robust_rule_keeps_what_a_hostile_peer_would_destroy(corpus):
+    attacked = replace(TINY, peers=5, hostile=1, steps=24, attack=Attack.NOISE)
+    plain = run_one(attacked, corpus)
+    ruled = run_one(replace(attacked, robust="median"), corpus)
+    assert ruled.val_loss < plain.val_loss
