@@ -48,6 +48,7 @@ OPTIMIZERS = (
     "strategies.ddp strategies.delayed strategies.diloco strategies.local strategies.noloco",
     "strategies.delayed_nesterov strategies.sparseloco",
     "strategies.eager strategies.streaming",
+    "strategies.registry",
     "strategies",
 )
 
