@@ -13,7 +13,7 @@ from swarmtrain.compare.plan import NETS, PRESETS, SIZES, Attack, Pace, Plan
 from swarmtrain.errors import cleaned, misuse
 from swarmtrain_transport.limits import PEERS_MAX
 
-CODECS = ("int8", "int4", "e3m0", "two_bit", "sign", "none")
+CODECS = ("int8", "int4", "e3m0", "two_bit", "sign", "topk", "none")
 """The names of `swarmtrain_optimizers.codecs`, which load torch; a test compares."""
 
 RULES = ("norm-clip", "trimmed-mean", "median", "centered-clip", "flag")
@@ -146,6 +146,11 @@ def _check(plan: Plan) -> None:
                 f"{name} of {cleaned(plan.label)!r} is {value:g}.",
                 f"It can be {low:g} to {high:g}.",
             )
+    if plan.codec.startswith("topk"):
+        raise misuse(
+            f"{cleaned(plan.label)!r} cannot exchange with {cleaned(plan.codec)!r}.",
+            "A mean has more values than that codec keeps.",
+        )
     tables: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("--model", plan.size, tuple(SIZES)),
         ("--net", plan.net, tuple(NETS)),
