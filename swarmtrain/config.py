@@ -42,9 +42,11 @@ class DataSection(_Section, frozen=True):
 
 class InnerSection(_Section, frozen=True):
     """The inner optimizer. `lr` follows warm-up, then cosine to `lr_end_fraction`, over the
-    run's cumulative steps (rounds x inner_steps)."""
+    run's cumulative steps (rounds x inner_steps). ``"muon"`` (MuLoCo, arXiv 2505.23725) steps
+    hidden matrices with momentum `beta1`, scaled so that an `lr` of AdamW works, though a larger
+    one is often better (up to 0.02); embedding, head and gains it steps as AdamW does."""
 
-    optimizer: Literal["adamw"] = "adamw"
+    optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
     lr_end_fraction: float = 0.1
     warmup_steps: int = 20

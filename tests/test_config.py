@@ -38,6 +38,14 @@ def test_settings_are_taken_from_their_sections(tmp_path):
     assert isinstance(config.outer.lr, float)
 
 
+def test_muon_is_an_inner_optimizer_that_changes_the_hash(tmp_path):
+    plain = config_file.load(write(tmp_path, '[run]\nname = "t"\n'))
+    muon = config_file.load(write(tmp_path, '[run]\nname = "t"\n[inner]\noptimizer = "muon"\n'))
+    assert muon.inner.optimizer == "muon"
+    assert config_file.config_hash(muon) != config_file.config_hash(plain)
+    assert config_file.from_canonical(config_file.canonical(muon)) == muon
+
+
 def test_an_unknown_key_names_the_line_and_the_key_that_was_meant(tmp_path):
     error = refusal(tmp_path, '[run]\nname = "t"\n\n[outer]\nmomentun = 0.8\n')
     assert (error.code, error.exit_status) == ("SWT-E601", 78)
@@ -72,7 +80,10 @@ def test_an_unknown_section_is_told_like_an_unknown_key(tmp_path, text, line):
         ('lr = "0.1"', "`inner.lr` must be a number, it is text in quotes: '0.1'."),
         ("batch = 1.5", "`inner.batch` must be a whole number, it is 1.5."),
         ("batch = true", "`inner.batch` must be a whole number, it is true."),
-        ('optimizer = "sgd"', "`inner.optimizer` must be \"adamw\", it is text in quotes: 'sgd'."),
+        (
+            'optimizer = "sgd"',
+            '`inner.optimizer` must be one of "adamw", "muon", it is text in quotes: \'sgd\'.',
+        ),
         ("lr = [1]", "`inner.lr` must be a number, it is a list."),
     ],
 )

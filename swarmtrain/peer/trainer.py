@@ -1,4 +1,4 @@
-"""The built-in training loop of a peer: the byte transformer, AdamW and leased text.
+"""The built-in training loop of a peer: the byte transformer, AdamW or Muon, and leased text.
 
 It is plain single-threaded torch that is called from the training thread, step by step, so that
 whoever drives it decides between two steps whether a round is due. Inner optimizer state is kept
@@ -19,6 +19,7 @@ from swarmtrain.config import InnerSection, RunConfig
 from swarmtrain.data.batches import Batch, ByteStream, validation_batches
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES, build_model, generate
 from swarmtrain.tensors import Layout
+from swarmtrain_optimizers.inner.muon import MatrixScale, Muon, muon_groups
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
 
 VALIDATION_WINDOWS = 128
@@ -87,7 +88,7 @@ class BuiltinTrainer:
     def continue_at(self, step: int) -> None:
         """Take the run's cumulative step, with fresh optimizer state: a joiner, a return.
 
-        AdamW's first steps after it are short of history, so their rate is ramped up.
+        The optimizer's first steps after it are short of history, so their rate is ramped up.
         """
         self.step = step
         self._fresh_since = step
@@ -245,7 +246,27 @@ class BuiltinTrainer:
         )
 
 
-def _make_optimizer(model: nn.Module, inner: InnerSection) -> torch.optim.AdamW:
+def _make_optimizer(model: nn.Module, inner: InnerSection) -> torch.optim.Optimizer:
+    """The optimizer that a run file names, with fresh state."""
+    return _make_muon(model, inner) if inner.optimizer == "muon" else _make_adamw(model, inner)
+
+
+def _make_muon(model: nn.Module, inner: InnerSection) -> Muon:
+    """Muon for hidden matrices, AdamW for embedding, head and gains.
+
+    Steps of matrices are scaled to AdamW's size: one `lr` and `weight_decay` serve both, and a run
+    that changes its optimizer keeps them.
+    """
+    return Muon(
+        muon_groups(model.named_parameters(), weight_decay=inner.weight_decay),
+        lr=inner.lr,
+        momentum=inner.beta1,
+        betas=(inner.beta1, inner.beta2),
+        scale=MatrixScale.ADAMW,
+    )
+
+
+def _make_adamw(model: nn.Module, inner: InnerSection) -> torch.optim.AdamW:
     """AdamW (arXiv 1711.05101, algorithm 2); matrices decay, gains of norms do not.
 
     The fused kernel takes a third of the time of the others on one CPU thread. Its bits may differ

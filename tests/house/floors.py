@@ -41,6 +41,7 @@ OPTIMIZERS = (
     "robust.rows robust.eigen",
     "robust.norm_clip robust.trimmed_mean robust.coordinate_median",
     "robust.centered_clip robust.flag",
+    "inner.muon",
     "codecs error_feedback exclusions outer inner robust",
     "strategies.base strategies.fragments",
     "strategies.anchored",

@@ -2,6 +2,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 import torch
 
@@ -35,9 +36,11 @@ class Leases:
         return self.waiting.pop(0) if self.waiting else None
 
 
-def trainer(seed: int = 1, leases: Leases | None = None) -> BuiltinTrainer:
+def trainer(
+    seed: int = 1, leases: Leases | None = None, config: RunConfig = CONFIG
+) -> BuiltinTrainer:
     return BuiltinTrainer(
-        CONFIG,
+        config,
         take_pieces=Leases([[TEXT]]) if leases is None else leases,
         validation=[TEXT],
         seed=seed,
@@ -67,6 +70,26 @@ def test_training_lowers_the_validation_loss() -> None:
     for _ in range(40):
         peer.inner_step()
     assert peer.evaluate() < before - 1.5
+
+
+def test_a_run_file_may_name_muon_and_it_learns_too() -> None:
+    inner = msgspec.structs.replace(CONFIG.inner, optimizer="muon", lr=2e-2)
+    config = msgspec.structs.replace(CONFIG, inner=inner)
+    peer, same = trainer(config=config), trainer(config=config)
+    before = peer.evaluate()
+    for _ in range(40):
+        assert peer.inner_step() == same.inner_step()
+    assert peer.evaluate() < before - 1.5
+    assert not torch.equal(peer.read_weights(), trainer().read_weights())
+    peer.continue_at(10)  # Fresh state, as AdamW's: a joiner's first step is short.
+    assert peer.rate() == pytest.approx(2e-2 * trainer_rate_share(10) / 5)
+
+
+def trainer_rate_share(step: int) -> float:
+    """Of the peak, at a founder's step."""
+    founder = trainer()
+    founder.step = step
+    return founder.rate() / CONFIG.inner.lr
 
 
 def test_evaluating_other_weights_leaves_the_live_model_alone() -> None:
