@@ -11,6 +11,10 @@ import pytest
 import torch
 
 from swarmtrain_optimizers.codecs import codec_named
+from swarmtrain_optimizers.codecs.base import StochasticCodec
+from swarmtrain_optimizers.codecs.e3m0 import E3M0
+from swarmtrain_optimizers.codecs.int4 import Int4
+from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_optimizers.error_feedback import ErrorFeedback
 
 torch.set_num_threads(1)
@@ -77,6 +81,27 @@ def test_the_error_of_one_pass_is_that_of_the_table(
         assert error <= bound * 1.04
         if name not in BETTER:
             assert error >= bound * 0.96
+
+
+@pytest.mark.parametrize(
+    ("codec", "block", "bounds"),
+    [
+        (Int8(), 4096, (0.0123, 0.0666, 0.0121)),
+        (Int4(), 128, (0.1661, 0.3303, 0.1657)),
+        (E3M0(), 128, (0.2783, 0.2390, 0.2788)),
+    ],
+)
+def test_the_error_of_stochastic_rounding_is_that_of_the_table(
+    codec: StochasticCodec,
+    block: int,
+    bounds: tuple[float, float, float],
+    vectors: list[torch.Tensor],
+) -> None:
+    window = WideWindow(block)
+    for vector, bound in zip(vectors, bounds, strict=True):
+        payload = codec.encode_stochastic(vector, window, seed=11, first_index=0)
+        error = relative_error(vector, codec.decode(payload, NUM_VALUES, window))
+        assert bound * 0.96 <= error <= bound * 1.04
 
 
 def tracking_error(name: str, block: int, beta: float | None) -> float:

@@ -17,12 +17,14 @@ A code is sign * 8 + (0 for zero, 1 + k for 2^k). Code 8, minus zero, no encoder
 
 import numpy as np
 
+from swarmtrain_optimizers.codecs.dither import fractions
 from swarmtrain_optimizers.codecs.grid import Grid, GridCodec
-from swarmtrain_optimizers.codecs.scales import Codes, Floats
+from swarmtrain_optimizers.codecs.scales import Codes, Floats, Words
 
 TOP = 64
 """The largest level: 2^6 times the smallest."""
 
+_BIAS = 127
 _KEPT_BITS = 10
 """Sign, exponent and the first mantissa bit of a float32 decide its level."""
 
@@ -59,10 +61,28 @@ def _codes_of(ratio: Floats) -> Codes:
     return codes
 
 
+def _codes_dithered(ratio: Floats, words: Words) -> Codes:
+    """One of the two levels around x / s, right on average.
+
+    Between 2^k and 2^(k+1) a float32's mantissa is how far it is from the lower one, so 23 random
+    bits added to it carry into the exponent as often as they should.
+    """
+    is_negative = np.signbit(ratio)
+    np.abs(ratio, out=ratio)
+    # Below 1 the levels are 0 and 1, and the chance of 1 is the ratio itself.
+    small = (fractions(words) < ratio).view(np.uint8)
+    raised = (ratio.view(np.uint32) + (words >> np.uint32(9))) >> np.uint32(23)
+    # 127 is level 1 with code 1, 133 is level 64 with code 7.
+    large = (np.clip(raised, _BIAS, _BIAS + 6) - np.uint32(_BIAS - 1)).astype(np.uint8)
+    codes: Codes = np.where(ratio < 1, small, large)
+    codes |= (is_negative & (codes != 0)).view(np.uint8) << np.uint8(3)
+    return codes
+
+
 class E3M0(GridCodec):
     """The E3M0 codec; `grid` has its layout and why its sums are exact."""
 
     def __init__(self) -> None:
         magnitudes = (0, *(1 << exponent for exponent in range(7)))
         levels = magnitudes + tuple(-level for level in magnitudes)
-        super().__init__(Grid("e3m0", 4, levels, 8, _scales_wanted, _codes_of))
+        super().__init__(Grid("e3m0", 4, levels, 8, _scales_wanted, _codes_of, _codes_dithered))

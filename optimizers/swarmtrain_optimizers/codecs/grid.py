@@ -34,6 +34,7 @@ from swarmtrain_optimizers.codecs.base import (
     row_slices,
     rows_at_once,
 )
+from swarmtrain_optimizers.codecs.dither import random_words
 from swarmtrain_optimizers.codecs.packing import level_table, looked_up, pack
 from swarmtrain_optimizers.codecs.scales import (
     Codes,
@@ -46,6 +47,9 @@ from swarmtrain_optimizers.codecs.scales import (
     raised_bits,
     scales_of,
 )
+
+_CodesOfRows = Callable[[Floats, int], Codes]
+"""Codes of the ratios of some rows, and which row is the first of them."""
 
 _Float = TypeVar("_Float", np.float32, np.float64)
 
@@ -63,6 +67,8 @@ class Grid:
             scales before they are rounded up to bfloat16.
         codes_of: float32 ratios x / s, which it may overwrite -> as many uint8 codes; a ratio of
             zero has code 0.
+        codes_dithered: the same with as many random numbers, right on average; None where levels
+            are too few for that.
     """
 
     name: str
@@ -71,6 +77,7 @@ class Grid:
     illegal: int | None
     scales_wanted: Callable[[Floats], Floats]
     codes_of: Callable[[Floats], Codes]
+    codes_dithered: Callable[[Floats, Words], Codes] | None = None
 
 
 class _Chunk:
@@ -130,24 +137,26 @@ class GridCodec:
         Raises:
             UnencodableValues: reason ``nonfinite`` or ``above-window``.
         """
-        chunk = self._chunk(values.numel(), window.block)
-        flat = values.numpy()
-        scratch = self._scratch(chunk, window.block)
-        for rows in row_slices(chunk.bits.size, window.block):
-            blocks = _rows_of(flat, rows, window.block)
-            magnitudes = np.abs(blocks, out=scratch[: len(blocks)])
-            # First of all: rounding a NaN up as an integer could wrap to -0.0 (rule 3).
-            largest = magnitudes.max()
-            if not math.isfinite(largest):
-                raise UnencodableValues("nonfinite", "a value is NaN or infinite")
-            bits = raised_bits(self._grid.scales_wanted(magnitudes), lowest_bits(window))
-            if bits.max() > highest_bits(window):
-                raise UnencodableValues(
-                    "above-window",
-                    f"values up to {largest:.3g} need a scale above exponent {window.e_max}",
-                )
-            self._fill(chunk, rows, blocks, bits, scratch)
-        return chunk.payload()
+        return self._encode(values, window, lambda ratio, _: self._grid.codes_of(ratio))
+
+    def encode_stochastic(
+        self, values: Tensor, window: ScaleWindow, *, seed: int, first_index: int
+    ) -> bytes:
+        """As `encode`, each value to one of the two levels around it; see `base.StochasticCodec`.
+
+        Raises:
+            TypeError: the codec's levels are too few.
+            UnencodableValues: as `encode`.
+        """
+        dithered = self._grid.codes_dithered
+        if dithered is None:
+            raise TypeError(f"codec {self.name!r} has no stochastic rounding: its levels are few")
+
+        def codes_of(ratio: Floats, row: int) -> Codes:
+            words = random_words(seed, first_index + row * window.block, ratio.size)
+            return dithered(ratio, words)
+
+        return self._encode(values, window, codes_of)
 
     def check(self, payload: Payload, num_values: int, window: ScaleWindow) -> None:
         """Length, then every scale's raw bits, then codes that no encoder makes.
@@ -218,6 +227,26 @@ class GridCodec:
             np.multiply(piece, scales[rows].reshape(-1, 1), out=piece)
         return decoded
 
+    def _encode(self, values: Tensor, window: ScaleWindow, codes_of: _CodesOfRows) -> bytes:
+        chunk = self._chunk(values.numel(), window.block)
+        flat = values.numpy()
+        scratch = self._scratch(chunk, window.block)
+        for rows in row_slices(chunk.bits.size, window.block):
+            blocks = _rows_of(flat, rows, window.block)
+            magnitudes = np.abs(blocks, out=scratch[: len(blocks)])
+            # First of all: rounding a NaN up as an integer could wrap to -0.0 (rule 3).
+            largest = magnitudes.max()
+            if not math.isfinite(largest):
+                raise UnencodableValues("nonfinite", "a value is NaN or infinite")
+            bits = raised_bits(self._grid.scales_wanted(magnitudes), lowest_bits(window))
+            if bits.max() > highest_bits(window):
+                raise UnencodableValues(
+                    "above-window",
+                    f"values up to {largest:.3g} need a scale above exponent {window.e_max}",
+                )
+            self._fill(chunk, rows, blocks, bits, scratch, codes_of)
+        return chunk.payload()
+
     def _chunk(self, num_values: int, block: int) -> _Chunk:
         num_blocks = num_values // block
         return _Chunk(num_blocks, self.payload_bytes(num_values, block) - 2 * num_blocks)
@@ -233,7 +262,10 @@ class GridCodec:
         codes = np.frombuffer(payload, dtype=np.uint8, offset=2 * num_blocks)
         return scales, codes.reshape(num_blocks, -1)
 
-    def _fill(self, chunk: _Chunk, rows: slice, blocks: Floats, bits: Words, ratio: Floats) -> None:
+    def _fill(
+        self, chunk: _Chunk, rows: slice, blocks: Floats, bits: Words, ratio: Floats,
+        codes_of: _CodesOfRows,
+    ) -> None:  # fmt: skip
         """Scales and codes of these rows; `ratio` is overwritten, and may be `blocks`."""
         chunk.bits[rows] = bits
         # A zero scale stands for a block of zeros: dividing by infinity makes them, without NaN.
@@ -241,7 +273,7 @@ class GridCodec:
         ratio = np.divide(blocks, divisors, out=ratio[: len(blocks)])
         width = blocks.shape[1] // self._per_byte
         packed = chunk.codes[rows.start * width : rows.stop * width]
-        pack(self._grid.codes_of(ratio.reshape(-1)), self._grid.bits, packed)
+        pack(codes_of(ratio.reshape(-1), rows.start), self._grid.bits, packed)
 
     def _finish(
         self, chunk: _Chunk, rows: slice, sums: Doubles, total_weight: int, window: ScaleWindow,
@@ -253,7 +285,8 @@ class GridCodec:
         np.divide(sums, float(total_weight), out=means, casting="same_kind")
         magnitudes = np.abs(means, out=scratch[: len(means)])
         bits = raised_bits(self._grid.scales_wanted(magnitudes), lowest_bits(window))
-        self._fill(chunk, rows, means, np.minimum(bits, highest_bits(window)), scratch)
+        bits = np.minimum(bits, highest_bits(window))
+        self._fill(chunk, rows, means, bits, scratch, lambda ratio, _: self._grid.codes_of(ratio))
 
     def _add(self, sums: Doubles, payload: Payload, factor: int, block: int) -> None:
         scales, codes = self._opened(payload, sums.size, block)

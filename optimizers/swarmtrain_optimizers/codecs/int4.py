@@ -8,8 +8,9 @@ would be -8, which no encoder makes.
 
 import numpy as np
 
+from swarmtrain_optimizers.codecs.dither import round_dithered
 from swarmtrain_optimizers.codecs.grid import Grid, GridCodec
-from swarmtrain_optimizers.codecs.scales import Codes, Floats
+from swarmtrain_optimizers.codecs.scales import Codes, Floats, Words
 
 LEVEL_MAX = 7
 
@@ -24,9 +25,19 @@ def _scales_wanted(magnitudes: Floats) -> Floats:
 def _codes_of(ratio: Floats) -> Codes:
     """clamp(round(x / s), -7, 7), halves to even."""
     np.rint(ratio, out=ratio)
+    return _to_codes(ratio)
+
+
+def _codes_dithered(ratio: Floats, words: Words) -> Codes:
+    """One of the two integers around x / s, right on average."""
+    round_dithered(ratio, words)
+    return _to_codes(ratio)
+
+
+def _to_codes(whole: Floats) -> Codes:
     # Clamp before converting: out of range, float to int8 differs between CPUs (rule 3).
-    np.clip(ratio, -LEVEL_MAX, LEVEL_MAX, out=ratio)
-    codes: Codes = ratio.astype(np.int8).view(np.uint8)
+    np.clip(whole, -LEVEL_MAX, LEVEL_MAX, out=whole)
+    codes: Codes = whole.astype(np.int8).view(np.uint8)
     np.bitwise_and(codes, np.uint8(15), out=codes)
     return codes
 
@@ -36,4 +47,4 @@ class Int4(GridCodec):
 
     def __init__(self) -> None:
         levels = tuple(code if code < 8 else code - 16 for code in range(16))
-        super().__init__(Grid("int4", 4, levels, 8, _scales_wanted, _codes_of))
+        super().__init__(Grid("int4", 4, levels, 8, _scales_wanted, _codes_of, _codes_dithered))

@@ -10,7 +10,8 @@ A chunk is all scales (raw bfloat16 bits, little-endian uint16), then all values
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from swarmtrain_optimizers.codecs.base import (
     rows_at_once,
 )
 from swarmtrain_optimizers.codecs.int8_kernels import compiled
-from swarmtrain_optimizers.codecs.int8_loops import NUMPY_LOOPS, VALUE_MAX
+from swarmtrain_optimizers.codecs.int8_loops import NUMPY_LOOPS, VALUE_MAX, encode_stochastic
 from swarmtrain_optimizers.codecs.scales import (
     Bytes,
     Floats,
@@ -103,12 +104,24 @@ class Int8:
         Raises:
             UnencodableValues: reason ``nonfinite`` or ``above-window``.
         """
+        return self._encode(values, window, self._loops.encode)
+
+    def encode_stochastic(
+        self, values: Tensor, window: ScaleWindow, *, seed: int, first_index: int
+    ) -> bytes:
+        """As `encode`, each value to one of the two around it; see `base.StochasticCodec`.
+
+        Raises:
+            UnencodableValues: as `encode`.
+        """
+
+        loop = partial(encode_stochastic, seed=seed, first_index=first_index)
+        return self._encode(values, window, loop)
+
+    def _encode(self, values: Tensor, window: ScaleWindow, loop: Callable[..., bool]) -> bytes:
         chunk = _Chunk(values.numel(), window.block)
         lowest, highest = lowest_bits(window), highest_bits(window)
-        is_legal = self._loops.encode(
-            values.numpy(), window.block, lowest, highest, chunk.bits, chunk.values
-        )
-        if not is_legal:
+        if not loop(values.numpy(), window.block, lowest, highest, chunk.bits, chunk.values):
             largest = float(values.abs().amax())
             if not math.isfinite(largest):
                 raise UnencodableValues("nonfinite", "a value is NaN or infinite")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from swarmtrain_optimizers.codecs.base import row_slices, rows_at_once
+from swarmtrain_optimizers.codecs.dither import random_words, round_dithered
 from swarmtrain_optimizers.codecs.scales import (
     Bytes,
     Doubles,
@@ -47,12 +48,20 @@ def _scratch(num_blocks: int, block: int) -> Floats:
     return np.empty((min(rows_at_once(block), num_blocks), block), dtype=np.float32)
 
 
-def _quantize(blocks: Floats, bits: Words, ratio: Floats, out: Bytes, *, clamps: bool) -> None:
+def _nearest(ratio: Floats, row: int) -> None:
+    """Round in place, halves to even."""
+    np.rint(ratio, out=ratio)
+
+
+def _quantize(
+    blocks: Floats, bits: Words, ratio: Floats, out: Bytes, rounds: Callable[[Floats, int], None],
+    row: int, *, clamps: bool,
+) -> None:  # fmt: skip
     """q = clamp(round(x / s)) of a row per scale; `ratio` is overwritten, and may be `blocks`."""
     # A zero scale stands for a block of zeros: dividing by infinity makes them, without NaN.
     divisors = np.where(bits == 0, np.float32(math.inf), scales_of(bits)).reshape(-1, 1)
     np.divide(blocks, divisors, out=ratio)
-    np.rint(ratio, out=ratio)
+    rounds(ratio, row)
     # Clamp before converting: out of range, float to int8 differs between CPUs (rule 3).
     if clamps:
         np.clip(ratio, -VALUE_MAX, VALUE_MAX, out=ratio)
@@ -61,6 +70,37 @@ def _quantize(blocks: Floats, bits: Words, ratio: Floats, out: Bytes, *, clamps:
 
 def encode(values: Floats, block: int, lowest: int, highest: int, bits: Words, out: Bytes) -> bool:
     """See `int8_kernels.encode`. A row's values lie below 127.5 scales, so nothing is clamped."""
+    return _encode(values, block, lowest, highest, bits, out, _nearest, clamps=False)
+
+
+def encode_stochastic(
+    values: Floats, block: int, lowest: int, highest: int, bits: Words, out: Bytes,
+    seed: int, first_index: int,
+) -> bool:  # fmt: skip
+    """The same with each value rounded to one of the two around it, right on average.
+
+    Args:
+        values: (num_values,) float32.
+        block: values per scale.
+        lowest: bits of the smallest legal scale.
+        highest: bits of the largest legal scale.
+        bits: (num_values / block,) uint32 for the scales' bits.
+        out: (num_values,) int8 for the values.
+        seed: of the random numbers.
+        first_index: place of the first value in the whole vector.
+    """
+
+    def dithered(ratio: Floats, row: int) -> None:
+        round_dithered(ratio, random_words(seed, first_index + row * block, ratio.size))
+
+    return _encode(values, block, lowest, highest, bits, out, dithered, clamps=True)
+
+
+def _encode(
+    values: Floats, block: int, lowest: int, highest: int, bits: Words, out: Bytes,
+    rounds: Callable[[Floats, int], None], *, clamps: bool,
+) -> bool:  # fmt: skip
+    """`rounds` gets ratios and the number of their first row, and rounds them in place."""
     blocks = values.reshape(-1, block)
     scratch = _scratch(len(blocks), block)
     for rows in row_slices(len(blocks), block):
@@ -73,7 +113,7 @@ def encode(values: Floats, block: int, lowest: int, highest: int, bits: Words, o
         if bits[rows].max() > highest:
             return False
         flat = slice(rows.start * block, rows.stop * block)
-        _quantize(blocks[rows], bits[rows], ratio, out[flat], clamps=False)
+        _quantize(blocks[rows], bits[rows], ratio, out[flat], rounds, rows.start, clamps=clamps)
     return True
 
 
@@ -104,7 +144,7 @@ def finish(
         ratio = scratch[: rows.stop - rows.start]
         bits[rows] = np.minimum(scale_bits(absmax_of(blocks[rows], ratio), lowest), highest)
         flat = slice(rows.start * means.size, rows.stop * means.size)
-        _quantize(blocks[rows], bits[rows], ratio, out[flat], clamps=True)
+        _quantize(blocks[rows], bits[rows], ratio, out[flat], _nearest, rows.start, clamps=True)
 
 
 def decode(scales: Floats, values: Bytes, out: Floats) -> None:
