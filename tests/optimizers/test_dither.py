@@ -163,4 +163,4 @@ def test_what_cannot_be_sent_is_reported_alike(codec: StochasticCodec) -> None:
 def test_codecs_of_few_levels_have_no_stochastic_rounding(name: str) -> None:
     codec = codec_named(name)
     with pytest.raises(TypeError, match="levels are few"):
-        codec.encode_stochastic(torch.ones(8), WINDOW, seed=0, first_index=0)  # type: ignore[attr-defined]
+        codec.encode_stochastic(torch.ones(8), WINDOW, seed=0, first_index=0)
