@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "transport"), str(ROOT / "optimizers"), str(ROOT)]
+PATHS = ("transport", "optimizers", "", "tests/optimizers")
+sys.path[:0] = [str(ROOT / path) for path in PATHS]
 
 import torch  # noqa: E402  the paths come first
+from strategy_kernels import hash_strategies  # noqa: E402
 
 from swarmtrain import numerics  # noqa: E402
 from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
@@ -105,6 +107,7 @@ def hash_all() -> dict[str, str]:
         "outer step": hash_outer_step(),
         "diloco": hash_diloco(),
         **hash_robust_rules(),
+        **hash_strategies(NUM_VALUES, PlanWindow(), values, sha256),
     }
 
 

@@ -1,0 +1,101 @@
+"""One of each strategy that swarmtrain brings, small enough to be tried in every way."""
+
+from collections.abc import Callable
+
+from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.ddp import DDP, SGD, AdamW
+from swarmtrain_optimizers.strategies.delayed import Delayed
+from swarmtrain_optimizers.strategies.delayed_nesterov import DelayedNesterov
+from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.eager import Eager
+from swarmtrain_optimizers.strategies.fragments import fragments_of
+from swarmtrain_optimizers.strategies.local import Local
+from swarmtrain_optimizers.strategies.noloco import NoLoCo
+from swarmtrain_optimizers.strategies.sparseloco import SparseLoCo
+from swarmtrain_optimizers.strategies.streaming import Streaming
+
+
+def _rate(step: int) -> float:
+    return 0.01 / (1 + step)
+
+
+def _ddp(size: int, block: int) -> Strategy:
+    return DDP(size, optimizer=AdamW(), schedule=_rate)
+
+
+def _ddp_sgd(size: int, block: int) -> Strategy:
+    return DDP(size, optimizer=SGD(momentum=0.9, weight_decay=0.1), schedule=_rate)
+
+
+def _diloco(size: int, block: int) -> Strategy:
+    return DiLoCo(size, inner_steps=4, lr=0.9, momentum=0.8, error_feedback=False)
+
+
+def _diloco_feedback(size: int, block: int) -> Strategy:
+    return DiLoCo(size, inner_steps=4, lr=0.9, momentum=0.8, error_feedback=True)
+
+
+def _streaming(size: int, block: int, *, error_feedback: bool = False) -> Strategy:
+    layers = [(f"layers.{index}", block) for index in range(size // block)]
+    return Streaming(
+        size,
+        fragments=fragments_of(layers, 2, block=block, num_values=size),
+        inner_steps=8,
+        delay_steps=1,
+        alpha=0.5,
+        lr=0.4,
+        momentum=0.9,
+        error_feedback=error_feedback,
+    )
+
+
+def _streaming_feedback(size: int, block: int) -> Strategy:
+    return _streaming(size, block, error_feedback=True)
+
+
+def _delayed(size: int, block: int) -> Strategy:
+    return Delayed(size, inner_steps=4, lr=0.4, momentum=0.8, error_feedback=True)
+
+
+def _eager(size: int, block: int) -> Strategy:
+    return Eager(size, inner_steps=4, lr=0.7, momentum=0.8, error_feedback=False)
+
+
+def _delayed_nesterov(size: int, block: int) -> Strategy:
+    return DelayedNesterov(
+        size, inner_steps=4, lr=0.7, momentum=0.9, arrivals=3, spread=0.1, error_feedback=False
+    )
+
+
+def _noloco(size: int, block: int) -> Strategy:
+    return NoLoCo(size, inner_steps=4)
+
+
+def _sparseloco(size: int, block: int) -> Strategy:
+    return SparseLoCo(size, inner_steps=4)
+
+
+def _local(size: int, block: int) -> Strategy:
+    return Local(size, inner_steps=4)
+
+
+MAKERS: dict[str, Callable[[int, int], Strategy]] = {
+    "ddp": _ddp,
+    "ddp sgd": _ddp_sgd,
+    "delayed": _delayed,
+    "delayed_nesterov": _delayed_nesterov,
+    "diloco": _diloco,
+    "diloco feedback": _diloco_feedback,
+    "eager": _eager,
+    "local": _local,
+    "noloco": _noloco,
+    "sparseloco": _sparseloco,
+    "streaming": _streaming,
+    "streaming feedback": _streaming_feedback,
+}
+"""The first word is the name in the registry."""
+
+
+def make(name: str, size: int, block: int) -> Strategy:
+    """A fresh strategy over `size` values in blocks of `block`."""
+    return MAKERS[name](size, block)
