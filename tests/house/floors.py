@@ -30,7 +30,7 @@ TRANSPORT = (
 )
 
 OPTIMIZERS = (
-    "flush schedule",
+    "flush schedule scaling",
     "codecs.base",
     "codecs.scales",
     "codecs.packing codecs.dither",

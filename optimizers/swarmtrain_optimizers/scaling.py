@@ -1,0 +1,238 @@
+"""What changes when the swarm's size does: weights, place in the schedule, learning rates.
+
+All are pure functions of what every peer knows of a committed op: who contributed, with which
+weights, how many tokens that was. None is applied by itself; a caller decides.
+
+The outer learning rate enters the shared state, so it is made of + - * / on integers and constants
+alone: the same bits everywhere. Powers are used only for inner settings, which are local.
+
+References:
+    Scaling laws for DiLoCo, arXiv 2503.09799 (outer lr by number of replicas; fits of inner lr,
+    batch and loss). Goyal et al., arXiv 1706.02677, section 2.1 (linear rule for SGD).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WEIGHT_MAX = 255
+"""Weights are integers in 1..255, so that sums stay exact (protocol.md rule 2)."""
+
+OUTER_MOMENTUM = 0.9
+"""The Nesterov momentum with which the outer learning rates below were found."""
+
+_OUTER_LR = ((1.0, 0.5), (2.0, 0.6), (4.0, 0.6), (8.0, 0.8), (16.0, 1.0))
+"""(contributors, best outer lr). One to eight from arXiv 2503.09799: 30 inner steps, models of
+335 M parameters and more; for one it says 0.4 to 0.6. Sixteen from MuLoCo (arXiv 2505.23725)."""
+
+_INNER_LR_POWER = 0.2929
+_BATCH_POWER = 0.3399
+_LOSS_POWER = 0.0116
+"""Exponents of the number of replicas in the joint fits of arXiv 2503.09799, at equal tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class OuterSetting:
+    """An outer learning rate and momentum as a paper gives them.
+
+    Attributes:
+        lr: outer learning rate.
+        momentum: outer momentum.
+        contributors: for how many it was found; 0 where the paper has one value for all.
+    """
+
+    lr: float
+    momentum: float
+    contributors: int = 0
+
+    @property
+    def gain(self) -> float:
+        """lr / (1 - momentum): what a lasting mean difference is multiplied by in the end."""
+        return self.lr / (1.0 - self.momentum)
+
+
+PUBLISHED: dict[str, OuterSetting] = {
+    "diloco": OuterSetting(0.7, 0.9, 8),
+    "streaming": OuterSetting(0.4, 0.9, 2),
+    "muloco": OuterSetting(0.9, 0.8, 8),
+    "noloco": OuterSetting(0.7, 0.5),
+    "sparseloco": OuterSetting(1.0, 0.0),
+}
+"""Where to begin a sweep. NoLoCo's momentum is heavy-ball, the others' is Nesterov's. arXiv
+2311.08105, 2501.18512, 2505.23725 (Muon as inner optimizer), 2506.10911, 2508.15706."""
+
+
+def weights_of_samples(samples: Sequence[int]) -> tuple[int, ...]:
+    """Weights in proportion to samples: max(1, floor(255 samples / most samples)).
+
+    Who brought less than 1/255 of the most counts a little more than that: zero would be an
+    exclusion. How many samples may be claimed is bounded elsewhere, by what was leased.
+
+    Args:
+        samples: trained on since the last op, by each contributor; negative counts as 0.
+
+    Returns:
+        One integer in 1..255 for each (protocol.md rule 2).
+
+    >>> weights_of_samples([100, 50, 1, 0])
+    (255, 127, 2, 1)
+    """
+    top = max(1, *samples) if samples else 1
+    return tuple(max(1, WEIGHT_MAX * max(0, count) // top) for count in samples)
+
+
+def effective_contributors(weights: Sequence[int]) -> float:
+    """How many contributors of equal weight average as well: (sum w)^2 / sum w^2.
+
+    Equal weights give their number; a swarm of one fast peer and many slow ones is small.
+
+    Raises:
+        ValueError: there is no weight, or one is not positive.
+
+    >>> effective_contributors([255, 255, 255, 255])
+    4.0
+    """
+    if not weights or min(weights) < 1:
+        raise ValueError(f"weights must be one or more positive integers, they are {weights!r}")
+    total = sum(weights)
+    return total * total / sum(weight * weight for weight in weights)
+
+
+def outer_lr(contributors: float, *, momentum: float = OUTER_MOMENTUM) -> float:
+    """The outer learning rate for a mean of so many contributions.
+
+    Between the published numbers of contributors it is a straight line; below one and above sixteen
+    it stays. For another momentum the gain lr / (1 - momentum) is kept, which is what matters
+    first. Found with AdamW as the inner optimizer; MuLoCo's gain at eight is about half of it.
+
+    Take the contributors of a COMMIT, never the peers that are online: all peers know the former,
+    and only they are averaged.
+
+    Args:
+        contributors: at least 1; `effective_contributors` where weights differ.
+        momentum: of the Nesterov outer step, at least 0 and below 1.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    >>> outer_lr(4), outer_lr(6), outer_lr(100)
+    (0.6, 0.7, 1.0)
+    """
+    if not 1 <= contributors < math.inf:
+        raise ValueError(f"contributors must be at least 1, it is {contributors}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be at least 0 and below 1, it is {momentum}")
+    rate = _on_line(contributors)
+    if momentum == OUTER_MOMENTUM:
+        return rate
+    return rate * (1.0 - momentum) / (1.0 - OUTER_MOMENTUM)
+
+
+def _on_line(contributors: float) -> float:
+    low_count, low = _OUTER_LR[0]
+    for high_count, high in _OUTER_LR[1:]:
+        if contributors < high_count:
+            return low + (high - low) * (contributors - low_count) / (high_count - low_count)
+        low_count, low = high_count, high
+    return low
+
+
+def schedule_step(tokens: int, *, tokens_per_step: int) -> int:
+    """The step of a schedule after so many tokens of the whole swarm.
+
+    A schedule is written for a swarm of some size, in steps of `tokens_per_step` = its peers times
+    tokens of one peer's inner step. Fed with tokens it ends when the run's tokens are spent,
+    however many peers come or go meanwhile; fed with local steps it would end too late in a swarm
+    that grew, and too early in one that shrank.
+
+    Args:
+        tokens: of committed ops, plus `tokens_since_commit`.
+        tokens_per_step: of the swarm that the schedule was written for.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    >>> schedule_step(10_000, tokens_per_step=4 * 512)
+    4
+    """
+    if tokens < 0 or tokens_per_step < 1:
+        raise ValueError(f"{tokens} tokens in steps of {tokens_per_step} make no schedule")
+    return tokens // tokens_per_step
+
+
+def tokens_since_commit(steps: int, *, inner_steps: int, round_tokens: int) -> int:
+    """What the swarm has probably trained on since the last commit, at a peer's local step.
+
+    Only the commit says what the others did; until then it is assumed that they go on as in the
+    last round: steps / inner_steps of its tokens. A peer that waits for a late op and steps on is
+    not taken for a swarm that does: after a whole round the estimate stays.
+
+    Args:
+        steps: this peer's inner steps since the commit.
+        inner_steps: this peer's inner steps of a round.
+        round_tokens: of all contributors of the last committed op.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    >>> tokens_since_commit(5, inner_steps=20, round_tokens=80_000)
+    20000
+    """
+    if steps < 0 or inner_steps < 1 or round_tokens < 0:
+        raise ValueError(
+            f"{steps} of {inner_steps} steps in a round of {round_tokens} tokens make no estimate"
+        )
+    return min(steps, inner_steps) * round_tokens // inner_steps
+
+
+def inner_lr_factor(before: float, after: float) -> float:
+    """Factor on DiLoCo's inner learning rate when the contributors change in number.
+
+    (after / before) ** 0.2929, with the global batch changed by `batch_factor`. A fit over 1 to 8
+    replicas and 35 M to 2.4 B parameters at 20 tokens per parameter; elsewhere a first guess.
+
+    Raises:
+        ValueError: a number is below 1.
+    """
+    return math.pow(_ratio(before, after), _INNER_LR_POWER)
+
+
+def batch_factor(before: float, after: float) -> float:
+    """Factor on the best global batch in tokens: (after / before) ** 0.3399, the same fit.
+
+    A swarm that doubles wants a batch of 1.27 times, so each peer's share of it falls; a peer that
+    keeps its batch trains with a larger one than the fit's best.
+
+    Raises:
+        ValueError: a number is below 1.
+    """
+    return math.pow(_ratio(before, after), _BATCH_POWER)
+
+
+def loss_factor(before: float, after: float) -> float:
+    """What more contributors cost at equal tokens: the loss times (after / before) ** 0.0116.
+
+    >>> round(loss_factor(1, 8), 3)
+    1.024
+    """
+    return math.pow(_ratio(before, after), _LOSS_POWER)
+
+
+def large_batch_lr_factor(batch_ratio: float, *, is_adaptive: bool) -> float:
+    """Factor on the learning rate of a baseline that exchanges every step, when its batch changes.
+
+    SGD: batch_ratio (the linear rule of Goyal et al.). Adam and its kin: its square root, which is
+    a customary first guess and no result of that paper. Warm up to the new rate in both cases.
+
+    Raises:
+        ValueError: `batch_ratio` is not positive.
+    """
+    if not 0 < batch_ratio < math.inf:
+        raise ValueError(f"batch_ratio must be positive, it is {batch_ratio}")
+    return math.sqrt(batch_ratio) if is_adaptive else batch_ratio
+
+
+def _ratio(before: float, after: float) -> float:
+    if not (1 <= before < math.inf and 1 <= after < math.inf):
+        raise ValueError(f"contributors must be at least 1, they are {before} and {after}")
+    return after / before

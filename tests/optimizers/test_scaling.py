@@ -1,0 +1,140 @@
+"""Weights, schedule and learning rates of a swarm that changes its size."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmtrain_optimizers import scaling
+from swarmtrain_optimizers.schedule import warmup_cosine
+from swarmtrain_transport.planning import weights_of
+
+SAMPLES = st.lists(st.integers(-5, 10**9), min_size=1, max_size=12)
+SHAPE = {"peak": 1.0, "warmup_steps": 10, "total_steps": 100, "end_fraction": 0.1}
+
+
+@given(SAMPLES)
+def test_weights_are_those_that_a_plan_gives(samples: list[int]) -> None:
+    names = {bytes([index]): count for index, count in enumerate(samples)}
+    assert scaling.weights_of_samples(samples) == tuple(weights_of(names).values())
+
+
+@given(SAMPLES)
+def test_weights_follow_samples_to_within_one_of_255(samples: list[int]) -> None:
+    weights = scaling.weights_of_samples(samples)
+    top = max(1, *samples)
+    for weight, count in zip(weights, samples, strict=True):
+        exact = Fraction(255 * max(0, count), top)
+        assert 1 <= weight <= 255
+        assert weight == 1 or exact - 1 < weight <= exact
+
+
+def test_nobody_has_no_weights() -> None:
+    assert scaling.weights_of_samples([]) == ()
+    assert scaling.weights_of_samples([0, 0]) == (1, 1)
+
+
+@given(st.lists(st.integers(1, 255), min_size=1, max_size=64))
+def test_effective_contributors_are_at_most_those_there_are(weights: list[int]) -> None:
+    found = scaling.effective_contributors(weights)
+    assert 1 <= found <= len(weights) * (1 + 1e-12)
+    assert scaling.effective_contributors([7] * len(weights)) == len(weights)
+
+
+def test_slow_peers_make_a_swarm_smaller() -> None:
+    # Speeds of 1, 1, 1/2 and 1/4: 2.75^2 / 2.3125.
+    weights = scaling.weights_of_samples([400, 400, 200, 100])
+    assert scaling.effective_contributors(weights) == pytest.approx(3.27, abs=0.02)
+    for wrong in ([], [0, 1]):
+        with pytest.raises(ValueError, match="positive integers"):
+            scaling.effective_contributors(wrong)
+
+
+@pytest.mark.parametrize(
+    ("contributors", "expected"),
+    [(1, 0.5), (2, 0.6), (3, 0.6), (4, 0.6), (6, 0.7), (8, 0.8), (12, 0.9), (16, 1.0), (64, 1.0)],
+)
+def test_the_outer_rate_passes_through_the_papers_table(
+    contributors: float, expected: float
+) -> None:
+    assert scaling.outer_lr(contributors) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.floats(1, 100), st.floats(1, 100), st.floats(0, 0.99))
+def test_the_outer_rate_never_falls_with_contributors_and_keeps_the_gain(
+    one: float, other: float, momentum: float
+) -> None:
+    few, many = sorted((one, other))
+    assert scaling.outer_lr(few) <= scaling.outer_lr(many) + 1e-12
+    gain = scaling.outer_lr(few, momentum=momentum) / (1 - momentum)
+    assert gain == pytest.approx(scaling.outer_lr(few) / 0.1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"contributors": 0.5}, {"contributors": float("nan")}, {"contributors": 4, "momentum": 1.0}],
+)
+def test_an_outer_rate_of_nothing_is_refused(arguments: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be at least"):
+        scaling.outer_lr(**arguments)
+
+
+def test_published_settings_have_the_gains_of_their_papers() -> None:
+    gains = {name: round(setting.gain, 6) for name, setting in scaling.PUBLISHED.items()}
+    assert gains == {
+        "diloco": 7.0, "streaming": 4.0, "muloco": 4.5, "noloco": 1.4, "sparseloco": 1.0,
+    }  # fmt: skip
+
+
+def test_a_swarm_of_the_planned_size_follows_the_schedule_step_by_step() -> None:
+    for step in range(100):
+        tokens = step * 4 * 512
+        assert scaling.schedule_step(tokens, tokens_per_step=4 * 512) == step
+
+
+def test_a_swarm_that_doubles_ends_its_schedule_when_the_tokens_are_spent() -> None:
+    # Planned: 4 peers, 100 steps. After 40 local steps 4 more come, so 30 more local steps remain.
+    tokens, rates = 0, []
+    for local_step in range(70):
+        step = scaling.schedule_step(tokens, tokens_per_step=4 * 512)
+        rates.append(warmup_cosine(step, **SHAPE))
+        tokens += (4 if local_step < 40 else 8) * 512
+    assert tokens == 100 * 4 * 512
+    planned = [warmup_cosine(step, **SHAPE) for step in range(100)]
+    assert rates == planned[:40] + planned[40::2]
+
+
+def test_within_a_round_the_swarm_is_taken_to_go_on_as_before() -> None:
+    def estimate(steps: int) -> int:
+        return scaling.tokens_since_commit(steps, inner_steps=20, round_tokens=100_001)
+
+    assert [estimate(steps) for steps in (0, 1, 10, 20)] == [0, 5000, 50_000, 100_001]
+    assert estimate(35) == 100_001  # Waiting for a late op is no progress of the swarm.
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: scaling.schedule_step(-1, tokens_per_step=4),
+        lambda: scaling.schedule_step(1, tokens_per_step=0),
+        lambda: scaling.tokens_since_commit(-1, inner_steps=1, round_tokens=1),
+        lambda: scaling.tokens_since_commit(1, inner_steps=0, round_tokens=1),
+        lambda: scaling.inner_lr_factor(0.0, 2.0),
+        lambda: scaling.batch_factor(1.0, float("nan")),
+        lambda: scaling.large_batch_lr_factor(0.0, is_adaptive=True),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(call: object) -> None:
+    with pytest.raises(ValueError, match=r"make no|must be"):
+        call()  # type: ignore[operator]
+
+
+def test_fits_give_the_papers_ratios() -> None:
+    # Joint fit of the loss at 335 M: 8 replicas against 1; the paper measures 2.841 / 2.777.
+    assert scaling.loss_factor(1, 8) == pytest.approx(2.841 / 2.777, abs=0.005)
+    assert scaling.inner_lr_factor(1, 8) == pytest.approx(8**0.2929)
+    assert scaling.batch_factor(2, 4) == pytest.approx(1.266, abs=0.001)
+    assert scaling.inner_lr_factor(8, 2) * scaling.inner_lr_factor(2, 8) == pytest.approx(1.0)
+    assert scaling.large_batch_lr_factor(4.0, is_adaptive=False) == 4.0
+    assert scaling.large_batch_lr_factor(4.0, is_adaptive=True) == 2.0
