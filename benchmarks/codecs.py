@@ -6,7 +6,9 @@ Chunks are those of the wire (262144 values) and are visited in turn, so that in
 memory and not from a warm cache. The best of K passes is reported: other programs only slow down.
 int8 is measured with numpy's loops and, where numba is installed, compiled; the others in blocks of
 the size that suits them. `mean_of_4` counts the values of all four parts, and includes encoding
-the mean. `bytes` are those of one value.
+the mean. `decode_and_add` adds one part after the other to the same chunk's sum, as an owner does;
+in `add_to_memory` each part has its own, so that 16 bytes of sum per value go through memory too.
+`bytes` are those of one value.
 """
 
 import argparse
@@ -27,14 +29,8 @@ from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
 from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
 
 CHUNK_VALUES = 262_144
-OTHERS = (
-    ("int4", 128),
-    ("e3m0", 1024),
-    ("two_bit", 4096),
-    ("sign", 4096),
-    ("topk", 4096),
-    ("none", 1024),
-)
+OTHERS = {"int4": 128, "e3m0": 1024, "two_bit": 4096, "sign": 4096, "topk": 4096, "none": 1024}
+"""The block that suits each codec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,8 @@ def measure_codec(name: str, block: int, num_chunks: int, repeat: int) -> dict[s
         "bytes": round(len(parts[0]) / CHUNK_VALUES, 4),
         "encode": rate(lambda i: codec.encode(values[i], window)),
         "check": rate(lambda i: codec.check(parts[i], CHUNK_VALUES, window)),
-        "decode_and_add": rate(lambda i: codec.add_(sums[i], parts[i], 255, window)),
+        "decode_and_add": rate(lambda i: codec.add_(sums[0], parts[i], 255, window)),
+        "add_to_memory": rate(lambda i: codec.add_(sums[i], parts[i], 255, window)),
         "decode": rate(lambda i: codec.decode(parts[i], CHUNK_VALUES, window, decoded)),
     }
     if name != "topk":  # for gather ops, which have no mean
