@@ -16,6 +16,7 @@ from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.outbox import TokenBucket
 from swarmtrain_transport.zmq_link import ZmqLink
+from swarmtrain_transport.zmq_link_tcp import acknowledged, can_tell, path_of, suit_to_path
 from tests.transport.link_rig import (
     DEADLINE_S,
     Recorder,
@@ -286,3 +287,17 @@ def test_a_near_peer_is_sent_to_with_cubic_where_the_kernel_has_it() -> None:
         assert name.rstrip(b"\0") == b"cubic"
 
     run(scenario)
+
+
+def test_a_descriptor_that_is_closed_or_something_else_tells_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        connection = socket.create_connection(("127.0.0.1", port))
+        number = connection.fileno()
+        if can_tell():
+            assert acknowledged(number, port) is not None
+        connection.close()
+        for ask in (acknowledged, path_of, suit_to_path):
+            assert not ask(number, port)
+            with open(os.devnull) as file:  # the number may belong to a file by now
+                assert not ask(file.fileno(), port)

@@ -229,9 +229,12 @@ def _connection(descriptor: int, port: int, *, is_remote: bool) -> sockets.socke
     """A connection of ours by its descriptor, to be detached; None if that is something else."""
     if descriptor < 0:
         return None
-    # Family and type are named because Python would ask the kernel for them, three calls each time;
-    # the address below tells whether it is a connection of ours.
-    connection = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM, 0, fileno=descriptor)
+    try:
+        # Family and type are named because Python would ask the kernel for them, two calls more
+        # each time; the address below tells whether it is a connection of ours.
+        connection = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM, 0, fileno=descriptor)
+    except OSError:
+        return None
     try:
         name = connection.getpeername() if is_remote else connection.getsockname()
         if name[1] == port:
