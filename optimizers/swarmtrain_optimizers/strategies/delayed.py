@@ -3,8 +3,8 @@
 At the end of round t a peer makes the outer step with the mean of round t - 1, which arrived
 meanwhile, gives its own difference to op t, and goes on from the new anchor without it. Nothing
 waits for the link as long as an exchange is shorter than a round, and every update is one round
-late: lower the learning rate (the notes' tables: 3.01 against 2.67 with DiLoCo's, 2.73 with a
-tuned one), or use `eager`. The first round's work counts in the second outer step.
+late: lower the learning rate (the paper's table: a loss of 3.01 against DiLoCo's 2.67 with the same
+rate, 2.73 with a lower one), or use `eager`. The first round's work counts in the second step.
 
 As the weights leave a difference behind when they give it, what an op did not take (left out, or
 skipped) is held and goes with the next one, with or without error feedback.

@@ -1,0 +1,36 @@
+"""A strategy of one's own: DiLoCo with the heavy ball's momentum instead of Nesterov's.
+
+m <- mu m + d; phi <- phi - eta m, with d the mean difference (form N2 in the notes on DiLoCo; it
+is what some public code calls Nesterov). What becomes of work that an op left out is inherited.
+
+    pip install ./examples/own_strategy
+    python -c "from swarmtrain_optimizers.strategies.registry import *; print(known_strategies())"
+"""
+
+import torch
+
+from swarmtrain_optimizers.outer import OuterTransform, State, chain, scale
+from swarmtrain_optimizers.strategies.synchronous import Synchronous
+
+
+def heavy_ball(lr: float, momentum: float) -> OuterTransform:
+    def update(direction: torch.Tensor, state: State, state_out: State) -> torch.Tensor:
+        # One eager elementwise operation per line: every peer must reach the same bits.
+        (old,), (new,) = state, state_out
+        torch.mul(old, momentum, out=new)
+        new.add_(direction)
+        return direction.copy_(new)
+
+    return chain(OuterTransform(("momentum",), update), scale(lr))
+
+
+class HeavyBall(Synchronous):
+    def __init__(
+        self, num_values: int, *, inner_steps: int = 50, lr: float = 0.7, momentum: float = 0.5
+    ) -> None:
+        super().__init__(
+            num_values,
+            inner_steps=inner_steps,
+            outer=heavy_ball(lr, momentum),
+            feedback_beta=None,
+        )
