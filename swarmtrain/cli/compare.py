@@ -28,6 +28,7 @@ Seed = Annotated[int, typer.Option(min=0, help="The first seed.")]
 Seeds = Annotated[int, typer.Option(min=1, max=64, help="How many seeds.")]
 Model = Annotated[str, typer.Option(help="sweep (130 000 parameters) or demo (850 000).")]
 InnerSteps = Annotated[int, typer.Option(min=1, help="Inner steps of a round.")]
+Inner = Annotated[str, typer.Option(help="Inner optimizer: adamw or muon.")]
 InnerRate = Annotated[float, typer.Option(help="Highest rate of the inner optimizer.")]
 OuterSetting = Annotated[
     float | None, typer.Option(help="Of the outer step.", show_default="the strategy's own")
@@ -63,6 +64,7 @@ def compare(
     seeds: Seeds = 1,
     model: Model = "sweep",
     inner_steps: InnerSteps = 50,
+    inner: Inner = "adamw",
     inner_lr: InnerRate = 2e-3,
     outer_lr: OuterSetting = None,
     outer_momentum: OuterSetting = None,
@@ -89,7 +91,9 @@ def compare(
     from swarmtrain.compare import request
     from swarmtrain.compare.plan import Pace, Plan
 
-    given = {"codec": codec, "outer_lr": outer_lr, "outer_momentum": outer_momentum}
+    given = {
+        "codec": codec, "inner": inner, "outer_lr": outer_lr, "outer_momentum": outer_momentum,
+    }  # fmt: skip
     base = Plan(
         label="", strategy="", codec="", peers=peers, steps=steps, inner_steps=inner_steps,
         inner_lr=inner_lr, size=model, speeds=request.parse_speeds(speeds, peers),

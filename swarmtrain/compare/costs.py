@@ -7,6 +7,7 @@ relative speed of who makes it. An op that is placed some inner steps after it b
 behind these steps; what it takes longer is waited for. Headers and retries are left out.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,18 +24,26 @@ class Traffic:
     Attributes:
         up: what each peer sends.
         down: what each peer receives.
+        ahead: share of it that is known before the inner steps and travels during them.
     """
 
     up: Mapping[PeerId, int]
     down: Mapping[PeerId, int]
+    ahead: float = 0.0
 
     def seconds(self, net: Net) -> float:
         """From the last part's readiness until everybody has the result."""
-        busiest = max(
+        return self._moving_s(net) * (1 - self.ahead) + ROUND_TRIPS * net.round_trip_s
+
+    def ahead_s(self, net: Net) -> float:
+        """What travels before."""
+        return self._moving_s(net) * self.ahead
+
+    def _moving_s(self, net: Net) -> float:
+        return max(
             max(sent / net.up_bytes_s for sent in self.up.values()),
             max(received / net.down_bytes_s for received in self.down.values()),
         )
-        return busiest + ROUND_TRIPS * net.round_trip_s
 
 
 class Costs:
@@ -68,17 +77,21 @@ class Costs:
         """All have made the inner steps that fit into so many seconds."""
         self.seconds += seconds
 
-    def exchanged(self, traffic: Traffic, hidden_s: float, delay_steps: int) -> None:
+    def exchanged(self, traffic: Traffic, step_s: float, delay_steps: int, steps: int) -> None:
         """An op has moved so much.
 
         Args:
             traffic: of the op.
-            hidden_s: seconds of inner steps between its begin and the place of its result.
-            delay_steps: those inner steps.
+            step_s: seconds of an inner step.
+            delay_steps: inner steps between its begin and the place of its result.
+            steps: inner steps before its begin, since the op before it.
         """
-        waited_s = max(0.0, traffic.seconds(self._net) - hidden_s)
+        waited_s = max(0.0, traffic.seconds(self._net) - delay_steps * step_s)
+        waited_s += max(0.0, traffic.ahead_s(self._net) - steps * step_s)
         self.exchange_s += waited_s
         self.seconds += waited_s
         self._sent += sum(traffic.up.values())
         busiest = max(traffic.up.values())
-        self.peak_bytes = max(self.peak_bytes, -(-busiest // max(1, delay_steps)))
+        rate = busiest * (1 - traffic.ahead) / max(1, delay_steps)
+        rate += busiest * traffic.ahead / max(1, steps)
+        self.peak_bytes = max(self.peak_bytes, math.ceil(rate))

@@ -1,122 +1,91 @@
-"""One op without a network: the bytes that the exchange would move, summed as owners sum them.
+"""A mean op without a network: the bytes that the exchange would move, summed as owners sum them.
 
-Parts are encoded chunk by chunk under the window that the coordinator would plan, checked as an
-owner checks them, summed exactly and encoded again; the committed result is the same value that a
-peer's session hands to its driver. What a network adds, who is late and who dies, is drawn
-here: a part may be lost whole, and a part that cannot be encoded is left out.
+The committed result is the same value that a peer's session hands to its driver. What a network
+adds, who is late and who dies, is drawn outside: such parts do not come here.
 """
 
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from swarmtrain.compare.costs import Traffic
-from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
+from swarmtrain.compare.encoding import (
+    CHUNK_VALUES,
+    Chunks,
+    Encoder,
+    Outcome,
+    Slices,
+    chunk_bounds,
+    num_bytes,
+)
+from swarmtrain.peer.arithmetic import codec_of
 from swarmtrain.peer.driver import OwnPart
 from swarmtrain_optimizers.robust.base import RobustRule
 from swarmtrain_transport import slices
-from swarmtrain_transport.arithmetic import ContributionRefused, Window
+from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.planning import weights_of, window_floor
+from swarmtrain_transport.planning import weights_of
 from swarmtrain_transport.result import OpResult, SliceResult
 
-E_MAX = 0
-CHUNK_VALUES = 262_144
-
-Slices = Mapping[PeerId, tuple[bytes, ...]]
-"""Encoded chunks of a vector by the owner of their slice, in its order."""
+Ranges = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an op ended.
-
-    Attributes:
-        op: its number.
-        result: what is committed, None for a skip.
-        traffic: what was sent for it.
-        refused: whose part could not be encoded.
-        lost: whose part did not arrive.
-    """
-
-    op: int
-    result: OpResult | None
-    traffic: Traffic
-    refused: tuple[PeerId, ...]
-    lost: tuple[PeerId, ...]
-
-
-class Exchange:
-    """Makes the committed results of a run.
+class MeanExchange:
+    """Makes the committed results of mean ops.
 
     Args:
-        codec: of parts and results.
-        block: values that share a scale.
-        drop: probability that a contribution is lost.
-        rng: of these losses.
+        encoder: of parts and results.
         rule: takes the place of the mean; None for the mean.
     """
 
-    def __init__(
-        self,
-        codec: str,
-        *,
-        block: int,
-        drop: float,
-        rng: random.Random,
-        rule: RobustRule | None = None,
-    ) -> None:
-        self._codec = codec
-        self._block = block
-        self._drop = drop
-        self._rng = rng
+    def __init__(self, encoder: Encoder, rule: RobustRule | None = None) -> None:
+        self._encoder = encoder
         self._rule = rule
-        self._previous: dict[tuple[tuple[int, int], ...], Tensor] = {}
-        self._arithmetic = CodecArithmetic()
+        self._previous: dict[Ranges, Tensor] = {}
 
-    def mean(self, parts: Mapping[PeerId, OwnPart], ranges: tuple[tuple[int, int], ...]) -> Outcome:
+    def run(
+        self,
+        parts: Mapping[PeerId, OwnPart],
+        lost: Collection[PeerId],
+        peers: Sequence[PeerId],
+        ranges: Ranges,
+    ) -> Outcome:
         """The mean of those parts that arrive, or what the robust rule makes of them.
 
         Args:
-            parts: of every peer, all for the same op.
-            ranges: what of the vector they are: the op's vector is these one after the other.
+            parts: of every contributor, all for the same op; contributors own slices.
+            lost: contributors whose parts do not arrive.
+            peers: everybody who gets the result.
+            ranges: what of the vector the parts are: one of these after the other.
         """
         op = next(iter(parts.values())).op
         num_values = sum(stop - start for start, stop in ranges)
         weights = weights_of({peer: part.samples for peer, part in sorted(parts.items())})
-        window = self._window(sum(weights.values()))
-        bounds = slices.cut(num_values, self._block, slices.shares([0.0] * len(parts)))
+        window = self._encoder.window(sum(weights.values()))
+        bounds = slices.cut(num_values, self._encoder.block, slices.shares([0.0] * len(parts)))
         owned = {
             owner: place
-            for owner, place in zip(sorted(parts), bounds, strict=True)
+            for owner, place in zip(weights, bounds, strict=True)
             if place[1] > place[0]
         }
-        lost = tuple(peer for peer in sorted(parts) if self._rng.random() < self._drop)
-        encoded: dict[PeerId, Slices] = {}
-        refused = []
-        for peer in sorted(set(parts) - set(lost)):
-            try:
-                encoded[peer] = {
-                    owner: self._encoded(parts[peer], place, window)
-                    for owner, place in owned.items()
-                }
-            except ContributionRefused:
-                refused.append(peer)
-        made = self._made(encoded, weights, owned, window, ranges)
-        sums = {
-            owner: SliceResult(*owned[owner], tuple(sorted(encoded)), chunks)
-            for owner, chunks in made.items()
+        tried = {
+            peer: self._encoder.encoded(parts[peer], owned, window)
+            for peer in weights
+            if peer not in lost
         }
-        result = None
-        if sums:
-            result = OpResult(
-                op, window, CHUNK_VALUES, num_values, tuple(sums.values()), b"", b"", False
-            )
-        traffic = _traffic(sorted(parts), encoded, made)
-        return Outcome(op, result, traffic, tuple(refused), lost)
+        encoded = {peer: by_owner for peer, by_owner in tried.items() if by_owner is not None}
+        made = self._made(encoded, weights, owned, window, ranges)
+        sums = tuple(
+            SliceResult(*owned[owner], tuple(encoded), chunks) for owner, chunks in made.items()
+        )
+        result = OpResult(op, window, CHUNK_VALUES, num_values, sums, b"", b"", False)
+        return Outcome(
+            op,
+            dict.fromkeys(peers, result) if sums else {},
+            _traffic(peers, encoded, made),
+            tuple(peer for peer in weights if peer not in encoded),
+        )
 
     def _made(
         self,
@@ -124,7 +93,7 @@ class Exchange:
         weights: Mapping[PeerId, int],
         owned: Mapping[PeerId, tuple[int, int]],
         window: Window,
-        ranges: tuple[tuple[int, int], ...],
+        ranges: Ranges,
     ) -> Slices:
         """The result's chunks by owner; nothing if there is no result."""
         if not encoded:
@@ -147,7 +116,7 @@ class Exchange:
         weights: Mapping[PeerId, int],
         owned: Mapping[PeerId, tuple[int, int]],
         window: Window,
-        ranges: tuple[tuple[int, int], ...],
+        ranges: Ranges,
     ) -> Slices:
         """Whole vectors at once: what owners reach slice by slice with shared scalars."""
         codec = codec_of(window)
@@ -156,7 +125,9 @@ class Exchange:
                 [
                     codec.decode(chunk, high - low, window)
                     for owner, place in owned.items()
-                    for (low, high), chunk in zip(_chunks(*place), by_owner[owner], strict=True)
+                    for (low, high), chunk in zip(
+                        chunk_bounds(*place), by_owner[owner], strict=True
+                    )
                 ]
             )
             for by_owner in encoded.values()
@@ -171,37 +142,24 @@ class Exchange:
         return {
             owner: tuple(
                 codec.finish(found.values[low:high].double(), 1, window)
-                for low, high in _chunks(*place)
+                for low, high in chunk_bounds(*place)
             )
             for owner, place in owned.items()
         }
 
-    def _window(self, total_weight: int) -> Window:
-        return Window(self._codec, self._block, window_floor(E_MAX, total_weight), E_MAX)
-
-    def _encoded(self, part: OwnPart, place: tuple[int, int], window: Window) -> tuple[bytes, ...]:
-        chunks = tuple(part.contribution.encode(low, high, window) for low, high in _chunks(*place))
-        for (low, high), chunk in zip(_chunks(*place), chunks, strict=True):
-            self._arithmetic.check(chunk, high - low, window)
-        return chunks
-
     def _summed(
         self,
-        parts: Sequence[tuple[tuple[bytes, ...], int]],
+        parts: Sequence[tuple[Chunks, int]],
         place: tuple[int, int],
         window: Window,
-    ) -> tuple[bytes, ...]:
+    ) -> Chunks:
         made = []
-        for index, (low, high) in enumerate(_chunks(*place)):
-            total = self._arithmetic.accumulator(high - low, window)
+        for index, (low, high) in enumerate(chunk_bounds(*place)):
+            total = self._encoder.arithmetic.accumulator(high - low, window)
             for chunks, weight in parts:
                 total.add(chunks[index], weight)
             made.append(total.finish(sum(weight for _, weight in parts)))
         return tuple(made)
-
-
-def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
-    return [(low, min(low + CHUNK_VALUES, stop)) for low in range(start, stop, CHUNK_VALUES)]
 
 
 def _traffic(peers: Sequence[PeerId], encoded: Mapping[PeerId, Slices], made: Slices) -> Traffic:
@@ -210,11 +168,11 @@ def _traffic(peers: Sequence[PeerId], encoded: Mapping[PeerId, Slices], made: Sl
     for peer, by_owner in encoded.items():
         for owner, chunks in by_owner.items():
             if owner != peer:
-                size = sum(map(len, chunks))
+                size = num_bytes(chunks)
                 up[peer] += size
                 down[owner] += size
     for owner, chunks in made.items():
-        size = sum(map(len, chunks))
+        size = num_bytes(chunks)
         up[owner] += size * (len(peers) - 1)
         for peer in peers:
             if peer != owner:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from types import MappingProxyType
+from typing import Literal
 
 from swarmtrain.config import (
     ExchangeSection,
@@ -31,10 +32,12 @@ class Pace(Enum):
     WAIT: wait, so that all make the same number of steps.
     DYNAMIC: nothing; who is slow makes fewer steps in a round, floor(inner_steps x speed / fastest)
         (dynamic local updates, arXiv 2401.09135, section 5).
+    APART: nothing; everybody makes all steps of its own round, and an op has whoever is done.
     """
 
     WAIT = "wait"
     DYNAMIC = "dynamic"
+    APART = "apart"
 
 
 class Attack(Enum):
@@ -85,12 +88,14 @@ class Size:
         step_s: modelled seconds of an inner step of the fastest peer: what a core of a 2-core
             machine takes, so that exchanges are not made to look cheap.
         block: values that share a scale; small where layers are.
+        chosen_from: values of which a sparse codec keeps a few.
     """
 
     model: ModelSection
     batch: int
     step_s: float
     block: int = 1024
+    chosen_from: int = 4096
 
     @property
     def tokens_per_step(self) -> int:
@@ -102,7 +107,7 @@ SIZES: Mapping[str, Size] = MappingProxyType(
     {
         "sweep": Size(ModelSection(layers=2, width=64, heads=4, context=64), 8, 0.011),
         "demo": Size(ModelSection(layers=4, width=128, heads=4, context=128), 8, 0.060),
-        "tiny": Size(ModelSection(layers=1, width=16, heads=2, context=16), 2, 0.002, 128),
+        "tiny": Size(ModelSection(layers=1, width=16, heads=2, context=16), 2, 0.002, 128, 512),
     }
 )
 """About 130 000, 850 000 and 12 000 parameters; the last is for tests."""
@@ -121,6 +126,8 @@ class Preset:
         fragments: parts of the vector that are exchanged in turn.
         delay_steps: inner steps between an exchange's begin and the place of its result.
         alpha: how much of its own weights a peer keeps at that place.
+        beta: how much of the residual is sent again.
+        pull: how strongly the anchors of a pair are pulled together.
     """
 
     codec: str
@@ -131,6 +138,8 @@ class Preset:
     fragments: int | None = None
     delay_steps: int | None = None
     alpha: float | None = None
+    beta: float | None = None
+    pull: float | None = None
 
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -139,6 +148,11 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "local": Preset("none", 1.0, 0.0),
         "diloco": Preset("int8", 0.9, 0.8),
         "streaming": Preset("e3m0", 0.9, 0.8, fragments=2, delay_steps=1, alpha=0.5),
+        "delayed": Preset("int8", 0.45, 0.8),
+        "eager": Preset("int8", 0.9, 0.8),
+        "delayed_nesterov": Preset("int8", 0.9, 0.8),
+        "noloco": Preset("none", 0.7, 0.5, pull=0.7),
+        "sparseloco": Preset("topk", 1.0, 0.0, beta=0.95),
     }
 )
 """Every strategy that can be compared. ddp's step is everybody's, so it always waits. The outer
@@ -157,7 +171,8 @@ class Plan:
         peers: replicas.
         steps: inner steps of each peer if all make equally many; the budget is in tokens.
         inner_steps: of a round.
-        inner_lr: highest learning rate of the inner optimizer.
+        inner: the inner optimizer, adamw or muon.
+        inner_lr: its highest learning rate.
         outer_lr: of the outer step.
         outer_momentum: of the outer step.
         error_feedback: whether what the codec lost is sent with the next op.
@@ -172,6 +187,10 @@ class Plan:
         fragments: parts of the vector that are exchanged in turn, in strategies that have such.
         delay_steps: inner steps between begin and place, in strategies that choose them.
         alpha: how much of its own weights a peer keeps at that place, in streaming.
+        beta: how much of the residual is sent again, in sparseloco.
+        pull: how strongly the anchors of a pair are pulled together, in noloco.
+        arrivals: ops in which delayed_nesterov renews its momentum once; 0 for as many as peers
+            have different speeds.
         net: a name of NETS.
         points: how often the anchor is judged, at equal distances in tokens.
         windows: of held-out text per judgement.
@@ -184,6 +203,7 @@ class Plan:
     peers: int = 4
     steps: int = 1000
     inner_steps: int = 50
+    inner: Literal["adamw", "muon"] = "adamw"
     inner_lr: float = 2e-3
     outer_lr: float = 0.9
     outer_momentum: float = 0.8
@@ -199,6 +219,9 @@ class Plan:
     fragments: int = 1
     delay_steps: int = 0
     alpha: float = 0.0
+    beta: float = 1.0
+    pull: float = 0.0
+    arrivals: int = 0
     net: str = "dsl"
     points: int = 20
     windows: int = 256
@@ -210,8 +233,9 @@ class Plan:
 
     @property
     def block(self) -> int:
-        """Values that share a scale."""
-        return SIZES[self.size].block
+        """Values that share a scale, or of which a few are chosen."""
+        size = SIZES[self.size]
+        return size.chosen_from if self.codec.startswith("topk") else size.block
 
     def relative_speeds(self) -> tuple[float, ...]:
         """Speed of each peer, the fastest being 1."""
@@ -222,7 +246,10 @@ class Plan:
         """What the built-in trainer reads: its learning rate goes by `steps` inner steps."""
         size = SIZES[self.size]
         inner = InnerSection(
-            lr=self.inner_lr, warmup_steps=max(1, self.steps // 20), batch=size.batch
+            optimizer=self.inner,
+            lr=self.inner_lr,
+            warmup_steps=max(1, self.steps // 20),
+            batch=size.batch,
         )
         return RunConfig(
             run=RunSection("compare", self.seed, self.steps),

@@ -1,7 +1,7 @@
 """One peer of a comparison: the production trainer, strategy and driver, without a network."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ from swarmtrain.compare.strategies import make_strategy
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.trainer import BuiltinTrainer
-from swarmtrain.simulate.trainer import SharedDecoding
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.result import OpResult
 
 _NEVER = 1 << 30
 """Ops between two copies of the state for joiners: nobody joins here."""
@@ -42,7 +42,7 @@ class Replica:
     """
 
     def __init__(
-        self, plan: Plan, index: int, pieces: Sequence[bytes], decode: SharedDecoding
+        self, plan: Plan, index: int, pieces: Sequence[bytes], decode: Callable[[OpResult], Tensor]
     ) -> None:
         self.peer = peer_id(index)
         self.speed = plan.relative_speeds()[index]

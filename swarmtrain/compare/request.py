@@ -4,6 +4,7 @@ A strategy may carry settings of its own, `diloco:codec=none:inner_steps=500`, s
 can hold what differs in nothing else. Checked here once, without loading torch.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -28,6 +29,7 @@ _OWN: Mapping[str, Callable[[str], object]] = MappingProxyType(
     {
         "codec": str,
         "inner_steps": int,
+        "inner": str,
         "inner_lr": float,
         "outer_lr": float,
         "outer_momentum": float,
@@ -39,6 +41,9 @@ _OWN: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "fragments": int,
         "delay_steps": int,
         "alpha": float,
+        "beta": float,
+        "pull": float,
+        "arrivals": int,
     }
 )
 """Settings that a strategy in the list may have of its own, and how they are read."""
@@ -139,6 +144,8 @@ def _check(plan: Plan) -> None:
         ("fragments", plan.fragments, 1, 1_000),
         ("delay_steps", plan.delay_steps, 0, plan.inner_steps),
         ("alpha", plan.alpha, 0, 1),
+        ("beta", plan.beta, 0, 1),
+        ("arrivals", plan.arrivals, 0, PEERS_MAX),
     )
     for name, value, low, high in bounds:
         if not low <= value <= high:
@@ -146,15 +153,12 @@ def _check(plan: Plan) -> None:
                 f"{name} of {cleaned(plan.label)!r} is {value:g}.",
                 f"It can be {low:g} to {high:g}.",
             )
-    if plan.codec.startswith("topk"):
-        raise misuse(
-            f"{cleaned(plan.label)!r} cannot exchange with {cleaned(plan.codec)!r}.",
-            "A mean has more values than that codec keeps.",
-        )
+    _check_together(plan)
     tables: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("--model", plan.size, tuple(SIZES)),
         ("--net", plan.net, tuple(NETS)),
-        ("codec", plan.codec, CODECS),
+        ("--inner", plan.inner, ("adamw", "muon")),
+        ("codec", re.sub("-[1-9][0-9]{0,4}$", "", plan.codec), CODECS),
         ("--robust", plan.robust or RULES[0], RULES),
     )
     for what, name, known in tables:
@@ -162,6 +166,40 @@ def _check(plan: Plan) -> None:
             raise misuse(
                 f"{what} {cleaned(name)!r} is not known.", f"There are: {', '.join(known)}."
             )
+
+
+_SPARSE = "sparseloco"
+_PAIRED = "noloco"
+_AT_ONCE = frozenset({"streaming", "delayed", "eager", "noloco"})
+
+
+def _check_together(plan: Plan) -> None:
+    """Refuse settings that contradict each other.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    label = cleaned(plan.label)
+    if plan.codec.startswith("topk") and plan.strategy != _SPARSE:
+        raise misuse(
+            f"{label!r} cannot exchange with {cleaned(plan.codec)!r}.",
+            f"A mean has more values than that codec keeps; {_SPARSE} sends every part to all.",
+        )
+    if plan.strategy == "ddp" and plan.inner != "adamw":
+        raise misuse(
+            f"{label!r} cannot step by {plan.inner}.",
+            "Its step is made by all peers alike, which is built in for adamw.",
+        )
+    if plan.robust and plan.strategy in (_SPARSE, _PAIRED):
+        raise misuse(
+            f"{label!r} cannot be made robust by {cleaned(plan.robust)!r}.",
+            "Such a rule takes the place of a mean that owners make.",
+        )
+    if plan.pace is Pace.APART and plan.strategy in _AT_ONCE:
+        raise misuse(
+            f"The peers of {label!r} cannot go apart.",
+            "Its ops need everybody at the same inner step: pace is wait or dynamic.",
+        )
 
 
 def attack_of(text: str) -> Attack:

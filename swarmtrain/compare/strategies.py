@@ -8,9 +8,14 @@ from swarmtrain.tensors import Layout
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_optimizers.strategies.ddp import DDP, AdamW
+from swarmtrain_optimizers.strategies.delayed import Delayed
+from swarmtrain_optimizers.strategies.delayed_nesterov import DelayedNesterov
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.eager import Eager
 from swarmtrain_optimizers.strategies.fragments import fragments_of
 from swarmtrain_optimizers.strategies.local import Local
+from swarmtrain_optimizers.strategies.noloco import NoLoCo
+from swarmtrain_optimizers.strategies.sparseloco import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming import Streaming
 
 
@@ -74,7 +79,62 @@ def _streaming(plan: Plan, layout: Layout) -> Strategy:
     )
 
 
+def _delayed(plan: Plan, layout: Layout) -> Strategy:
+    return Delayed(
+        layout.padded,
+        inner_steps=plan.inner_steps,
+        lr=plan.outer_lr,
+        momentum=plan.outer_momentum,
+        error_feedback=plan.error_feedback,
+    )
+
+
+def _eager(plan: Plan, layout: Layout) -> Strategy:
+    return Eager(
+        layout.padded,
+        inner_steps=plan.inner_steps,
+        lr=plan.outer_lr,
+        momentum=plan.outer_momentum,
+        error_feedback=plan.error_feedback,
+    )
+
+
+def _delayed_nesterov(plan: Plan, layout: Layout) -> Strategy:
+    return DelayedNesterov(
+        layout.padded,
+        inner_steps=plan.inner_steps,
+        lr=plan.outer_lr,
+        momentum=plan.outer_momentum,
+        arrivals=plan.arrivals or len(set(plan.relative_speeds())),
+        error_feedback=plan.error_feedback,
+    )
+
+
+def _noloco(plan: Plan, layout: Layout) -> Strategy:
+    return NoLoCo(
+        layout.padded,
+        inner_steps=plan.inner_steps,
+        momentum=plan.outer_momentum,
+        lr=plan.outer_lr,
+        pull=plan.pull,
+    )
+
+
+def _sparseloco(plan: Plan, layout: Layout) -> Strategy:
+    return SparseLoCo(layout.padded, inner_steps=plan.inner_steps, lr=plan.outer_lr, beta=plan.beta)
+
+
 _MAKERS: Mapping[str, Callable[[Plan, Layout], Strategy]] = MappingProxyType(
-    {"ddp": _ddp, "local": _local, "diloco": _diloco, "streaming": _streaming}
+    {
+        "ddp": _ddp,
+        "local": _local,
+        "diloco": _diloco,
+        "streaming": _streaming,
+        "delayed": _delayed,
+        "eager": _eager,
+        "delayed_nesterov": _delayed_nesterov,
+        "noloco": _noloco,
+        "sparseloco": _sparseloco,
+    }
 )
 """By the names of `plan.PRESETS`."""

@@ -9,17 +9,24 @@ together have seen, so runs of any pace end at the end of the same schedule. Not
 import random
 from collections.abc import Callable
 
+import torch
+
 from swarmtrain.compare.costs import Costs
-from swarmtrain.compare.exchange import Exchange, Outcome
+from swarmtrain.compare.encoding import Encoder, Outcome
+from swarmtrain.compare.exchange import MeanExchange
+from swarmtrain.compare.gather import GatheredMeans, gather
 from swarmtrain.compare.judge import Judge
+from swarmtrain.compare.pairs import exchange_pairs
 from swarmtrain.compare.plan import NETS, SIZES, Pace, Plan
 from swarmtrain.compare.replica import Replica, begin, spread
 from swarmtrain.compare.results import Point, RunResult, finite
 from swarmtrain.compare.shards import shards
 from swarmtrain.data.corpus import Corpus
+from swarmtrain.peer.driver import OwnPart
 from swarmtrain.simulate.trainer import SharedDecoding
 from swarmtrain_optimizers.robust import rule_named
-from swarmtrain_optimizers.strategies.base import OpKind
+from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_transport.link import PeerId
 
 _EVER = 1 << 60
 """Inner steps after which every strategy that exchanges at all is due."""
@@ -40,8 +47,8 @@ class Swarm:
         self._plan = plan
         self._size = SIZES[plan.size]
         parts = shards(corpus, plan.peers, plan.seed, noniid=plan.noniid)
-        decode = SharedDecoding()
-        self._replicas = [Replica(plan, i, part, decode) for i, part in enumerate(parts)]
+        self._gathered = GatheredMeans(SharedDecoding())
+        self._replicas = [Replica(plan, i, part, self._gathered) for i, part in enumerate(parts)]
         self._leader = max(self._replicas, key=lambda replica: replica.speed)
         model = self._leader.trainer
         self._judge = Judge(
@@ -52,20 +59,16 @@ class Swarm:
             windows=plan.windows,
         )
         self._costs = Costs(NETS[plan.net], plan.peers)
-        self._exchange = Exchange(
-            plan.codec,
-            block=plan.block,
-            drop=plan.drop,
-            rng=random.Random(f"losses {plan.seed}"),
-            rule=rule_named(plan.robust) if plan.robust else None,
-        )
+        self._encoder = Encoder(plan.codec, plan.block)
+        self._mean = MeanExchange(self._encoder, rule_named(plan.robust) if plan.robust else None)
+        self._rng = random.Random(f"losses {plan.seed}")
         self._tick_s = self._size.step_s
         if plan.pace is Pace.WAIT:
             self._tick_s /= min(plan.relative_speeds())
         self._tick = 0
         self._tokens = 0
         self._outcome: Outcome | None = None
-        self._began_tick = 0
+        self._began_tick = self._ended_tick = 0
         self._counts = {"ops": 0, "skipped": 0, "left_out": 0}
         self._curve: list[Point] = []
 
@@ -97,45 +100,69 @@ class Swarm:
         self._tick += 1
         self._costs.stepped(self._tick_s)
         if self._outcome is not None and self._leader.driver.is_at_place:
-            self._place()
-        if self._leader.driver.is_due:
-            self._begin_op()
+            self._place(self._outcome)
+        if self._plan.pace is Pace.APART:
+            due = [replica for replica in self._replicas if replica.driver.is_due]
+        else:
+            due = self._replicas if self._leader.driver.is_due else []
+        if due:
+            self._begin_op(due)
 
-    def _begin_op(self) -> None:
-        strategy = self._leader.driver.strategy
-        parts = {replica.peer: replica.driver.contribute() for replica in self._replicas}
-        wanted = strategy.exchange(self._leader.driver.op + 1)
-        assert wanted.kind is OpKind.MEAN, wanted
-        self._outcome = self._exchange.mean(parts, wanted.ranges)
+    def _begin_op(self, due: list[Replica]) -> None:
+        """These give their parts; where nobody steps meanwhile, the op ends at once."""
+        wanted = self._leader.driver.strategy.exchange(self._leader.driver.op + 1)
+        parts = {replica.peer: replica.driver.contribute() for replica in due}
+        lost = {peer for peer in sorted(parts) if self._rng.random() < self._plan.drop}
+        self._outcome = self._exchanged(wanted, parts, lost)
         self._began_tick = self._tick
         if wanted.delay_steps == 0:
-            self._place()
+            self._place(self._outcome)
 
-    def _place(self) -> None:
+    def _exchanged(
+        self, wanted: Exchange, parts: dict[PeerId, OwnPart], lost: set[PeerId]
+    ) -> Outcome:
+        peers = [replica.peer for replica in self._replicas]
+        match wanted.kind:
+            case OpKind.MEAN:
+                return self._mean.run(parts, lost, peers, wanted.ranges)
+            case OpKind.GATHER:
+                return gather(self._encoder, parts, lost, peers, wanted.num_values, self._gathered)
+            case OpKind.PAIR:
+                return exchange_pairs(
+                    self._encoder, parts, lost, wanted.num_values,
+                    seed=self._plan.seed, ahead=1 - 1 / wanted.vectors,
+                )  # fmt: skip
+
+    def _place(self, outcome: Outcome) -> None:
         """The op's outcome takes its place at every replica."""
-        outcome, self._outcome = self._outcome, None
-        assert outcome is not None
-        ticks = self._tick - self._began_tick
-        self._costs.exchanged(outcome.traffic, ticks * self._tick_s, ticks)
-        self._counts["left_out"] += len(outcome.lost) + len(outcome.refused)
-        if outcome.result is None:
-            self._counts["skipped"] += 1
-            for replica in self._replicas:
+        self._outcome = None
+        self._costs.exchanged(
+            outcome.traffic,
+            self._tick_s,
+            self._tick - self._began_tick,
+            self._began_tick - self._ended_tick,
+        )
+        self._ended_tick = self._tick
+        self._counts["left_out"] += len(outcome.left_out)
+        self._counts["ops" if outcome.results else "skipped"] += 1
+        roots = set()
+        for replica in self._replicas:
+            if replica.peer in outcome.results:
+                roots.add(replica.driver.end_op(outcome.results[replica.peer]).manifest.root)
+            else:
                 replica.driver.skip(outcome.op)
-            return
-        self._counts["ops"] += 1
-        roots = {replica.driver.end_op(outcome.result).manifest.root for replica in self._replicas}
-        assert len(roots) == 1, f"op {outcome.op}: replicas disagree"
+        kind = self._leader.driver.strategy.exchange(outcome.op).kind
+        assert kind is OpKind.PAIR or len(roots) <= 1, f"op {outcome.op}: replicas disagree"
 
     def _finish(self) -> None:
         """The last round may be shorter: what was trained is merged before the run is judged."""
         if self._outcome is not None:
-            self._place()
-        driver = self._leader.driver
-        if driver.steps and driver.strategy.is_due(_EVER):
-            self._begin_op()
+            self._place(self._outcome)
+        left = [replica for replica in self._replicas if replica.driver.steps]
+        if left and self._leader.driver.strategy.is_due(_EVER):
+            self._begin_op(left if self._plan.pace is Pace.APART else self._replicas)
             if self._outcome is not None:
-                self._place()
+                self._place(self._outcome)
 
     # ---- figures
 
@@ -150,11 +177,20 @@ class Swarm:
         tell(point)
 
     def _loss(self) -> float | None:
-        """Of the anchor; where nobody ever exchanges, the mean of every replica's own."""
+        """Of the anchor, or of the mean of anchors; where nobody ever exchanges, the mean of what
+        every replica's own weights lose."""
         if self._leader.driver.strategy.is_due(_EVER):
-            return finite(self._judge.loss(self._leader.anchor))
+            if not self._is_paired:
+                return finite(self._judge.loss(self._leader.anchor))
+            anchors = torch.stack([replica.anchor for replica in self._replicas])
+            return finite(self._judge.loss(anchors.double().mean(dim=0).float()))
         own = [self._judge.loss(r.trainer.read_weights()) for r in self._replicas]
         return finite(sum(own) / len(own))
+
+    @property
+    def _is_paired(self) -> bool:
+        """Whether every replica has an anchor of its own."""
+        return self._leader.driver.strategy.exchange(1).kind is OpKind.PAIR
 
     def _result(self) -> RunResult:
         roots = dict.fromkeys(replica.driver.root.hex() for replica in self._replicas)
@@ -163,7 +199,7 @@ class Swarm:
             codec=self._plan.codec,
             seed=self._plan.seed,
             val_loss=self._curve[-1].val_loss,
-            replica_loss=None,
+            replica_loss=finite(self._judge.loss(self._leader.anchor)) if self._is_paired else None,
             replica_spread=spread(self._replicas),
             tokens=self._tokens,
             ops=self._counts["ops"],

@@ -15,8 +15,12 @@ import torch
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.results import RunResult, Shelf
 from swarmtrain.compare.shards import PIECE_BYTES
+from swarmtrain.compare.strategies import make_strategy
 from swarmtrain.compare.swarm import Swarm
 from swarmtrain.data.corpus import Corpus, build_corpus
+from swarmtrain.errors import cleaned, misuse
+from swarmtrain.models.byte_transformer import build_model
+from swarmtrain.tensors import Layout
 
 
 def versions(corpus: Corpus) -> str:
@@ -37,6 +41,23 @@ def run_one(plan: Plan, corpus: Corpus | None = None) -> RunResult:
     return Swarm(plan, corpus or build_corpus(PIECE_BYTES)).run()
 
 
+def check(plans: Sequence[Plan]) -> None:
+    """Refuse a strategy whose settings do not fit together or the model.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    for plan in plans:
+        model = build_model(plan.run_config().model, plan.seed)
+        try:
+            make_strategy(plan, Layout.of(model, plan.block))
+        except ValueError as error:
+            raise misuse(
+                f"{cleaned(plan.label)!r} cannot be made: {cleaned(str(error))}.",
+                "Settings of one strategy are given as name:setting=value.",
+            ) from error
+
+
 def run_all(
     plans: Sequence[Plan],
     shelf: Shelf,
@@ -54,9 +75,11 @@ def run_all(
         corpus: the text; None reads the built-in one.
 
     Raises:
+        UserError: SWT-E610, a strategy's settings do not fit together.
         CorpusMissing: this Python comes without its sources.
         OSError: a finished run cannot be kept.
     """
+    check(plans)
     text = corpus or build_corpus(PIECE_BYTES)
     keys = [plan.key(versions(text)) for plan in plans]
     kept = [shelf.find(key) for key in keys]

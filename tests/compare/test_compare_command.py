@@ -109,6 +109,13 @@ def test_a_key_names_every_setting_and_the_versions():
         (["--dynamic"], "--speeds"),
         (["--hostile", "4"], "hostile"),
         (["--drop", "nan"], "drop"),
+        (["--robust", "hope"], "hope"),
+        (["--strategies", "diloco:codec=topk"], "topk"),
+        (["--strategies", "noloco:robust=median"], "median"),
+        (["--strategies", "eager:pace=apart"], "apart"),
+        (["--strategies", "ddp:inner=muon"], "muon"),
+        (["--strategies", "noloco:outer_lr=0.4"], "momentum 0.5"),
+        (["--strategies", "streaming", "--inner-steps", "5"], "no multiple of 2"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_value(capsys, words, hint):

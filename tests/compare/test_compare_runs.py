@@ -6,8 +6,9 @@ import pytest
 import torch
 from compare_text import TINY, small_corpus
 
+from swarmtrain.compare import request
 from swarmtrain.compare.judge import Judge
-from swarmtrain.compare.plan import Attack, Pace
+from swarmtrain.compare.plan import PRESETS, Attack, Pace, Plan
 from swarmtrain.compare.replica import Replica, begin
 from swarmtrain.compare.results import Shelf
 from swarmtrain.compare.shards import shards
@@ -162,3 +163,63 @@ def test_a_robust_rule_keeps_what_a_hostile_peer_would_destroy(corpus):
     plain = run_one(attacked, corpus)
     ruled = run_one(replace(attacked, robust="median"), corpus)
     assert ruled.val_loss < plain.val_loss
+
+
+def of(strategy: str, **settings) -> Plan:
+    """A plan as the command would make it."""
+    base = replace(TINY, **settings)
+    return request.plans(strategy, base, [base.seed], {})[0]
+
+
+EVERY = ["streaming:inner_steps=4", *(name for name in PRESETS if name != "streaming")]
+
+
+@pytest.mark.parametrize("strategy", [*EVERY, "sparseloco:codec=topk-8", "diloco:inner=muon"])
+def test_every_strategy_learns_and_repeats_bit_for_bit(corpus, strategy):
+    plan = of(strategy, steps=16)
+    result = run_one(plan, corpus)
+    assert result == run_one(plan, corpus)
+    assert result.val_loss < result.curve[0].val_loss
+    assert result.tokens == plan.tokens
+    assert len(result.state_roots) == (3 if strategy == "noloco" else 1)
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+def test_every_strategy_goes_on_without_lost_contributions(corpus, strategy):
+    result = run_one(of(strategy, drop=0.4), corpus)
+    assert result.val_loss is not None
+    assert result.left_out > 0 or strategy == "local"
+
+
+def test_an_exchange_that_is_a_round_late_is_hidden_behind_it(corpus):
+    alone = {"peers": 1, "steps": 12}
+    settings = "codec=none:outer_lr=0.9:outer_momentum=0.8"
+    diloco, delayed, eager = (
+        run_one(of(f"{name}:{settings}", **alone), corpus)
+        for name in ("diloco", "delayed", "eager")
+    )
+    assert diloco.ops == delayed.ops == eager.ops == 4
+    assert delayed.exchange_seconds < diloco.exchange_seconds
+    assert delayed.val_loss != diloco.val_loss
+
+
+def test_noloco_sends_two_vectors_to_one_peer_however_many_there_are(corpus):
+    few, many = (run_one(of("noloco", peers=peers), corpus) for peers in (2, 4))
+    assert few.bytes_up_per_peer == many.bytes_up_per_peer
+    assert few.exchange_seconds == many.exchange_seconds
+    assert few.replica_loss is not None
+    assert many.replica_spread > 0
+
+
+def test_a_peer_that_goes_apart_is_in_every_op_that_its_own_round_ends_with(corpus):
+    plan = of("delayed_nesterov:pace=apart", speeds=(1.0, 1.0, 0.5), steps=12)
+    swarm = Swarm(plan, corpus)
+    begin(swarm._replicas)
+    slow = swarm._replicas[2].driver
+    included = []
+    for tick in range(1, 13):
+        swarm._make_tick()
+        if tick % 3 == 0:
+            included.append(slow.included)
+    assert included == [False, True, False, True]
+    assert len({replica.driver.root for replica in swarm._replicas}) == 1
