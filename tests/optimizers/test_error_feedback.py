@@ -4,24 +4,25 @@ import pytest
 import torch
 from window import PlanWindow
 
-from swarmtrain_optimizers.codecs.int8 import Int8
+from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_optimizers.error_feedback import ErrorFeedback, RangeOutcome, check_cover
 from swarmtrain_optimizers.exclusions import Exclusions
 
 torch.set_num_threads(1)
-CODEC = Int8()
 WINDOW = PlanWindow()
 
 
-def test_sent_plus_residual_equals_what_was_to_be_sent_over_any_outcomes() -> None:
+@pytest.mark.parametrize("name", ["int8", "int4", "e3m0", "two_bit", "sign", "topk-2"])
+def test_sent_plus_residual_equals_what_was_to_be_sent_over_any_outcomes(name: str) -> None:
+    codec = codec_named(name)
     generator = torch.Generator().manual_seed(1)
     feedback = ErrorFeedback(64)
     total, sent = torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
     for op in range(60):
         delta = torch.randn(64, generator=generator) * 2.0 ** (op % 7 - 12)
         corrected = feedback.corrected(delta)
-        payload = CODEC.encode(corrected, WINDOW)
-        decoded = CODEC.decode(payload, 64, WINDOW)
+        payload = codec.encode(corrected, WINDOW)
+        decoded = codec.decode(payload, 64, WINDOW)
         if op % 5 == 4:  # SKIP: nothing is settled, the difference is made anew
             continue
         cut = 8 * (1 + op % 7)

@@ -1,7 +1,7 @@
 """Four bits per value as sign and exponent: 0 and the seven powers of two below max|x|.
 
 Streaming DiLoCo casts what it sends to E3M0, one sign bit, three exponent bits, no mantissa
-(Douillard et al., arXiv 2501.18512, section 2.3). Values are +-{0, 2^-6 .. 2^0} * max|x|: the error
+(Douillard et al., arXiv 2501.18512). Values are +-{0, 2^-6 .. 2^0} * max|x|: the error
 of a value is at most a third of it over six binades, whatever else is in its block, so one
 value far out does no harm and blocks may be large. The paper does not say how it scales; here each
 block has a scale.

@@ -1,7 +1,7 @@
 """One bit per value: its sign, times the mean magnitude of its block.
 
 s = mean|x| makes the squared error (1 - |x|_1^2 / (n |x|_2^2)) |x|_2^2, never more than x itself
-(Karimireddy et al., arXiv 1901.09847, section 4): of Gaussian values 2 / pi of the energy is
+(Karimireddy et al., arXiv 1901.09847): of Gaussian values 2 / pi of the energy is
 sent. Biased; it converges with error feedback and not without. A zero has no code of its own and
 is sent as +s, unless its whole block is zero.
 """
