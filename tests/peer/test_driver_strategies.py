@@ -1,0 +1,142 @@
+"""The driver through strategies whose ops are parts, take gradients, or end a round later."""
+
+import pytest
+import torch
+
+from swarmtrain.peer.driver import Driver, OwnPart
+from swarmtrain_optimizers.codecs.raw import Raw
+from swarmtrain_optimizers.schedule import warmup_cosine
+from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.ddp import DDP, SGD
+from swarmtrain_optimizers.strategies.delayed import Delayed
+from swarmtrain_optimizers.strategies.eager import Eager
+from swarmtrain_optimizers.strategies.streaming import Streaming
+from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.result import OpResult, SliceResult
+
+torch.set_num_threads(1)
+SIZE, ME, OTHER = 16, b"me", b"other"
+WINDOW = Window(codec="none", block=8, e_min=-24, e_max=0)
+
+
+class Held:
+    """Weights that somebody trains by hand."""
+
+    def __init__(self) -> None:
+        self.vector = torch.zeros(SIZE)
+
+    def read_weights(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        return self.vector.clone()
+
+    def write_weights(self, vector: torch.Tensor) -> None:
+        self.vector = vector
+
+
+def driven(strategy: Strategy, gradient: float = 0.0) -> tuple[Driver, Held]:
+    held = Held()
+    driver = Driver(
+        ME,
+        strategy,
+        held,
+        layout=bytes(32),
+        num_values=SIZE,
+        snapshot_rounds=1,
+        read_gradient=lambda: torch.full((SIZE,), gradient),
+    )
+    driver.offer()
+    driver.op = 0
+    return driver, held
+
+
+def trained(driver: Driver, held: Held, num_steps: int) -> None:
+    for _ in range(num_steps):
+        if not driver.strategy.takes_gradients:
+            held.vector = held.vector - 1
+        driver.stepped(8)
+
+
+def committed(op: int, values: torch.Tensor, contributors: tuple[bytes, ...]) -> OpResult:
+    size = values.numel()
+    piece = SliceResult(0, size, contributors, (Raw().encode(values, WINDOW),))
+    return OpResult(op, WINDOW, size, size, (piece,), b"", b"", replayed=False)
+
+
+def given(part: OwnPart, size: int) -> torch.Tensor:
+    return part.contribution.decoded(0, size, WINDOW)
+
+
+def test_a_delayed_result_takes_its_place_with_the_next_contribution() -> None:
+    strategy = Delayed(SIZE, inner_steps=4, lr=1.0, momentum=0.0, error_feedback=False)
+    driver, held = driven(strategy)
+    trained(driver, held, 4)
+    assert driver.is_due
+    first = driver.contribute()
+    assert torch.equal(given(first, SIZE), torch.full((SIZE,), 4.0))
+    assert not held.vector.any() and not driver.is_at_place and not driver.is_due
+    trained(driver, held, 4)
+    assert driver.is_at_place
+    driver.end_op(committed(1, torch.full((SIZE,), 6.0), (ME, OTHER)))
+    assert torch.equal(held.vector, torch.full((SIZE,), -4.0))
+    assert driver.is_due
+    second = driver.contribute()
+    assert (second.op, second.samples) == (2, 32)
+    assert torch.equal(given(second, SIZE), torch.full((SIZE,), 4.0))
+    assert torch.equal(held.vector, torch.full((SIZE,), -6.0))
+    trained(driver, held, 4)
+    driver.skip(2)
+    third = driver.contribute()
+    assert torch.equal(given(third, SIZE), torch.full((SIZE,), 8.0))
+
+
+def test_an_eager_peer_goes_on_with_its_share_of_what_it_gave() -> None:
+    strategy = Eager(SIZE, inner_steps=4, lr=1.0, momentum=0.0, error_feedback=False)
+    driver, held = driven(strategy)
+    trained(driver, held, 4)
+    driver.contribute()
+    assert not held.vector.any()  # nobody has told a share yet
+    trained(driver, held, 4)
+    driver.end_op(committed(1, torch.full((SIZE,), 6.0), (ME, OTHER)))
+    driver.contribute()
+    assert torch.equal(held.vector, torch.full((SIZE,), -6.0 - 4.0 / 2))
+    root = driver.root
+    other, _ = driven(Delayed(SIZE, inner_steps=4, lr=1.0, momentum=0.0, error_feedback=False))
+    other.end_op(committed(1, torch.full((SIZE,), 6.0), (OTHER,)))
+    assert other.root == root
+
+
+def test_a_fragment_is_merged_where_it_lies() -> None:
+    strategy = Streaming(
+        SIZE,
+        fragments=(((0, 8),), ((8, SIZE),)),
+        inner_steps=4,
+        delay_steps=1,
+        alpha=0.5,
+        lr=1.0,
+        momentum=0.0,
+        error_feedback=False,
+    )
+    driver, held = driven(strategy)
+    trained(driver, held, 2)
+    part = driver.contribute()
+    assert torch.equal(given(part, 8), torch.full((8,), 2.0))
+    trained(driver, held, 1)
+    assert driver.is_at_place
+    driver.end_op(committed(1, torch.full((8,), 1.0), (ME, OTHER)))
+    assert held.vector.tolist() == [-2.0] * 8 + [-3.0] * 8
+    assert not driver.is_due  # one of the next round's two steps was made meanwhile
+    trained(driver, held, 1)
+    assert driver.is_due
+    assert torch.equal(given(driver.contribute(), 8), torch.full((8,), 4.0))
+
+
+def test_gradients_are_given_and_everybody_makes_the_step() -> None:
+    def rate(step: int) -> float:
+        return warmup_cosine(step, peak=0.5, warmup_steps=9, total_steps=99, end_fraction=0.1) * 9
+
+    driver, held = driven(DDP(SIZE, optimizer=SGD(), schedule=rate), gradient=3.0)
+    for op, whole in ((1, -0.5), (2, -1.5)):
+        trained(driver, held, 1)
+        assert driver.is_due
+        assert torch.equal(given(driver.contribute(), SIZE), torch.full((SIZE,), 3.0))
+        driver.end_op(committed(op, torch.full((SIZE,), 1.0), (ME,)))
+        assert held.vector.tolist() == pytest.approx([whole] * SIZE, abs=1e-5)
