@@ -22,7 +22,9 @@ from strategy_kernels import hash_strategies  # noqa: E402
 
 from swarmtrain import numerics  # noqa: E402
 from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
-from swarmtrain_optimizers.codecs.base import Codec  # noqa: E402
+from swarmtrain_optimizers.codecs.base import Codec, StochasticCodec  # noqa: E402
+from swarmtrain_optimizers.codecs.e3m0 import E3M0  # noqa: E402
+from swarmtrain_optimizers.codecs.int4 import Int4  # noqa: E402
 from swarmtrain_optimizers.codecs.int8 import Int8  # noqa: E402
 from swarmtrain_optimizers.codecs.topk import TopK  # noqa: E402
 from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
@@ -69,6 +71,12 @@ def hash_codec(codec: Codec) -> dict[str, str]:
     return {f"{codec.name} {name}": value for name, value in hashes.items()}
 
 
+def hash_stochastic(codec: StochasticCodec) -> dict[str, str]:
+    drawn = values("part 0", -38)
+    part = codec.encode_stochastic(drawn, PlanWindow(), seed=2**63 + 5, first_index=2**33 + 1024)
+    return {f"{codec.name} stochastic": sha256(part)}
+
+
 def hash_outer_step() -> str:
     params, mean, momentum = values("params"), values("mean"), values("momentum")
     transform = nesterov(0.7, 0.9)
@@ -104,6 +112,9 @@ def hash_all() -> dict[str, str]:
     return {
         "probe": numerics.probe(),
         **{key: value for codec in CODECS.values() for key, value in hash_codec(codec).items()},
+        **hash_stochastic(Int8()),
+        **hash_stochastic(Int4()),
+        **hash_stochastic(E3M0()),
         "outer step": hash_outer_step(),
         "diloco": hash_diloco(),
         **hash_robust_rules(),

@@ -9,8 +9,8 @@ block has a scale.
 The scale is kept as that of the smallest level, s = max|x| / 64, and levels as the integers
 1, 2, 4 .. 64: then `grid` sums them exactly in the same window as int8. It is a bfloat16 rather
 than a power of two, so that the largest value of a block is met within 1/128: where one value
-holds much of a block's energy (student-t(3), blocks of 128) the relative error is .165, and would
-be .19 with powers of two.
+holds much of a block's energy (student-t(3), blocks of 128) the relative error is .165, and with
+powers of two .197.
 
 A code is sign * 8 + (0 for zero, 1 + k for 2^k). Code 8, minus zero, no encoder makes.
 """
