@@ -8,7 +8,8 @@ between own shares and is this peer's own. Not here: how large the share is; an 
 
 References:
     Kale et al., Eager Updates for Overlapped Communication and Computation in DiLoCo,
-    arXiv 2502.12996.
+    arXiv 2502.12996. Of the paper the tables were read; the formula is as others state it, and
+    its two limits (one peer is DiLoCo, many peers are the naive delay) are tested.
 """
 
 from collections.abc import Sequence

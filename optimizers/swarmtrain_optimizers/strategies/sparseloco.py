@@ -7,7 +7,8 @@ codec's (chunked top-k), so the strategy itself is as dense as DiLoCo. What an e
 does follows protocol.md rule 9, as in every strategy whose ops are waited for.
 
 References:
-    Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo, arXiv 2508.15706.
+    Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo, arXiv 2508.15706. Of
+    this the abstract was read; the rule is as the report on Covenant-72B states it.
 """
 
 import torch
