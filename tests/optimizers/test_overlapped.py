@@ -256,3 +256,16 @@ def test_misuse_is_told() -> None:
     with pytest.raises(ValueError, match="first_share"):
         eager(first_share=1.5)
     strategy.apply(randn(1), ALL, randn(1), lambda start, stop: torch.zeros(stop - start))
+
+
+def test_eager_without_a_share_is_the_naive_delay() -> None:
+    weights = []
+    for peer in (eager(first_share=0.0), delayed()):
+        theta = peer.anchor.clone()
+        for op in range(1, 6):
+            peer.pseudo_gradient(theta + randn(op), op)
+            moved = peer.weights_under_way()
+            assert moved is not None
+            theta = peer.apply(randn(50 + op), ALL, moved + randn(op), op=op)
+        weights.append(theta)
+    assert same_bits(weights[0], weights[1])
