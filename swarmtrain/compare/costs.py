@@ -77,17 +77,20 @@ class Costs:
         """All have made the inner steps that fit into so many seconds."""
         self.seconds += seconds
 
-    def exchanged(self, traffic: Traffic, step_s: float, delay_steps: int, steps: int) -> None:
+    def exchanged(
+        self, traffic: Traffic, *, hidden_s: float, ahead_s: float, delay_steps: int, steps: int
+    ) -> None:
         """An op has moved so much.
 
         Args:
             traffic: of the op.
-            step_s: seconds of an inner step.
-            delay_steps: inner steps between its begin and the place of its result.
-            steps: inner steps before its begin, since the op before it.
+            hidden_s: seconds of inner steps that were made between its begin and its end.
+            ahead_s: seconds of inner steps that were made before its begin, since the last op.
+            delay_steps: inner steps that it may take.
+            steps: inner steps of a round, in which travels what is known before.
         """
-        waited_s = max(0.0, traffic.seconds(self._net) - delay_steps * step_s)
-        waited_s += max(0.0, traffic.ahead_s(self._net) - steps * step_s)
+        waited_s = max(0.0, traffic.seconds(self._net) - hidden_s)
+        waited_s += max(0.0, traffic.ahead_s(self._net) - ahead_s)
         self.exchange_s += waited_s
         self.seconds += waited_s
         self._sent += sum(traffic.up.values())

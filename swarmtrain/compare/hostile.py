@@ -17,9 +17,9 @@ from swarmtrain.peer.arithmetic import TensorContribution
 SIGN_FLIP_FACTOR = -10.0
 NOISE_FACTOR = 100.0
 
-WINDOW_TOP = 64.0
-"""Inside every codec's largest scale at E_MAX = 0: int8 reaches 127, int4 7, so int4 is cut there
-by its own rounding and may refuse; honest differences are a thousandth of it."""
+WINDOW_TOP = 1.9
+"""Legal in every codec: the scale of a block is at most its largest value, and scales are below 2
+at E_MAX = 0. Honest differences are a hundredth of it."""
 
 
 def contribution_of(attack: Attack, seed: int) -> Callable[[Tensor], TensorContribution]:

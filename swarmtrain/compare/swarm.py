@@ -136,11 +136,14 @@ class Swarm:
     def _place(self, outcome: Outcome) -> None:
         """The op's outcome takes its place at every replica."""
         self._outcome = None
+        strategy = self._leader.driver.strategy
+        wanted = strategy.exchange(outcome.op)
         self._costs.exchanged(
             outcome.traffic,
-            self._tick_s,
-            self._tick - self._began_tick,
-            self._began_tick - self._ended_tick,
+            hidden_s=(self._tick - self._began_tick) * self._tick_s,
+            ahead_s=(self._began_tick - self._ended_tick) * self._tick_s,
+            delay_steps=wanted.delay_steps,
+            steps=strategy.inner_steps,
         )
         self._ended_tick = self._tick
         self._counts["left_out"] += len(outcome.left_out)
@@ -151,8 +154,8 @@ class Swarm:
                 roots.add(replica.driver.end_op(outcome.results[replica.peer]).manifest.root)
             else:
                 replica.driver.skip(outcome.op)
-        kind = self._leader.driver.strategy.exchange(outcome.op).kind
-        assert kind is OpKind.PAIR or len(roots) <= 1, f"op {outcome.op}: replicas disagree"
+        is_shared = wanted.kind is not OpKind.PAIR
+        assert not is_shared or len(roots) <= 1, f"op {outcome.op}: replicas disagree"
 
     def _finish(self) -> None:
         """The last round may be shorter: what was trained is merged before the run is judged."""

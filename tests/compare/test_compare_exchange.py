@@ -143,8 +143,8 @@ def test_an_exchange_is_hidden_behind_the_steps_that_it_has():
     assert traffic.seconds(net) == 2.0 + ROUND_TRIPS * 0.25
     costs = Costs(net, 2)
     costs.stepped(1.0)
-    costs.exchanged(traffic, step_s=0.5, delay_steps=0, steps=2)
-    costs.exchanged(traffic, step_s=0.5, delay_steps=5, steps=2)
+    costs.exchanged(traffic, hidden_s=0.0, ahead_s=1.0, delay_steps=0, steps=2)
+    costs.exchanged(traffic, hidden_s=2.5, ahead_s=1.0, delay_steps=5, steps=2)
     assert costs.seconds == 1.0 + 3.0 + 0.5
     assert costs.bytes_up_per_peer == 300
     assert costs.peak_bytes == 200
@@ -154,7 +154,7 @@ def test_what_is_known_early_travels_during_the_inner_steps():
     net = Net(up_bytes_s=100.0, down_bytes_s=1000.0, round_trip_s=0.25)
     traffic = Traffic(up={b"a": 200}, down={b"a": 200}, ahead=0.5)
     costs = Costs(net, 1)
-    costs.exchanged(traffic, step_s=0.1, delay_steps=0, steps=20)
+    costs.exchanged(traffic, hidden_s=0.0, ahead_s=2.0, delay_steps=0, steps=20)
     assert costs.seconds == 1.0 + ROUND_TRIPS * 0.25
     assert costs.peak_bytes == 105
 

@@ -12,8 +12,10 @@ from swarmtrain.compare.plan import PRESETS, Attack, Pace, Plan
 from swarmtrain.compare.replica import Replica, begin
 from swarmtrain.compare.results import Shelf
 from swarmtrain.compare.shards import shards
+from swarmtrain.compare.strategies import make_strategy
 from swarmtrain.compare.swarm import Swarm
 from swarmtrain.compare.sweep import run_all, run_one
+from swarmtrain.peer.driver import Driver
 from swarmtrain.simulate.trainer import SharedDecoding
 
 
@@ -201,6 +203,26 @@ def test_an_exchange_that_is_a_round_late_is_hidden_behind_it(corpus):
     assert diloco.ops == delayed.ops == eager.ops == 4
     assert delayed.exchange_seconds < diloco.exchange_seconds
     assert delayed.val_loss != diloco.val_loss
+
+
+def test_an_op_that_may_take_a_round_needs_a_part_of_the_rate(corpus):
+    diloco, eager = (run_one(of(name, steps=9), corpus) for name in ("diloco", "eager"))
+    assert eager.peak_bytes_per_step == pytest.approx(diloco.peak_bytes_per_step / 3, abs=1)
+    assert eager.bytes_up_per_peer == diloco.bytes_up_per_peer
+
+
+def test_a_strategy_that_takes_gradients_needs_somebody_who_gives_them(corpus):
+    (pieces,) = shards(corpus, 1, 0, noniid=False)
+    trainer = Replica(replace(TINY, peers=1), 0, pieces, SharedDecoding()).trainer
+    with pytest.raises(ValueError, match="takes gradients"):
+        Driver(
+            b"me",
+            make_strategy(replace(TINY, strategy="ddp"), trainer.layout),
+            trainer,
+            layout=trainer.layout.digest,
+            num_values=trainer.layout.num_values,
+            snapshot_rounds=1,
+        )
 
 
 def test_noloco_sends_two_vectors_to_one_peer_however_many_there_are(corpus):
