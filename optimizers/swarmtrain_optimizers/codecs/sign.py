@@ -25,14 +25,13 @@ def mean_of(magnitudes: Floats) -> Floats:
     Returns:
         (rows,) float32.
     """
+    block = magnitudes.shape[1]
     sums = magnitudes.astype(np.float64)
-    width = block = sums.shape[1]
-    while width > 1:
-        half = width // 2
-        if width % 2:
-            sums[:, 0] += sums[:, width - 1]
-        np.add(sums[:, :half], sums[:, half : 2 * half], out=sums[:, :half])
-        width = half
+    while sums.shape[1] > 1:
+        half, odd = divmod(sums.shape[1], 2)
+        if odd:
+            sums[:, 0] += sums[:, -1]
+        sums = sums[:, :half] + sums[:, half : 2 * half]
     means: Floats = (sums[:, 0] / block).astype(np.float32)
     return means
 
