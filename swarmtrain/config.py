@@ -58,13 +58,19 @@ class InnerSection(_Section, frozen=True):
 
 
 class OuterSection(_Section, frozen=True):
-    """DiLoCo (arXiv 2311.08105): `lr` and `momentum` of the Nesterov outer step."""
+    """When and what peers exchange, and what they make of it: `lr` and `momentum` are those of the
+    Nesterov outer step. The last three are for streaming alone: the model goes through the link in
+    `fragments` parts, each once in `inner_steps`; a result takes its place `delay_steps` inner
+    steps after it was begun and keeps `mixing` of what the peer has become meanwhile."""
 
-    strategy: Literal["diloco"] = "diloco"
+    strategy: Literal["diloco", "streaming", "delayed", "eager"] = "diloco"
     inner_steps: int = 20
     lr: float = 0.9
     momentum: float = 0.8
     error_feedback: bool = False
+    fragments: int = 1
+    delay_steps: int = 0
+    mixing: float = 0.0
 
 
 class ExchangeSection(_Section, frozen=True):
@@ -101,7 +107,7 @@ class CheckpointSection(_Section, frozen=True):
 
 
 class RunConfig(_Section, frozen=True):
-    """A whole run file."""
+    """A whole run file. A round is one op, so with fragments it moves one of them."""
 
     run: RunSection
     schema: int = 1
@@ -112,3 +118,8 @@ class RunConfig(_Section, frozen=True):
     exchange: ExchangeSection = ExchangeSection()
     admission: AdmissionSection = AdmissionSection()
     checkpoint: CheckpointSection = CheckpointSection()
+
+    @property
+    def steps_per_round(self) -> int:
+        """Inner steps from one op to the next."""
+        return self.outer.inner_steps // self.outer.fragments

@@ -29,7 +29,12 @@ SCHEMA = 1
 FILE_BYTES_MAX = 65_536
 """A run file is sent to every peer inside one control message, and nobody writes a longer one."""
 
-_LATER_KEYS = (("exchange", "slices", "measured"),)
+_LATER_KEYS = (
+    ("exchange", "slices", "measured"),
+    ("outer", "fragments", 1),
+    ("outer", "delay_steps", 0),
+    ("outer", "mixing", 0.0),
+)
 
 _TYPE_WORDS: dict[type, str] = {
     bool: "true or false",

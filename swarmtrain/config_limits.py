@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from swarmtrain.config import RunConfig
+from swarmtrain.config import OuterSection, RunConfig
 from swarmtrain_transport import limits
 
 _SPREAD_BITS = (
@@ -57,6 +57,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "inner.batch": (1, 65_536),
     "inner.weight_decay": (0.0, 10.0),
     "outer.inner_steps": (1, 1_000_000),
+    "outer.fragments": (1, limits.FRAGMENTS_MAX),
+    "outer.delay_steps": (0, 1_000_000),
+    "outer.mixing": (0.0, 1.0),
     "exchange.block": (16, 65_536),
     "exchange.chunk_values": (16, limits.FRAME_BYTES_MAX // 8),
     "exchange.e_max": (E_MAX_LOWEST, E_MAX_HIGHEST),
@@ -138,7 +141,33 @@ def _value(config: RunConfig, key: str) -> float:
     return value
 
 
+def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
+    if outer.strategy != "streaming":
+        for name, plain in (("fragments", 1), ("delay_steps", 0), ("mixing", 0.0)):
+            value = getattr(outer, name)
+            if value != plain:
+                yield Problem(
+                    f"outer.{name}",
+                    f"is for outer.strategy streaming, it is {value:g} with {outer.strategy}",
+                )
+    interval, rest = divmod(outer.inner_steps, outer.fragments)
+    if rest:
+        yield Problem(
+            "outer.inner_steps",
+            f"must be a multiple of outer.fragments ({outer.fragments}), it is {outer.inner_steps}",
+            "Fragments are exchanged at equal distances.",
+        )
+    if outer.delay_steps > interval:
+        yield Problem(
+            "outer.delay_steps",
+            f"must not be above {interval}, the inner steps from one fragment to the next, it is "
+            f"{outer.delay_steps}",
+            "A fragment's result has its place before the next one is begun.",
+        )
+
+
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
+    yield from _outer_problems(config.outer)
     model, exchange = config.model, config.exchange
     if model.width % model.heads:
         yield Problem(

@@ -1,5 +1,6 @@
 """`swarmtrain demo`: one coordinator and some peers on this machine, training for two minutes."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,15 @@ from swarmtrain.cli.options import DemoOptions
 from swarmtrain.cli.situation import Situation
 
 
+class Strategy(StrEnum):
+    """What `outer.strategy` may be."""
+
+    DILOCO = "diloco"
+    STREAMING = "streaming"
+    DELAYED = "delayed"
+    EAGER = "eager"
+
+
 def demo(
     context: typer.Context,
     peers: Annotated[int, typer.Option(min=1, max=16, help="Peers at the start.")] = 4,
@@ -18,6 +28,9 @@ def demo(
     no_churn: Annotated[
         bool, typer.Option("--no-churn", help="Kill no peer and let none in.")
     ] = False,
+    strategy: Annotated[
+        Strategy, typer.Option(help="When peers exchange, and what they make of it.")
+    ] = Strategy.DILOCO,
     as_json: Annotated[
         bool, typer.Option("--json", help="End with one JSON object on stdout.")
     ] = False,
@@ -33,7 +46,7 @@ def demo(
     """
     options = DemoOptions(
         peers=peers, rounds=rounds, seed=seed, churn=not no_churn, json=as_json,
-        state_dir=state_dir,
+        state_dir=state_dir, strategy=strategy.value,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)

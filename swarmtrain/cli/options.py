@@ -90,6 +90,7 @@ class DemoOptions:
         churn: kill one peer in round 3 and let one in in round 4.
         json: end with one JSON object as the last line of stdout.
         state_dir: where everything is kept, or None for a new temporary directory.
+        strategy: `outer.strategy` of the run.
     """
 
     peers: int
@@ -98,6 +99,7 @@ class DemoOptions:
     churn: bool
     json: bool
     state_dir: Path | None
+    strategy: str = "diloco"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be shown.

@@ -8,7 +8,6 @@ import multiprocessing
 import platform
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -84,45 +83,32 @@ def run_all(
     text = corpus or build_corpus(PIECE_BYTES)
     keys = [plan.key(versions(text)) for plan in plans]
     kept = [shelf.find(key) for key in keys]
-    wanted = [
-        _Job(plan, key) for plan, key, old in zip(plans, keys, kept, strict=True) if old is None
-    ]
-    made = _made(wanted, shelf, processes, text)
+    made = _made(
+        [plan for plan, old in zip(plans, kept, strict=True) if old is None], processes, text
+    )
     results = []
-    for old in kept:
-        result = old if old is not None else next(made)
+    for plan, key, old in zip(plans, keys, kept, strict=True):
+        result = old
+        if result is None:
+            result = next(made)
+            shelf.keep(key, plan.as_json(), result)
         tell(result, old is not None)
         results.append(result)
     return results
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    plan: Plan
-    key: str
-
-
-def _run_and_keep(job: _Job, shelf: Shelf, corpus: Corpus | None = None) -> RunResult:
-    """Kept where it was made: a sweep that is stopped loses no run that had ended."""
-    result = run_one(job.plan, corpus)
-    shelf.keep(job.key, job.plan.as_json(), result)
-    return result
-
-
-def _made(
-    jobs: Sequence[_Job], shelf: Shelf, processes: int, corpus: Corpus
-) -> Iterator[RunResult]:
-    if processes == 1 or len(jobs) < 2:
+def _made(plans: Sequence[Plan], processes: int, corpus: Corpus) -> Iterator[RunResult]:
+    if processes == 1 or len(plans) < 2:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            yield from (_run_and_keep(job, shelf, corpus) for job in jobs)
+            yield from (run_one(plan, corpus) for plan in plans)
         finally:
             torch.set_num_threads(threads)
         return
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(min(processes, len(jobs)), initializer=_begin_process) as pool:
-        yield from pool.imap(partial(_run_and_keep, shelf=shelf), jobs)
+    with spawn.Pool(min(processes, len(plans)), initializer=_begin_process) as pool:
+        yield from pool.imap(partial(run_one), plans)
 
 
 def _begin_process() -> None:

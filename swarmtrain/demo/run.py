@@ -152,7 +152,7 @@ class _Demo:
     def _draw(self) -> None:
         scene = make_scene(
             self._story.facts, self._cast, self._options.rounds,
-            self._config.outer.inner_steps, self._order0_loss, self._scene,
+            self._config.steps_per_round, self._order0_loss, self._scene,
         )  # fmt: skip
         if scene != self._scene:
             self._scene = scene
@@ -174,7 +174,7 @@ class _Demo:
         facts = self._story.facts
         model_path = self._saved_model()
         report = make_report(
-            facts, self._cast, inner_steps=self._config.outer.inner_steps,
+            facts, self._cast, inner_steps=self._config.steps_per_round,
             order0_loss=self._order0_loss, seconds=seconds, model_path=model_path,
             state_dir=self._place.root,
         )  # fmt: skip
@@ -230,7 +230,7 @@ def _introduction(options: DemoOptions, config: RunConfig, place: Place) -> Iter
     """What is about to happen, for somebody who knows nothing of it."""
     peers = "1 peer trains" if options.peers == 1 else f"{options.peers} peers train"
     yield f"{peers} one model on this machine, a byte transformer, on Python's own source code."
-    steps = config.outer.inner_steps
+    steps = config.steps_per_round
     yield f"Each peer is a process: it makes {steps} inner steps alone, then all exchange 8-bit"
     yield "differences of their weights over encrypted sockets. That is a round. A coordinator"
     yield "keeps the order of events and never sees a weight."

@@ -131,6 +131,7 @@ def write_run_file(place: Place, options: DemoOptions) -> RunConfig:
         seed=options.seed,
         start_peers=options.peers,
         min_contributors=min(2, options.peers),
+        outer=_OUTER[options.strategy],
     )
     place.run_file.write_text(text, encoding="utf-8")
     return config_file.load(place.run_file)
@@ -166,10 +167,7 @@ beta2 = 0.95
 grad_clip = 1.0
 
 [outer]                       # what is done with the peers' mean difference
-strategy = "diloco"
-inner_steps = 20              # inner steps between two exchanges
-lr = 0.9
-momentum = 0.8
+{outer}
 
 [exchange]
 codec = "int8"                # a byte per value, and a scale per block
@@ -185,3 +183,30 @@ deadline_cap_s = 60.0
 every_rounds = 4
 snapshot_rounds = 2           # newcomers download the state of such a round and replay the rest
 """
+
+_OUTER = {
+    "diloco": """\
+strategy = "diloco"
+inner_steps = 20              # inner steps between two exchanges
+lr = 0.9
+momentum = 0.8""",
+    "streaming": """\
+strategy = "streaming"        # a part of the model in each round, while training goes on
+fragments = 3                 # embeddings and head; every other layer; the layers between
+inner_steps = 60              # between two exchanges of the same part
+delay_steps = 2               # a result takes its place so many inner steps later
+mixing = 0.5                  # and keeps so much of what the peer has become meanwhile
+lr = 0.9
+momentum = 0.8""",
+    "delayed": """\
+strategy = "delayed"          # the exchange runs under the whole next round
+inner_steps = 20
+lr = 0.6
+momentum = 0.8""",
+    "eager": """\
+strategy = "eager"            # as delayed, with a peer's own part put in at once
+inner_steps = 20
+lr = 0.9
+momentum = 0.8""",
+}
+"""The section of each strategy: what it waits for and how far its outer step goes."""

@@ -146,6 +146,14 @@ class Driver:
         before waits, one that is not is waited for."""
         return self._own is not None and self.steps - self._given[0] >= self._delay(self._own.op)
 
+    @property
+    def fragments(self) -> tuple[int, ...]:
+        """How many values ops move in turn; empty where each moves the whole vector."""
+        first, sizes = self._strategy.exchange(1).ranges, [self._strategy.exchange(1).num_values]
+        while (now := self._strategy.exchange(1 + len(sizes))).ranges != first:
+            sizes.append(now.num_values)
+        return tuple(sizes) if len(sizes) > 1 else ()
+
     def offer(self) -> StateImage:
         """The trainer's own weights as op 0, in case this peer is the first."""
         self._strategy.set_initial(self._weights.read_weights())

@@ -98,7 +98,7 @@ class Membership:
 
     def session(self, weights: Weights, layout: Layout, hooks: Hooks) -> Session:
         """Bring a model: the strategy of the run file, driven over these weights."""
-        strategy = strategy_of(self.config, layout.padded)
+        strategy = strategy_of(self.config, layout)
         driver = Driver(
             self.identity.peer_id,
             strategy,

@@ -123,7 +123,7 @@ class _Peer:
             logger.warning("lease lost: %s", error)
 
     def _on_state(self, op: int) -> None:
-        self.trainer.continue_at(op * self.membership.config.outer.inner_steps)
+        self.trainer.continue_at(op * self.membership.config.steps_per_round)
         self._events.tell("state", f"round {op}  state in place", round=op)
 
     def _on_round(self, report: RoundReport) -> None:

@@ -7,6 +7,7 @@ outcome. While the coordinator is away it trains on, for one round at most (prot
 
 import queue
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from swarmtrain.config import RunConfig
 from swarmtrain.config_file import config_hash
 from swarmtrain.errors import UserError, disk_full, translate
 from swarmtrain.peer.driver import Driver, StateImage
+from swarmtrain.peer.meter import Meter
 from swarmtrain.peer.shell import ForTrainer, TrainerNote
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.thread import PeerThread
@@ -106,11 +108,12 @@ class Session:
         self._stop_wanted = False
         self._round_ended = True
         self._offered_root = b""
+        self._outcomes: deque[ForTrainer] = deque()
         self._saved = (-1, b"")
         self._extra_steps = 0
         self._seen_s = clock()
         self._given_s = clock()
-        self._meter = _Meter(clock)
+        self._meter = Meter(clock)
         self._phase = "starting"
 
     # ---- life
@@ -127,7 +130,7 @@ class Session:
         rounds = self._config.checkpoint.snapshot_rounds
         self._thread.machine(
             lambda participant, now_s: participant.attach(
-                image.op, image.manifest, chunks, rounds, now_s
+                image.op, image.manifest, chunks, rounds, now_s, self.driver.fragments
             )
         )
         self._say("syncing")
@@ -149,12 +152,14 @@ class Session:
         self._meter.count(loss, tokens)
         self.driver.stepped(samples)
         self._round_ended = False
-        self._extra_steps += self.driver.is_waiting
+        self._extra_steps += self.driver.is_at_place
         self._look(wait=False)
         self._tell()
+        if self.driver.is_at_place:
+            self._await_outcome()
         if self.driver.is_due:
             self._give()
-        if self.driver.is_waiting:
+        if self.driver.is_at_place:
             self._await_outcome()
 
     def idle(self) -> None:
@@ -223,7 +228,7 @@ class Session:
             if self._stop_wanted and (is_lonely or self._waits_in_vain(now_s)):
                 self._round_ended = True
                 break
-            if is_lonely and self._extra_steps < self._config.outer.inner_steps:
+            if is_lonely and self._extra_steps < self._config.steps_per_round:
                 self._say("training alone")
                 return
             self._look(wait=True)
@@ -236,19 +241,46 @@ class Session:
 
     def _look(self, *, wait: bool) -> None:
         """Handle what is in the inbox; with `wait`, give it a moment to come."""
-        timeout_s = _GLANCE_S if wait else 0.0
+        timeout_s = _GLANCE_S if wait and not self._go_on() else 0.0
         while True:
             try:
                 item = self._thread.inbox.get(block=timeout_s > 0, timeout=timeout_s or None)
             except queue.Empty:
                 return
             timeout_s = 0.0
-            self._handle(item)
+            self._sort(item)
+            self._go_on()
 
-    def _handle(self, item: ForTrainer) -> None:
+    def _sort(self, item: ForTrainer) -> None:
+        """What concerns the shared state has its order and perhaps its place; the rest has not."""
         match item:
             case UserError():
                 raise item
+            case LeaseGrant():
+                if self._hooks.on_lease is not None:
+                    self._hooks.on_lease(item)
+            case Welcome():
+                if self._hooks.on_welcome is not None:
+                    self._hooks.on_welcome()
+            case _:
+                self._outcomes.append(item)
+
+    def _go_on(self) -> bool:
+        """Handle outcomes up to one whose place is not reached; whether there was any."""
+        is_any = False
+        while self._outcomes and not self._is_early(self._outcomes[0]):
+            self._handle(self._outcomes.popleft())
+            is_any = True
+        return is_any
+
+    def _is_early(self, item: ForTrainer) -> bool:
+        """An overlapped op's outcome waits for the step where all peers put it."""
+        is_outcome = isinstance(item, do.ApplyResult | do.OpSkipped)
+        waits = self.driver.is_waiting and not self.driver.is_at_place
+        return is_outcome and waits and not self._stop_wanted
+
+    def _handle(self, item: ForTrainer) -> None:
+        match item:
             case do.LoadState():
                 self._load(item)
             case do.ApplyResult():
@@ -259,12 +291,6 @@ class Session:
             case do.RunFinished():
                 self.driver.settle()
                 self.is_finished = True
-            case LeaseGrant():
-                if self._hooks.on_lease is not None:
-                    self._hooks.on_lease(item)
-            case Welcome():
-                if self._hooks.on_welcome is not None:
-                    self._hooks.on_welcome()
 
     def _load(self, action: do.LoadState) -> None:
         image = self.driver.load(action)
@@ -359,24 +385,3 @@ class Session:
         self._thread.note(
             TrainerNote(self._phase, self.driver.steps, meter.loss, meter.rate, meter.tokens)
         )
-
-
-class _Meter:
-    """Loss and tokens per second, smoothed over the last steps; waiting does not count."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.loss = 0.0
-        self.rate = 0.0
-        self.tokens = 0
-        self._clock = clock
-        self._last_s: float | None = None
-
-    def count(self, loss: float | None, tokens: int) -> None:
-        now_s = self._clock()
-        self.tokens += tokens
-        if loss is not None:
-            self.loss = loss if self.loss == 0.0 else 0.9 * self.loss + 0.1 * loss
-        if self._last_s is not None and now_s > self._last_s:
-            rate = tokens / (now_s - self._last_s)
-            self.rate = rate if self.rate == 0.0 else 0.9 * self.rate + 0.1 * rate
-        self._last_s = now_s

@@ -154,7 +154,7 @@ class BuiltinTrainer:
             self.step,
             peak=inner.lr,
             warmup_steps=inner.warmup_steps,
-            total_steps=self._config.run.rounds * self._config.outer.inner_steps,
+            total_steps=self._config.run.rounds * self._config.steps_per_round,
             end_fraction=inner.lr_end_fraction,
         )
         if self._fresh_since == 0:  # The run's own warm-up is ramp enough.

@@ -171,7 +171,7 @@ class _PeerProof:
         try:
             arrays = dict(loaded.arrays(layout))
             driver = Driver(
-                b"", strategy_of(config, layout.padded), _Still(layout.padded),
+                b"", strategy_of(config, layout), _Still(layout.padded),
                 layout=layout.digest, num_values=layout.num_values, snapshot_rounds=1 << 62,
             )  # fmt: skip
             driver.restored(loaded.checkpoint.facts.op, arrays)

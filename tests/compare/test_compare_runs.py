@@ -46,11 +46,10 @@ def test_one_peer_with_plain_averaging_is_the_trainer_alone(corpus):
     assert result.val_loss == pytest.approx(judge.loss(trainer.read_weights()), rel=1e-6)
 
 
-def test_two_runs_have_the_same_bits_in_any_number_of_processes(tmp_path):
+def test_two_runs_have_the_same_bits_in_any_number_of_processes():
     plans = [replace(TINY, seed=seed, peers=2, steps=3, points=1, windows=2) for seed in (0, 1)]
     here = run_all(plans, Shelf(None), 1, lambda result, is_kept: None)
-    beside = run_all(plans, Shelf(tmp_path), 2, lambda result, is_kept: None)
-    assert len(list(tmp_path.iterdir())) == 2
+    beside = run_all(plans, Shelf(None), 2, lambda result, is_kept: None)
     assert here == beside
     assert here[0].state_roots != here[1].state_roots
 

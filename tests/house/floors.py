@@ -13,7 +13,7 @@ TRANSPORT = (
     "signed",
     "allow_list reception",
     "claims ledger sync result failure matrix fetch download flow widths outbox timers early",
-    "actions fold blobs serving",
+    "actions fold fragments blobs serving",
     "arrivals audit membership",
     "attendance recovery slicing",
     "planning ownership scatter gathering reports",

@@ -72,7 +72,7 @@ class History:
             {spec.name: torch.randn(spec.shape) for spec in self.layout.parameters}
         )
         self.driver = Driver(
-            PEER.peer_id, strategy_of(CONFIG, self.layout.padded), _Still(vector),
+            PEER.peer_id, strategy_of(CONFIG, self.layout), _Still(vector),
             layout=self.layout.digest, num_values=self.layout.num_values, snapshot_rounds=4,
         )  # fmt: skip
         root = self.driver.offer().manifest.root

@@ -55,6 +55,8 @@ def check_claim(message: PeerMessage) -> None:
         hashes = [message.state_root, message.layout]
         if not 0 < message.num_values < _VALUES_MAX:
             raise RemoteFault("offer", f"a state of {message.num_values} values")
+        if len(message.fragments) > limits.FRAGMENTS_MAX:
+            raise RemoteFault("offer", f"{len(message.fragments)} fragments")
     elif isinstance(message, _WITH_STATE):
         hashes = [message.state_root]
     elif isinstance(message, Accuse):

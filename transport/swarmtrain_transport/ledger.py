@@ -1,8 +1,7 @@
 """The ledger: one append-only, signed chain of the coordinator's decisions.
 
 A record is hashed over its canonical bytes and names its predecessor's hash, so whoever holds a
-head hash holds the whole history. What a decision means is `fold`'s business; this file only knows
-what a legal chain is (protocol.md part 2, LOG).
+head hash holds the whole history (protocol.md part 2, LOG). `fold` says what a decision means.
 """
 
 import hashlib
@@ -200,6 +199,7 @@ class Attest(Body, frozen=True, tag="ATTEST"):
     state_root: bytes
     num_values: int = 0
     layout: bytes = b""
+    fragments: tuple[int, ...] = ()
 
 
 class Rewind(Body, frozen=True, tag="REWIND"):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.fragments import values_of
 from swarmtrain_transport.ledger import AnyBody, Ledger, Plan, Record, Verify, record_from_bytes
 from swarmtrain_transport.planning import check_plan
 
@@ -39,6 +40,5 @@ class LedgerCopy:
         """Fold a legal link. A record that is refused is not kept, so it is refused again."""
         genesis = self.view.genesis
         if isinstance(body, Plan) and genesis is not None:
-            block = max(1, body.block)
-            check_plan(body, -(-genesis.num_values // block) * block)
+            check_plan(body, values_of(genesis, body.op, max(1, body.block)))
         self.view.apply(record, body)

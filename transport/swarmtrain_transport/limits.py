@@ -59,6 +59,9 @@ RECORDS_BATCH_BYTES = 1 << 20
 PEERS_MAX = 64
 """One level of direct exchange; above it groups are needed (protocol.md rule 8)."""
 
+FRAGMENTS_MAX = 1024
+"""Parts of the vector that ops move in turn; more than layers that anybody trains here."""
+
 NAME_CHARS_MAX = 64
 """Names chosen by peers are hostile input; they are shown, so they are short."""
 

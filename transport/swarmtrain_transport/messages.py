@@ -71,11 +71,15 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Offer(Message, frozen=True, tag="offer"):
-    """Op 0: the first peer's own state, for a run that has none."""
+    """Op 0: the first peer's own state, for a run that has none.
+
+    Op n moves fragment (n - 1) mod their number; without fragments it moves the whole vector.
+    """
 
     state_root: bytes
     num_values: int
     layout: bytes
+    fragments: tuple[int, ...] = ()
 
 
 class Ready(Message, frozen=True, tag="ready"):

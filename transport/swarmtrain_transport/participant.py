@@ -166,13 +166,13 @@ class Participant:
         chunks: tuple[Buffer, ...],
         snapshot_rounds: int,
         now_s: float,
+        fragments: tuple[int, ...] = (),
     ) -> Actions:
-        """The trainer is built; this is its state: op 0's offer, or a restored op.
+        """The trainer is built; this is its state, op 0's offer or a restored op, and fragments.
 
-        It counts only if the ledger attests its root; otherwise the state is downloaded.
-        """
+        It counts only if the ledger attests its root; otherwise the state is downloaded."""
         self._now_s = now_s
-        self._states.attach(op, manifest, chunks, snapshot_rounds)
+        self._states.attach(op, manifest, chunks, snapshot_rounds, fragments)
         return self._go_on([])
 
     def ready(self, op: int, contribution: Contribution, samples: int, now_s: float) -> Actions:

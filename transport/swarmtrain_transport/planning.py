@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from swarmtrain_transport import limits, slices
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.fragments import values_of
 from swarmtrain_transport.ledger import Member, Plan, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
@@ -109,8 +110,8 @@ def next_plan(
     if expected - set(ready) and now_s < first_s + terms.wait_ready_s:
         return None
     receivers = {peer: line for peer, line in present.items() if peer not in ready}
-    padded = -(-view.genesis.num_values // terms.block) * terms.block
-    return make_plan(terms, op, view.last_outcome, padded, ready, receivers, op_deadline_s, slicing)
+    moved = values_of(view.genesis, op, terms.block)
+    return make_plan(terms, op, view.last_outcome, moved, ready, receivers, op_deadline_s, slicing)
 
 
 def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:

@@ -14,9 +14,9 @@ from swarmtrain_transport.agreement import Agreement
 from swarmtrain_transport.attendance import Attendance
 from swarmtrain_transport.claims import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fragments import genesis_of
 from swarmtrain_transport.history import Guest, History, card_of
 from swarmtrain_transport.ledger import (
-    Attest,
     Commit,
     Conviction,
     Freeze,
@@ -244,8 +244,7 @@ class Rendezvous:
                 self._history.hold(peer, message)
             case Offer():
                 if self.view.genesis is None:
-                    shape = message.num_values, message.layout
-                    self.scribe.append(Attest(0, message.state_root, *shape))
+                    self.scribe.append(genesis_of(message, self.terms.block))
             case Ready():
                 self._on_ready(peer, line, message)
             case Applied():

@@ -55,16 +55,23 @@ class StateFinder:
         self._kept_root = b""
         self._sync: StateSync | None = None
         self._own: tuple[int, StateManifest, tuple[Buffer, ...]] | None = None
+        self._fragments: tuple[int, ...] = ()
         self._snapshot_rounds = 1
         self._offered = False
         self._oldest_op = 0
         self._candidates_op = -1
 
     def attach(
-        self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...], snapshot_rounds: int
+        self,
+        op: int,
+        manifest: StateManifest,
+        chunks: tuple[Buffer, ...],
+        snapshot_rounds: int,
+        fragments: tuple[int, ...] = (),
     ) -> None:
         """Our own state: op 0's offer, or a restored op."""
         self._own = (op, manifest, chunks)
+        self._fragments = fragments
         self._snapshot_rounds = max(1, snapshot_rounds)
 
     def resume(self, manifest: bytes, chunks: Iterable[bytes]) -> None:
@@ -161,6 +168,9 @@ class StateFinder:
         if genesis.layout != manifest.layout or genesis.num_values != num_values:
             text = f"This model has {num_values} values, the run's has {genesis.num_values}"
             return [Halt("SWT-E804", f"{text} (or other names and shapes).")]
+        if genesis.fragments != self._fragments:
+            text = f"This model is exchanged in {len(self._fragments) or 1} parts"
+            return [Halt("SWT-E804", f"{text}, the run's in {len(genesis.fragments) or 1}.")]
         if self._is_own_good(own_op, manifest.root):
             return [LoadState(own_op, manifest, tuple(bytes(chunk) for chunk in chunks))]
         if self._sync is None:
@@ -195,7 +205,7 @@ class StateFinder:
         if self._offered:
             return []
         self._offered = True
-        return [SendControl(Offer(manifest.root, num_values, manifest.layout))]
+        return [SendControl(Offer(manifest.root, num_values, manifest.layout, self._fragments))]
 
     def _candidates(self) -> Sequence[tuple[int, bytes]]:
         """Attested states, best first: a settled snapshot, then the newest, then any.

@@ -1,0 +1,30 @@
+"""Which part of the vector an op moves, where the run goes through it in parts.
+
+Op n moves fragment (n - 1) mod their number: nobody has to say so, and a round that is skipped or
+rewound changes nothing for the others. What lies in a fragment only the peers know (Douillard et
+al., Streaming DiLoCo, arXiv 2501.18512); here it has a length.
+"""
+
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger import Attest
+from swarmtrain_transport.messages import Offer
+
+
+def values_of(genesis: Attest, op: int, block: int) -> int:
+    """How many values an op moves: the padded vector, or the fragment whose turn it is."""
+    if genesis.fragments:
+        return genesis.fragments[(op - 1) % len(genesis.fragments)]
+    return -(-genesis.num_values // block) * block
+
+
+def genesis_of(offer: Offer, block: int) -> Attest:
+    """What the first peer's offer makes of a run that has no state.
+
+    Raises:
+        RemoteFault: reason ``offer``: fragments that are not the padded vector on whole blocks.
+    """
+    padded = -(-offer.num_values // block) * block
+    are_whole = all(size > 0 and size % block == 0 for size in offer.fragments)
+    if offer.fragments and not (are_whole and sum(offer.fragments) == padded):
+        raise RemoteFault("offer", f"fragments {offer.fragments[:8]} of {padded} values")
+    return Attest(0, offer.state_root, offer.num_values, offer.layout, offer.fragments)
