@@ -18,6 +18,9 @@ def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="How many worlds.")] = 100,
     peers: Annotated[int, typer.Option(min=1, max=16, help="Peers of each at its start.")] = 4,
     ops: Annotated[int, typer.Option(min=1, max=10_000, help="Commits of each.")] = 10,
+    fragments: Annotated[
+        int, typer.Option(min=1, max=16, help="Parts of the vector that rounds move in turn.")
+    ] = 1,
     first_seed: Annotated[int, typer.Option(min=0, help="The first world's seed.")] = 0,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Run this one world alone.", show_default=False)
@@ -49,9 +52,9 @@ def simulate(
         print(f"{time_s:12.6f}  {who:<12} {what}")
 
     if trace and seed is not None:
-        run_seed(seed, peers, ops, show)
+        run_seed(seed, peers, ops, show, fragments=fragments)
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
-    summary = run(chosen, peers, ops, processes, tell)
+    summary = run(chosen, peers, ops, processes, tell, fragments)
     if as_json:
         print(json.dumps(asdict(summary)))
     else:

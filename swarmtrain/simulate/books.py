@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+Ranges = tuple[tuple[int, int], ...]
+"""(start, stop) parts of the vector, one after the other those of an op."""
+
 Exact = npt.NDArray[np.float64]
 
 BOOKS_TOLERANCE = 1e-6
@@ -36,9 +39,16 @@ class Books:
         self._covered: Exact = moved.numpy().copy()
         """What was sent, and what had been done when the account began."""
 
-    def send(self, start: int, stop: int, decoded: Tensor) -> None:
-        """Values [start, stop) of a part are in a result."""
-        self._covered[start:stop] += decoded[start:stop].numpy()
+    def send(self, ranges: Ranges, start: int, stop: int, decoded: Tensor) -> None:
+        """Values [start, stop) of a part are in a result; `ranges` are the places of the part in
+        the whole vector."""
+        position = 0
+        for low, high in ranges:
+            first, last = max(start, position), min(stop, position + high - low)
+            if first < last:
+                place = slice(low + first - position, low + last - position)
+                self._covered[place] += decoded[first:last].numpy()
+            position += high - low
         if self._is_lossy:
             self.tolerance += decoded[start:stop].abs().max().item() * _LOSSY_STEPS
 

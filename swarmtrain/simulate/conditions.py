@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmtrain.simulate.faults import Handicap
+from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.streaming import Streaming
 from swarmtrain_transport.planning import RunTerms
 
 
@@ -28,6 +30,7 @@ class Conditions:
         skew_s: processes' clocks show anything up to this when the world begins.
         drift: by how much a clock may run fast or slow.
         handicaps: what is wrong with a peer from its start, by number.
+        fragments: parts of the vector that ops move in turn, each as long as the vector without.
     """
 
     num_peers: int = 3
@@ -45,11 +48,37 @@ class Conditions:
     skew_s: float = 0.0
     drift: float = 0.0
     handicaps: Mapping[int, Handicap] = field(default_factory=dict)
+    fragments: int = 1
+
+    @property
+    def op_values(self) -> int:
+        """Values that an op moves: as many slices as peers at the start."""
+        return self.num_peers * self.slice_chunks * self.chunk_values
 
     @property
     def num_values(self) -> int:
-        """Length of the vector: as many slices as peers at the start."""
-        return self.num_peers * self.slice_chunks * self.chunk_values
+        """Length of the vector."""
+        return self.fragments * self.op_values
+
+    def strategy(self, inner_steps: int, lr: float, momentum: float) -> DiLoCo | Streaming:
+        """What peers do with it. A fragment lies in two places, as a model's layers do."""
+        if self.fragments == 1:
+            return DiLoCo(
+                self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum,
+                error_feedback=self.error_feedback,
+            )  # fmt: skip
+        half = self.op_values // 2 // self.block * self.block
+        places = ((0, half), (self.fragments * half, self.op_values - half))
+        return Streaming(
+            self.num_values,
+            fragments=[
+                tuple((at + i * size, at + (i + 1) * size) for at, size in places)
+                for i in range(self.fragments)
+            ],
+            inner_steps=self.fragments * inner_steps,
+            delay_steps=0, alpha=0.0, lr=lr, momentum=momentum,
+            error_feedback=self.error_feedback,
+        )  # fmt: skip
 
     def skew(self, rng: random.Random) -> tuple[float, float]:
         """Offset and speed of one process's clock."""

@@ -303,12 +303,13 @@ class Invariants:
         took_part = peer in self.planned(result.op)
         sent = [took_part and peer.peer_id in piece.contributors for piece in result.slices]
         decoded = self.sums.decoded(result.op, peer.peer_id, plan) if any(sent) else None
+        ranges = peer.strategy.exchange(result.op).ranges
         if decoded is not None and all(sent):
-            books.send(0, result.num_values, decoded)
+            books.send(ranges, 0, result.num_values, decoded)
         elif decoded is not None:
             for piece, here in zip(result.slices, sent, strict=True):
                 if here:
-                    books.send(piece.start, piece.stop, decoded)
+                    books.send(ranges, piece.start, piece.stop, decoded)
         for start, stop in peer.strategy.dropped:
             books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))
         self._check_books(peer)

@@ -84,7 +84,12 @@ class Summary:
 
 
 def world_of(
-    seed: int, peers: int, ops: int, trace: Trace | None = None, kinds: tuple[str, ...] = ()
+    seed: int,
+    peers: int,
+    ops: int,
+    trace: Trace | None = None,
+    kinds: tuple[str, ...] = (),
+    fragments: int = 1,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -94,6 +99,7 @@ def world_of(
         ops: commits until the run ends.
         trace: takes a line per event.
         kinds: of faults that may happen; all of them if it is empty.
+        fragments: parts of the vector that ops move in turn.
     """
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
     rng = random.Random(int.from_bytes(digest[:8], "little"))
@@ -111,16 +117,22 @@ def world_of(
         sync_s=rng.choice((0.0, 0.0005, 0.01)),
         skew_s=1e6,
         drift=rng.choice((0.0, 1e-4, 1e-2)),
+        fragments=fragments,
     )
     world.weather = DrawnWeather(world, rng, kinds)
     return world
 
 
 def run_seed(
-    seed: int, peers: int, ops: int, trace: Trace | None = None, kinds: tuple[str, ...] = ()
+    seed: int,
+    peers: int,
+    ops: int,
+    trace: Trace | None = None,
+    kinds: tuple[str, ...] = (),
+    fragments: int = 1,
 ) -> SeedResult:
     """Run one world to its end; the arguments are those of `world_of`."""
-    world = world_of(seed, peers, ops, trace, kinds)
+    world = world_of(seed, peers, ops, trace, kinds, fragments)
     weather = world.weather
     assert isinstance(weather, DrawnWeather)
     return _outcome(seed, world, weather)
@@ -165,10 +177,10 @@ def _outcome(seed: int, world: World, weather: RepeatedWeather) -> SeedResult:
 
 
 def run_seeds(
-    seeds: Iterable[int], peers: int, ops: int, processes: int = 1
+    seeds: Iterable[int], peers: int, ops: int, processes: int = 1, fragments: int = 1
 ) -> Iterator[SeedResult]:
     """Run many worlds; results come in the order of the seeds."""
-    one = partial(run_seed, peers=peers, ops=ops)
+    one = partial(run_seed, peers=peers, ops=ops, fragments=fragments)
     if processes == 1:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -194,6 +206,7 @@ def simulate(
     ops: int,
     processes: int,
     tell: Callable[[SeedResult], None],
+    fragments: int = 1,
 ) -> Summary:
     """Run many worlds and add them up.
 
@@ -203,10 +216,11 @@ def simulate(
         ops: commits of each world.
         processes: how many run side by side.
         tell: hears of every world as it ends.
+        fragments: parts of the vector that ops move in turn.
     """
     summary = Summary()
     began_s = time.perf_counter()
-    for result in run_seeds(seeds, peers, ops, processes):
+    for result in run_seeds(seeds, peers, ops, processes, fragments):
         summary.add(result)
         tell(result)
     summary.seconds = round(time.perf_counter() - began_s, 1)

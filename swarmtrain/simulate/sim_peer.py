@@ -20,7 +20,6 @@ from swarmtrain.simulate.memory import WatchedMemory
 from swarmtrain.simulate.process import Process
 from swarmtrain.simulate.trainer import PretendedTrainer, WholeContribution
 from swarmtrain.simulate.watch import NAN_SCALE
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.frames import Frame, FrameKind
@@ -138,10 +137,7 @@ class SimPeer(Process):
             self.machine.keep_result(result.op, [piece.chunks for piece in result.slices])
         if disk.manifest is not None:
             self.machine.keep_state(disk.manifest.to_bytes(), disk.chunks.values())
-        self.strategy = DiLoCo(
-            world.num_values, inner_steps=STEPS, lr=_LR, momentum=_MOMENTUM,
-            error_feedback=world.error_feedback,
-        )  # fmt: skip
+        self.strategy = world.conditions.strategy(STEPS, _LR, _MOMENTUM)
         self.trainer = PretendedTrainer(world.num_values, rng)
         self.driver = Driver(
             peer_id, self.strategy, self.trainer, layout=bytes(32), num_values=world.num_values,
@@ -184,7 +180,12 @@ class SimPeer(Process):
         assert image.chunks is not None
         self._act(
             self.machine.attach(
-                image.op, image.manifest, image.chunks, self.world.snapshot_rounds, self.now_s
+                image.op,
+                image.manifest,
+                image.chunks,
+                self.world.snapshot_rounds,
+                self.now_s,
+                self.driver.fragments,
             )
         )
 

@@ -215,6 +215,18 @@ def test_work_dropped_after_three_exclusions_is_not_mixed_in_again() -> None:
     assert same_bits(weights, strategy.anchor)
 
 
+def test_dropped_work_is_told_by_its_places_in_the_whole_vector() -> None:
+    strategy = make(TWO)
+    assert strategy.dropped == ()
+    weights = randn(1)
+    outcomes = [(0, 8, True), (8, 24, False), (24, 48, True)]
+    for op in (1, 3, 5):
+        strategy.pseudo_gradient(weights, op)
+        weights = strategy.apply(randn(op, 48), outcomes, weights, op=op)
+    # [8, 24) of the first fragment are [8, 16) and [32, 40) of the vector.
+    assert strategy.dropped == ((8, 16), (32, 40))
+
+
 def test_misuse_is_told() -> None:
     strategy = make()
     strategy.pseudo_gradient(randn(1), 1)

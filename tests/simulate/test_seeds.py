@@ -58,6 +58,13 @@ def test_random_worlds_keep_every_promise():
     results = list(run_seeds(range(24), peers=4, ops=6))
     wrong = [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
     assert not wrong
+
+
+@pytest.mark.timeout(300)
+def test_random_worlds_keep_every_promise_where_each_op_moves_a_part_of_the_vector():
+    results = list(run_seeds(range(10), peers=4, ops=5, fragments=3))
+    wrong = [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
+    assert not wrong
     assert sum(result.commits for result in results) == 24 * 6
     kinds = {kind for result in results for kind in result.faults}
     assert len(kinds) > 10

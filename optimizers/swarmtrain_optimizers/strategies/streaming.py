@@ -11,7 +11,7 @@ References:
     Douillard et al., Streaming DiLoCo with overlapping communication, arXiv 2501.18512, Alg. 2.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -88,6 +88,7 @@ class Streaming:
             for ranges in self._fragments
         )
         self._under_way: int | None = None
+        self._applied: int | None = None
 
     @property
     def num_values(self) -> int:
@@ -108,6 +109,15 @@ class Streaming:
     def exclusions_in_row(self) -> int:
         """Most exclusions in a row that any part of the vector has seen; 0 when all is sent."""
         return max(part.exclusions_in_row for part in self._parts)
+
+    @property
+    def dropped(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of the whole vector whose pending work the last `apply` dropped."""
+        if self._applied is None:
+            return ()
+        ranges = self._fragments[self._applied]
+        dropped = self._parts[self._applied].dropped
+        return tuple(piece for start, stop in dropped for piece in _lying_at(ranges, start, stop))
 
     def exchange(self, op: int) -> Exchange:
         """Fragment (op - 1) mod P, its result tau steps later."""
@@ -198,7 +208,7 @@ class Streaming:
         # With a delay the steps made meanwhile are alpha's matter, not rule 10's.
         base = now if snapshot is None or not self._delay_steps else snapshot
         landed = part.apply(mean, included, base, decoded_own, op=op)
-        self._under_way = None
+        self._under_way, self._applied = None, index
         _put_(weights, ranges, self._mixed(part, now, landed, gave=snapshot is not None))
         return weights
 
@@ -259,3 +269,13 @@ def _put_(vector: Tensor, ranges: Ranges, values: Tensor) -> None:
     for start, stop in ranges:
         vector[start:stop] = values[position : position + stop - start]
         position += stop - start
+
+
+def _lying_at(ranges: Ranges, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Where values [start, stop) of a fragment lie in the whole vector."""
+    position = 0
+    for low, high in ranges:
+        first, last = max(start - position, 0), min(stop - position, high - low)
+        if first < last:
+            yield low + first, low + last
+        position += high - low
