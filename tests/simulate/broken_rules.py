@@ -14,7 +14,7 @@ from swarmtrain.peer.arithmetic import ChunkSum
 from swarmtrain.simulate.enumeration import Case
 from swarmtrain.simulate.faults import COORDINATOR
 from swarmtrain.simulate.sim_coordinator import SimCoordinator
-from swarmtrain_optimizers.strategies import diloco
+from swarmtrain_optimizers.strategies import anchored, diloco
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport import agreement, planning
 from swarmtrain_transport.fold import result_root
@@ -238,7 +238,7 @@ def one_peer_steps_with_torch_sgd() -> Iterator[None]:
 
         return fused
 
-    with replaced(diloco, "nesterov", make_nesterov), replaced(diloco, "outer_step", make_step):
+    with replaced(diloco, "nesterov", make_nesterov), replaced(anchored, "outer_step", make_step):
         yield
 
 
