@@ -363,6 +363,26 @@ def test_a_joiner_whose_snapshots_all_vanished_takes_one_that_was_attested_since
     assert actions[-1:] == [LoadState(1, later.manifest, later.chunks)]
 
 
+def test_an_attest_that_comes_after_its_commit_is_noticed() -> None:
+    """It may be the last one that ever comes."""
+    chain = small_chain(State.of(3, 24).manifest.root)
+    finder, world = finder_of(chain)
+    finder.step()
+    later = State.of(9, 24)
+    chain.add(chain.plan())
+    chain.commit(B)
+    finder.step()
+    chain.add(Attest(1, later.manifest.root))
+    world.holdings[B] = later.blobs()
+    actions: list[Any] = []
+    for _ in range(200):
+        actions = finder.step()
+        if any(isinstance(action, LoadState) for action in actions):
+            break
+        world.serve(finder)
+    assert actions[-1:] == [LoadState(1, later.manifest, later.chunks)]
+
+
 def test_a_settled_snapshot_is_preferred_to_the_newest_state() -> None:
     other = State.of(3, 24)
     chain = small_chain(other.manifest.root)

@@ -59,7 +59,7 @@ class StateFinder:
         self._snapshot_rounds = 1
         self._offered = False
         self._oldest_op = 0
-        self._candidates_op = -1
+        self._candidates_at = (-1, -1)
 
     def attach(
         self,
@@ -179,9 +179,9 @@ class StateFinder:
                 self._kept,
             )  # fmt: skip
             self._kept = {}
-        elif self._candidates_op < self._view.last_op:
+        elif self._candidates_at != self._newest():
             self._sync.add_candidates(self._candidates())
-        self._candidates_op = self._view.last_op
+        self._candidates_at = self._newest()
         state = self._sync.step()
         actions: list[PeerAction] = [
             DownloadBegun(news) if isinstance(news, StateManifest) else KeepChunk(*news)
@@ -206,6 +206,10 @@ class StateFinder:
             return []
         self._offered = True
         return [SendControl(Offer(manifest.root, num_values, manifest.layout, self._fragments))]
+
+    def _newest(self) -> tuple[int, int]:
+        """What candidates follow from: an op's ATTEST comes after its outcome, or never."""
+        return self._view.last_op, max(self._view.attests, default=-1)
 
     def _candidates(self) -> Sequence[tuple[int, bytes]]:
         """Attested states, best first: a settled snapshot, then the newest, then any.
