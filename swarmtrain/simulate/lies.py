@@ -226,7 +226,9 @@ class Lies:
             return
         boots = {member.peer: member.boot for member in ended.plan.members}
         asked = [self._world.peers[peer] for peer in ended.contributors]
-        are_there = all(boots[one.peer_id] == one.machine.card.boot for one in asked)
+        are_there = all(
+            one.is_alive and boots[one.peer_id] == one.machine.card.boot for one in asked
+        )
         is_long = self._world.clock.now_s >= look.since_s + _ASK_S * (1 + len(asked))
         if (
             is_long

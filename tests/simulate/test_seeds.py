@@ -49,6 +49,8 @@ ONCE_FAILED = (
 
 
 FAILED_BESIDE_A_HOSTILE_OWNER = (
+    (701102, 4, 3, "an owner's invitation overtook the REASSIGN that it followed, and was dropped"),
+    (701993, 4, 3, "an auditor was blamed that had asked a contributor who was dead"),
     (607330, 4, 3, "the last op's ATTEST came after its COMMIT, and a joiner did not look again"),
     (301207, 4, 3, "who was out in what a backup lacked stayed connected and in nobody's roster"),
 )

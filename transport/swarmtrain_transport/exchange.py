@@ -104,6 +104,13 @@ class Exchange:
         self._gather.decided()
         return actions + self._finish_owned() + self._pump()
 
+    def is_early(self, frame: Frame) -> bool:
+        """Whether a frame is of another plan, or an invitation whose REASSIGN has not come yet."""
+        attempts, index = self.view.attempts, frame.slice_index
+        is_later = 0 <= index < len(attempts) and frame.attempt > attempts[index]
+        invites = frame.kind is FrameKind.RANGES
+        return frame.plan_id != self.view.plan_id or (invites and is_later)
+
     def frame(self, peer: PeerId, frame: Frame, now_s: float) -> list[PeerAction]:
         """A PART, RESULT, CREDIT or RANGES of this op.
 

@@ -1,7 +1,6 @@
 """A peer as one machine: it follows the ledger, takes part in ops, catches up, serves others.
 
-Its events are control messages, frames, the passing of time and what its own trainer does; its
-answers are actions. The same machine runs in production, in the simulator and in replay.
+Events in, actions out. The same machine runs in production, in the simulator and in replay.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -120,12 +119,10 @@ class Participant:
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        wakeup_s = self._progress_s
-        if not self._trade.is_idle:
-            wakeup_s = min([wakeup_s, *self._trade.wakeups()])
+        wakeups = [self._progress_s, *([] if self._trade.is_idle else self._trade.wakeups())]
         if self.exchange is not None:
-            wakeup_s = min(wakeup_s, self.exchange.next_wakeup_s)
-        return wakeup_s
+            wakeups.append(self.exchange.next_wakeup_s)
+        return min(wakeups)
 
     @property
     def applied_op(self) -> int:
@@ -274,11 +271,11 @@ class Participant:
         """What one new record means for us."""
         if isinstance(body, Join):
             return [] if body.peer == self.card.peer_id else [self._allow(body.peer)]
+        if isinstance(body, Plan):
+            return self._begin(body)
         if isinstance(body, Gone):
             self._trade.forget(body.peer)
             return [] if body.peer == self.card.peer_id else [do.RevokePeer(body.peer)]
-        if isinstance(body, Plan):
-            return self._begin(body)
         if isinstance(body, Commit | Skip):
             if isinstance(body, Commit):
                 self.audits.committed(self.exchange, self._now_s)
@@ -293,7 +290,7 @@ class Participant:
             self._place.rewound()
             return self._forget_after(body.op)
         elif self.exchange is not None and not isinstance(body, Run):
-            return self.exchange.decided(self._now_s)
+            return self._decided(self.exchange)
         return []
 
     def _forget_after(self, op: int) -> list[do.PeerAction]:
@@ -315,8 +312,11 @@ class Participant:
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
             self._fetcher, self._now_s, self._sign, self.stats.ignored, self.stats,
         )  # fmt: skip
-        actions = self.exchange.decided(self._now_s)
-        for peer, frame in self._early.take(view.plan_id):
+        return self._decided(self.exchange)
+
+    def _decided(self, exchange: Exchange) -> list[do.PeerAction]:
+        actions = exchange.decided(self._now_s)  # some frames may have been here before
+        for peer, frame in self._early.take(exchange.view.plan_id):
             actions += self.frame(peer, frame, self._now_s)
         return actions
 
@@ -345,7 +345,7 @@ class Participant:
             return tuple(answer) if answer else self._go_on([])
         if frame.kind in (FrameKind.PART, FrameKind.RESULT):
             self._fetcher.heard(peer, self._now_s)
-        if self.exchange is None or self.exchange.view.plan_id != frame.plan_id:
+        if self.exchange is None or self.exchange.is_early(frame):
             self._early.keep(peer, frame)
             return ()
         actions = self.exchange.frame(peer, frame, self._now_s)
