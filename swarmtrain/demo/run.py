@@ -232,7 +232,8 @@ def _introduction(options: DemoOptions, config: RunConfig, place: Place) -> Iter
     yield f"{peers} one model on this machine, a byte transformer, on Python's own source code."
     steps = config.steps_per_round
     yield f"Each peer is a process: it makes {steps} inner steps alone, then all exchange 8-bit"
-    yield "differences of their weights over encrypted sockets. That is a round. A coordinator"
+    what = "their weights" if config.outer.fragments == 1 else "a part of their weights"
+    yield f"differences of {what} over encrypted sockets. That is a round. A coordinator"
     yield "keeps the order of events and never sees a weight."
     if options.churn:
         yield f"In round {KILL_ROUND} a peer is killed while it sends; in the next a new one joins."
