@@ -158,11 +158,15 @@ class SimCoordinator(Process):
         if self.machine is None:
             return
         wakeup_s = self.machine.next_wakeup_s
-        if wakeup_s != self._wakeup_s:
+        if wakeup_s < self._wakeup_s:
             self._wakeup_s = wakeup_s
             self.clock.at(self.world_s(wakeup_s), lambda: self.hear(lambda: self._wake(wakeup_s)))
 
     def _wake(self, wakeup_s: float) -> None:
-        if self.machine is not None and self._wakeup_s == wakeup_s:
-            self._wakeup_s = _NEVER_S
+        if self.machine is None or self._wakeup_s != wakeup_s:
+            return
+        self._wakeup_s = _NEVER_S
+        if self.machine.next_wakeup_s > max(self.now_s, wakeup_s):
+            self._sleep()  # put off since: cheaper than a new timer with every message
+        else:
             self._act(self.machine.tick(max(self.now_s, wakeup_s)))

@@ -49,6 +49,7 @@ ONCE_FAILED = (
 
 
 FAILED_BESIDE_A_HOSTILE_OWNER = (
+    (800483, 4, 3, "a coordinator was stopped while nothing was due: unread was silent"),
     (701102, 4, 3, "an owner's invitation overtook the REASSIGN that it followed, and was dropped"),
     (701993, 4, 3, "an auditor was blamed that had asked a contributor who was dead"),
     (607330, 4, 3, "the last op's ATTEST came after its COMMIT, and a joiner did not look again"),

@@ -86,6 +86,15 @@ class Hall:
             self.take(self.machine.received(peer, message, self.now_s))
 
     def tick(self, now_s: float) -> None:
+        """Let the time pass, for a process that runs: it looks whenever it wants to."""
+        while (due_s := self.machine.next_wakeup_s) < now_s:
+            self.now_s = due_s
+            self.take(self.machine.tick(due_s))
+        self.now_s = now_s
+        self.take(self.machine.tick(now_s))
+
+    def wake(self, now_s: float) -> None:
+        """The process was stopped until now."""
         self.now_s = now_s
         self.take(self.machine.tick(now_s))
 

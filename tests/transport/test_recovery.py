@@ -123,12 +123,21 @@ def test_a_backup_from_before_anybody_came_is_healed_too() -> None:
 def test_a_coordinator_that_was_stopped_suspects_nobody_for_its_own_absence() -> None:
     hall = opened()
     hall.ready(1, A, B, C)
-    hall.tick(500.0)
+    hall.wake(500.0)
     for peer in (A, B, C):
         hall.ack(peer)
     hall.exchange(A, B, C)
     assert hall.bodies(Commit)[-1].contributors == tuple(sorted((A, B, C)))
     assert not hall.bodies(Gone)
+
+
+def test_a_stop_while_nothing_was_due_is_noticed_too() -> None:
+    """Found by a simulated seed: what it missed hid no deadline, but everybody's heartbeats."""
+    hall = opened()
+    hall.ready(1, A, B, C)
+    hall.wake(limits.SUSPECT_S - 0.1)  # before anybody was to be suspected
+    hall.tick(limits.SUSPECT_S + 0.1)
+    assert hall.machine.attendance.alive(hall.now_s) == {A, B, C}
 
 
 def test_a_replayed_op_is_attested_when_none_of_its_members_is_left() -> None:

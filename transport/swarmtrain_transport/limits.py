@@ -149,6 +149,10 @@ ABSENT_S = 1.0
 """A coordinator that wakes so much later than it wanted was stopped (a closed lid, a busy disk):
 its own absence is not held against the peers, whose messages wait to be read."""
 
+LOOK_S = 0.5
+"""So often a coordinator looks at the clock though nothing falls due: a stop during a long wait is
+noticed as one that hid a deadline is, before what it missed passes for silence."""
+
 FINISH_S = 30.0
 """After the last commit peers are kept for so long if somebody still needs results of theirs."""
 

@@ -194,18 +194,20 @@ class Rendezvous:
     def tick(self, now_s: float) -> Actions:
         """The time that `next_wakeup_s` asked for has come."""
         self._at(now_s)
+        if now_s < self._due_s:
+            return ()
         self._history.tick(now_s)
         return self._settle()
 
     @property
     def next_wakeup_s(self) -> float:
         """When `tick` wants to be called; at most half a second late is harmless."""
-        return self._due_s
+        return min(self._due_s, self._now_s + limits.LOOK_S)
 
     def _at(self, now_s: float) -> None:
         """An event. Time in which this process was stopped is nobody else's silence."""
         absent_s = now_s - self._now_s
-        if now_s > self._due_s + limits.ABSENT_S:
+        if now_s > self.next_wakeup_s + limits.ABSENT_S:
             self.attendance.pardon(absent_s, now_s)
             self._history.pardon(absent_s)
             if self.operation is not None:
@@ -214,7 +216,6 @@ class Rendezvous:
 
     def _next_due_s(self) -> float:
         times = [self._now_s + limits.EVICT_S, (self._finished_s or 0.0) + limits.FINISH_S]
-        times.append(self._history.due_s(self._now_s))
         if self.operation is not None:
             times += self.operation.timers.wakeups()
         times += [
