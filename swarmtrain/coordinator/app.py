@@ -27,6 +27,7 @@ from swarmtrain.control_lane import (
 )
 from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed, Doorstep
 from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.coordinator.idlers import Idlers
 from swarmtrain.coordinator.shell import Outlet, Shell
 from swarmtrain.errors import cleaned
 from swarmtrain_transport import limits
@@ -74,12 +75,15 @@ class CoordinatorApp:
         self._texts = texts
         self._cert_sha256 = cert_sha256
         self._doorstep = Doorstep()
+        self.idlers = Idlers()
         self.is_ready = False
         """Whether peers may come: what /readyz answers."""
 
     def build(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(client_max_size=limits.CONTROL_BYTES_MAX)
+        app = web.Application(
+            client_max_size=limits.CONTROL_BYTES_MAX, middlewares=[self.idlers.notice]
+        )
         app.router.add_get(CONTROL_PATH, self._control)
         app.router.add_get(PIECE_PATH + "{hash:[0-9a-f]{64}}", self._piece)
         app.router.add_get("/livez", self._livez)

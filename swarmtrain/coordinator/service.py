@@ -102,7 +102,12 @@ async def serve(
                 app.is_ready = True
                 name = public_host or reachable_host(host)
                 on_ready(Invite(name, real_port, config.run.name, keys.cert_sha256, secret))
-            await _until_over(shell, stop)
+            watching = asyncio.create_task(app.idlers.watch(runner, clock))
+            try:
+                await _until_over(shell, stop)
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
         finally:
             app.is_ready = False
             shell.stop()

@@ -149,6 +149,7 @@ class Rig:
     machine: FakeMachine
     shell: Shell
     app: CoordinatorApp
+    runner: web.AppRunner
     port: int
 
     def invite(self, secret: bytes = SECRET) -> Invite:
@@ -189,7 +190,7 @@ async def serving(
         shell.start()
     app.is_ready = True
     try:
-        yield Rig(store, keys, machine, shell, app, runner.addresses[0][1])
+        yield Rig(store, keys, machine, shell, app, runner, runner.addresses[0][1])
     finally:
         shell.stop()
         await runner.cleanup()
