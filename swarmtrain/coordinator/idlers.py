@@ -6,8 +6,9 @@ the HTTP server's own limits and the door's hold.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import AsyncIterator, Callable, Collection, Hashable
 from typing import TypeVar
 
 from aiohttp import web
@@ -58,8 +59,21 @@ class Idlers:
             logger.info("%d connections asked for nothing: cut off", len(overdue))
         return len(overdue)
 
-    async def watch(self, runner: web.AppRunner, clock: Callable[[], float]) -> None:
-        """Until cancelled."""
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            self.cut(runner.server, clock())
+    @contextlib.asynccontextmanager
+    async def watched(
+        self, runner: web.AppRunner, clock: Callable[[], float]
+    ) -> AsyncIterator[None]:
+        """While inside, the runner's idle connections are looked for and cut."""
+
+        async def sweep() -> None:
+            while True:
+                await asyncio.sleep(SWEEP_S)
+                self.cut(runner.server, clock())
+
+        sweeping = asyncio.create_task(sweep())
+        try:
+            yield
+        finally:
+            sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sweeping

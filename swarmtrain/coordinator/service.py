@@ -6,6 +6,7 @@ the next one goes on from the last durable record with the same keys and the sam
 """
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import logging
@@ -78,8 +79,7 @@ async def serve(
         UserError: SWT-E404 directory in use, E606 settings changed, E805 log or keys damaged,
             E402 disk full, E403 not writable, E201 or E202 cannot listen, E801 no text.
     """
-    store = Store.open(state_dir)
-    try:
+    with contextlib.closing(Store.open(state_dir)) as store:
         records = store.records()
         keys = _keys(state_dir, wall_clock(), may_create=not records)
         _check_same_run(records, config, keys)
@@ -100,21 +100,15 @@ async def serve(
             shell.start()
             if not shell.has_failed:
                 app.is_ready = True
-                name = public_host or reachable_host(host)
-                on_ready(Invite(name, real_port, config.run.name, keys.cert_sha256, secret))
-            watching = asyncio.create_task(app.idlers.watch(runner, clock))
-            try:
+                at = (public_host or reachable_host(host), real_port)
+                on_ready(Invite(*at, config.run.name, keys.cert_sha256, secret))
+            async with app.idlers.watched(runner, clock):
                 await _until_over(shell, stop)
-            finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
         finally:
             app.is_ready = False
             shell.stop()
             await status.close()
             await runner.cleanup()
-    finally:
-        store.close()
 
 
 async def _until_over(shell: Shell, stop: asyncio.Event) -> None:

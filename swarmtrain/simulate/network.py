@@ -212,6 +212,10 @@ class SimNetwork:
             now_s = up.up_free_s = max(now_s, up.up_free_s) + size / up.rate
         return now_s + (self._latency_s + up.lag_s) * (0.5 + self._random())
 
+    def longest_s(self, line: Line) -> float:
+        """How long a frame of this peer is on its way at most, and whatever it sends after it."""
+        return 1.5 * (self._latency_s + line.lag_s)
+
     def inject(self, target: PeerId, curve_key: bytes, header: bytes, body: bytes) -> None:
         """Hostile bytes arrive at a peer."""
         link = self.links.get(target)

@@ -122,10 +122,12 @@ class RepeatedWeather(Troubles):
         world.say("CALM", "no faults from here on")
         world.network.heal_all()
         for peer in world.peers.values():
+            line = world.network.lines[peer.peer_id]
             if peer.is_handicapped:
-                self._trouble(peer)  # an op that has begun may still wait for it
+                # An op that has begun may still wait for it, and what it sent late is not passed.
+                self._trouble(peer, world.network.longest_s(line))
             peer.handicap = NO_HANDICAP
-            world.network.lines[peer.peer_id].lag_s = 0.0
+            line.lag_s = 0.0
         world.coordinator.sync_s = world.conditions.sync_s
         missing = world.conditions.num_peers - len(world.survivors)
         for number in range(missing):

@@ -49,6 +49,8 @@ ONCE_FAILED = (
 
 
 FAILED_BESIDE_A_HOSTILE_OWNER = (
+    (902052, 4, 3, "the only holder of a record came after the waiting, and was refused"),
+    (904602, 4, 3, "the checker forgot that what a lame peer had sent late was still on its way"),
     (800483, 4, 3, "a coordinator was stopped while nothing was due: unread was silent"),
     (701102, 4, 3, "an owner's invitation overtook the REASSIGN that it followed, and was dropped"),
     (701993, 4, 3, "an auditor was blamed that had asked a contributor who was dead"),

@@ -60,6 +60,41 @@ def test_a_restored_coordinator_that_was_stopped_still_asks_who_holds_newer_reco
     assert not any(isinstance(message, m.Refused) for message in again.sent[A])
 
 
+def tell(hall: Hall, first: Hall, peer: bytes) -> None:
+    """The peer answers TELL with all that the first life's ledger holds."""
+    lost = first.records[len(hall.records) :]
+    hall.say(peer, m.History(lost[0].index, tuple(record.to_bytes() for record in lost)))
+
+
+def test_who_comes_after_the_waiting_still_brings_what_nothing_was_decided_instead_of() -> None:
+    """Found by a simulated seed: the only holder was restarting while the others were awaited."""
+    first = opened()
+    first.run_op(1, A, B, C)
+    again = restored(first, 1)
+    again.tick(limits.SUSPECT_S + 0.1)
+    assert not again.machine.scribe.has_decided
+    again.join(A, **newer_hello(first))
+    tell(again, first, A)
+    assert [record.hash for record in again.records] == [record.hash for record in first.records]
+
+
+def test_who_comes_after_a_decision_is_refused_and_claims_hold_nobody_up_for_ever() -> None:
+    first = opened()
+    first.run_op(1, A, B, C)
+    for has_decided in (False, True):
+        again = restored(first, 1)
+        again.tick(limits.SUSPECT_S + 0.1)
+        if has_decided:
+            again.join(B, boot=b"another life")
+        for _ in range(3):
+            again.join(A, head_index=1 << 20, head_hash=b"x" * 32)
+            assert bool(told(again, A)) != has_decided
+            again.take(again.machine.disconnected(A, again.now_s))
+            again.tick(again.now_s + limits.ABSENT_S + 0.1)
+        again.join(A, **newer_hello(first))
+        assert [s.code for s in again.sent[A] if isinstance(s, m.Refused)] == ["SWT-E562"]
+
+
 def test_nothing_that_peers_say_becomes_a_record_while_somebody_may_bring_older_ones() -> None:
     first = opened()
     first.run_op(1, A, B, C)

@@ -22,6 +22,10 @@ from swarmtrain_transport.scribe import Scribe
 _LATE_S = 0.25
 """A tick that is later than this was held up."""
 
+_LATE_ASKS_MAX = 3
+"""Who claims newer records after the waiting holds everybody up once more, for ABSENT_S; a hostile
+peer could do so for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Guest:
@@ -48,6 +52,7 @@ class History:
         self._is_settled = not is_restart
         # An empty roster says nothing: a backup may be from before anybody came.
         self._knows_nobody = is_restart and not attendance.unseen
+        self._late_asks = 0
         self._witnesses: dict[PeerId, Guest] = {}
         self._guests: dict[PeerId, Guest] = {}
         self._held: dict[tuple[PeerId, type[PeerMessage]], PeerMessage] = {}
@@ -78,8 +83,16 @@ class History:
         """The coordinator was stopped for so long: whoever has newer records could not say so."""
         self._settled_s += absent_s
 
-    def ask(self, peer: PeerId, guest: Guest) -> None:
+    @property
+    def may_grow(self) -> bool:
+        """Whether newer records can still be taken over: nothing was decided in their place."""
+        return self.is_open or (not self._scribe.has_decided and self._late_asks < _LATE_ASKS_MAX)
+
+    def ask(self, peer: PeerId, guest: Guest, now_s: float) -> None:
         """The peer holds newer records: have it tell them."""
+        if self._is_settled:
+            self._late_asks += 1
+            self._is_settled, self._settled_s = False, now_s + limits.ABSENT_S
         self._attendance.unseen.pop(peer, None)
         self._witnesses[peer] = guest
         self._scribe.send(peer, Tell(len(self._scribe.ledger)))
@@ -99,7 +112,7 @@ class History:
         if not has_grown or not self._scribe.is_behind(guest.hello):
             return guest
         self._settled_s = now_s + limits.SUSPECT_S
-        self.ask(peer, guest)
+        self.ask(peer, guest, now_s)
         return None
 
     def wait(self, peer: PeerId, guest: Guest) -> None:

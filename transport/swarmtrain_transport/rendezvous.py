@@ -137,8 +137,8 @@ class Rendezvous:
     def _let_in(self, peer: PeerId, guest: Guest) -> None:
         hello = guest.hello
         join = self.view.roster.get(peer)
-        if self.scribe.is_behind(hello) and self._history.is_open:
-            self._history.ask(peer, guest)
+        if self.scribe.is_behind(hello) and self._history.may_grow:
+            self._history.ask(peer, guest, self._now_s)
         elif not self.scribe.knows_history(hello):
             self._refuse_fork(peer)
         elif peer in self.view.convicted:

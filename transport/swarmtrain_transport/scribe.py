@@ -40,6 +40,9 @@ class Scribe:
         verify: checks a signature.
         term: this life's number.
 
+    Attributes:
+        has_decided: whether this life has appended a record of its own.
+
     Raises:
         RemoteFault: the records are not a legal chain.
     """
@@ -48,6 +51,7 @@ class Scribe:
         self.ledger = Ledger(verify)
         self.view = LedgerView()
         self.term = term
+        self.has_decided = False
         self._sign = sign
         self._out: list[CoordinatorAction] = []
         for record in records:
@@ -62,6 +66,7 @@ class Scribe:
         """Decide: one record, durable before whatever is sent after it."""
         record = make_record(len(self.ledger), self.ledger.head_hash, self.term, body, self._sign)
         self.view.apply(record, self.ledger.append(record))
+        self.has_decided = True
         self._out.append(Append(record))
 
     def note_checkpoint(self, peer: PeerId, message: CheckpointWritten) -> None:
