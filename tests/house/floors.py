@@ -30,7 +30,7 @@ TRANSPORT = (
 )
 
 OPTIMIZERS = (
-    "flush schedule scaling",
+    "flush schedule scaling codec_facts",
     "codecs.base",
     "codecs.scales",
     "codecs.packing codecs.dither",
@@ -44,7 +44,7 @@ OPTIMIZERS = (
     "robust.centered_clip robust.flag",
     "inner.muon",
     "codecs error_feedback exclusions outer inner robust",
-    "strategies.base strategies.fragments",
+    "strategies.base strategies.fragments strategies.checks strategies.brought",
     "strategies.anchored",
     "strategies.synchronous",
     "strategies.ddp strategies.delayed strategies.diloco strategies.local strategies.noloco",

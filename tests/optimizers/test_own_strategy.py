@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarmtrain_optimizers.strategies import registry
+from swarmtrain_optimizers.strategies import brought, registry
 from swarmtrain_optimizers.strategies.base import Strategy
 
 torch.set_num_threads(1)
@@ -20,10 +20,10 @@ def heavy_ball(monkeypatch: pytest.MonkeyPatch) -> Strategy:
     """Made by its name, as if the example were installed."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     points = EntryPoints(
-        EntryPoint(name, value, registry.GROUP)
-        for name, value in project["entry-points"][registry.GROUP].items()
+        EntryPoint(name, value, brought.GROUP)
+        for name, value in project["entry-points"][brought.GROUP].items()
     )
-    monkeypatch.setattr(registry, "entry_points", lambda **wanted: points.select(**wanted))
+    monkeypatch.setattr(brought, "entry_points", lambda **wanted: points.select(**wanted))
     monkeypatch.syspath_prepend(str(EXAMPLE))
     assert "heavy_ball" in registry.known_strategies()
     return registry.strategy_named("heavy_ball")(SIZE, inner_steps=3, lr=0.7, momentum=0.5)

@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 import torch
 
-from swarmtrain_optimizers.strategies import registry
+from swarmtrain_optimizers.strategies import brought, registry
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 
@@ -14,8 +14,8 @@ torch.set_num_threads(1)
 
 def bring(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     """As if packages with these entry points were installed."""
-    points = EntryPoints(EntryPoint(name, value, registry.GROUP) for name, value in values.items())
-    monkeypatch.setattr(registry, "entry_points", lambda **wanted: points.select(**wanted))
+    points = EntryPoints(EntryPoint(name, value, brought.GROUP) for name, value in values.items())
+    monkeypatch.setattr(brought, "entry_points", lambda **wanted: points.select(**wanted))
 
 
 def test_every_built_in_strategy_is_found_by_its_name() -> None:
@@ -54,7 +54,7 @@ def test_what_is_only_named_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("no_such_package:Nothing", "no_such_package:Nothing, which does not load"),
         ("swarmtrain_optimizers.strategies.base:Nothing", "does not load"),
-        ("swarmtrain_optimizers.strategies.registry:GROUP", "not callable"),
+        ("swarmtrain_optimizers.strategies.brought:GROUP", "not callable"),
     ],
 )
 def test_what_cannot_be_used_is_told(
@@ -73,8 +73,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones(monkeypatch: pytest.Mon
 
 def test_two_packages_with_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     points = EntryPoints(
-        EntryPoint("mine", f"{package}:Mine", registry.GROUP) for package in ("a", "b")
+        EntryPoint("mine", f"{package}:Mine", brought.GROUP) for package in ("a", "b")
     )
-    monkeypatch.setattr(registry, "entry_points", lambda **wanted: points.select(**wanted))
+    monkeypatch.setattr(brought, "entry_points", lambda **wanted: points.select(**wanted))
     with pytest.raises(ValueError, match="several packages: a:Mine, b:Mine"):
         registry.strategy_named("mine")

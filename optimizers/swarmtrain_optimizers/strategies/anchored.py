@@ -10,8 +10,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import OuterTransform, outer_step
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector
 
 
 class Anchored:
@@ -133,17 +135,39 @@ class Anchored:
         return torch.where(now == self._anchor, self._spare_anchor, moved)
 
     def _check(self, tensor: Tensor, name: str) -> None:
-        """Refuse what is not a flat vector of this length, dtype and device."""
-        wanted = (self._num_values,)
-        if tensor.shape != wanted or tensor.dtype != self._dtype or tensor.device.type != "cpu":
-            raise ValueError(
-                f"{name} is {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; "
-                f"wanted {wanted} {self._dtype} on cpu"
-            )
+        check_vector(tensor, name, self._num_values, self._dtype)
 
     def _check_names(self, arrays: Mapping[str, Tensor], names: list[str]) -> None:
-        """Refuse arrays that are not exactly these, each of the right shape."""
-        if sorted(arrays) != sorted(names):
-            raise ValueError(f"arrays are {sorted(arrays)}, wanted {sorted(names)}")
-        for name in names:
-            self._check(arrays[name], name)
+        check_arrays(arrays, names, self._num_values, self._dtype)
+
+
+class Giving(Anchored):
+    """An anchored strategy whose parts may be left out of an op, and that counts how often.
+
+    Args:
+        num_values: length of the padded vector.
+        inner_steps: inner steps per round.
+        outer: the outer optimizer.
+        dtype: float32; float64 for oracles.
+    """
+
+    def __init__(
+        self, num_values: int, *, inner_steps: int, outer: OuterTransform, dtype: torch.dtype
+    ) -> None:
+        super().__init__(num_values, inner_steps=inner_steps, outer=outer, dtype=dtype)
+        self._exclusions = Exclusions(num_values)
+        self._dropped: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def exclusions_in_row(self) -> int:
+        """Most exclusions in a row that any part of the vector has seen; 0 when all is sent."""
+        return self._exclusions.longest
+
+    @property
+    def dropped(self) -> tuple[tuple[int, int], ...]:
+        """Ranges whose pending work the last `apply` dropped, after three exclusions in a row."""
+        return self._dropped
+
+    def _forget(self) -> None:
+        self._dropped = ()
+        self._exclusions.reset()

@@ -21,13 +21,12 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn, ErrorFeedback, check_cover
-from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import nesterov
-from swarmtrain_optimizers.strategies.anchored import Anchored
+from swarmtrain_optimizers.strategies.anchored import Giving
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 
 
-class Delayed(Anchored):
+class Delayed(Giving):
     """With phi the anchor, theta the weights, eta, mu as in DiLoCo, at the end of round t:
     m <- mu m + d(t-1); phi' = phi - eta (mu m + d(t-1)); Delta(t) = phi - theta is given to op t;
     theta <- phi'; d(t-1) is the weighted mean of the included Delta(t-1), d(0) = 0.
@@ -55,20 +54,8 @@ class Delayed(Anchored):
         super().__init__(num_values, inner_steps=inner_steps, outer=outer, dtype=dtype)
         self._keeps_loss = error_feedback
         self._held = ErrorFeedback(num_values, dtype=dtype)
-        self._exclusions = Exclusions(num_values)
         self._base = self._anchor.clone()  # (num_values,) the weights that the round began with
         self._pending: Tensor | None = None  # (num_values,) what the op under way was given
-        self._dropped: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def exclusions_in_row(self) -> int:
-        """Most exclusions in a row that any part of the vector has seen; 0 when all is sent."""
-        return self._exclusions.longest
-
-    @property
-    def dropped(self) -> tuple[tuple[int, int], ...]:
-        """Ranges whose held work the last `apply` dropped, after three exclusions in a row."""
-        return self._dropped
 
     def exchange(self, op: int) -> Exchange:
         """The mean of the whole vector, at its place one round later."""
@@ -148,11 +135,10 @@ class Delayed(Anchored):
         self._pending = None
 
     def _forget(self) -> None:
+        super()._forget()
         self._base = self._anchor.clone()
         self._pending = None
-        self._dropped = ()
         self._held.drop()
-        self._exclusions.reset()
 
     def _restart(self, contribution: Tensor) -> Tensor:
         """The weights of the round that begins while this is under way, a new tensor."""

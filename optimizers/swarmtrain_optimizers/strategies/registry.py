@@ -8,10 +8,11 @@ the run file holds, and trust: a package that is installed runs with its user's 
 """
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from types import MappingProxyType
 
 from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.brought import brought, brought_names
 from swarmtrain_optimizers.strategies.ddp import DDP
 from swarmtrain_optimizers.strategies.delayed import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov import DelayedNesterov
@@ -21,9 +22,6 @@ from swarmtrain_optimizers.strategies.local import Local
 from swarmtrain_optimizers.strategies.noloco import NoLoCo
 from swarmtrain_optimizers.strategies.sparseloco import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming import Streaming
-
-GROUP = "swarmtrain.strategies"
-"""The group of entry points that is searched."""
 
 StrategyMaker = Callable[..., Strategy]
 """(num_values, *, settings) -> a fresh strategy, the same on every peer."""
@@ -46,7 +44,7 @@ BUILT_IN: Mapping[str, StrategyMaker] = MappingProxyType(
 
 def known_strategies() -> tuple[str, ...]:
     """Every name that `strategy_named` knows here, in order; imports none of them."""
-    return tuple(sorted({*BUILT_IN, *(found.name for found in entry_points(group=GROUP))}))
+    return tuple(sorted({*BUILT_IN, *brought_names()}))
 
 
 def strategy_named(name: str) -> StrategyMaker:
@@ -58,7 +56,7 @@ def strategy_named(name: str) -> StrategyMaker:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    found = tuple(entry_points(group=GROUP, name=name))
+    found = brought(name)
     if not found:
         raise ValueError(
             f"strategy {name!r} is not known here; known are {', '.join(known_strategies())}"

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_optimizers.strategies.fragments import Ranges, check_fragments
 
@@ -242,20 +243,10 @@ class Streaming:
         return list(zip(names, joined, strict=True))
 
     def _check(self, tensor: Tensor, name: str) -> None:
-        """Refuse what is not a flat vector of this length, dtype and device."""
-        wanted = (self._num_values,)
-        if tensor.shape != wanted or tensor.dtype != self._dtype or tensor.device.type != "cpu":
-            raise ValueError(
-                f"{name} is {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; "
-                f"wanted {wanted} {self._dtype} on cpu"
-            )
+        check_vector(tensor, name, self._num_values, self._dtype)
 
     def _check_arrays(self, arrays: Mapping[str, Tensor], names: list[str]) -> None:
-        """Refuse arrays that are not exactly these, each of the right shape."""
-        if sorted(arrays) != sorted(names):
-            raise ValueError(f"arrays are {sorted(arrays)}, wanted {sorted(names)}")
-        for name in names:
-            self._check(arrays[name], name)
+        check_arrays(arrays, names, self._num_values, self._dtype)
 
 
 def _taken(vector: Tensor, ranges: Ranges) -> Tensor:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn, ErrorFeedback, check_cover
-from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import OuterTransform
-from swarmtrain_optimizers.strategies.anchored import Anchored
+from swarmtrain_optimizers.strategies.anchored import Giving
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class _Pending:
     contribution: Tensor
 
 
-class Synchronous(Anchored):
+class Synchronous(Giving):
     """Inner steps, an op that is waited for, an outer step; with optional error feedback.
 
     Args:
@@ -58,24 +57,12 @@ class Synchronous(Anchored):
             if feedback_beta is None
             else ErrorFeedback(num_values, beta=feedback_beta, dtype=dtype)
         )
-        self._exclusions = Exclusions(num_values)
         self._pending: _Pending | None = None
-        self._dropped: tuple[tuple[int, int], ...] = ()
 
     @property
     def snapshot(self) -> Tensor | None:
         """(num_values,) the weights when the op under way began; None without a contribution."""
         return None if self._pending is None else self._pending.snapshot
-
-    @property
-    def exclusions_in_row(self) -> int:
-        """Most exclusions in a row that any part of the vector has seen; 0 when all is sent."""
-        return self._exclusions.longest
-
-    @property
-    def dropped(self) -> tuple[tuple[int, int], ...]:
-        """Ranges whose pending work the last `apply` dropped, after three exclusions in a row."""
-        return self._dropped
 
     def local_arrays(self) -> list[tuple[str, Tensor]]:
         """[("error_feedback", e)], or [] without error feedback."""
@@ -192,8 +179,7 @@ class Synchronous(Anchored):
         return weights
 
     def _forget(self) -> None:
+        super()._forget()
         self._pending = None
-        self._dropped = ()
-        self._exclusions.reset()
         if self._feedback is not None:
             self._feedback.drop()

@@ -1,0 +1,34 @@
+"""What every strategy refuses of what it is handed: vectors and arrays that do not fit."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+
+def check_vector(tensor: Tensor, name: str, num_values: int, dtype: torch.dtype) -> None:
+    """Refuse what is not a flat vector of this length and dtype on the CPU.
+
+    Raises:
+        ValueError: it is not.
+    """
+    wanted = (num_values,)
+    if tensor.shape != wanted or tensor.dtype != dtype or tensor.device.type != "cpu":
+        raise ValueError(
+            f"{name} is {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; "
+            f"wanted {wanted} {dtype} on cpu"
+        )
+
+
+def check_arrays(
+    arrays: Mapping[str, Tensor], names: Sequence[str], num_values: int, dtype: torch.dtype
+) -> None:
+    """Refuse arrays that are not exactly these, each such a vector.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if sorted(arrays) != sorted(names):
+        raise ValueError(f"arrays are {sorted(arrays)}, wanted {sorted(names)}")
+    for name in names:
+        check_vector(arrays[name], name, num_values, dtype)
