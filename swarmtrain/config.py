@@ -58,12 +58,14 @@ class InnerSection(_Section, frozen=True):
 
 
 class OuterSection(_Section, frozen=True):
-    """When and what peers exchange, and what they make of it: `lr` and `momentum` are those of the
-    Nesterov outer step. The last three are for streaming alone: the model goes through the link in
-    `fragments` parts, each once in `inner_steps`; a result takes its place `delay_steps` inner
-    steps after it was begun and keeps `mixing` of what the peer has become meanwhile."""
+    """When and what peers exchange, and what they make of it: `strategy` is a name, swarmtrain's
+    own or one that an installed package brings; `lr` and `momentum` are those of the outer step.
+    ddp exchanges gradients in every step, whatever `inner_steps` says, and steps as `[inner]`
+    says. The last three are for streaming alone: the model goes through the link in `fragments`
+    parts, each once in `inner_steps`; a result takes its place `delay_steps` inner steps after it
+    was begun and keeps `mixing` of what the peer has become meanwhile."""
 
-    strategy: Literal["diloco", "streaming", "delayed", "eager"] = "diloco"
+    strategy: str = "diloco"
     inner_steps: int = 20
     lr: float = 0.9
     momentum: float = 0.8
@@ -75,13 +77,16 @@ class OuterSection(_Section, frozen=True):
 
 class ExchangeSection(_Section, frozen=True):
     """How differences travel. Times are in seconds; every other timeout derives from them.
-    `slices` are cut in proportion to what peers' links carry, or all equal."""
+    `codec` is that of what peers give: int8, int4, e3m0, two_bit, sign, topk-K or none; results
+    have int8, or none. `slices` are cut in proportion to what peers' links carry, or all equal.
+    `rounding` may be stochastic in int8, int4 and e3m0."""
 
-    codec: Literal["int8", "none"] = "int8"
+    codec: str = "int8"
     block: int = 1024
     chunk_values: int = 262_144
     e_max: int = 0
     slices: Literal["measured", "equal"] = "measured"
+    rounding: Literal["nearest", "stochastic"] = "nearest"
     min_contributors: int = 1
     start_peers: int = 1
     wait_ready_s: float = 60.0
@@ -106,8 +111,13 @@ class CheckpointSection(_Section, frozen=True):
     snapshot_rounds: int = 4
 
 
+Setting = bool | int | float | str
+"""What a strategy's own setting may be."""
+
+
 class RunConfig(_Section, frozen=True):
-    """A whole run file. A round is one op, so with fragments it moves one of them."""
+    """A whole run file. A round is one op, so with fragments it moves one of them. `strategy`
+    holds what only one strategy knows, by its name: a section ``[strategy.NAME]`` each."""
 
     run: RunSection
     schema: int = 1
@@ -118,8 +128,11 @@ class RunConfig(_Section, frozen=True):
     exchange: ExchangeSection = ExchangeSection()
     admission: AdmissionSection = AdmissionSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    strategy: dict[str, dict[str, Setting]] = {}
 
     @property
     def steps_per_round(self) -> int:
         """Inner steps from one op to the next."""
+        if self.outer.strategy == "ddp":
+            return 1
         return self.outer.inner_steps // self.outer.fragments

@@ -18,7 +18,7 @@ import msgpack
 import msgspec
 
 from swarmtrain import config_limits
-from swarmtrain.config import RunConfig
+from swarmtrain.config import RunConfig, Setting
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.messages import unpack_limited
@@ -31,10 +31,14 @@ FILE_BYTES_MAX = 65_536
 
 _LATER_KEYS = (
     ("exchange", "slices", "measured"),
+    ("exchange", "rounding", "nearest"),
     ("outer", "fragments", 1),
     ("outer", "delay_steps", 0),
     ("outer", "mixing", 0.0),
 )
+
+_STRATEGY = "strategy"
+"""The section of sections: [strategy.NAME]."""
 
 _TYPE_WORDS: dict[type, str] = {
     bool: "true or false",
@@ -77,6 +81,11 @@ def canonical(config: RunConfig) -> bytes:
     for section, key, default in _LATER_KEYS:
         if tables[section][key] == default:
             del tables[section][key]
+    tables["strategy"] = {
+        name: dict(sorted(own.items())) for name, own in sorted(config.strategy.items()) if own
+    }
+    if not tables["strategy"]:
+        del tables["strategy"]
     packed: bytes = msgpack.packb(tables, use_bin_type=True)
     return packed
 
@@ -165,8 +174,10 @@ class _Reader:
         for name, value in tables.items():
             if name == "schema":
                 parts[name] = self._value(name, "", name, int, value)
-            elif name not in self._sections:
-                raise self._unknown(name, "", [*self._sections, "schema"])
+            elif name == _STRATEGY and isinstance(value, dict):
+                parts[name] = {key: self._own(key, own) for key, own in value.items()}
+            elif name not in (*self._sections, _STRATEGY):
+                raise self._unknown(name, "", [*self._sections, _STRATEGY, "schema"])
             elif not isinstance(value, dict):
                 raise self._wrong_type(name, "", name, "a section", value)
             else:
@@ -174,7 +185,7 @@ class _Reader:
         if "run" not in parts:
             raise self._missing("run.name")
         config = RunConfig(**parts)
-        problem = config_limits.first_problem(config)
+        problem = config_limits.first_problem(config) or config_limits.not_here(config)
         if problem is not None:
             section, _, key = problem.key.rpartition(".")
             raise UserError(
@@ -198,6 +209,16 @@ class _Reader:
                 raise self._missing(f"{name}.{key}")
         section: msgspec.Struct = kind(**values)
         return section
+
+    def _own(self, name: str, table: object) -> dict[str, Setting]:
+        """The settings of one strategy; what they mean, only the strategy knows."""
+        path = f"{_STRATEGY}.{name}"
+        if not isinstance(table, dict):
+            raise self._wrong_type(path, _STRATEGY, name, "a section", table)
+        return {
+            key: self._value(f"{path}.{key}", path, key, Setting, value)
+            for key, value in table.items()
+        }
 
     def _value(self, path: str, section: str, key: str, kind: Any, value: object) -> Any:
         try:

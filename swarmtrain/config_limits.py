@@ -4,11 +4,16 @@ The same rules hold for the organiser's file and for settings that a coordinator
 one must not make a peer allocate or wait without bound.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from swarmtrain.config import OuterSection, RunConfig
+from swarmtrain.errors import cleaned
+from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
+from swarmtrain_optimizers.strategies.brought import brought_names
 from swarmtrain_transport import limits
 
 _SPREAD_BITS = (
@@ -97,6 +102,27 @@ _REASONS: dict[str, str] = {
 }
 
 
+STRATEGIES = ("diloco", "streaming", "delayed", "eager", "delayed_nesterov", "ddp")
+"""swarmtrain's own that a run can have. Other names are those of installed packages."""
+
+_ELSEWHERE = {
+    "local": "It never exchanges, so there is nothing to join.",
+    "noloco": "It exchanges in pairs, which runs over a network do not do yet.",
+    "sparseloco": "Everybody gathers every part in it, which runs over a network do not do yet.",
+}
+"""Strategies that `swarmtrain compare` has on one machine."""
+
+_OWN_RANGES: dict[str, dict[str, tuple[float, float]]] = {
+    "delayed_nesterov": {"arrivals": (1, limits.PEERS_MAX), "spread": (0.0, 1.0)},
+    "eager": {"first_share": (0.0, 1.0)},
+}
+"""What swarmtrain's own strategies take from their section."""
+
+_OWN_SETTINGS_MAX = 64
+_OWN_TEXT_MAX = 200
+_STRATEGY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
 def first_problem(config: RunConfig) -> Problem | None:
     """The first setting that cannot work, in the order of this file, or None."""
     return next(_problems(config), None)
@@ -141,6 +167,103 @@ def _value(config: RunConfig, key: str) -> float:
     return value
 
 
+def not_here(config: RunConfig) -> Problem | None:
+    """What the organiser's machine finds out before anybody joins: a strategy that nobody brings
+    here is a misspelt one. Peers of a run say so when they make it."""
+    name = config.outer.strategy
+    known = (*STRATEGIES, *brought_names())
+    if name in known:
+        return None
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return Problem(
+        "outer.strategy",
+        f"must be one that is known here: {', '.join(known)}; it is {cleaned(name)}.{hint}",
+        "A package brings one by the entry point group swarmtrain.strategies.",
+    )
+
+
+def warnings(config: RunConfig) -> tuple[str, ...]:
+    """What will work, but hardly as it was meant."""
+    codec = config.exchange.codec
+    loses = config.outer.strategy == "ddp" or not config.outer.error_feedback
+    if not facts_of(codec).is_biased or not loses or config.outer.strategy not in STRATEGIES:
+        return ()
+    remedy = (
+        "ddp has none: take int8 or none."
+        if config.outer.strategy == "ddp"
+        else "Set outer.error_feedback = true."
+    )
+    return (f"exchange.codec {codec} without error feedback loses what it does not send. {remedy}",)
+
+
+def _strategy_problems(config: RunConfig) -> Iterator[Problem]:
+    name = config.outer.strategy
+    if name in _ELSEWHERE:
+        yield Problem(
+            "outer.strategy",
+            f"must be one that exchanges means, it is {name}",
+            f"{_ELSEWHERE[name]} On one machine: swarmtrain compare --strategies {name}.",
+        )
+    elif _STRATEGY_NAME.fullmatch(name) is None:
+        yield Problem("outer.strategy", f"must be a strategy's name, it is {cleaned(name)!r}")
+    if name == "ddp" and config.inner.optimizer != "adamw":
+        yield Problem(
+            "inner.optimizer",
+            f"must be adamw with outer.strategy ddp, it is {config.inner.optimizer}",
+            "ddp's step is made by all peers alike, in operations that give the same bits.",
+        )
+    for owner, own in config.strategy.items():
+        yield from _own_problems(owner, own)
+
+
+def _own_problems(owner: str, own: dict[str, bool | int | float | str]) -> Iterator[Problem]:
+    if _STRATEGY_NAME.fullmatch(owner) is None or len(own) > _OWN_SETTINGS_MAX:
+        yield Problem(f"strategy.{cleaned(owner)}", "must be a strategy's name and few settings")
+    ranges = _OWN_RANGES.get(owner, {})
+    built_in = owner in STRATEGIES or owner in _ELSEWHERE
+    for key, value in own.items():
+        place = f"strategy.{cleaned(owner)}.{cleaned(key)}"
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if built_in and key not in ranges:
+            takes = ", ".join(ranges) or "nothing but what [outer] says"
+            yield Problem(place, f"must not be there: {owner} takes {takes}")
+        elif key in ranges:
+            low, high = ranges[key]
+            whole = isinstance(low, int)
+            if not is_number or (whole and not isinstance(value, int)) or not low <= value <= high:  # type: ignore[operator]
+                kind = "a whole number" if whole else "a number"
+                yield Problem(place, f"must be {kind} from {low:g} to {high:g}, it is {value}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield Problem(place, f"must be a finite number, it is {value}")
+        elif not key.isidentifier() or (isinstance(value, str) and len(value) > _OWN_TEXT_MAX):
+            yield Problem(place, f"must be a short name with at most {_OWN_TEXT_MAX} characters")
+
+
+def _codec_problems(config: RunConfig) -> Iterator[Problem]:
+    exchange = config.exchange
+    try:
+        facts = facts_of(exchange.codec)
+    except ValueError:
+        yield Problem(
+            "exchange.codec",
+            f"must be one of {', '.join(CODEC_NAMES)}; it is {cleaned(exchange.codec)!r}",
+        )
+        return
+    if text := facts.block_problem(exchange.block):
+        yield Problem(
+            "exchange.block",
+            f"{text} with exchange.codec {exchange.codec}, it is {exchange.block}",
+            "A block's codes fill whole bytes, and of a block topk keeps some values.",
+        )
+    if exchange.rounding == "stochastic" and not facts.dithers:
+        yield Problem(
+            "exchange.rounding",
+            f"must be nearest with exchange.codec {exchange.codec}, it is stochastic",
+            "Only int8, int4 and e3m0 have levels enough to round to either side.",
+        )
+
+
 def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
     if outer.strategy != "streaming":
         for name, plain in (("fragments", 1), ("delay_steps", 0), ("mixing", 0.0)):
@@ -168,6 +291,8 @@ def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
 
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _outer_problems(config.outer)
+    yield from _strategy_problems(config)
+    yield from _codec_problems(config)
     model, exchange = config.model, config.exchange
     if model.width % model.heads:
         yield Problem(

@@ -96,7 +96,7 @@ def test_a_wrong_type_names_the_key_and_what_is_expected(tmp_path, line, words):
 
 def test_a_choice_lists_its_values(tmp_path):
     error = refusal(tmp_path, '[run]\nname = "t"\n[exchange]\ncodec = "int9"\n')
-    assert 'must be one of "int8", "none"' in error.what
+    assert "must be one of int8, int4, e3m0, two_bit, sign, none, topk, topk-K" in error.what
 
 
 def test_a_section_that_is_a_value_is_a_wrong_type(tmp_path):

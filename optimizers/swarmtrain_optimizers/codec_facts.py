@@ -61,8 +61,8 @@ class CodecFacts:
         if self.kept is None:
             return num_values // block * self.block_bytes + num_values * self.bits // 8
         index_bits = max(1, (block - 1).bit_length())
-        return num_values // block * (
-            self.block_bytes + -(-self.kept * (index_bits + self.bits) // 8)
+        return (
+            num_values // block * (self.block_bytes + -(-self.kept * (index_bits + self.bits) // 8))
         )
 
     def bytes_per_value(self, block: int) -> float:

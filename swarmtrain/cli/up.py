@@ -47,10 +47,12 @@ def up(
 def _serve(options: UpOptions, situation: Situation) -> None:
     import asyncio
 
-    from swarmtrain import config_file, dirs
+    from swarmtrain import config_file, config_limits, dirs
     from swarmtrain.cli.stopping import run_until_stopped
 
     config = config_file.load(options.run_file)
+    for warning in config_limits.warnings(config):
+        say(f"Warning: {warning}")
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)
     situation.state_dir = dirs.make_private(directory)
     from swarmtrain.coordinator.service import serve

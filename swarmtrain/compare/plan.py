@@ -20,6 +20,7 @@ from swarmtrain.config import (
     OuterSection,
     RunConfig,
     RunSection,
+    Setting,
 )
 
 KEPT_FORM = 1
@@ -155,8 +156,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "sparseloco": Preset("topk", 1.0, 0.0, beta=0.95),
     }
 )
-"""Every strategy that can be compared. ddp's step is everybody's, so it always waits. The outer
+"""swarmtrain's own strategies. ddp's step is everybody's, so it always waits. The outer
 step of diloco is that of the demo; the paper's, 0.7 and 0.9, is for runs of many more rounds."""
+
+
+BROUGHT = Preset("int8", 0.9, 0.8)
+"""Of a strategy that an installed package brings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,7 @@ class Plan:
 
     Attributes:
         label: the strategy as it was asked for, with what differs from the others.
-        strategy: a name of PRESETS.
+        strategy: a name of PRESETS, or one that a package brings.
         codec: name in an op's plan.
         seed: of weights, shards, windows and of what goes wrong.
         peers: replicas.
@@ -194,6 +199,7 @@ class Plan:
         net: a name of NETS.
         points: how often the anchor is judged, at equal distances in tokens.
         windows: of held-out text per judgement.
+        own: what only this strategy knows, by name.
     """
 
     label: str
@@ -225,6 +231,7 @@ class Plan:
     net: str = "dsl"
     points: int = 20
     windows: int = 256
+    own: tuple[tuple[str, Setting], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -260,8 +267,11 @@ class Plan:
         )
 
     def as_json(self) -> str:
-        """All fields as canonical JSON."""
-        return json.dumps(asdict(self), sort_keys=True, default=_value_of)
+        """All fields as canonical JSON; `own`, which came later, only where there is something."""
+        fields = asdict(self)
+        if not self.own:
+            del fields["own"]
+        return json.dumps(fields, sort_keys=True, default=_value_of)
 
     def key(self, versions: str) -> str:
         """Hex name of the finished run.

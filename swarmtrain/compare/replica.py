@@ -8,10 +8,10 @@ from torch import Tensor
 
 from swarmtrain.compare.hostile import contribution_of
 from swarmtrain.compare.plan import Plan
-from swarmtrain.compare.strategies import make_strategy
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.trainer import BuiltinTrainer
+from swarmtrain.strategies import StrategySettings, make_strategy
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.result import OpResult
@@ -57,7 +57,7 @@ class Replica:
         is_hostile = index >= plan.peers - plan.hostile
         self.driver = Driver(
             self.peer,
-            make_strategy(plan, self.trainer.layout),
+            make_strategy(settings_of(plan), self.trainer.layout),
             self.trainer,
             layout=self.trainer.layout.digest,
             num_values=self.trainer.layout.num_values,
@@ -85,6 +85,30 @@ class Replica:
         else:
             self.trainer.inner_step()
         self.driver.stepped(self.trainer.num_samples - samples)
+
+
+def settings_of(plan: Plan) -> StrategySettings:
+    """What a plan says of its strategy, as a run file would."""
+    config = plan.run_config()
+    return StrategySettings(
+        name=plan.strategy,
+        numbers={
+            "inner_steps": plan.inner_steps,
+            "lr": plan.outer_lr,
+            "momentum": plan.outer_momentum,
+            "error_feedback": plan.error_feedback,
+            "delay_steps": plan.delay_steps,
+            "alpha": plan.alpha,
+            "beta": plan.beta,
+            "pull": plan.pull,
+            "arrivals": plan.arrivals or len(set(plan.relative_speeds())),
+        },
+        fragments=plan.fragments,
+        block=plan.block,
+        inner=config.inner,
+        total_steps=config.run.rounds * config.outer.inner_steps,
+        own=dict(plan.own),
+    )
 
 
 def begin(replicas: Sequence[Replica]) -> None:

@@ -10,8 +10,10 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from swarmtrain.compare.plan import NETS, PRESETS, SIZES, Attack, Pace, Plan
+from swarmtrain.compare.plan import BROUGHT, NETS, PRESETS, SIZES, Attack, Pace, Plan
+from swarmtrain.config import Setting
 from swarmtrain.errors import cleaned, misuse
+from swarmtrain_optimizers.strategies.brought import brought_names
 from swarmtrain_transport.limits import PEERS_MAX
 
 CODECS = ("int8", "int4", "e3m0", "two_bit", "sign", "topk", "none")
@@ -95,20 +97,42 @@ def plans(
 
 def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
     name, *settings = word.split(":")
-    if name not in PRESETS:
-        close = get_close_matches(name, PRESETS, n=1)
+    is_brought = name not in PRESETS and name in brought_names()
+    if name not in PRESETS and not is_brought:
+        known = (*PRESETS, *brought_names())
+        close = get_close_matches(name, known, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
         raise misuse(
             f"{cleaned(name)!r} is no strategy that can be compared.{hint}",
-            f"There are: {', '.join(PRESETS)}.",
+            f"There are: {', '.join(known)}.",
         )
-    preset = {f.name: getattr(PRESETS[name], f.name) for f in fields(PRESETS[name])}
-    own: dict[str, object] = {key: value for key, value in preset.items() if value is not None}
-    own |= given
+    chosen = BROUGHT if is_brought else PRESETS[name]
+    preset = {f.name: getattr(chosen, f.name) for f in fields(chosen)}
+    shared: dict[str, object] = {key: value for key, value in preset.items() if value is not None}
+    shared |= given
+    own: dict[str, Setting] = {}
     for setting in settings:
         key, _, value = setting.partition("=")
-        own[key] = _own_value(word, key, value)
-    return replace(base, label=word, strategy=name, **own)  # type: ignore[arg-type]
+        if is_brought and key not in _OWN and key.isidentifier():
+            own[key] = _as_setting(value)  # whether it is one, its maker says
+        else:
+            shared[key] = _own_value(word, key, value)
+    shared["own"] = tuple(sorted(own.items()))
+    return replace(base, label=word, strategy=name, **shared)  # type: ignore[arg-type]
+
+
+def _as_setting(text: str) -> Setting:
+    """A whole number, a number, true or false where it looks like one; else the text."""
+    for read in (int, float, _as_true_or_false):
+        try:
+            return read(text)
+        except (ValueError, KeyError):
+            continue
+    return text
+
+
+def _as_true_or_false(text: str) -> bool:
+    return {"true": True, "false": False}[text]
 
 
 def _own_value(word: str, key: str, value: str) -> object:

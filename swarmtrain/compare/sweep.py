@@ -13,13 +13,14 @@ from functools import partial
 import torch
 
 from swarmtrain.compare.plan import Plan
+from swarmtrain.compare.replica import settings_of
 from swarmtrain.compare.results import RunResult, Shelf
 from swarmtrain.compare.shards import PIECE_BYTES
-from swarmtrain.compare.strategies import make_strategy
 from swarmtrain.compare.swarm import Swarm
 from swarmtrain.data.corpus import Corpus, build_corpus
 from swarmtrain.errors import cleaned, misuse
 from swarmtrain.models.byte_transformer import build_model
+from swarmtrain.strategies import make_strategy
 from swarmtrain.tensors import Layout
 
 
@@ -50,7 +51,7 @@ def check(plans: Sequence[Plan]) -> None:
     for plan in plans:
         model = build_model(plan.run_config().model, plan.seed)
         try:
-            make_strategy(plan, Layout.of(model, plan.block))
+            make_strategy(settings_of(plan), Layout.of(model, plan.block))
         except ValueError as error:
             raise misuse(
                 f"{cleaned(plan.label)!r} cannot be made: {cleaned(str(error))}.",

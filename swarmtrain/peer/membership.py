@@ -14,8 +14,8 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer.driver import Driver, Weights
 from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.peer.storage import PeerStorage
-from swarmtrain.peer.strategy import strategy_of
 from swarmtrain.peer.thread import PeerThread
+from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite

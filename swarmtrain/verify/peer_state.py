@@ -22,7 +22,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer import ledger_file
 from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.storage import RUN_FILE, read_result, result_path, result_paths
-from swarmtrain.peer.strategy import strategy_of
+from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout, LayoutMismatch
 from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
 from swarmtrain.verify.wrong_sums import wrong_sums

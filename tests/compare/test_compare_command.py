@@ -9,12 +9,13 @@ import pytest
 from compare_text import TINY, small_corpus
 
 from swarmtrain.cli.main import main
-from swarmtrain.compare import html, request, strategies, sweep
+from swarmtrain.compare import html, request, sweep
 from swarmtrain.compare.plan import PRESETS, Pace, Plan
 from swarmtrain.compare.results import Point, RunResult, Shelf, rows
 from swarmtrain.compare.table import human_bytes, text_table
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_optimizers.robust import RULES
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 QUICK = ("--model", "tiny", "--steps", "2", "--peers", "2", "--inner-steps", "1")
 
@@ -134,7 +135,7 @@ def test_settings_of_one_strategy_win_over_those_of_all_and_these_over_presets()
 
 def test_every_codec_and_every_strategy_can_be_asked_for_by_name():
     assert set(request.CODECS) == set(CODECS)
-    assert set(PRESETS) == set(strategies._MAKERS)
+    assert set(PRESETS) == set(BUILT_IN)
     assert set(request.RULES) == set(RULES)
 
 

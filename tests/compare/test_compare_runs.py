@@ -9,14 +9,14 @@ from compare_text import TINY, small_corpus
 from swarmtrain.compare import request
 from swarmtrain.compare.judge import Judge
 from swarmtrain.compare.plan import PRESETS, Attack, Pace, Plan
-from swarmtrain.compare.replica import Replica, begin
+from swarmtrain.compare.replica import Replica, begin, settings_of
 from swarmtrain.compare.results import Shelf
 from swarmtrain.compare.shards import shards
-from swarmtrain.compare.strategies import make_strategy
 from swarmtrain.compare.swarm import Swarm
 from swarmtrain.compare.sweep import run_all, run_one
 from swarmtrain.peer.driver import Driver
 from swarmtrain.simulate.trainer import SharedDecoding
+from swarmtrain.strategies import make_strategy
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_a_strategy_that_takes_gradients_needs_somebody_who_gives_them(corpus):
     with pytest.raises(ValueError, match="takes gradients"):
         Driver(
             b"me",
-            make_strategy(replace(TINY, strategy="ddp"), trainer.layout),
+            make_strategy(settings_of(replace(TINY, strategy="ddp")), trainer.layout),
             trainer,
             layout=trainer.layout.digest,
             num_values=trainer.layout.num_values,

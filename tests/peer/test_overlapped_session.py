@@ -10,7 +10,7 @@ import torch
 from swarmtrain.config import ExchangeSection, OuterSection, RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.peer.session import Hooks, RoundReport, Session
-from swarmtrain.peer.strategy import strategy_of
+from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout, ParameterSpec
 from swarmtrain_transport import actions as do
 

@@ -10,7 +10,7 @@ from swarmtrain import checkpoint, config_file
 from swarmtrain.config import ExchangeSection, RunConfig, RunSection
 from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.storage import PeerStorage
-from swarmtrain.peer.strategy import strategy_of
+from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport.arithmetic import Window

@@ -15,16 +15,18 @@ class Window:
     """How the values of one op become bytes (protocol.md part 1, rules 1 and 6).
 
     Attributes:
-        codec: name of the codec of parts and of the result, such as ``int8`` or ``none``.
+        codec: name of the codec of parts, such as ``int8`` or ``none``.
         block: values that share one scale; slices and chunks are multiples of it.
         e_min: lowest exponent of a legal scale; smaller blocks are sent as zero.
         e_max: highest exponent of a legal scale; a larger block is reported, never sent.
+        result_codec: name of the codec of the result; "" for that of parts.
     """
 
     codec: str
     block: int
     e_min: int
     e_max: int
+    result_codec: str = ""
 
 
 class Accumulator(Protocol):

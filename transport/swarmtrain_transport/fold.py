@@ -74,8 +74,8 @@ def chunk_range(plan: Plan, slice_index: int, chunk: int) -> tuple[int, int]:
 
 
 def window_of(plan: Plan) -> Window:
-    """The plan's codec, block and scale window."""
-    return Window(plan.codec, plan.block, plan.e_min, plan.e_max)
+    """The plan's codecs, block and scale window."""
+    return Window(plan.codec, plan.block, plan.e_min, plan.e_max, plan.result_codec)
 
 
 @dataclass(slots=True)

@@ -83,8 +83,13 @@ class SliceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     owner: bytes
 
 
-class Plan(Body, frozen=True, tag="PLAN"):
-    """Everything that one op needs to know beforehand (protocol.md, PLAN body)."""
+class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
+    """Everything that one op needs to know beforehand (protocol.md, PLAN body).
+
+    `codec` is that of parts, `result_codec` that of the result, "" for the same.
+    `fastest_steps_per_s` is the speed to keep pace with, 0 where nobody told theirs. Fields with
+    defaults came later, and are written only where they say something.
+    """
 
     op: int
     previous_outcome: bytes
@@ -100,6 +105,8 @@ class Plan(Body, frozen=True, tag="PLAN"):
     deadline_s: float
     checkpoint_by: bytes
     evaluate_by: bytes
+    result_codec: str = ""
+    fastest_steps_per_s: float = 0.0
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN"):

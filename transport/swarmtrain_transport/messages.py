@@ -83,12 +83,14 @@ class Offer(Message, frozen=True, tag="offer"):
 
 
 class Ready(Message, frozen=True, tag="ready"):
-    """The inner steps of `op` are done; samples are those since the last READY."""
+    """The inner steps of `op` are done; samples are those since the last READY. The speed is told
+    by peers that keep pace with each other."""
 
     op: int
     samples: int
     applied_op: int
     state_root: bytes
+    steps_per_s: float = 0.0
 
 
 class Roots(Message, frozen=True, tag="roots"):

@@ -172,11 +172,18 @@ class Participant:
         self._states.attach(op, manifest, chunks, snapshot_rounds, fragments)
         return self._go_on([])
 
-    def ready(self, op: int, contribution: Contribution, samples: int, now_s: float) -> Actions:
+    def ready(
+        self,
+        op: int,
+        contribution: Contribution,
+        samples: int,
+        now_s: float,
+        steps_per_s: float = 0.0,
+    ) -> Actions:
         """The inner steps of `op` are done. Too late for that op, it is ignored: its outcome is
         already on its way to the trainer."""
         self._now_s = now_s
-        if not self._place.ready(op, contribution, samples):
+        if not self._place.ready(op, contribution, samples, steps_per_s):
             return ()
         return tuple(self._place.reports(connected=self._connected))
 

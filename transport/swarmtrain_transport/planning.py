@@ -1,6 +1,7 @@
 """Whether an op may begin, and its PLAN (protocol.md T1, part 1 rules 1 and 2). Pure."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class RunTerms:
         start_peers: how many peers must be ready before op 1.
         checkpoint_rounds: every so many ops one peer is named to write a checkpoint.
         equal_slices: whatever rates peers report.
+        result_codec: of the result, "" for that of parts.
+        value_bytes: encoded bytes per value of a part, or of the result where that is longer.
     """
 
     run_id: str
@@ -46,6 +49,8 @@ class RunTerms:
     checkpoint_rounds: int
     snapshot_rounds: int
     equal_slices: bool = False
+    result_codec: str = ""
+    value_bytes: float = 4.0
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -127,9 +132,16 @@ def _is_synced(root: bytes | None, line: PeerLine, op: int) -> bool:
     return line.applied_op == op - 1 and line.state_root == root
 
 
-def bytes_per_value(terms: RunTerms) -> float:
-    """Encoded bytes per value of a part: int8 with a bfloat16 scale per block, else float32."""
-    return 1 + 2 / terms.block if terms.codec == "int8" else 4.0
+def fastest_of(speeds: Sequence[float]) -> float:
+    """The speed that dynamic local updates keep pace with, 0 where nobody told theirs.
+
+    Peers name their own, and a boast would make everybody else hurry: so it is believed up to
+    some times the middle one, as rates are.
+    """
+    known = [speed for speed in speeds if 0 < speed < math.inf]
+    if not known:
+        return 0.0
+    return min(max(known), limits.RATE_SPREAD * statistics.median(known))
 
 
 def make_plan(
@@ -149,7 +161,7 @@ def make_plan(
     """
     ready = {peer: line.ready for peer, line in sorted(contributors.items())}
     weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
-    vector_bytes = num_values * bytes_per_value(terms)
+    vector_bytes = num_values * terms.value_bytes
     shares = slicing.shares(contributors, vector_bytes, equal=terms.equal_slices)
     bounds = slices.cut(num_values, terms.block, shares)
     members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
@@ -175,6 +187,8 @@ def make_plan(
         deadline_s=op_deadline_s,
         checkpoint_by=order[op // terms.checkpoint_rounds % len(order)] if checkpoint_due else b"",
         evaluate_by=order[(op + 1) % len(order)],
+        result_codec=terms.result_codec,
+        fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
     )
 
 

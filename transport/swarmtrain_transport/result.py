@@ -38,6 +38,7 @@ class OpResult:
         replayed: whether this op was fetched afterwards, not taken part in.
         root: COMMIT's result root, from which every chunk's hash follows; b"" where it is not
             known.
+        fastest_steps_per_s: PLAN's word on whom to keep pace with, 0 for none.
     """
 
     op: int
@@ -49,3 +50,4 @@ class OpResult:
     evaluate_by: PeerId
     replayed: bool
     root: bytes = b""
+    fastest_steps_per_s: float = 0.0

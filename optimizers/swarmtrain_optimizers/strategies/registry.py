@@ -62,8 +62,8 @@ def strategy_named(name: str) -> StrategyMaker:
             f"strategy {name!r} is not known here; known are {', '.join(known_strategies())}"
         )
     if len(found) > 1:
-        brought = ", ".join(sorted(point.value for point in found))
-        raise ValueError(f"strategy {name!r} is brought by several packages: {brought}")
+        packages = ", ".join(sorted(point.value for point in found))
+        raise ValueError(f"strategy {name!r} is brought by several packages: {packages}")
     return _loaded(found[0])
 
 
