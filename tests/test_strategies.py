@@ -107,9 +107,13 @@ def test_a_packages_strategy_that_gathers_is_refused(brings: Any):
         strategy_of(config_of({"pull": 0.9}, strategy="theirs", momentum=0.5), LAYOUT)
 
 
+def needs_grip(num_values: int, *, inner_steps: int, grip: float) -> Any:
+    raise AssertionError("it was made without")
+
+
 def test_a_setting_that_nobody_gives_is_asked_for(brings: Any):
-    brings(theirs="swarmtrain_optimizers.strategies.noloco:NoLoCo")
-    with pytest.raises(UserError, match=r"needs a setting pull: .*\[strategy.theirs\]"):
+    brings(theirs=f"{__name__}:needs_grip")
+    with pytest.raises(UserError, match=r"needs a setting grip: .*\[strategy.theirs\]"):
         strategy_of(config_of(strategy="theirs", momentum=0.5), LAYOUT)
 
 
@@ -126,7 +130,7 @@ def test_what_cannot_run_over_a_network_is_sent_to_compare(tmp_path: Path, name:
     with pytest.raises(UserError) as caught:
         loaded(tmp_path, f'[outer]\nstrategy = "{name}"\n')
     assert "`outer.strategy` must" in caught.value.what
-    assert f"swarmtrain compare --strategies {name}" in caught.value.why
+    assert f"swarmtrain compare --strategies {name}" in caught.value.meaning
 
 
 def test_a_section_of_its_own_reaches_the_strategy_and_counts_in_the_hash(tmp_path: Path):

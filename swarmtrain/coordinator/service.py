@@ -32,6 +32,7 @@ from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.errors import UserError, port_in_use, translate
 from swarmtrain.status import StatusServer
 from swarmtrain.why import explain_round
+from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import verify
@@ -41,10 +42,6 @@ from swarmtrain_transport.planning import RunTerms
 from swarmtrain_transport.rendezvous import Rendezvous
 
 logger = logging.getLogger(__name__)
-
-EXACT_CODECS = frozenset({"int8"})
-"""Codecs whose sums are exact (protocol.md part 1 rule 7). Named here because the coordinator
-must not load the codecs themselves."""
 
 _LOG = "The run's log"
 
@@ -206,13 +203,15 @@ def _machine(
 def run_terms(config: RunConfig) -> RunTerms:
     """What the exchange must know of a run file."""
     exchange = config.exchange
+    parts = facts_of(exchange.codec)
+    result = facts_of(parts.result)
     return RunTerms(
         run_id=config.run.name,
         config=config_file.canonical(config),
         config_hash=config_file.config_hash(config),
         rounds=config.run.rounds,
         codec=exchange.codec,
-        exact=exchange.codec in EXACT_CODECS,
+        exact=parts.exact,
         block=exchange.block,
         chunk_values=exchange.chunk_values,
         e_max=exchange.e_max,
@@ -224,6 +223,8 @@ def run_terms(config: RunConfig) -> RunTerms:
         deadline_cap_s=exchange.deadline_cap_s,
         checkpoint_rounds=config.checkpoint.every_rounds,
         snapshot_rounds=config.checkpoint.snapshot_rounds,
+        result_codec="" if result == parts else result.name,
+        value_bytes=max(one.bytes_per_value(exchange.block) for one in (parts, result)),
     )
 
 

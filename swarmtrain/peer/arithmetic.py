@@ -6,24 +6,46 @@ other side's bytes were wrong (RemoteFault), or our own values cannot be sent
 (ContributionRefused). Not here: any arithmetic, and any decision.
 """
 
+import hashlib
+from typing import cast
+
 import torch
 from torch import Tensor
 
+from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.codecs import codec_named
-from swarmtrain_optimizers.codecs.base import Codec, IllegalPayload, UnencodableValues
+from swarmtrain_optimizers.codecs.base import (
+    Codec,
+    IllegalPayload,
+    StochasticCodec,
+    UnencodableValues,
+)
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.result import OpResult
 
 
 def codec_of(window: Window) -> Codec:
-    """The codec that a plan names.
+    """The codec that a plan names for parts.
 
     Raises:
         RemoteFault: reason ``codec``, this version does not know it.
     """
+    return _named(window.codec)
+
+
+def result_codec_of(window: Window) -> Codec:
+    """The codec that a plan names for the result.
+
+    Raises:
+        RemoteFault: reason ``codec``, this version does not know it.
+    """
+    return _named(window.result_codec or window.codec)
+
+
+def _named(name: str) -> Codec:
     try:
-        return codec_named(window.codec)
+        return codec_named(name)
     except ValueError as exc:
         raise RemoteFault("codec", str(exc)) from exc
 
@@ -35,13 +57,15 @@ class ChunkSum:
     are exact, so when they are made changes no bit, and no float64 vector goes through memory.
 
     Args:
-        codec: of parts and result.
+        codec: of parts.
+        result_codec: of their mean.
         num_values: values in the chunk, a multiple of the block.
         window: scale window of the plan.
     """
 
-    def __init__(self, codec: Codec, num_values: int, window: Window) -> None:
+    def __init__(self, codec: Codec, result_codec: Codec, num_values: int, window: Window) -> None:
         self._codec = codec
+        self._result_codec = result_codec
         self._num_values = num_values
         self._window = window
         self._parts: list[tuple[Buffer, int]] = []
@@ -66,7 +90,9 @@ class ChunkSum:
         """
         if total_weight != sum(weight for _, weight in self._parts):
             raise LocalFault("the weights of a mean are not those of its parts")
-        return self._codec.mean(self._parts, self._num_values, self._window)
+        if self._result_codec.name == self._codec.name:
+            return self._codec.mean(self._parts, self._num_values, self._window)
+        return self._result_codec.finish(self.total, total_weight, self._window)
 
 
 class CodecArithmetic:
@@ -81,27 +107,31 @@ class CodecArithmetic:
         return codec_of(Window(codec, 1, 0, 0)).exact
 
     def chunk_bytes(self, num_values: int, window: Window) -> int:
-        """Exact length of an encoded chunk of `num_values` values."""
+        """Exact length of a part's encoded chunk of `num_values` values."""
         return codec_of(window).payload_bytes(num_values, window.block)
 
     def check(self, part: Buffer, num_values: int, window: Window) -> None:
-        """Refuse an illegal chunk, a part's or a result's, before anything is done with it.
+        """Refuse a part's illegal chunk before anything is done with it.
 
         Raises:
-            RemoteFault: reason ``length``, ``scale`` or ``code``.
+            RemoteFault: reason ``length``, ``scale``, ``code`` or ``index``.
         """
-        try:
-            codec_of(window).check(part, num_values, window)
-        except IllegalPayload as exc:
-            raise RemoteFault(exc.reason, exc.detail) from exc
+        _check(codec_of(window), part, num_values, window)
 
     def check_result(self, chunk: Buffer, num_values: int, window: Window) -> None:
-        """The same of a result's chunk, which is in the same codec; raises as `check`."""
-        self.check(chunk, num_values, window)
+        """The same of a result's chunk, which may be in another codec; raises as `check`."""
+        _check(result_codec_of(window), chunk, num_values, window)
 
     def accumulator(self, num_values: int, window: Window) -> ChunkSum:
         """A zero sum for a chunk of `num_values` values."""
-        return ChunkSum(codec_of(window), num_values, window)
+        return ChunkSum(codec_of(window), result_codec_of(window), num_values, window)
+
+
+def _check(codec: Codec, chunk: Buffer, num_values: int, window: Window) -> None:
+    try:
+        codec.check(chunk, num_values, window)
+    except IllegalPayload as exc:
+        raise RemoteFault(exc.reason, exc.detail) from exc
 
 
 class TensorContribution:
@@ -111,10 +141,14 @@ class TensorContribution:
         values: (num_values,) contiguous float32 on the CPU; nobody may change it until the op has
             ended.
         padded: length with the zeros that fill the last block; `num_values` if None.
+        seed: of stochastic rounding, another one for every op and peer; None rounds to nearest.
     """
 
-    def __init__(self, values: Tensor, padded: int | None = None) -> None:
+    def __init__(
+        self, values: Tensor, padded: int | None = None, *, seed: int | None = None
+    ) -> None:
         self._values = values
+        self._seed = seed
         self._padded = values.numel() if padded is None else padded
 
     def encode(self, start: int, stop: int, window: Window) -> bytes:
@@ -131,7 +165,12 @@ class TensorContribution:
                 f"blocks of {window.block}"
             )
         try:
-            return codec_of(window).encode(self._piece(start, stop), window)
+            piece = self._piece(start, stop)
+            if self._seed is not None:
+                return _stochastic(codec_of(window)).encode_stochastic(
+                    piece, window, seed=self._seed, first_index=start
+                )
+            return codec_of(window).encode(piece, window)
         except UnencodableValues as exc:
             raise ContributionRefused(exc.reason) from exc
 
@@ -153,6 +192,30 @@ class TensorContribution:
         return codec_of(window).decode(payload, stop - start, window)
 
 
+def rounding_seed(run: bytes, op: int, peer: bytes) -> int:
+    """Seed of a peer's stochastic rounding in one op of one run: a restarted peer that encodes
+    its part again makes the same bytes, and anybody could.
+
+    Args:
+        run: what names the run, the hash of its settings.
+        op: number of the op.
+        peer: the peer's key.
+    """
+    digest = hashlib.sha256(b"swarmtrain rounding 1" + run + op.to_bytes(8, "big") + peer)
+    return int.from_bytes(digest.digest()[:8], "big")
+
+
+def _stochastic(codec: Codec) -> StochasticCodec:
+    """The same codec, of which a checked run file says that it can round stochastically.
+
+    Raises:
+        LocalFault: it cannot.
+    """
+    if not facts_of(codec.name).dithers:
+        raise LocalFault(f"codec {codec.name} cannot round stochastically")
+    return cast(StochasticCodec, codec)
+
+
 def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
     """The mean difference of an op, from its committed chunks.
 
@@ -168,7 +231,7 @@ def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
         RemoteFault: reason ``length``, ``scale`` or ``code``, a chunk is illegal (its owner erred,
             and its hash was agreed on all the same); or ``result``, slices do not cover the vector.
     """
-    codec = codec_of(result.window)
+    codec = result_codec_of(result.window)
     arithmetic = CodecArithmetic()
     mean = torch.empty(result.num_values, dtype=torch.float32) if out is None else out
     position = 0
@@ -182,7 +245,7 @@ def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
             )
         for chunk in piece.chunks:
             stop = min(position + result.chunk_values, piece.stop)
-            arithmetic.check(chunk, stop - position, result.window)
+            arithmetic.check_result(chunk, stop - position, result.window)
             if stop <= mean.numel():
                 codec.decode(chunk, stop - position, result.window, out=mean[position:stop])
             else:

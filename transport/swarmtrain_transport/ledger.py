@@ -84,12 +84,8 @@ class SliceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
-    """Everything that one op needs to know beforehand (protocol.md, PLAN body).
-
-    `codec` is that of parts, `result_codec` that of the result, "" for the same.
-    `fastest_steps_per_s` is the speed to keep pace with, 0 where nobody told theirs. Fields with
-    defaults came later, and are written only where they say something.
-    """
+    """Everything that one op needs to know beforehand (protocol.md, PLAN body). Two came later: the
+    result's codec, "" for that of parts, and the speed to keep pace with, 0 for none."""
 
     op: int
     previous_outcome: bytes
@@ -148,11 +144,9 @@ class SignedRoot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 class Freeze(Body, frozen=True, tag="FREEZE"):
     """The contributors of the op, once and for all, and why the others are excluded.
-
     `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of an
     owner or ``withdrew:REASON`` of the peer itself; `times` the evidence. `roots` is what the
-    contributors have signed.
-    """
+    contributors have signed."""
 
     op: int
     contributors: tuple[bytes, ...]
@@ -180,9 +174,7 @@ class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 class Commit(Body, frozen=True, tag="COMMIT"):
     """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer.
-
-    `signatures` are the owners', one per slice, over what signed.result_payload names.
-    """
+    `signatures` are the owners', one per slice, over what signed.result_payload names."""
 
     op: int
     plan_hash: bytes

@@ -269,6 +269,10 @@ RESLICE_GAIN = 1.15
 EQUAL_GAIN = 1.05
 """Slices are equal again when unequal ones would gain no more than this."""
 
+PACE_SPREAD = 16.0
+"""A peer's own word on its speed counts up to this multiple of the median: a boast makes the middle
+peer's round no shorter than a sixteenth."""
+
 RATE_SPREAD = 100.0
 """A peer's own word on its rate counts up to this multiple of the median: enough for a fibre line
 among modems, and no single boast takes the whole vector."""

@@ -82,7 +82,7 @@ class Offer(Message, frozen=True, tag="offer"):
     fragments: tuple[int, ...] = ()
 
 
-class Ready(Message, frozen=True, tag="ready"):
+class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
     """The inner steps of `op` are done; samples are those since the last READY. The speed is told
     by peers that keep pace with each other."""
 

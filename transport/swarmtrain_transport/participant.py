@@ -173,19 +173,12 @@ class Participant:
         return self._go_on([])
 
     def ready(
-        self,
-        op: int,
-        contribution: Contribution,
-        samples: int,
-        now_s: float,
-        steps_per_s: float = 0.0,
+        self, op: int, contribution: Contribution, samples: int, now_s: float, pace: float = 0.0
     ) -> Actions:
-        """The inner steps of `op` are done. Too late for that op, it is ignored: its outcome is
-        already on its way to the trainer."""
+        """READY for `op`; too late for it, this is ignored: its outcome is on its way already."""
         self._now_s = now_s
-        if not self._place.ready(op, contribution, samples, steps_per_s):
-            return ()
-        return tuple(self._place.reports(connected=self._connected))
+        taken = self._place.ready(op, contribution, samples, pace)
+        return tuple(self._place.reports(connected=self._connected)) if taken else ()
 
     def applied(
         self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...] | None, now_s: float

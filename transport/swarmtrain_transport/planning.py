@@ -141,7 +141,7 @@ def fastest_of(speeds: Sequence[float]) -> float:
     known = [speed for speed in speeds if 0 < speed < math.inf]
     if not known:
         return 0.0
-    return min(max(known), limits.RATE_SPREAD * statistics.median(known))
+    return min(max(known), limits.PACE_SPREAD * statistics.median(known))
 
 
 def make_plan(

@@ -23,6 +23,7 @@ class Pending:
     op: int
     contribution: Contribution
     samples: int
+    steps_per_s: float = 0.0
 
 
 class Progression:
@@ -53,11 +54,13 @@ class Progression:
         self._stranded_op = -1
         self._num_healed = 0
 
-    def ready(self, op: int, contribution: Contribution, samples: int) -> bool:
+    def ready(
+        self, op: int, contribution: Contribution, samples: int, steps_per_s: float = 0.0
+    ) -> bool:
         """Take our contribution to `op`; False if that op is not the next one (any more)."""
         if self._busy or op != self.applied_op + 1 or self.applied_op < 0:
             return False
-        self.pending = Pending(op, contribution, samples)
+        self.pending = Pending(op, contribution, samples, steps_per_s)
         return True
 
     def applied(self, op: int, root: bytes) -> None:
@@ -136,7 +139,8 @@ class Progression:
         if self.pending is None:
             messages.append(do.SendControl(Applied(*state)))
         else:  # READY says it, too
-            messages.append(do.SendControl(Ready(self.pending.op, self.pending.samples, *state)))
+            own = self.pending
+            messages.append(do.SendControl(Ready(own.op, own.samples, *state, own.steps_per_s)))
         return messages
 
     def _collect(self, op: int, connected: bool) -> list[do.PeerAction]:
