@@ -18,6 +18,7 @@ class Strategy(StrEnum):
     STREAMING = "streaming"
     DELAYED = "delayed"
     EAGER = "eager"
+    DELAYED_NESTEROV = "delayed_nesterov"
 
 
 def demo(

@@ -208,5 +208,10 @@ strategy = "eager"            # as delayed, with a peer's own part put in at onc
 inner_steps = 20
 lr = 0.9
 momentum = 0.8""",
+    "delayed_nesterov": """\
+strategy = "delayed_nesterov" # a slow peer makes fewer inner steps, so that nobody waits
+inner_steps = 20              # of the fastest peer
+lr = 0.9
+momentum = 0.8""",
 }
 """The section of each strategy: what it waits for and how far its outer step goes."""

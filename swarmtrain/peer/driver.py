@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
-from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.base import KeepsPace, Strategy
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Contribution, Window
 from swarmtrain_transport.errors import RemoteFault
@@ -78,6 +78,7 @@ class Driver:
         decode: the mean of a committed result.
         read_gradient: (padded,) float32, of the step that was made last; only a strategy that
             takes gradients needs it, and then that step has left the weights alone.
+        seed_of: seed of stochastic rounding in an op; None rounds to nearest.
 
     Attributes:
         op: newest op whose outcome is in the strategy, -1 before the first state.
@@ -102,6 +103,7 @@ class Driver:
         contribution: Callable[[Tensor], OwnContribution] = TensorContribution,
         decode: Callable[[OpResult], Tensor] = decode_result,
         read_gradient: Callable[[], Tensor] | None = None,
+        seed_of: Callable[[int], int] | None = None,
     ) -> None:
         if strategy.takes_gradients and read_gradient is None:
             raise ValueError("this strategy takes gradients, and its trainer gives weights only")
@@ -121,6 +123,9 @@ class Driver:
         self._read: Callable[[], Tensor] = weights.read_weights
         if strategy.takes_gradients and read_gradient is not None:
             self._read = read_gradient
+        self._seed_of = seed_of
+        self._kept: tuple[int, bytes, dict[str, Tensor]] | None = None
+        self._has_kept = False
         self._samples = 0
         self._own: OwnPart | None = None
         self._given = (0, 0)
@@ -159,15 +164,20 @@ class Driver:
         self._strategy.set_initial(self._weights.read_weights())
         return self._image(0, copy=True)
 
-    def restored(self, op: int, arrays: dict[str, Tensor]) -> StateImage:
+    def restored(
+        self, op: int, arrays: dict[str, Tensor], own: dict[str, Tensor] | None = None
+    ) -> StateImage:
         """A checkpoint's state after `op`, to be attached; the ledger says whether it counts.
 
         Args:
             op: its op.
             arrays: (padded,) float32 by name.
+            own: the strategy's own arrays as they were then; they come back with that state.
         """
         self._strategy.load_state(arrays)
-        return self._image(op, copy=True)
+        image = self._image(op, copy=True)
+        self._kept = None if own is None else (op, image.manifest.root, own)
+        return image
 
     def stepped(self, samples: int) -> None:
         """One inner step over so many samples was made."""
@@ -181,9 +191,24 @@ class Driver:
         meanwhile = self._strategy.weights_under_way()
         if meanwhile is not None:
             self._weights.write_weights(meanwhile)
-        self._own = OwnPart(op, self._contribution(values), self._samples)
+        self._own = OwnPart(op, self._contributed(values, op), self._samples)
         self._given = (self.steps, self._samples)
         return self._own
+
+    def _contributed(self, values: Tensor, op: int) -> OwnContribution:
+        if self._seed_of is None:
+            return self._contribution(values)
+        return TensorContribution(values, seed=self._seed_of(op))
+
+    @property
+    def keeps_pace(self) -> bool:
+        """Whether the strategy lets a slow peer make fewer inner steps, so that nobody waits."""
+        return isinstance(self._strategy, KeepsPace)
+
+    def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
+        """Say how fast this peer and the fastest are; 0 where that is not known."""
+        if isinstance(self._strategy, KeepsPace) and min(own_steps_per_s, fastest_steps_per_s) > 0:
+            self._strategy.keep_pace(min(own_steps_per_s, fastest_steps_per_s), fastest_steps_per_s)
 
     def load(self, action: LoadState) -> StateImage:
         """Put a downloaded or restored state in place; local work is dropped.
@@ -205,13 +230,34 @@ class Driver:
             padded[: self._num_values] = flat[start : start + self._num_values]
             arrays[name] = padded
         self._strategy.load_state(arrays)
+        self._take_back(action)
         self._weights.write_weights(arrays["anchor"].clone())
         self._reset(action.op)
         return self._image(action.op, copy=True)
 
+    def _take_back(self, action: LoadState) -> None:
+        """Own arrays come back with the very state that they were saved with (rule 9)."""
+        kept, self._kept = self._kept, None
+        self._has_kept = kept is not None and kept[:2] == (action.op, action.manifest.root)
+        if kept is not None and self._has_kept:
+            try:
+                self._strategy.load_local(kept[2])
+            except ValueError:  # another version's: going on without is always right
+                self._has_kept = False
+
+    def _drop_taken_back(self, result: OpResult) -> None:
+        """A later op had our part after all: what came back was spent there (rule 9)."""
+        named = any(self._me in piece.contributors for piece in result.slices)
+        if self._has_kept and result.replayed and named:
+            state = {name: array.clone() for name, array in self._strategy.state_arrays()}
+            self._strategy.load_state(state)
+        if named or not result.replayed:
+            self._has_kept = False
+
     def end_op(self, result: OpResult) -> StateImage:
         """Outer step with a committed result, and weights by protocol.md rules 9 and 10."""
         mean = self._decode(result)
+        self._drop_taken_back(result)
         # A replayed op had no part of this process: what bears our name there was given by an
         # earlier life of this peer, and our own difference still waits.
         included = [

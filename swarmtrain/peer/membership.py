@@ -11,6 +11,7 @@ from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import UserError
+from swarmtrain.peer.arithmetic import rounding_seed
 from swarmtrain.peer.driver import Driver, Weights
 from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.peer.storage import PeerStorage
@@ -97,8 +98,23 @@ class Membership:
         return cls(identity, shown, config, storage, thread)
 
     def session(self, weights: Weights, layout: Layout, hooks: Hooks) -> Session:
-        """Bring a model: the strategy of the run file, driven over these weights."""
+        """Bring a model: the strategy of the run file, driven over these weights.
+
+        Raises:
+            UserError: SWT-E605, the strategy cannot be made here or for this model; E607, it
+                takes gradients, and these weights give none.
+        """
         strategy = strategy_of(self.config, layout)
+        read_gradient = getattr(weights, "read_gradient", None)
+        if strategy.takes_gradients and read_gradient is None:
+            raise UserError(
+                "SWT-E607",
+                f"The run's strategy {self.config.outer.strategy} exchanges gradients.",
+                "A training loop of one's own has made its step before the others are heard.",
+                "Join with `swarmtrain join`, or have the organiser set another outer.strategy.",
+            )
+        run = config_file.config_hash(self.config)
+        is_stochastic = self.config.exchange.rounding == "stochastic"
         driver = Driver(
             self.identity.peer_id,
             strategy,
@@ -106,6 +122,10 @@ class Membership:
             layout=layout.digest,
             num_values=layout.num_values,
             snapshot_rounds=self.config.checkpoint.snapshot_rounds,
+            read_gradient=read_gradient,
+            seed_of=(lambda op: rounding_seed(run, op, self.identity.peer_id))
+            if is_stochastic
+            else None,
         )
         return Session(
             self.identity.peer_id, self.thread, self.storage, self.config, driver, layout, hooks

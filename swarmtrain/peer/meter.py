@@ -32,3 +32,41 @@ class Meter:
             rate = tokens / (now_s - self._last_s)
             self.rate = rate if self.rate == 0.0 else 0.9 * self.rate + 0.1 * rate
         self._last_s = now_s
+
+
+class Pace:
+    """How fast this peer makes inner steps, by what the steps take alone: not exchanges, results
+    that are applied, or waiting. Older rounds count half as much as the one after them.
+
+    Args:
+        clock: monotonic seconds.
+
+    Attributes:
+        steps_per_s: inner steps per second up to the last round's end, 0 before the first.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.steps_per_s = 0.0
+        self._clock = clock
+        self._since_s: float | None = None
+        self._steps = 0.0
+        self._seconds = 0.0
+
+    def begin(self) -> None:
+        """An inner step begins now."""
+        self._since_s = self._clock()
+
+    def made(self) -> None:
+        """An inner step is made; one whose begin was not seen is not counted."""
+        if self._since_s is not None:
+            self._seconds += self._clock() - self._since_s
+            self._steps += 1
+        self._since_s = None
+
+    def end_round(self) -> float:
+        """The speed so far; 0 where nothing could be measured yet."""
+        if self._seconds > 0:
+            self.steps_per_s = self._steps / self._seconds
+        self._steps /= 2
+        self._seconds /= 2
+        return self.steps_per_s

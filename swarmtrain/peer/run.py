@@ -104,7 +104,8 @@ class _Peer:
     def step(self) -> None:
         """One inner step and whatever falls due."""
         before = self.trainer.num_samples
-        loss = self.trainer.inner_step()
+        is_given = self.session.driver.strategy.takes_gradients
+        loss = self.trainer.gradient_step() if is_given else self.trainer.inner_step()
         samples = self.trainer.num_samples - before
         self.session.stepped(samples, loss, self.trainer.bytes_per_step)
 
@@ -138,6 +139,9 @@ class _Peer:
             "round", f"round {report.round}  {words}", round=report.round, outcome=report.outcome,
             contributors=report.contributors, root=self.session.driver.root.hex(),
         )  # fmt: skip
+        if self.session.driver.keeps_pace:
+            # Who makes fewer steps is where the run is, not where its own steps would be.
+            self.trainer.step = report.round * self.membership.config.steps_per_round
         if report.round >= self._leased_round + _LEASE_ROUNDS:
             self._leased_round = report.round
             self._lease()

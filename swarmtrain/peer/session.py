@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from swarmtrain import checkpoint
 from swarmtrain.config import RunConfig
-from swarmtrain.config_file import config_hash
-from swarmtrain.errors import UserError, disk_full, translate
+from swarmtrain.errors import UserError
 from swarmtrain.peer.driver import Driver, StateImage
-from swarmtrain.peer.meter import Meter
+from swarmtrain.peer.meter import Meter, Pace
+from swarmtrain.peer.saves import Saves
 from swarmtrain.peer.shell import ForTrainer, TrainerNote
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.thread import PeerThread
@@ -34,6 +33,10 @@ _GLANCE_S = 0.25
 
 _LONELY_S = 5.0
 """Without the coordinator for this long, a waiting peer trains on, and a leaving one goes."""
+
+
+_JUDGED_STEPS = 20
+"""Rounds of one inner step between two evaluations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +105,18 @@ class Session:
         self._thread = thread
         self._storage = storage
         self._config = config
-        self._layout = layout
+        self._saves = Saves(storage, config, layout)
         self._hooks = hooks
         self._clock = clock
         self._stop_wanted = False
         self._round_ended = True
         self._offered_root = b""
         self._outcomes: deque[ForTrainer] = deque()
-        self._saved = (-1, b"")
         self._extra_steps = 0
         self._seen_s = clock()
         self._given_s = clock()
         self._meter = Meter(clock)
+        self._pace = Pace(clock)
         self._phase = "starting"
 
     # ---- life
@@ -124,7 +127,7 @@ class Session:
         Raises:
             UserError: the run cannot be joined, or the coordinator refused.
         """
-        image = self._restored() or self.driver.offer()
+        image = self._saves.restored(self.driver) or self.driver.offer()
         self._offered_root = image.manifest.root
         chunks = image.chunks or ()
         rounds = self._config.checkpoint.snapshot_rounds
@@ -137,6 +140,7 @@ class Session:
         while self.driver.op < 0 and not self.should_stop:
             self._look(wait=True)
         self._say("training")
+        self._pace.begin()
 
     def stepped(self, samples: int, loss: float | None, tokens: int) -> None:
         """One inner step was made; gives the part and waits when the round is due.
@@ -149,6 +153,7 @@ class Session:
         Raises:
             UserError: the network side ended, or the state directory cannot be written.
         """
+        self._pace.made()
         self._meter.count(loss, tokens)
         self.driver.stepped(samples)
         self._round_ended = False
@@ -161,6 +166,7 @@ class Session:
             self._give()
         if self.driver.is_at_place:
             self._await_outcome()
+        self._pace.begin()
 
     def idle(self) -> None:
         """Nothing to train on yet: look what comes, for a moment."""
@@ -202,7 +208,7 @@ class Session:
         """
         try:
             if save and self.driver.op >= 0:
-                self._save(self.driver.op)
+                self._saves.save(self.driver.op, self.driver)
         finally:
             self._thread.leave(reason)
 
@@ -210,11 +216,12 @@ class Session:
 
     def _give(self) -> None:
         part = self.driver.contribute()
+        pace = self._pace.end_round() if self.driver.keeps_pace else 0.0
         self._given_s = self._clock()
         self._extra_steps = 0
         self._thread.machine(
             lambda participant, now_s: participant.ready(
-                part.op, part.contribution, part.samples, now_s
+                part.op, part.contribution, part.samples, now_s, pace
             )
         )
         self._say("exchanging")
@@ -294,8 +301,9 @@ class Session:
 
     def _load(self, action: do.LoadState) -> None:
         image = self.driver.load(action)
-        if self._saved != (action.op, image.manifest.root):
-            self._save(action.op)  # with the results that follow, the way back after a power cut
+        if self._saves.newest != (action.op, image.manifest.root):
+            # With the results that follow, the way back after a power cut.
+            self._saves.save(action.op, self.driver)
         self._storage.end_download()
         self._report(image)
         if self._hooks.on_state is not None:
@@ -307,18 +315,24 @@ class Session:
         self._storage.keep_result(result)
         took_part = self.driver.is_waiting
         self._report(self.driver.end_op(result))
+        self.driver.keep_pace(self._pace.steps_per_s, result.fastest_steps_per_s)
         contributors = len(result.slices[0].contributors)
         outcome = "merged" if self.driver.included else "left-out"
         if result.replayed or not took_part:
             outcome = "replayed" if result.replayed else "followed"
         self._ended(RoundReport(result.op, outcome, contributors))
         if result.checkpoint_by == self._me:
-            saved = self._save(result.op)
+            saved = self._saves.save(result.op, self.driver)
             self._thread.send(CheckpointWritten(result.op, saved.manifest_hash))
-        elif result.op - self._saved[0] >= limits.RESULT_KEEP_OPS:
-            self._save(result.op)  # before a result is forgotten that leads from there to here
-        if result.evaluate_by == self._me:
+        elif result.op - self._saves.newest[0] >= limits.RESULT_KEEP_OPS:
+            # Before a result is forgotten that leads from there to here.
+            self._saves.save(result.op, self.driver)
+        if result.evaluate_by == self._me and self._is_judged(result.op):
             self._evaluate(result.op)
+
+    def _is_judged(self, op: int) -> bool:
+        """Where every step is a round, evaluating each would cost more than training."""
+        return self._config.steps_per_round > 1 or op % _JUDGED_STEPS == 0
 
     def _ended(self, report: RoundReport) -> None:
         self._round_ended = not self.driver.is_waiting
@@ -336,43 +350,6 @@ class Session:
         if self._hooks.evaluate is not None:
             anchor = dict(self.driver.strategy.state_arrays())["anchor"]
             self._thread.send(Evaluated(op, self._hooks.evaluate(anchor)))
-
-    # ---- state on disk
-
-    def _restored(self) -> StateImage | None:
-        """The newest checkpoint of this directory, if it fits this model."""
-        try:
-            newest = checkpoint.latest(self._storage.checkpoints)
-            if newest is None or newest.checkpoint.layout_digest != self._layout.digest:
-                return None
-            if newest.checkpoint.facts.config_hash != config_hash(self._config):
-                return None  # of another run that used this directory
-            arrays = newest.arrays(self._layout)
-        except checkpoint.CheckpointError as error:
-            raise translate(error) or error from error
-        facts = newest.checkpoint.facts
-        self._saved = (facts.op, facts.state_root)
-        return self.driver.restored(facts.op, dict(arrays))
-
-    def _save(self, op: int) -> checkpoint.Checkpoint:
-        arrays = self.driver.strategy.state_arrays()
-        facts = checkpoint.RunFacts(
-            self._config.run.name, config_hash(self._config), op, self.driver.root
-        )
-        try:
-            saved = checkpoint.save(self._storage.checkpoints, facts, self._layout, arrays)
-            # Later ones are of a past that a REWIND has cancelled, and would displace this one.
-            checkpoint.forget_after(self._storage.checkpoints, op)
-            checkpoint.prune(self._storage.checkpoints, self._config.checkpoint.keep)
-            oldest = checkpoint.folders(self._storage.checkpoints)[0]
-            served_from = op - limits.RESULT_KEEP_OPS
-            self._storage.forget_results(min(checkpoint.op_of(oldest), served_from))
-        except checkpoint.CheckpointFull as error:
-            raise disk_full(str(self._storage.checkpoints), at_coordinator=False) from error
-        except (checkpoint.CheckpointError, OSError) as error:
-            raise translate(error) or error from error
-        self._saved = (op, self.driver.root)
-        return saved
 
     # ---- numbers
 

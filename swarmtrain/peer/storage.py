@@ -33,6 +33,9 @@ DOWNLOAD = "download"
 PROOFS = "proofs"
 """Folder of proofs of wrong sums, a file per round (audit.Proof)."""
 
+OWN_FILE = "own.safetensors"
+"""What belongs to this peer alone: error feedback, work that no round has taken yet."""
+
 _MANIFEST = "manifest.bin"
 
 _RESULT_FILES_MAX = 2 * limits.RESULT_KEEP_OPS
@@ -117,6 +120,21 @@ class PeerStorage:
         data = msgpack.packb([list(piece.chunks) for piece in result.slices])
         self._write(result_path(self.directory, result.op), data)
         self.forget_results(result.op - _RESULT_FILES_MAX)
+
+    def keep_own(self, data: bytes) -> None:
+        """Keep what is this peer's own beside its newest checkpoint.
+
+        Raises:
+            UserError: SWT-E401, the disk is full; what was kept before is intact.
+        """
+        self._write(self.directory / OWN_FILE, data)
+
+    def own(self) -> bytes | None:
+        """What `keep_own` kept last."""
+        try:
+            return (self.directory / OWN_FILE).read_bytes()
+        except FileNotFoundError:
+            return None
 
     def keep_proof(self, op: int, data: bytes) -> None:
         """Keep the proof of somebody's wrong sum.

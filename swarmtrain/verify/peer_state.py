@@ -170,9 +170,11 @@ class _PeerProof:
         layout = Layout.from_parameters(loaded.parameters, config.exchange.block)
         try:
             arrays = dict(loaded.arrays(layout))
+            still = _Still(layout.padded)
             driver = Driver(
-                b"", strategy_of(config, layout), _Still(layout.padded),
+                b"", strategy_of(config, layout), still,
                 layout=layout.digest, num_values=layout.num_values, snapshot_rounds=1 << 62,
+                read_gradient=still.read_weights,
             )  # fmt: skip
             driver.restored(loaded.checkpoint.facts.op, arrays)
         except (LayoutMismatch, ValueError) as error:

@@ -31,6 +31,7 @@ class Overlapped:
     def __init__(self) -> None:
         self.op, self.steps, self.given, self.skipped = 0, 0, -1, list[int]()
         self.fragments = ()
+        self.keeps_pace = False
 
     @property
     def is_waiting(self) -> bool:

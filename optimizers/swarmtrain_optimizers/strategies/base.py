@@ -12,7 +12,7 @@ says so, as a function of the op's number alone, so that all peers agree without
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -145,3 +145,16 @@ class Strategy(Protocol):
 
     def skip(self) -> None:
         """End the op without a result: parameters, momentum and error feedback stay."""
+
+
+@runtime_checkable
+class KeepsPace(Protocol):
+    """A strategy in which slow peers make fewer inner steps, so that all are done together
+    (dynamic local updates, arXiv 2401.09135, section 5)."""
+
+    def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
+        """Make so many inner steps a round from now on that the fastest peer needs not wait.
+
+        Raises:
+            ValueError: a speed is not positive, or the own one above the fastest.
+        """
