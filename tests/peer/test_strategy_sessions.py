@@ -1,0 +1,142 @@
+"""Every strategy of runs through sessions over memory links: a loss, a newcomer, a return."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from swarmtrain.config import (
+    CheckpointSection,
+    ExchangeSection,
+    OuterSection,
+    RunConfig,
+    RunSection,
+)
+from swarmtrain.config_limits import STRATEGIES, first_problem
+from tests.peer.crowd import Crowd, Member, crowd_of
+
+torch.set_num_threads(1)
+ROUNDS = 6
+OWN: dict[str, dict[str, Any]] = {
+    "streaming": {"fragments": 2, "delay_steps": 1, "mixing": 0.5, "inner_steps": 4},
+    "ddp": {"error_feedback": False},
+}
+
+
+def config_of(
+    name: str, *, rounds: int = ROUNDS, codec: str = "int4", **exchange: Any
+) -> RunConfig:
+    outer = {"inner_steps": 2, "error_feedback": True} | OWN.get(name, {})
+    config = RunConfig(
+        run=RunSection("t", rounds=rounds),
+        outer=OuterSection(strategy=name, lr=0.5, momentum=0.5, **outer),
+        exchange=ExchangeSection(
+            codec=codec, block=16, chunk_values=32, start_peers=3, wait_ready_s=3.0,
+            deadline_floor_s=20.0, deadline_cap_s=40.0, **exchange,
+        ),
+        checkpoint=CheckpointSection(every_rounds=3, snapshot_rounds=2),
+    )  # fmt: skip
+    assert first_problem(config) is None
+    return config
+
+
+def state_of(member: Member) -> dict[str, torch.Tensor]:
+    return {name: array.clone() for name, array in member.driver.strategy.state_arrays()}
+
+
+def assert_agreed(members: list[Member], rounds: int = ROUNDS) -> None:
+    """All ended with the same bits, and had the same bits after every round that they saw."""
+    assert {member.driver.op for member in members} == {rounds}
+    assert len({member.driver.root for member in members}) == 1
+    first, *others = (state_of(member) for member in members)
+    for other in others:
+        assert all(torch.equal(first[name], other[name]) for name in first)
+    for op in range(rounds + 1):
+        assert len({one.roots[op] for one in members if op in one.roots}) <= 1
+
+
+def founded(crowd: Crowd) -> list[Member]:
+    return [crowd.add(number) for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torch.dtype):
+    with crowd_of(config_of(name), tmp_path, dtype) as crowd:
+        members = founded(crowd)
+        before = members[0].toy.read_weights()
+        crowd.run()
+        assert_agreed(members)
+        assert all(report.outcome == "merged" for one in members for report in one.reports)
+        moved = state_of(members[0])["anchor"] - before
+        assert moved.abs().max() > 1e-3 and torch.isfinite(moved).all()
+        ended = [one.toy.read_weights() for one in members]
+        assert all(torch.equal(one, ended[0]) for one in ended)  # settled on the run's weights
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_death_and_a_newcomer_change_nobodys_agreement(
+    tmp_path: Path, name: str, dtype: torch.dtype
+):
+    with crowd_of(config_of(name), tmp_path, dtype) as crowd:
+        members = founded(crowd)
+        crowd.run(until=lambda: members[0].driver.op >= 2)
+        crowd.kill(members.pop())
+        newcomer = crowd.add(4)
+        crowd.run()
+        assert_agreed([*members, newcomer])
+        assert any(report.outcome == "merged" for report in newcomer.reports)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_who_comes_back_has_the_bits_that_it_left_with(
+    tmp_path: Path, name: str, dtype: torch.dtype
+):
+    with crowd_of(config_of(name), tmp_path, dtype) as crowd:
+        members = founded(crowd)
+        crowd.run(until=lambda: members[0].driver.op >= 2)
+        for one in members:
+            one.session.request_stop()
+        crowd.run()
+        left = [(one.driver.op, one.driver.root, one.own()) for one in members]
+        crowd.close()
+        crowd.start_coordinator()
+        again = founded(crowd)
+        crowd.run(until=lambda: all(one.driver.op >= 0 for one in again))
+        for one, (op, root, own) in zip(again, left, strict=True):
+            assert (one.began_with[0], one.roots[op]) == (op, root)
+            assert own.keys() == one.began_with[1].keys()
+            assert all(torch.equal(own[key], one.began_with[1][key]) for key in own)
+        if name in ("diloco", "delayed_nesterov"):
+            assert any(array.any() for _, _, own in left for array in own.values())
+        crowd.run()
+        assert again[0].driver.op >= ROUNDS
+        assert_agreed(again, again[0].driver.op)
+
+
+@pytest.mark.parametrize("codec", ["int8", "e3m0", "two_bit", "sign", "topk-4", "none"])
+def test_every_codec_carries_a_run(tmp_path: Path, codec: str):
+    with crowd_of(config_of("diloco", rounds=3, codec=codec), tmp_path) as crowd:
+        members = founded(crowd)
+        crowd.run(until=lambda: members[0].driver.op >= 1)
+        crowd.kill(members.pop())
+        crowd.run()
+        assert_agreed(members, 3)
+        plans = [op.plan for op in members[0].machine_itself.view.commits.values()]
+        assert {(plan.codec, plan.exact) for plan in plans} == {(codec, codec != "none")}
+
+
+def test_stochastic_rounding_carries_a_run_that_happens_the_same_twice(tmp_path: Path):
+    roots = []
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        config = config_of("diloco", rounds=3, rounding="stochastic")
+        with crowd_of(config, tmp_path / place) as crowd:
+            members = founded(crowd)
+            crowd.run()
+            assert_agreed(members, 3)
+            roots.append(members[0].driver.root)
+    assert roots[0] == roots[1]
