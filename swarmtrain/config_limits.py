@@ -224,20 +224,24 @@ def _own_problems(owner: str, own: dict[str, bool | int | float | str]) -> Itera
     built_in = owner in STRATEGIES or owner in _ELSEWHERE
     for key, value in own.items():
         place = f"strategy.{cleaned(owner)}.{cleaned(key)}"
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if built_in and key not in ranges:
             takes = ", ".join(ranges) or "nothing but what [outer] says"
             yield Problem(place, f"must not be there: {owner} takes {takes}")
         elif key in ranges:
             low, high = ranges[key]
             whole = isinstance(low, int)
-            if not is_number or (whole and not isinstance(value, int)) or not low <= value <= high:  # type: ignore[operator]
+            fits = _is_number(value) and not (whole and isinstance(value, float))
+            if not fits or not low <= float(value) <= high:
                 kind = "a whole number" if whole else "a number"
                 yield Problem(place, f"must be {kind} from {low:g} to {high:g}, it is {value}")
         elif isinstance(value, float) and not math.isfinite(value):
             yield Problem(place, f"must be a finite number, it is {value}")
         elif not key.isidentifier() or (isinstance(value, str) and len(value) > _OWN_TEXT_MAX):
             yield Problem(place, f"must be a short name with at most {_OWN_TEXT_MAX} characters")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _codec_problems(config: RunConfig) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -140,3 +141,34 @@ def test_stochastic_rounding_carries_a_run_that_happens_the_same_twice(tmp_path:
             assert_agreed(members, 3)
             roots.append(members[0].driver.root)
     assert roots[0] == roots[1]
+
+
+def test_slow_peers_make_fewer_steps_and_all_are_done_together(tmp_path: Path):
+    config = config_of("delayed_nesterov")
+    config = msgspec.structs.replace(
+        config, outer=msgspec.structs.replace(config.outer, inner_steps=8)
+    )
+    with crowd_of(config, tmp_path) as crowd:
+        speeds = {1: 0.01, 2: 0.019, 3: 0.039}
+        members = [crowd.add(number, step_s=step_s) for number, step_s in speeds.items()]
+        crowd.run()
+        assert_agreed(members)
+        first, *later = [op.plan for op in members[0].machine_itself.view.commits.values()]
+        assert [member.weight for member in first.members] == [255, 255, 255]
+        for plan in later:
+            assert plan.fastest_steps_per_s == pytest.approx(100)
+            assert [member.weight for member in plan.members] == [255, 127, 63]
+        assert [one.driver.strategy.own_steps for one in members] == [8, 4, 2]
+
+
+def test_who_was_killed_comes_back_by_replay(tmp_path: Path):
+    with crowd_of(config_of("diloco"), tmp_path) as crowd:
+        members = founded(crowd)
+        killed = members.pop(0)
+        crowd.run(until=lambda: killed.driver.op >= 2)
+        crowd.kill(killed)
+        again = crowd.add(1)
+        crowd.run()
+        replayed = [report.round for report in again.reports if report.outcome == "replayed"]
+        assert replayed and replayed[0] == again.began_with[0] + 1
+        assert_agreed([again, *members])
