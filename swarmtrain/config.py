@@ -59,11 +59,12 @@ class InnerSection(_Section, frozen=True):
 
 class OuterSection(_Section, frozen=True):
     """When and what peers exchange, and what they make of it: `strategy` is a name, swarmtrain's
-    own or one that an installed package brings; `lr` and `momentum` are those of the outer step.
-    ddp exchanges gradients in every step, whatever `inner_steps` says, and steps as `[inner]`
-    says. The last three are for streaming alone: the model goes through the link in `fragments`
-    parts, each once in `inner_steps`; a result takes its place `delay_steps` inner steps after it
-    was begun and keeps `mixing` of what the peer has become meanwhile."""
+    own or one that an installed package brings; `lr` and `momentum` are those of the outer step,
+    and `robust` is a rule in the place of the mean. ddp exchanges gradients in every step, whatever
+    `inner_steps` says, and steps as `[inner]` says. `fragments`, `delay_steps` and `mixing` are
+    for streaming alone: the model goes through the link in `fragments` parts, each once in
+    `inner_steps`; a result takes its place `delay_steps` inner steps after it was begun and keeps
+    `mixing` of what the peer has become meanwhile."""
 
     strategy: str = "diloco"
     inner_steps: int = 20
@@ -73,6 +74,7 @@ class OuterSection(_Section, frozen=True):
     fragments: int = 1
     delay_steps: int = 0
     mixing: float = 0.0
+    robust: Literal["none", "norm-clip", "trimmed-mean", "median", "centered-clip", "flag"] = "none"
 
 
 class ExchangeSection(_Section, frozen=True):

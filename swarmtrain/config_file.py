@@ -35,6 +35,7 @@ _LATER_KEYS = (
     ("outer", "fragments", 1),
     ("outer", "delay_steps", 0),
     ("outer", "mixing", 0.0),
+    ("outer", "robust", "none"),
 )
 
 _STRATEGY = "strategy"

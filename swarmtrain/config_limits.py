@@ -118,6 +118,12 @@ _OWN_RANGES: dict[str, dict[str, tuple[float, float]]] = {
 }
 """What swarmtrain's own strategies take from their section."""
 
+_BY_COORDINATE = ("trimmed-mean", "median")
+"""Robust rules that every owner can follow for its slice alone."""
+
+_TELLABLE = 3
+"""Contributors of which a robust rule can tell one from the others."""
+
 _OWN_SETTINGS_MAX = 64
 _OWN_TEXT_MAX = 200
 _STRATEGY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -244,6 +250,26 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _robust_problems(config: RunConfig) -> Iterator[Problem]:
+    robust = config.outer.robust
+    if robust == "none":
+        return
+    if robust not in _BY_COORDINATE:
+        yield Problem(
+            "outer.robust",
+            f"must be none or one of {', '.join(_BY_COORDINATE)} in a run, it is {robust}",
+            "It needs numbers of whole vectors, which owners of slices do not exchange yet. On one "
+            f"machine: swarmtrain compare --robust {robust}.",
+        )
+    if config.exchange.min_contributors < _TELLABLE:
+        yield Problem(
+            "exchange.min_contributors",
+            f"must be at least {_TELLABLE} with outer.robust {robust}, it is "
+            f"{config.exchange.min_contributors}",
+            "Of two that differ, either may be the hostile one.",
+        )
+
+
 def _codec_problems(config: RunConfig) -> Iterator[Problem]:
     exchange = config.exchange
     try:
@@ -297,6 +323,7 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _outer_problems(config.outer)
     yield from _strategy_problems(config)
     yield from _codec_problems(config)
+    yield from _robust_problems(config)
     model, exchange = config.model, config.exchange
     if model.width % model.heads:
         yield Problem(

@@ -188,3 +188,13 @@ def test_a_codec_that_loses_much_without_error_feedback_is_warned_of(tmp_path: P
     ddp = loaded(tmp_path, '[exchange]\ncodec = "sign"\n[outer]\nstrategy = "ddp"\n')
     assert "ddp has none" in config_limits.warnings(ddp)[0]
     assert config_limits.warnings(config_of()) == ()
+
+
+def test_robust_rules_of_a_run_are_those_that_slices_can_follow(tmp_path: Path):
+    few = "[exchange]\nmin_contributors = 3\nstart_peers = 3\n"
+    assert loaded(tmp_path, f'[outer]\nrobust = "median"\n{few}').outer.robust == "median"
+    with pytest.raises(UserError, match=r"outer.robust. must be none or one of") as caught:
+        loaded(tmp_path, f'[outer]\nrobust = "flag"\n{few}')
+    assert "swarmtrain compare --robust flag" in caught.value.meaning
+    with pytest.raises(UserError, match=r"must be at least 3 with outer\.robust median"):
+        loaded(tmp_path, '[outer]\nrobust = "median"\n')

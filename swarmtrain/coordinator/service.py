@@ -205,13 +205,14 @@ def run_terms(config: RunConfig) -> RunTerms:
     exchange = config.exchange
     parts = facts_of(exchange.codec)
     result = facts_of(parts.result)
+    rule = "" if config.outer.robust == "none" else config.outer.robust
     return RunTerms(
         run_id=config.run.name,
         config=config_file.canonical(config),
         config_hash=config_file.config_hash(config),
         rounds=config.run.rounds,
         codec=exchange.codec,
-        exact=parts.exact,
+        exact=parts.exact and not rule,
         block=exchange.block,
         chunk_values=exchange.chunk_values,
         e_max=exchange.e_max,
@@ -224,6 +225,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         checkpoint_rounds=config.checkpoint.every_rounds,
         snapshot_rounds=config.checkpoint.snapshot_rounds,
         result_codec="" if result == parts else result.name,
+        rule=rule,
         value_bytes=max(one.bytes_per_value(exchange.block) for one in (parts, result)),
     )
 

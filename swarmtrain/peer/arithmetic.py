@@ -20,6 +20,8 @@ from swarmtrain_optimizers.codecs.base import (
     StochasticCodec,
     UnencodableValues,
 )
+from swarmtrain_optimizers.robust import rule_named
+from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.result import OpResult
@@ -43,6 +45,24 @@ def result_codec_of(window: Window) -> Codec:
     return _named(window.result_codec or window.codec)
 
 
+def rule_of(window: Window) -> RobustRule | None:
+    """What a plan names in the place of the mean, None for the mean.
+
+    Raises:
+        RemoteFault: reason ``rule``, this version does not know it, or it cannot be followed slice
+            by slice.
+    """
+    if not window.rule:
+        return None
+    try:
+        rule = rule_named(window.rule)
+    except ValueError as exc:
+        raise RemoteFault("rule", str(exc)) from exc
+    if rule.needs is not Needs.COORDINATES:
+        raise RemoteFault("rule", f"{rule.name} needs more than one slice")
+    return rule
+
+
 def _named(name: str) -> Codec:
     try:
         return codec_named(name)
@@ -59,13 +79,22 @@ class ChunkSum:
     Args:
         codec: of parts.
         result_codec: of their mean.
+        rule: takes the place of the mean, None for the mean.
         num_values: values in the chunk, a multiple of the block.
         window: scale window of the plan.
     """
 
-    def __init__(self, codec: Codec, result_codec: Codec, num_values: int, window: Window) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        result_codec: Codec,
+        num_values: int,
+        window: Window,
+        rule: RobustRule | None = None,
+    ) -> None:
         self._codec = codec
         self._result_codec = result_codec
+        self._rule = rule
         self._num_values = num_values
         self._window = window
         self._parts: list[tuple[Buffer, int]] = []
@@ -90,9 +119,20 @@ class ChunkSum:
         """
         if total_weight != sum(weight for _, weight in self._parts):
             raise LocalFault("the weights of a mean are not those of its parts")
+        if self._rule is not None:
+            return self._ruled(self._rule)
         if self._result_codec.name == self._codec.name:
             return self._codec.mean(self._parts, self._num_values, self._window)
         return self._result_codec.finish(self.total, total_weight, self._window)
+
+    def _ruled(self, rule: RobustRule) -> bytes:
+        """What the rule makes of the parts, which come in the order of keys; rule 7."""
+        rows = [self._codec.decode(part, self._num_values, self._window) for part, _ in self._parts]
+        try:
+            found = rule.aggregate(rows, [weight for _, weight in self._parts])
+        except ValueError as error:
+            raise LocalFault(f"the rule {rule.name} cannot be followed: {error}") from error
+        return self._result_codec.finish(found.values.double(), 1, self._window)
 
 
 class CodecArithmetic:
@@ -124,7 +164,9 @@ class CodecArithmetic:
 
     def accumulator(self, num_values: int, window: Window) -> ChunkSum:
         """A zero sum for a chunk of `num_values` values."""
-        return ChunkSum(codec_of(window), result_codec_of(window), num_values, window)
+        return ChunkSum(
+            codec_of(window), result_codec_of(window), num_values, window, rule_of(window)
+        )
 
 
 def _check(codec: Codec, chunk: Buffer, num_values: int, window: Window) -> None:

@@ -256,7 +256,7 @@ class Driver:
 
     def end_op(self, result: OpResult) -> StateImage:
         """Outer step with a committed result, and weights by protocol.md rules 9 and 10."""
-        mean = self._decode(result)
+        mean = self._without_padding(self._decode(result), result.op)
         self._drop_taken_back(result)
         # A replayed op had no part of this process: what bears our name there was given by an
         # earlier life of this peer, and our own difference still waits.
@@ -269,7 +269,10 @@ class Driver:
         if own is not None:
 
             def decoded(start: int, stop: int) -> Tensor:
-                return _decoded_own(own, result, start, stop)
+                values = _decoded_own(own, result, start, stop)
+                for low, high in self._padding(result.op):
+                    values[max(0, low - start) : max(0, high - start)] = 0
+                return values
 
         contributors = max((len(piece.contributors) for piece in result.slices), default=0)
         weights = self._strategy.apply(
@@ -286,6 +289,26 @@ class Driver:
             self._ended(result.op)
         self.op = result.op
         return self._image(result.op, copy=result.op % self._snapshot_rounds == 0)
+
+    def _padding(self, op: int) -> tuple[tuple[int, int], ...]:
+        """Where the op's vector holds no values of the model."""
+        wanted = self._strategy.exchange(op)
+        found, position = [], 0
+        for start, stop in wanted.ranges * wanted.vectors:
+            first = max(start, self._num_values)
+            if first < stop:
+                found.append((position + first - start, position + stop - start))
+            position += stop - start
+        return tuple(found)
+
+    def _without_padding(self, mean: Tensor, op: int) -> Tensor:
+        """The mean with zeros where there is no model: codecs without a level for zero, as sign
+        and two_bit are, send something there, and the padding is not in the state root."""
+        for low, high in self._padding(op):
+            if mean[low:high].any():
+                mean = mean.clone()
+                mean[low:high] = 0
+        return mean
 
     def skip(self, op: int) -> None:
         """The op ended without a result: train on from where we are."""

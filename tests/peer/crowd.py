@@ -48,7 +48,8 @@ class Toy:
 
     def __init__(self, config: RunConfig, number: int, dtype: torch.dtype) -> None:
         torch.manual_seed(3)
-        layers = [nn.Linear(8, 8, bias=False, dtype=dtype) for _ in range(3)]
+        shapes = ((8, 8), (8, 8), (9, 7))  # one value is padding
+        layers = [nn.Linear(*shape, bias=False, dtype=dtype) for shape in shapes]
         self.model = nn.ModuleDict({"embed": layers[0], "h": nn.ModuleList(layers[1:])})
         self.layout = Layout.of(self.model, config.exchange.block)
         self._weights = ModelWeights(self.model, self.layout)

@@ -12,6 +12,7 @@ from swarmtrain.peer.arithmetic import (
     decode_result,
     rounding_seed,
 )
+from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
@@ -110,3 +111,37 @@ def test_stochastic_rounding_depends_on_run_op_and_peer_alone(name: str):
 def test_a_codec_of_few_levels_does_not_round_stochastically():
     with pytest.raises(LocalFault, match="cannot round"):
         TensorContribution(torch.zeros(SIZE), seed=1).encode(0, SIZE, window_of("sign"))
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+@pytest.mark.parametrize("name", ["int8", "e3m0", "none"])
+def test_a_robust_rule_takes_the_place_of_the_mean(name: str, rule: str):
+    window = Window(name, BLOCK, -20, 4, facts_of(name).result, rule)
+    drawn = torch.Generator().manual_seed(9)
+    values = [torch.randn(SIZE, generator=drawn) * 0.1 for _ in range(5)]
+    values[3] = values[3] * 40  # somebody is hostile
+    parts = [TensorContribution(one).encode(0, SIZE, window) for one in values]
+    total = ARITHMETIC.accumulator(SIZE, window)
+    for part in parts:
+        total.add(part, 9)
+    made = total.finish(45)
+    ARITHMETIC.check_result(made, SIZE, window)
+    codec = codec_named(name)
+    rows = torch.stack([codec.decode(part, SIZE, window) for part in parts]).double()
+    inner = rows.sort(dim=0).values
+    naive = inner[2] if rule == "median" else inner[2:3].mean(dim=0)
+    piece = SliceResult(0, SIZE, (), (made,))
+    decoded = decode_result(OpResult(1, window, SIZE, SIZE, (piece,), b"", b"", False))
+    step = naive.abs().reshape(-1, BLOCK).amax(dim=1, keepdim=True) / 127
+    assert ((decoded.double() - naive).abs().reshape(-1, BLOCK) <= 0.52 * step + 1e-7).all()
+
+
+def test_rules_of_whole_vectors_and_unknown_ones_are_refused():
+    for rule in ("flag", "norm-clip", "fair"):
+        with pytest.raises(RemoteFault, match="rule"):
+            ARITHMETIC.accumulator(SIZE, Window("int8", BLOCK, -20, 4, "", rule))
+    window = Window("int8", BLOCK, -20, 4, "", "median")
+    total = ARITHMETIC.accumulator(SIZE, window)
+    total.add(TensorContribution(torch.zeros(SIZE)).encode(0, SIZE, window), 1)
+    with pytest.raises(LocalFault, match="median"):
+        total.finish(1)

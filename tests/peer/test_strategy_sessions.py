@@ -172,3 +172,19 @@ def test_who_was_killed_comes_back_by_replay(tmp_path: Path):
         replayed = [report.round for report in again.reports if report.outcome == "replayed"]
         assert replayed and replayed[0] == again.began_with[0] + 1
         assert_agreed([again, *members])
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+def test_a_robust_rule_carries_a_run_through_a_death(tmp_path: Path, rule: str):
+    config = config_of("diloco", min_contributors=3)
+    outer = msgspec.structs.replace(config.outer, robust=rule)
+    config = msgspec.structs.replace(config, outer=outer)
+    assert first_problem(config) is None
+    with crowd_of(config, tmp_path) as crowd:
+        members = [*founded(crowd), crowd.add(4)]
+        crowd.run(until=lambda: members[0].driver.op >= 2)
+        crowd.kill(members.pop())
+        crowd.run()
+        assert_agreed(members, members[0].driver.op)
+        plans = [op.plan for op in members[0].machine_itself.view.commits.values()]
+        assert {(plan.rule, plan.exact) for plan in plans} == {(rule, False)}

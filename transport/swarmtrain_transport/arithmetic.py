@@ -20,6 +20,7 @@ class Window:
         e_min: lowest exponent of a legal scale; smaller blocks are sent as zero.
         e_max: highest exponent of a legal scale; a larger block is reported, never sent.
         result_codec: name of the codec of the result; "" for that of parts.
+        rule: name of what takes the place of the mean (rule 7); "" for the mean.
     """
 
     codec: str
@@ -27,6 +28,7 @@ class Window:
     e_min: int
     e_max: int
     result_codec: str = ""
+    rule: str = ""
 
 
 class Accumulator(Protocol):

@@ -74,8 +74,9 @@ def chunk_range(plan: Plan, slice_index: int, chunk: int) -> tuple[int, int]:
 
 
 def window_of(plan: Plan) -> Window:
-    """The plan's codecs, block and scale window."""
-    return Window(plan.codec, plan.block, plan.e_min, plan.e_max, plan.result_codec)
+    """The plan's codecs, block, scale window and rule."""
+    codecs = plan.codec, plan.result_codec
+    return Window(codecs[0], plan.block, plan.e_min, plan.e_max, codecs[1], plan.rule)
 
 
 @dataclass(slots=True)

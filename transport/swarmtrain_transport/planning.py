@@ -29,6 +29,7 @@ class RunTerms:
         checkpoint_rounds: every so many ops one peer is named to write a checkpoint.
         equal_slices: whatever rates peers report.
         result_codec: of the result, "" for that of parts.
+        rule: what takes the place of the mean, "" for the mean; never exact.
         value_bytes: encoded bytes per value of a part, or of the result where that is longer.
     """
 
@@ -51,6 +52,7 @@ class RunTerms:
     equal_slices: bool = False
     result_codec: str = ""
     value_bytes: float = 4.0
+    rule: str = ""
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -188,6 +190,7 @@ def make_plan(
         checkpoint_by=order[op // terms.checkpoint_rounds % len(order)] if checkpoint_due else b"",
         evaluate_by=order[(op + 1) % len(order)],
         result_codec=terms.result_codec,
+        rule=terms.rule,
         fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
     )
 
@@ -210,6 +213,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "too many members": len(peers) <= limits.PEERS_MAX,
         "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
         "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
+        "what is no sum cannot be exact": not (plan.exact and plan.rule),
         "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
         "window too high": plan.e_max <= limits.E_MAX_CEILING,
         "chunks are multiples of the block": plan.block > 0
