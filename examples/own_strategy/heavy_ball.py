@@ -4,7 +4,17 @@ m <- mu m + d; phi <- phi - eta m, with d the mean difference (form N2 in the no
 is what some public code calls Nesterov). What becomes of work that an op left out is inherited.
 
     pip install ./examples/own_strategy
-    python -c "from swarmtrain_optimizers.strategies.registry import *; print(known_strategies())"
+    swarmtrain compare --strategies diloco,heavy_ball --peers 4 --steps 200
+
+and in a run file, which every peer of the run must have the package for:
+
+    [outer]
+    strategy = "heavy_ball"
+    inner_steps = 50
+    lr = 0.7
+    momentum = 0.5
+
+What only this strategy knows would stand in a section [strategy.heavy_ball].
 """
 
 import torch
