@@ -20,6 +20,7 @@ from swarmtrain_transport.ledger import (
     record_from_bytes,
 )
 from swarmtrain_transport.ledger_copy import LedgerCopy
+from swarmtrain_transport.planning import fastest_of
 from tests.transport.rig import (
     A,
     B,
@@ -183,3 +184,16 @@ def test_a_copy_refuses_a_contradiction_each_time_that_it_comes() -> None:
             copy.take(contradiction)
         assert caught.value.reason == "order"
     assert copy.ledger.head_index == chain.ledger.head_index
+
+
+def test_what_came_later_to_a_plan_is_written_only_where_it_says_something() -> None:
+    # The bytes of plans that say nothing new are those of old ledgers.
+    old = plan_body(op=1, previous_outcome=bytes(32))
+    terms = {"result_codec": "int8", "rule": "median", "fastest_steps_per_s": 2.5}
+    for plan, is_there in ((old, False), (msgspec.structs.replace(old, **terms), True)):
+        record = make_record(0, bytes(32), 1, plan, sign)
+        assert body_of(record) == plan
+        assert all((name.encode() in record.body) is is_there for name in terms)
+    unknown = msgspec.structs.replace(old, fastest_steps_per_s=fastest_of([None]))
+    records = [make_record(0, bytes(32), 1, plan, sign) for plan in (unknown, old)]
+    assert records[0].body == records[1].body

@@ -66,7 +66,7 @@ class CatchUp:
             evaluate_by=view.plan.evaluate_by,
             replayed=replayed,
             root=commit.result_root,
-            fastest_steps_per_s=view.plan.fastest_steps_per_s,
+            fastest_steps_per_s=view.plan.fastest_steps_per_s or 0.0,
         )
 
     def is_known(self, op: int) -> bool:

@@ -85,7 +85,7 @@ class SliceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     """Everything that one op needs to know beforehand (protocol.md, PLAN body). Came later: the
-    result's codec, "" for that of parts, the speed to keep pace with, 0 for none, and the rule."""
+    result's codec, "" for that of parts, the speed to keep pace with, and the rule."""
 
     op: int
     previous_outcome: bytes
@@ -102,7 +102,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     checkpoint_by: bytes
     evaluate_by: bytes
     result_codec: str = ""
-    fastest_steps_per_s: float = 0.0
+    fastest_steps_per_s: float | None = None
     rule: str = ""
 
 

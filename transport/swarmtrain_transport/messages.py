@@ -90,7 +90,7 @@ class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
     samples: int
     applied_op: int
     state_root: bytes
-    steps_per_s: float = 0.0
+    steps_per_s: float | None = None
 
 
 class Roots(Message, frozen=True, tag="roots"):

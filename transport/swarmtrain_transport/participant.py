@@ -177,7 +177,7 @@ class Participant:
     ) -> Actions:
         """READY for `op`; too late for it, this is ignored: its outcome is on its way already."""
         self._now_s = now_s
-        taken = self._place.ready(op, contribution, samples, pace)
+        taken = self._place.ready(op, contribution, samples, pace or None)
         return tuple(self._place.reports(connected=self._connected)) if taken else ()
 
     def applied(

@@ -134,15 +134,15 @@ def _is_synced(root: bytes | None, line: PeerLine, op: int) -> bool:
     return line.applied_op == op - 1 and line.state_root == root
 
 
-def fastest_of(speeds: Sequence[float]) -> float:
-    """The speed that dynamic local updates keep pace with, 0 where nobody told theirs.
+def fastest_of(speeds: Sequence[float | None]) -> float | None:
+    """The speed that dynamic local updates keep pace with, None where nobody told theirs.
 
     Peers name their own, and a boast would make everybody else hurry: so it is believed up to
     some times the middle one, as rates are.
     """
-    known = [speed for speed in speeds if 0 < speed < math.inf]
+    known = [speed for speed in speeds if speed is not None and 0 < speed < math.inf]
     if not known:
-        return 0.0
+        return None
     return min(max(known), limits.PACE_SPREAD * statistics.median(known))
 
 

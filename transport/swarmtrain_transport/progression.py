@@ -23,7 +23,7 @@ class Pending:
     op: int
     contribution: Contribution
     samples: int
-    steps_per_s: float = 0.0
+    steps_per_s: float | None = None
 
 
 class Progression:
@@ -55,7 +55,7 @@ class Progression:
         self._num_healed = 0
 
     def ready(
-        self, op: int, contribution: Contribution, samples: int, steps_per_s: float = 0.0
+        self, op: int, contribution: Contribution, samples: int, steps_per_s: float | None = None
     ) -> bool:
         """Take our contribution to `op`; False if that op is not the next one (any more)."""
         if self._busy or op != self.applied_op + 1 or self.applied_op < 0:
