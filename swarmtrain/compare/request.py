@@ -103,7 +103,9 @@ def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
             f"There are: {', '.join(PRESETS)}.",
         )
     preset = {f.name: getattr(PRESETS[name], f.name) for f in fields(PRESETS[name])}
+    rates = preset.pop("rates")
     own: dict[str, object] = {key: value for key, value in preset.items() if value is not None}
+    own |= {f.name: getattr(rates, f.name) for f in fields(rates)}
     own |= given
     for setting in settings:
         key, _, value = setting.partition("=")
