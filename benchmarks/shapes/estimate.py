@@ -16,7 +16,7 @@ DDP_FACTOR = 1.4
 FORWARD_SHARE = 1 / 3
 """Of an inner step: judging needs no gradients."""
 
-CROWD = 1.2
+CROWD = 1.5
 """Two processes at once share caches and memory; until runs of this machine say otherwise."""
 
 

@@ -1,7 +1,7 @@
 """The joint sweeps: every strategy's rates are chosen with the same number of runs, ddp's too.
 
 A grid is 4 learning rates of the inner optimizer by 4 outer steps (rate, momentum), 16 runs of one
-seed that no shape uses, at half of the length. ddp has no outer step, so its 16 runs are 16
+seed that no shape uses, at two fifths of the length. ddp has no outer step, so its 16 runs are 16
 learning rates, over a wider range and three times as fine; its batch is that of all peers together,
 as many tokens per step as the others make between them. The lowest loss wins. A winner at the end
 of its grid's learning rates is marked: a better one may lie beyond.
@@ -143,7 +143,7 @@ def tuned_source(source: str, winners: Mapping[str, Winner], where: str) -> str:
     """
     rates = {name: winners[name].rates if name in winners else old for name, old in TUNED.items()}
     lines = "".join(
-        f'        "{name}": Rates({r.inner_lr:.4g}, {r.outer_lr:g}, {r.outer_momentum:g}),\n'
+        f'        "{name}": Rates({r.inner_lr:.4g}, {r.outer_lr!r}, {r.outer_momentum!r}),\n'
         for name, r in rates.items()
     )
     head, _, rest = source.partition("    {\n")

@@ -74,10 +74,10 @@ FULL = Edition(
         # 51 is a multiple of 3 fragments; 20 whole rounds.
         Length.FRAGMENTS: Span(1020, 51),
         Length.LONG: Span(5000, 500),
-        Length.HOSTILE: Span(500, 50),
+        Length.HOSTILE: Span(400, 50),
         Length.TIMING: Span(100, 50, is_single=True),
         Length.CONFIRM: Span(612, 51, "demo", is_single=True),
-        Length.SWEEP: Span(500, 50, is_single=True),
+        Length.SWEEP: Span(400, 50, is_single=True),
     },
     points=10,
     windows=256,

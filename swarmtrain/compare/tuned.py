@@ -29,15 +29,15 @@ SOURCE = "guesses; the sweeps have not been run"
 
 TUNED: Mapping[str, Rates] = MappingProxyType(
     {
-        "ddp": Rates(2e-3, 1.0, 0.0),
-        "local": Rates(2e-3, 1.0, 0.0),
-        "diloco": Rates(2e-3, 0.9, 0.8),
-        "streaming": Rates(2e-3, 0.9, 0.8),
-        "delayed": Rates(2e-3, 0.45, 0.8),
-        "eager": Rates(2e-3, 0.9, 0.8),
-        "delayed_nesterov": Rates(2e-3, 0.9, 0.8),
-        "noloco": Rates(2e-3, 0.7, 0.5),
-        "sparseloco": Rates(2e-3, 1.0, 0.0),
+        "ddp": Rates(0.002, 1.0, 0.0),
+        "local": Rates(0.002, 1.0, 0.0),
+        "diloco": Rates(0.002, 0.9, 0.8),
+        "streaming": Rates(0.002, 0.9, 0.8),
+        "delayed": Rates(0.002, 0.45, 0.8),
+        "eager": Rates(0.002, 0.9, 0.8),
+        "delayed_nesterov": Rates(0.002, 0.9, 0.8),
+        "noloco": Rates(0.002, 0.7, 0.5),
+        "sparseloco": Rates(0.002, 1.0, 0.0),
     }
 )
 """By strategy."""
