@@ -46,6 +46,7 @@ from swarmtrain.compare.plan import SIZES  # noqa: E402
 from swarmtrain.compare.results import RunResult  # noqa: E402
 from swarmtrain.compare.shards import PIECE_BYTES  # noqa: E402
 from swarmtrain.compare.sweep import versions  # noqa: E402
+from swarmtrain.compare.tuned import TUNED  # noqa: E402
 from swarmtrain.data.corpus import Corpus, build_corpus  # noqa: E402
 from swarmtrain.errors import UserError  # noqa: E402
 from swarmtrain.models.byte_transformer import build_model  # noqa: E402
@@ -91,10 +92,11 @@ def main(words: Sequence[str] | None = None) -> int:
     edition = QUICK if args.quick else FULL
     out = args.out or HERE / "out" / edition.name
     out.mkdir(parents=True, exist_ok=True)
+    processes = 1 if args.quick else args.processes
     corpus = _corpus(edition)
     making = Making(
         edition, Results(out / "runs.jsonl"), corpus, versions=versions(corpus),
-        code=code_digest(), processes=1 if args.quick else args.processes,
+        code=code_digest(), processes=processes,
         deadline_s=time.monotonic() + args.budget, tell=_say,
     )  # fmt: skip
     shapes = [shape for shape in SHAPES if not args.names or shape.name in args.names]
@@ -102,8 +104,8 @@ def main(words: Sequence[str] | None = None) -> int:
     winners = making.winners(needed)
     if args.list:
         judged = [making.judged(shape, winners) for shape in shapes]
-        print(written.listing(making, judged, winners, args.processes))
-    _say(_left(making, shapes, winners, args.processes))
+        print(written.listing(making, judged, winners, processes))
+    _say(_left(making, shapes, winners, processes))
     if args.list:
         return 0
     making.make(plan for sweep in needed for plan in sweep.plans(edition))
@@ -115,7 +117,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if args.write_tuned is not None:
         _write_tuned(args.write_tuned, making.winners(sweeps.SWEEPS.values()))
     if not is_whole:
-        _say(_left(making, shapes, winners, args.processes))
+        _say(_left(making, shapes, winners, processes))
     return 0 if is_whole else INCOMPLETE
 
 
@@ -194,7 +196,8 @@ def _write_curves(out: Path, results: dict[str, list[RunResult]]) -> None:
 
 
 def _write_tuned(path: Path, winners: dict[str, Winner]) -> None:
-    where = f"winners of {written.COMMAND}, commit {_commit()}"
+    swept = ", ".join(name for name in winners if name in TUNED) or "none"
+    where = f"{written.COMMAND}, commit {_commit()}, of {swept}; others as they were"
     path.write_text(sweeps.tuned_source(path.read_text(encoding="utf-8"), winners, where))
     _say(f"{path}: {', '.join(winners)}")
 

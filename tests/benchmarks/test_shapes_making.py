@@ -2,9 +2,11 @@
 
 import json
 import math
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -233,7 +235,16 @@ def test_durations_are_told_as_people_tell_them(load, seconds, text):
 # ---- the command
 
 
-def test_the_command_makes_a_report_and_finds_its_runs_again(load, tmp_path, capsys):
+@pytest.fixture
+def plotly(monkeypatch: Any) -> None:
+    """The script that draws, whether or not it is installed."""
+    offline = ModuleType("plotly.offline")
+    offline.get_plotlyjs = lambda: "var Plotly = 'the script';"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "plotly", ModuleType("plotly"))
+    monkeypatch.setitem(sys.modules, "plotly.offline", offline)
+
+
+def test_the_command_makes_a_report_and_finds_its_runs_again(load, plotly, tmp_path, capsys):
     run = load("run")
     words = ["--quick", "--out", str(tmp_path), "--only", "noloco,speeds-time,median"]
     assert run.main([*words, "--budget", "0s"]) == 1
@@ -249,6 +260,8 @@ def test_the_command_makes_a_report_and_finds_its_runs_again(load, tmp_path, cap
     assert "`--only diloco-4` |" in report
     assert "not run" in report
     assert "tiny 11 312" in report
+    assert "noloco (none)" in (tmp_path / "curves-short.html").read_text()
+    assert (tmp_path / "curves-hostile.html").exists()
     assert set(json.loads((tmp_path / "winners.json").read_text())) == {"noloco", "diloco"}
 
 
