@@ -113,7 +113,7 @@ def held_back(replicas: Sequence[Replica], first: Tensor) -> float:
     """
     found = [dict(replica.driver.strategy.local_arrays()) for replica in replicas]
     waiting = [arrays["error_feedback"] for arrays in found if "error_feedback" in arrays]
-    way = (replicas[0].anchor - first).double().norm().item()
+    way = float((replicas[0].anchor - first).double().norm())
     if not waiting or way == 0:
         return 0.0
-    return torch.stack(waiting).double().mean(dim=0).norm().item() / way
+    return float(torch.stack(waiting).double().mean(dim=0).norm()) / way
