@@ -23,21 +23,37 @@ from swarmtrain.compare.results import Point, RunResult
 _HOUSE = Path(swarmtrain.__file__).parent
 _OPTIMIZERS = Path(swarmtrain_optimizers.__file__).parent
 
-_SHOWN = frozenset({"html.py", "table.py", "request.py", "tuned.py"})
-"""Of compare: what reads and shows settings. Those themselves are in a plan."""
+_FIRST = "swarmtrain.compare.swarm"
 
-_BESIDE = (
-    "models", "data", "tensors.py", "peer/arithmetic.py", "peer/driver.py", "peer/trainer.py",
-)  # fmt: skip
+_NO_BITS = frozenset({
+    "swarmtrain.compare.html", "swarmtrain.compare.table", "swarmtrain.compare.request",
+    "swarmtrain.compare.tuned", "swarmtrain.errors", "swarmtrain.error_table", "swarmtrain.dirs",
+})  # fmt: skip
+"""What reads, shows and refuses settings. Those themselves are in a plan."""
 
 
-def sources() -> Iterator[Path]:
-    """Every file that a run's bits depend on, apart from installed packages."""
-    yield from sorted(_OPTIMIZERS.rglob("*.py"))
-    yield from (p for p in sorted((_HOUSE / "compare").glob("*.py")) if p.name not in _SHOWN)
-    for name in _BESIDE:
-        place = _HOUSE / name
-        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
+def sources() -> list[Path]:
+    """Every file that a run's bits depend on: swarmtrain_optimizers, and what of swarmtrain one
+    run imports. Not the transport, of which a comparison uses what protocols fix."""
+    found: set[Path] = set(_OPTIMIZERS.rglob("*.py"))
+    waiting = [_FIRST]
+    while waiting:
+        name = waiting.pop()
+        path = _HOUSE.parent.joinpath(*name.split(".")).with_suffix(".py")
+        if name in _NO_BITS or path in found or not path.is_file():
+            continue  # a package, a name in a module, or of another house
+        found.add(path)
+        waiting += _imports(ast.parse(path.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Import):
+            yield from (alias.name for alias in part.names)
+        elif isinstance(part, ast.ImportFrom) and part.module:
+            yield part.module
+            yield from (f"{part.module}.{alias.name}" for alias in part.names)
 
 
 def digest_of(texts: Iterator[tuple[str, str]]) -> str:
