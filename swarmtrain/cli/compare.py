@@ -29,7 +29,10 @@ Seeds = Annotated[int, typer.Option(min=1, max=64, help="How many seeds.")]
 Model = Annotated[str, typer.Option(help="sweep (130 000 parameters) or demo (850 000).")]
 InnerSteps = Annotated[int, typer.Option(min=1, help="Inner steps of a round.")]
 Inner = Annotated[str, typer.Option(help="Inner optimizer: adamw or muon.")]
-InnerRate = Annotated[float, typer.Option(help="Highest rate of the inner optimizer.")]
+InnerRate = Annotated[
+    float | None,
+    typer.Option(help="Highest rate of the inner optimizer.", show_default="the strategy's own"),
+]
 OuterSetting = Annotated[
     float | None, typer.Option(help="Of the outer step.", show_default="the strategy's own")
 ]
@@ -65,7 +68,7 @@ def compare(
     model: Model = "sweep",
     inner_steps: InnerSteps = 50,
     inner: Inner = "adamw",
-    inner_lr: InnerRate = 2e-3,
+    inner_lr: InnerRate = None,
     outer_lr: OuterSetting = None,
     outer_momentum: OuterSetting = None,
     speeds: Speeds = "",
@@ -92,11 +95,12 @@ def compare(
     from swarmtrain.compare.plan import Pace, Plan
 
     given = {
-        "codec": codec, "inner": inner, "outer_lr": outer_lr, "outer_momentum": outer_momentum,
+        "codec": codec, "inner": inner, "inner_lr": inner_lr, "outer_lr": outer_lr,
+        "outer_momentum": outer_momentum,
     }  # fmt: skip
     base = Plan(
         label="", strategy="", codec="", peers=peers, steps=steps, inner_steps=inner_steps,
-        inner_lr=inner_lr, size=model, speeds=request.parse_speeds(speeds, peers),
+        size=model, speeds=request.parse_speeds(speeds, peers),
         pace=Pace.DYNAMIC if dynamic else Pace.WAIT, noniid=noniid, hostile=hostile,
         attack=request.attack_of(attack), robust=robust, drop=drop, net=net,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Literal
 
+from swarmtrain.compare.tuned import TUNED, Rates
 from swarmtrain.config import (
     ExchangeSection,
     InnerSection,
@@ -23,7 +24,7 @@ from swarmtrain.config import (
     Setting,
 )
 
-KEPT_FORM = 1
+KEPT_FORM = 2
 """Form of a kept run; raise it when a run of the same plan gives other figures."""
 
 
@@ -120,8 +121,7 @@ class Preset:
 
     Attributes:
         codec: of its exchange.
-        outer_lr: eta of the outer step.
-        outer_momentum: mu of the outer step.
+        rates: learning rates and outer momentum.
         error_feedback: whether what the codec lost is sent with the next op.
         pace: what it does with fast peers, None as the command line says.
         fragments: parts of the vector that are exchanged in turn.
@@ -132,8 +132,7 @@ class Preset:
     """
 
     codec: str
-    outer_lr: float
-    outer_momentum: float
+    rates: Rates
     error_feedback: bool = False
     pace: Pace | None = None
     fragments: int | None = None
@@ -145,22 +144,22 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
-        "ddp": Preset("none", 1.0, 0.0, pace=Pace.WAIT),
-        "local": Preset("none", 1.0, 0.0),
-        "diloco": Preset("int8", 0.9, 0.8),
-        "streaming": Preset("e3m0", 0.9, 0.8, fragments=2, delay_steps=1, alpha=0.5),
-        "delayed": Preset("int8", 0.45, 0.8),
-        "eager": Preset("int8", 0.9, 0.8),
-        "delayed_nesterov": Preset("int8", 0.9, 0.8),
-        "noloco": Preset("none", 0.7, 0.5, pull=0.7),
-        "sparseloco": Preset("topk", 1.0, 0.0, beta=0.95),
+        "ddp": Preset("none", TUNED["ddp"], pace=Pace.WAIT),
+        "local": Preset("none", TUNED["local"]),
+        "diloco": Preset("int8", TUNED["diloco"]),
+        "streaming": Preset("e3m0", TUNED["streaming"], fragments=2, delay_steps=1, alpha=0.5),
+        "delayed": Preset("int8", TUNED["delayed"]),
+        "eager": Preset("int8", TUNED["eager"]),
+        "delayed_nesterov": Preset("int8", TUNED["delayed_nesterov"]),
+        "noloco": Preset("none", TUNED["noloco"], pull=0.7),
+        "sparseloco": Preset("topk", TUNED["sparseloco"], beta=0.95),
     }
 )
-"""swarmtrain's own strategies. ddp's step is everybody's, so it always waits. The outer
-step of diloco is that of the demo; the paper's, 0.7 and 0.9, is for runs of many more rounds."""
+"""swarmtrain's own strategies. ddp's step is everybody's, so it always waits. Where
+their rates come from is said in `tuned`."""
 
 
-BROUGHT = Preset("int8", 0.9, 0.8)
+BROUGHT = Preset("int8", TUNED["diloco"])
 """Of a strategy that an installed package brings."""
 
 

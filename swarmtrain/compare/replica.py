@@ -126,3 +126,18 @@ def spread(replicas: Sequence[Replica]) -> float:
     apart = (stack - middle).square().mean().sqrt().item()
     size = middle.square().mean().sqrt().item()
     return apart / size if size > 0 else 0.0
+
+
+def held_back(replicas: Sequence[Replica], first: Tensor) -> float:
+    """What waits in error feedback, averaged over peers, over the way that the anchor went.
+
+    Args:
+        replicas: all of them.
+        first: (padded,) float32, the anchor that the run began with.
+    """
+    found = [dict(replica.driver.strategy.local_arrays()) for replica in replicas]
+    waiting = [arrays["error_feedback"] for arrays in found if "error_feedback" in arrays]
+    way = float((replicas[0].anchor - first).double().norm())
+    if not waiting or way == 0:
+        return 0.0
+    return float(torch.stack(waiting).double().mean(dim=0).norm()) / way

@@ -107,8 +107,9 @@ def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
             f"There are: {', '.join(known)}.",
         )
     chosen = BROUGHT if is_brought else PRESETS[name]
-    preset = {f.name: getattr(chosen, f.name) for f in fields(chosen)}
+    preset = {f.name: getattr(chosen, f.name) for f in fields(chosen) if f.name != "rates"}
     shared: dict[str, object] = {key: value for key, value in preset.items() if value is not None}
+    shared |= {f.name: getattr(chosen.rates, f.name) for f in fields(chosen.rates)}
     shared |= given
     own: dict[str, Setting] = {}
     for setting in settings:

@@ -24,12 +24,14 @@ class Point:
         bytes_up_per_peer: sent so far.
         modelled_seconds: passed so far.
         val_loss: nats per byte of the anchor; None if it is not finite.
+        replica_spread: root mean square of replicas' distance from their mean, relative to it.
     """
 
     tokens: int
     bytes_up_per_peer: int
     modelled_seconds: float
     val_loss: float | None
+    replica_spread: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ class RunResult:
         val_loss: nats per byte at the end; None if it is not finite.
         replica_loss: of one replica, where replicas differ; else None.
         replica_spread: root mean square of replicas' distance from their mean, relative to it.
+        held_back: what waits in error feedback at the end, averaged over peers, relative to the way
+            that the anchor went in the whole run; 0 without error feedback.
+        num_values: of the model, with the zeros that fill the last block.
         tokens: trained on by all peers together.
         ops: exchanges that were committed.
         skipped: exchanges without a result.
@@ -61,6 +66,8 @@ class RunResult:
     val_loss: float | None
     replica_loss: float | None
     replica_spread: float
+    held_back: float
+    num_values: int
     tokens: int
     ops: int
     skipped: int

@@ -18,7 +18,7 @@ from swarmtrain.compare.gather import GatheredMeans, gather
 from swarmtrain.compare.judge import Judge
 from swarmtrain.compare.pairs import exchange_pairs
 from swarmtrain.compare.plan import NETS, SIZES, Pace, Plan
-from swarmtrain.compare.replica import Replica, begin, spread
+from swarmtrain.compare.replica import Replica, begin, held_back, spread
 from swarmtrain.compare.results import Point, RunResult, finite
 from swarmtrain.compare.shards import shards
 from swarmtrain.data.corpus import Corpus
@@ -71,6 +71,7 @@ class Swarm:
         self._began_tick = self._ended_tick = 0
         self._counts = {"ops": 0, "skipped": 0, "left_out": 0}
         self._curve: list[Point] = []
+        self._first = self._leader.anchor.clone()
 
     def run(self, tell: Callable[[Point], None] = lambda point: None) -> RunResult:
         """To the end of the budget.
@@ -79,6 +80,7 @@ class Swarm:
             tell: hears of each point of the curve.
         """
         begin(self._replicas)
+        self._first = self._leader.anchor.clone()
         self._look(tell)
         while self._tokens < self._plan.tokens:
             self._make_tick()
@@ -175,6 +177,7 @@ class Swarm:
             self._costs.bytes_up_per_peer,
             round(self._costs.seconds, 6),
             self._loss(),
+            spread(self._replicas),
         )
         self._curve.append(point)
         tell(point)
@@ -204,6 +207,8 @@ class Swarm:
             val_loss=self._curve[-1].val_loss,
             replica_loss=finite(self._judge.loss(self._leader.anchor)) if self._is_paired else None,
             replica_spread=spread(self._replicas),
+            held_back=held_back(self._replicas, self._first),
+            num_values=self._leader.trainer.layout.padded,
             tokens=self._tokens,
             ops=self._counts["ops"],
             skipped=self._counts["skipped"],

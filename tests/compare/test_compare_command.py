@@ -20,8 +20,8 @@ from swarmtrain_optimizers.strategies.registry import BUILT_IN
 QUICK = ("--model", "tiny", "--steps", "2", "--peers", "2", "--inner-steps", "1")
 
 RUN = RunResult(
-    "diloco", "int8", 0, 2.0, None, 0.0, 64, 2, 0, 0, 1290, 645, 3.5, 0.5, ("ab",),
-    (Point(0, 0, 0.0, 5.5), Point(64, 1290, 3.5, 2.0)),
+    "diloco", "int8", 0, 2.0, None, 0.0, 0.0, 12288, 64, 2, 0, 0, 1290, 645, 3.5, 0.5, ("ab",),
+    (Point(0, 0, 0.0, 5.5, 0.0), Point(64, 1290, 3.5, 2.0, 0.0)),
 )  # fmt: skip
 
 

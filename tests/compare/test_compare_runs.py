@@ -9,7 +9,7 @@ from compare_text import TINY, small_corpus
 from swarmtrain.compare import request
 from swarmtrain.compare.judge import Judge
 from swarmtrain.compare.plan import PRESETS, Attack, Pace, Plan
-from swarmtrain.compare.replica import Replica, begin, settings_of
+from swarmtrain.compare.replica import Replica, begin, held_back, settings_of
 from swarmtrain.compare.results import Shelf
 from swarmtrain.compare.shards import shards
 from swarmtrain.compare.swarm import Swarm
@@ -245,3 +245,26 @@ def test_a_peer_that_goes_apart_is_in_every_op_that_its_own_round_ends_with(corp
             included.append(slow.included)
     assert included == [False, True, False, True]
     assert len({replica.driver.root for replica in swarm._replicas}) == 1
+
+
+def test_replicas_of_noloco_are_apart_at_every_point_and_those_of_diloco_are_not(corpus):
+    noloco, diloco = (run_one(of(name, steps=24), corpus) for name in ("noloco", "diloco"))
+    assert all(point.replica_spread > 0 for point in noloco.curve[1:])
+    assert [point.replica_spread for point in diloco.curve[::2]] == [0.0, 0.0, 0.0]
+    assert noloco.curve[-1].replica_spread == noloco.replica_spread
+
+
+def test_what_waits_in_error_feedback_is_less_where_more_is_sent(corpus):
+    few, many = (run_one(of(f"sparseloco:codec=topk-{k}", steps=12), corpus) for k in (8, 128))
+    assert few.held_back > many.held_back > 0
+    assert run_one(of("diloco", steps=12), corpus).held_back == 0
+
+
+def test_the_waiting_is_measured_in_ways_of_the_anchor(corpus):
+    swarm = Swarm(of("sparseloco:codec=topk-8"), corpus)
+    begin(swarm._replicas)
+    first = swarm._leader.anchor.clone()
+    swarm._leader.anchor.add_(3.0)
+    for replica in swarm._replicas:
+        replica.driver.strategy.local_arrays()[0][1].fill_(1.5)
+    assert held_back(swarm._replicas, first) == pytest.approx(0.5)

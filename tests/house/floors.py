@@ -64,6 +64,7 @@ SWARMTRAIN = (
     "status control_lane",
     "coordinator.* coordinator peer.* peer",
     "simulate.* simulate verify.* verify",
+    "compare.tuned",
     "compare.plan compare.costs compare.hostile",
     "compare.encoding compare.judge compare.results compare.shards",
     "compare.exchange compare.gather compare.pairs",

@@ -1,0 +1,265 @@
+"""The shapes: every line of the table, as one object.
+
+A ratio of losses is that of held-out losses at the end, seed by seed, after equal tokens. Bytes
+are payload that a peer sends; seconds are modelled (`swarmtrain.compare.costs`).
+"""
+
+from statistics import mean
+
+from judged import (
+    Bar,
+    Figure,
+    Runs,
+    Sense,
+    Shape,
+    loss,
+    loss_at_most,
+    loss_ratio,
+    loss_ratio_and_noise,
+    of_each,
+    ratio,
+)
+from trials import Length, Run, Trial
+
+from swarmtrain.compare.plan import Attack
+from swarmtrain.compare.request import RULES
+
+UNEQUAL = (1.0, 1.0, 0.5, 0.25)
+HOSTILE_PEERS = 2
+PEAK_SHARE = 0.85
+"""Fragments are whole layers: the largest of three is 37 % of the sweep model, not 33."""
+
+DDP = Trial("ddp")
+DILOCO = Trial("diloco")
+FP32 = Trial("diloco:codec=none")
+FEEDBACK = Trial("diloco:codec=two_bit:error_feedback=yes")
+STREAMING = Trial("streaming:codec=int8", length=Length.FRAGMENTS)
+DILOCO_51 = Trial("diloco", length=Length.FRAGMENTS)
+EAGER = Trial("eager")
+NOLOCO = Trial("noloco")
+SPARSE = {kept: Trial(f"sparseloco:codec=topk-{kept}") for kept in (64, 256, 512)}
+DENSE = Trial(
+    "diloco:codec=none:outer_lr=1:outer_momentum=0",
+    "sparseloco",
+)
+CLEAN = Trial("diloco", length=Length.HOSTILE, peers=8)
+
+
+def _wide(words: str) -> Trial:
+    return Trial(words, peers=8)
+
+
+def _long(words: str) -> Trial:
+    return Trial(words, length=Length.LONG)
+
+
+def _confirmed(words: str) -> Trial:
+    return Trial(words, length=Length.CONFIRM)
+
+
+def _attacked(attack: Attack, rule: str = "") -> Trial:
+    words = f"diloco:robust={rule}" if rule else "diloco"
+    return Trial(words, "diloco", Length.HOSTILE, 8, hostile=HOSTILE_PEERS, attack=attack)
+
+
+# ---- figures of several runs of one seed
+
+
+def _bytes_ratio(ddp: Run, other: Run) -> float:
+    return ratio(ddp.result.bytes_up_per_peer, other.result.bytes_up_per_peer)
+
+
+def _peak_in_fragments(whole: Run, parts: Run) -> float:
+    peaks = ratio(whole.result.peak_bytes_per_step, parts.result.peak_bytes_per_step)
+    return peaks / parts.plan.fragments
+
+
+def _per_op_s(run: Run) -> float:
+    return ratio(run.result.exchange_seconds, run.result.ops)
+
+
+def _exchanges_waited_for(hidden: Run, plain: Run) -> float:
+    """The last exchange of a run has no inner steps behind it: 1 is fully hidden."""
+    return ratio(hidden.result.exchange_seconds, _per_op_s(plain))
+
+
+def _growth(few: Run, *more: Run) -> float:
+    return max(ratio(_per_op_s(run), _per_op_s(few)) for run in more)
+
+
+def _converged(run: Run) -> float:
+    return ratio(run.result.replica_spread, max(p.replica_spread for p in run.result.curve))
+
+
+def _bytes_per_value(run: Run) -> float:
+    """Of what a peer gives, once: a gather sends it to every other peer."""
+    copies = (run.plan.peers - 1) * run.result.ops
+    return ratio(run.result.bytes_up_per_peer, copies * run.result.num_values)
+
+
+def _held_back(few: Run, many: Run) -> float:
+    return ratio(few.result.held_back, many.result.held_back)
+
+
+def _time_ratio(waiting: Run, dynamic: Run) -> float:
+    return ratio(waiting.result.modelled_seconds, dynamic.result.modelled_seconds)
+
+
+def _worst(clean: Run, *attacked: Run) -> float:
+    return max(ratio(loss(run), loss(clean)) for run in attacked)
+
+
+def _best_rule(runs: Runs) -> Figure:
+    """Of the rule whose mean over seeds of the worst attack is lowest."""
+    clean, *attacked = runs
+    width = len(Attack)
+    figures = [
+        of_each(_worst)([clean, *attacked[low : low + width]])
+        for low in range(0, len(attacked), width)
+    ]
+    return min(figures, key=lambda figure: mean(figure.values))
+
+
+# ---- the table
+
+
+def _against_ddp() -> list[Shape]:
+    return [
+        Shape("diloco-4", "diloco, 50 inner steps, int8: loss at most 1.02 of ddp's, 4 peers",
+              (DILOCO, DDP), loss_ratio, loss_at_most(1.02)),
+        Shape("diloco-8", "the same with 8 peers: at most 1.04",
+              (_wide("diloco"), _wide("ddp")), loss_ratio, loss_at_most(1.04)),
+        Shape("diloco-bytes", "ddp sends at least 190 x the bytes of diloco, 4 peers",
+              (DDP, DILOCO), of_each(_bytes_ratio), Bar(Sense.AT_LEAST, 190)),
+        Shape("diloco-bytes-8", "the same with 8 peers",
+              (_wide("ddp"), _wide("diloco")), of_each(_bytes_ratio), Bar(Sense.AT_LEAST, 190)),
+        Shape("diloco-500", "a longer run, 500 inner steps: loss at most 1.06 of ddp's",
+              (_long("diloco"), _long("ddp")), loss_ratio, loss_at_most(1.06)),
+        Shape("diloco-500-bytes", "ddp sends at least 1 900 x the bytes of it",
+              (_long("ddp"), _long("diloco")), of_each(_bytes_ratio), Bar(Sense.AT_LEAST, 1900)),
+    ]  # fmt: skip
+
+
+def _codecs() -> list[Shape]:
+    return [
+        Shape("int8", "int8 against fp32 exchange: no difference beyond the spread over seeds",
+              (DILOCO, FP32), loss_ratio_and_noise, Bar(Sense.WITHIN_SPREAD)),
+        Shape("e3m0", "E3M0: loss at most 1.01 of fp32's",
+              (Trial("diloco:codec=e3m0"), FP32), loss_ratio, loss_at_most(1.01)),
+        Shape("two-bit-feedback", "2 bits with error feedback: at most 1.01 of fp32's",
+              (FEEDBACK, FP32), loss_ratio, loss_at_most(1.01)),
+        Shape("two-bit-plain", "2 bits without error feedback: worse than with it",
+              (Trial("diloco:codec=two_bit"), FEEDBACK), loss_ratio, Bar(Sense.AT_LEAST)),
+    ]  # fmt: skip
+
+
+def _overlap() -> list[Shape]:
+    one_step = Trial("streaming:codec=int8:fragments=1:delay_steps=1:alpha=0", "diloco")
+    delayed = Trial("delayed")
+    return [
+        Shape("streaming", "streaming, 3 fragments, int8: loss at most 1.01 of diloco's",
+              (STREAMING, DILOCO_51), loss_ratio, loss_at_most(1.01),
+              "51 inner steps, a multiple of 3, in both"),
+        Shape("streaming-peak", "its peak rate is diloco's by the number of fragments, to 15 %",
+              (DILOCO_51, STREAMING), of_each(_peak_in_fragments),
+              Bar(Sense.AT_LEAST, PEAK_SHARE),
+              "fragments are whole layers: the largest is 37 % of the model"),
+        Shape("overlap-1", "overlap of one inner step: loss no more than the spread above diloco's",
+              (one_step, DILOCO), loss_ratio_and_noise, Bar(Sense.NO_WORSE)),
+        Shape("eager", "eager: loss at most 1.04 of diloco's",
+              (EAGER, DILOCO), loss_ratio, loss_at_most(1.04)),
+        Shape("eager-hidden", "only its last exchange, which no steps follow, is waited for",
+              (EAGER, DILOCO), of_each(_exchanges_waited_for), Bar(Sense.AT_MOST, 1.01)),
+        Shape("delayed", "plain delay of one round: worse than eager",
+              (delayed, EAGER), loss_ratio, Bar(Sense.AT_LEAST)),
+    ]  # fmt: skip
+
+
+def _pairs_and_sparse() -> list[Shape]:
+    timed = tuple(Trial("noloco", length=Length.TIMING, peers=n) for n in (4, 8, 16))
+    all_timed = tuple(Trial("diloco", length=Length.TIMING, peers=n) for n in (4, 8, 16))
+    return [
+        Shape("noloco", "noloco: loss at most 1.03 of diloco's",
+              (NOLOCO, DILOCO), loss_ratio, loss_at_most(1.03)),
+        Shape("noloco-time", "its time per exchange with 8 and 16 peers: that with 4",
+              timed, of_each(_growth), Bar(Sense.AT_MOST, 1.001)),
+        Shape("diloco-time", "beside it, diloco's grows",
+              all_timed, of_each(_growth), Bar(Sense.AT_LEAST, 1.001)),
+        Shape("noloco-converges", "its replicas end at most half as far apart as they ever were",
+              (NOLOCO,), of_each(_converged), Bar(Sense.AT_MOST, 0.5)),
+        Shape("sparse-bytes", "sparseloco, 64 of 4096: at most 0.03 bytes per value given",
+              (SPARSE[64],), of_each(_bytes_per_value), Bar(Sense.AT_MOST, 0.03),
+              "of one copy: a gather sends it to every other peer"),
+        Shape("sparse-256", "256 of 4096: loss at most 1.03 of diloco's",
+              (SPARSE[256], DILOCO), loss_ratio, loss_at_most(1.03)),
+        Shape("sparse-512", "512 of 4096: at most 1.03",
+              (SPARSE[512], DILOCO), loss_ratio, loss_at_most(1.03)),
+        Shape("sparse-64", "64 of 4096: in a run of 20 rounds more than 1.03 of diloco's",
+              (SPARSE[64], DILOCO), loss_ratio, Bar(Sense.AT_LEAST, 1.03)),
+        Shape("sparse-waits", "why: at the end more still waits with 64 than with 512",
+              (SPARSE[64], SPARSE[512]), of_each(_held_back), Bar(Sense.AT_LEAST)),
+        Shape("sparse-dense", "what is left at 512: at most 1.03 of the same without a codec",
+              (SPARSE[512], DENSE), loss_ratio, loss_at_most(1.03),
+              "rate 1, no momentum: what it lacks beside diloco is the outer momentum"),
+    ]  # fmt: skip
+
+
+def _other_swarms() -> list[Shape]:
+    muon = Trial("diloco:inner=muon", "diloco-muon")
+    waiting = Trial("diloco", speeds=UNEQUAL)
+    dynamic = Trial("diloco:pace=dynamic", speeds=UNEQUAL)
+    return [
+        Shape("muon", "muon + diloco: loss below adamw + diloco",
+              (muon, DILOCO), loss_ratio, Bar(Sense.AT_MOST)),
+        Shape("speeds-time", "speeds 1:1:0.5:0.25: dynamic local updates at least 1.5 x faster",
+              (waiting, dynamic), of_each(_time_ratio), Bar(Sense.AT_LEAST, 1.5)),
+        Shape("speeds-loss", "and loss at most 1.02 of waiting's",
+              (dynamic, waiting), loss_ratio, loss_at_most(1.02)),
+        Shape("drop", "30 % of contributions lost: loss at most 1.04 of the clean run's",
+              (Trial("diloco:drop=0.3"), DILOCO), loss_ratio, loss_at_most(1.04)),
+    ]  # fmt: skip
+
+
+def _hostile() -> list[Shape]:
+    refused = "NaN is refused before any sum: such a peer only gives nothing"
+    plain = [
+        Shape(f"plain-{attack.value}",
+              f"2 of 8 hostile, {attack.value}: the plain mean ends above 1.10 of the clean run",
+              (_attacked(attack), CLEAN), loss_ratio, Bar(Sense.AT_LEAST, 1.10, 0.10),
+              refused if attack is Attack.NAN else "")
+        for attack in Attack
+    ]  # fmt: skip
+    ruled = [
+        Shape(rule, f"{rule}: at most 1.10 of the clean run under the worst of the attacks",
+              (CLEAN, *(_attacked(attack, rule) for attack in Attack)),
+              of_each(_worst), loss_at_most(1.10))
+        for rule in RULES
+    ]  # fmt: skip
+    everything = (CLEAN, *(_attacked(attack, rule) for rule in RULES for attack in Attack))
+    best = Shape("best-rule", "the best rule: at most 1.04", everything, _best_rule,
+                 loss_at_most(1.04))  # fmt: skip
+    return [*plain, *ruled, best]
+
+
+def _confirmations() -> list[Shape]:
+    size = "0.85 M parameters, one seed"
+    return [
+        Shape("confirm-diloco", f"{size}: diloco at most 1.02 of ddp",
+              (_confirmed("diloco"), _confirmed("ddp")), loss_ratio, loss_at_most(1.02)),
+        Shape("confirm-noloco", f"{size}: noloco at most 1.03 of diloco",
+              (_confirmed("noloco"), _confirmed("diloco")), loss_ratio, loss_at_most(1.03)),
+        Shape("confirm-streaming", f"{size}: streaming at most 1.01 of diloco",
+              (_confirmed("streaming:codec=int8"), _confirmed("diloco")), loss_ratio,
+              loss_at_most(1.01)),
+    ]  # fmt: skip
+
+
+SHAPES: tuple[Shape, ...] = (
+    *_against_ddp(),
+    *_codecs(),
+    *_overlap(),
+    *_pairs_and_sparse(),
+    *_other_swarms(),
+    *_hostile(),
+    *_confirmations(),
+)

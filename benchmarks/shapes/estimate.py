@@ -1,0 +1,54 @@
+"""What the table costs, before it is made.
+
+A run costs its inner steps, one judgement per point of its curve, and a beginning. ddp exchanges
+after every step, which is a part of a step more. Then the sum is multiplied by what finished runs
+on this machine took beyond that, so the estimate becomes better as the table goes on.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from swarmtrain.compare.plan import SIZES, Plan
+
+START_S = 1.5
+DDP_FACTOR = 1.4
+"""Sum, codec and state root of every step."""
+
+FORWARD_SHARE = 1 / 3
+"""Of an inner step: judging needs no gradients."""
+
+CROWD = 1.5
+"""Two processes at once share caches and memory; until runs of this machine say otherwise."""
+
+
+def seconds_of(plan: Plan) -> float:
+    """Of one run in one process on one thread."""
+    size = SIZES[plan.size]
+    steps_s = plan.peers * plan.steps * size.step_s
+    if plan.strategy == "ddp":
+        steps_s *= DDP_FACTOR
+    judgement_s = plan.windows / size.batch * size.step_s * FORWARD_SHARE
+    return START_S + steps_s + judgement_s * (plan.points + 1)
+
+
+def factor(costs: Sequence[tuple[float, float]]) -> float:
+    """How many times longer this machine takes than `seconds_of` says.
+
+    Args:
+        costs: of finished runs, the seconds that they took and those that were estimated.
+    """
+    if not costs:
+        return CROWD
+    return sum(taken for taken, _ in costs) / sum(estimated for _, estimated in costs)
+
+
+def total_s(plans: Iterable[Plan], processes: int, slower: float) -> float:
+    """Until all are done, side by side in so many processes."""
+    return sum(seconds_of(plan) for plan in plans) * slower / processes
+
+
+def duration(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``2 h 05 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,153 @@
+"""The joint sweeps: every strategy's rates are chosen with the same number of runs, ddp's too.
+
+A grid is 4 learning rates of the inner optimizer by 4 outer steps (rate, momentum), 16 runs of one
+seed that no shape uses, at two fifths of the length. ddp has no outer step, so its 16 runs are 16
+learning rates, over a wider range and three times as fine; its batch is that of all peers together,
+as many tokens per step as the others make between them. The lowest loss wins. A winner at the end
+of its grid's learning rates is marked: a better one may lie beyond.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+from trials import Edition, Length, Run, Trial
+
+from swarmtrain.compare.plan import Plan
+from swarmtrain.compare.tuned import TUNED, Rates
+
+SEED = 100
+"""No shape has it, so nothing is chosen by the figures that it is judged by."""
+
+_INNER = (2e-3, 4e-3, 8e-3, 1.6e-2)
+_OUTER = ((1.0, 0.0), (0.7, 0.5), (0.9, 0.8), (0.7, 0.9))
+
+
+def _joint(*outer: tuple[float, float]) -> tuple[Rates, ...]:
+    return tuple(Rates(lr, *pair) for lr, pair in product(_INNER, outer))
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A grid for one strategy.
+
+    Attributes:
+        name: what trials say in `tuned`.
+        trial: what is run at each of its points.
+        grid: the points.
+    """
+
+    name: str
+    trial: Trial
+    grid: tuple[Rates, ...]
+
+    def points(self, edition: Edition) -> tuple[Rates, ...]:
+        """All of the grid, or its first points where the table is tiny."""
+        return self.grid[: edition.grid] if edition.grid else self.grid
+
+    def plans(self, edition: Edition) -> list[Plan]:
+        """One per point."""
+        return [self.trial.plan(edition, rates, SEED) for rates in self.points(edition)]
+
+
+def _sweep(name: str, words: str, grid: tuple[Rates, ...]) -> Sweep:
+    return Sweep(name, Trial(words, length=Length.SWEEP), grid)
+
+
+SWEEPS: Mapping[str, Sweep] = {
+    sweep.name: sweep
+    for sweep in (
+        _sweep("ddp", "ddp", tuple(Rates(1e-3 * 2 ** (i / 3), 1.0, 0.0) for i in range(16))),
+        _sweep("diloco", "diloco", _joint(*_OUTER)),
+        _sweep("diloco-muon", "diloco:inner=muon", _joint(*_OUTER)),
+        # 2 fragments divide the sweep's rounds of 50 steps.
+        _sweep("streaming", "streaming:codec=int8:fragments=2", _joint(*_OUTER)),
+        _sweep("eager", "eager", _joint(*_OUTER)),
+        # A delayed step wants at most half of the outer rate.
+        _sweep("delayed", "delayed", _joint((0.5, 0.0), (0.35, 0.5), (0.45, 0.8), (0.7, 0.5))),
+        # Its rate must be above its momentum, and its pull too.
+        _sweep("noloco", "noloco", _joint((0.7, 0.5), (0.9, 0.5), (0.7, 0.3), (1.0, 0.0))),
+        # No outer momentum: error feedback takes its place.
+        _sweep(
+            "sparseloco", "sparseloco:codec=topk-256",
+            _joint((0.5, 0.0), (0.65, 0.0), (0.8, 0.0), (1.0, 0.0)),
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The best point of a grid.
+
+    Attributes:
+        rates: of the point.
+        loss: that it ended with.
+        runs: how many points were run.
+        is_at_edge: whether its learning rate is the lowest or the highest of the grid.
+    """
+
+    rates: Rates
+    loss: float
+    runs: int
+    is_at_edge: bool
+
+
+def winner(sweep: Sweep, edition: Edition, runs: Sequence[Run]) -> Winner:
+    """The point with the lowest loss.
+
+    Args:
+        sweep: whose.
+        edition: says which points were run.
+        runs: of these points, in their order.
+
+    Raises:
+        ValueError: no run of the grid ended with a finite loss.
+    """
+    found = [
+        (run.result.val_loss, rates)
+        for run, rates in zip(runs, sweep.points(edition), strict=True)
+        if run.result.val_loss is not None
+    ]
+    if not found:
+        raise ValueError(f"every run of the sweep {sweep.name} diverged: its grid is too hot")
+    loss, rates = min(found, key=lambda pair: pair[0])
+    inner = sorted({point.inner_lr for point in sweep.points(edition)})
+    return Winner(rates, loss, len(runs), rates.inner_lr in (inner[0], inner[-1]))
+
+
+def write_winners(path: Path, winners: Mapping[str, Winner]) -> None:
+    """As JSON, whole or not at all."""
+    beside = path.with_name(path.name + ".part")
+    text = json.dumps({name: asdict(found) for name, found in winners.items()}, indent=1)
+    beside.write_text(text + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+_TABLE = """    {
+%s    }
+"""
+
+
+def tuned_source(source: str, winners: Mapping[str, Winner], where: str) -> str:
+    """The text of `swarmtrain/compare/tuned.py` with the winners in its table.
+
+    Strategies that were not swept keep what they have.
+
+    Args:
+        source: the file as it is.
+        winners: by name of the sweep.
+        where: what SOURCE is to say.
+    """
+    rates = {name: winners[name].rates if name in winners else old for name, old in TUNED.items()}
+    lines = "".join(
+        f'        "{name}": Rates({r.inner_lr:.4g}, {r.outer_lr!r}, {r.outer_momentum!r}),\n'
+        for name, r in rates.items()
+    )
+    head, _, rest = source.partition("    {\n")
+    _, _, tail = rest.partition("    }\n")
+    before, _, after = head.partition("SOURCE = ")
+    _, _, after = after.partition("\n")
+    return f"{before}SOURCE = {json.dumps(where)}\n{after}{_TABLE % lines}{tail}"

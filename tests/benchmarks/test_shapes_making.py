@@ -1,0 +1,293 @@
+"""The table of shapes: what is run, kept, run again and estimated."""
+
+import json
+import math
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from shapes_modules import PLACE, loaded, result_of
+
+import swarmtrain
+from swarmtrain.data.corpus import build_corpus
+
+
+@pytest.fixture(scope="module")
+def load() -> Any:
+    with loaded() as importer:
+        yield importer
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Any:
+    return build_corpus(512, root=Path(swarmtrain.__file__).parent / "data")
+
+
+def plan_of(load: Any, words: str = "diloco", seed: int = 0) -> Any:
+    trials = load("trials")
+    trial = trials.Trial(words)
+    return trial.plan(trials.QUICK, trials.default_rates(trial.sweep), seed)
+
+
+# ---- keys and the file
+
+
+def test_a_key_is_over_settings_and_code_and_not_over_the_label(load):
+    key_of = load("kept").key_of
+    plan = plan_of(load)
+    others = [
+        key_of(plan, "torch 1", "abc"),
+        key_of(replace(plan, seed=1), "torch 1", "abc"),
+        key_of(replace(plan, inner_lr=0.5), "torch 1", "abc"),
+        key_of(replace(plan, points=3), "torch 1", "abc"),
+        key_of(plan, "torch 2", "abc"),
+        key_of(plan, "torch 1", "abd"),
+    ]
+    assert len(set(others)) == len(others)
+    assert key_of(replace(plan, label="another"), "torch 1", "abc") == others[0]
+
+
+def test_the_digest_follows_what_code_does_and_not_what_is_said_of_it(load):
+    kept = load("kept")
+
+    def digest(text: str) -> str:
+        return str(kept.digest_of(iter([("a.py", text)])))
+
+    plain = 'def f(x):\n    """One."""\n    return x + 1\n'
+    said = '"""A."""\n# why\ndef f(x):\n    """Other."""\n    return x + 1  # so\n'
+    assert digest(plain) == digest(said)
+    assert digest(plain) != digest(plain.replace("+", "-"))
+    names = {path.name for path in kept.sources()}
+    wanted = {"diloco.py", "swarm.py", "trainer.py", "byte_transformer.py", "int8.py", "config.py"}
+    assert wanted <= names
+    assert not names & {"html.py", "tuned.py", "session.py", "errors.py"}
+
+
+def test_a_line_that_was_cut_off_is_made_again_and_spoils_no_other(load, tmp_path):
+    kept = load("kept")
+    path = tmp_path / "runs.jsonl"
+    plan = plan_of(load)
+    first = kept.Results(path)
+    first.keep(kept.Kept("one", 1.0, plan, result_of(plan, 1.5)))
+    first.keep(kept.Kept("two", 1.0, plan, result_of(plan)))
+    text = path.read_text()
+    path.write_text(text[:-30])
+    second = kept.Results(path)
+    assert second.find("two", "x") is None
+    assert second.find("one", "x") == replace(result_of(plan, 1.5), strategy="x")
+    second.keep(kept.Kept("three", 1.0, plan, result_of(plan, None)))
+    third = kept.Results(path)
+    assert third.find("three", "y").val_loss is None
+    assert third.find("one", plan.label) == result_of(plan, 1.5)
+    assert json.loads(path.read_text().splitlines()[0])["plan"]["strategy"] == "diloco"
+
+
+# ---- what is run
+
+
+class Story:
+    """Makes up runs, and says how long they took."""
+
+    def __init__(self, load: Any, monkeypatch: Any) -> None:
+        self.made: list[Any] = []
+        self.losses: dict[tuple[str, int], float] = {}
+        monkeypatch.setattr(load("seats"), "run_here", self.run)
+
+    def run(self, plan: Any, corpus: Any) -> Any:
+        self.made.append(plan)
+        return plan, result_of(plan, self.losses.get((plan.label, plan.seed), 2.0)), 3.0
+
+
+@pytest.fixture
+def story(load: Any, monkeypatch: Any) -> Story:
+    return Story(load, monkeypatch)
+
+
+def making(load: Any, path: Path, corpus: Any, edition: Any = None, budget_s: float = 1e9) -> Any:
+    return load("making").Making(
+        edition or load("trials").FULL, load("kept").Results(path), corpus, versions="v", code="c",
+        processes=1, deadline_s=time.monotonic() + budget_s, tell=lambda text: None,
+    )  # fmt: skip
+
+
+def shape(load: Any, name: str) -> Any:
+    return next(s for s in load("declared").SHAPES if s.name == name)
+
+
+def test_a_table_goes_on_where_it_was_stopped(load, story, tmp_path, corpus):
+    path = tmp_path / "runs.jsonl"
+    plans = [plan_of(load, seed=seed) for seed in range(5)]
+    late = making(load, path, corpus, budget_s=-1)
+    late.make(plans)
+    assert story.made == []
+    making(load, path, corpus).make(plans[:2])
+    making(load, path, corpus).make([*plans, replace(plans[4], label="the same run")])
+    assert [plan.seed for plan in story.made] == [0, 1, 2, 3, 4]
+    assert late.missing(plans) == plans
+    assert making(load, path, corpus).missing(plans) == []
+
+
+def test_a_shape_is_not_run_before_the_sweep_that_its_rates_come_from(
+    load, story, tmp_path, corpus
+):
+    table = making(load, tmp_path / "runs.jsonl", corpus)
+    one = shape(load, "diloco-4")
+    table.make_shapes([one], {})
+    assert story.made == []
+    assert table.judged(one, {}).verdict.value == "not run"
+    sweeps = load("making").sweeps_of([one])
+    assert [sweep.name for sweep in sweeps] == ["diloco", "ddp"]
+    plans = [plan for sweep in sweeps for plan in sweep.plans(table.edition)]
+    table.make(plans[:-1])
+    assert list(table.winners(sweeps)) == ["diloco"]
+    table.make(plans)
+    winners = table.winners(sweeps)
+    table.make_shapes([one], winners)
+    assert len(story.made) == 2 * 16 + 2 * 3
+    assert story.made[-1].inner_lr == winners["ddp"].rates.inner_lr
+    judged = table.judged(one, winners)
+    assert (judged.figure.values, judged.seeds, judged.verdict.value) == ((1.0,) * 3, 3, "holds")
+
+
+def test_what_is_not_resolved_gets_more_seeds_until_it_is(load, story, tmp_path, corpus):
+    table = making(load, tmp_path / "runs.jsonl", corpus)
+    shapes = [shape(load, "diloco-4"), shape(load, "drop"), shape(load, "confirm-noloco")]
+    for seed, loss in enumerate((2.0, 2.08, 2.0, 2.0, 2.0)):
+        story.losses["diloco", seed] = loss
+        story.losses["diloco:drop=0.3", seed] = loss
+    needed = load("making").sweeps_of(shapes)
+    table.make(plan for sweep in needed for plan in sweep.plans(table.edition))
+    winners = table.winners(needed)
+    table.make_shapes(shapes, winners)
+    verdicts = [table.judged(one, winners).verdict.value for one in shapes]
+    assert verdicts == ["not resolved", "holds", "holds"]
+    story.made.clear()
+    table.make_more_seeds(shapes, winners)
+    assert {(plan.label, plan.seed) for plan in story.made} == {("diloco", 3), ("ddp", 3)}
+    judged = table.judged(shapes[0], winners)
+    assert (judged.seeds, judged.verdict.value) == (4, "holds")
+    assert table.judged(shapes[1], winners).seeds == 3
+
+
+def test_seeds_end_at_eight(load, story, tmp_path, corpus):
+    table = making(load, tmp_path / "runs.jsonl", corpus)
+    one = shape(load, "diloco-4")
+    for seed in range(20):
+        story.losses["diloco", seed] = 1.8 if seed % 2 else 2.2
+    needed = load("making").sweeps_of([one])
+    table.make(plan for sweep in needed for plan in sweep.plans(table.edition))
+    winners = table.winners(needed)
+    table.make_shapes([one], winners)
+    table.make_more_seeds([one], winners)
+    judged = table.judged(one, winners)
+    assert (judged.seeds, judged.verdict.value) == (8, "not resolved")
+
+
+def test_two_seats_make_what_one_process_makes(load, corpus, tmp_path):
+    seats = load("seats")
+    plans = [replace(plan_of(load, seed=seed), peers=2, windows=1) for seed in range(3)]
+    text = build_corpus(65_536)
+    found = seats.run_plans(plans, 2, lambda: True, text)
+    beside = {plan.seed: result for plan, result, _ in found}
+    ((_, here, _),) = seats.run_plans(plans[2:], 1, lambda: True, text)
+    assert sorted(beside) == [0, 1, 2]
+    assert beside[2] == here
+
+
+# ---- estimates
+
+
+def test_an_estimate_is_steps_times_peers_and_learns_from_finished_runs(load, tmp_path):
+    estimate, kept = load("estimate"), load("kept")
+    plan = replace(plan_of(load), size="sweep", steps=1000, peers=4, points=10, windows=256)
+    seconds = estimate.seconds_of(plan)
+    judging_s = 11 * 256 / 8 * 0.011 / 3
+    assert seconds == pytest.approx(estimate.START_S + 44.0 + judging_s)
+    assert estimate.seconds_of(replace(plan, strategy="ddp")) > seconds
+    assert estimate.total_s([plan] * 4, 2, 1.5) == pytest.approx(3 * seconds)
+    assert estimate.factor([]) == estimate.CROWD
+    results = kept.Results(tmp_path / "runs.jsonl")
+    results.keep(kept.Kept("one", 2 * seconds, plan, result_of(plan)))
+    assert estimate.factor(kept.Results(tmp_path / "runs.jsonl").costs) == pytest.approx(2, 1e-3)
+
+
+def test_the_whole_table_is_made_in_less_than_three_hours_on_two_cores(load, tmp_path, corpus):
+    estimate, sweeps = load("estimate"), load("sweeps")
+    table = making(load, tmp_path / "runs.jsonl", corpus)
+    plans = [plan for sweep in sweeps.SWEEPS.values() for plan in sweep.plans(table.edition)]
+    for one in load("declared").SHAPES:
+        for of_trial in table.plans(one, {}, range(table.base_seeds(one))):
+            plans += of_trial
+    hours = estimate.total_s(table.missing(plans), 2, estimate.CROWD) / 3600
+    assert 1 < hours < 2.75
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(40, "40 s"), (720, "12 min"), (7500, "2 h 05 min"), (3599, "1 h 00 min")]
+)
+def test_durations_are_told_as_people_tell_them(load, seconds, text):
+    assert load("estimate").duration(seconds) == text
+
+
+# ---- the command
+
+
+@pytest.fixture
+def plotly(monkeypatch: Any) -> None:
+    """The script that draws, whether or not it is installed."""
+    offline = ModuleType("plotly.offline")
+    offline.get_plotlyjs = lambda: "var Plotly = 'the script';"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "plotly", ModuleType("plotly"))
+    monkeypatch.setitem(sys.modules, "plotly.offline", offline)
+
+
+def test_the_command_makes_a_report_and_finds_its_runs_again(load, plotly, tmp_path, capsys):
+    run = load("run")
+    words = ["--quick", "--out", str(tmp_path), "--only", "noloco,speeds-time,median"]
+    assert run.main([*words, "--budget", "0s"]) == 1
+    assert not (tmp_path / "runs.jsonl").exists()
+    assert run.main(words) == 0
+    out = capsys.readouterr().out
+    lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+    assert "`--only noloco`" in out
+    assert "`--only diloco-4`" not in out
+    assert run.main(words) == 0
+    assert (tmp_path / "runs.jsonl").read_text().splitlines() == lines
+    report = (tmp_path / "report.md").read_text()
+    assert "`--only diloco-4` |" in report
+    assert "not run" in report
+    assert "tiny 11 312" in report
+    assert "noloco (none)" in (tmp_path / "curves-short.html").read_text()
+    assert (tmp_path / "curves-hostile.html").exists()
+    assert set(json.loads((tmp_path / "winners.json").read_text())) == {"noloco", "diloco"}
+
+
+def test_the_list_names_every_shape_with_its_runs_and_the_time(load, tmp_path, capsys):
+    assert load("run").main(["--list", "--out", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    for one in load("declared").SHAPES:
+        assert f"{one.name}: {one.claim}" in out
+    assert "runs are left, about" in err
+
+
+@pytest.mark.parametrize(
+    "words", [["--only", "dilocco"], ["--budget", "soon"], ["--processes", "0"]]
+)
+def test_what_cannot_be_meant_is_refused(load, words, capsys):
+    with pytest.raises(SystemExit):
+        load("run").main(words)
+    assert words[0] in capsys.readouterr().err
+
+
+def test_budgets_are_read_with_their_unit(load):
+    seconds = load("run").seconds
+    assert (seconds("90s"), seconds("20m"), seconds("1.5h")) == (90, 1200, 5400)
+    assert load("run").arguments([]).budget == math.inf
+
+
+def test_it_is_a_script(load):
+    assert (PLACE / "run.py").read_text().startswith("#!/usr/bin/env python3\n")
