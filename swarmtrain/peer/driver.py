@@ -215,8 +215,8 @@ class Driver:
         # A replayed op had no part of this process: what bears our name there was given by an
         # earlier life of this peer, and our own difference still waits.
         included = [
-            (piece.start, piece.stop, not result.replayed and self._me in piece.contributors)
-            for piece in result.slices
+            (start, stop, not result.replayed and self._me in named)
+            for start, stop, named in result.ranges
         ]
         own = self._own.contribution if self._own is not None else None
         decoded = None
@@ -225,7 +225,7 @@ class Driver:
             def decoded(start: int, stop: int) -> Tensor:
                 return _decoded_own(own, result, start, stop)
 
-        contributors = max((len(piece.contributors) for piece in result.slices), default=0)
+        contributors = max((len(named) for _, _, named in result.ranges), default=0)
         weights = self._strategy.apply(
             mean,
             included,

@@ -307,7 +307,7 @@ class Session:
         self._storage.keep_result(result)
         took_part = self.driver.is_waiting
         self._report(self.driver.end_op(result))
-        contributors = len(result.slices[0].contributors)
+        contributors = len(result.ranges[0][2])
         outcome = "merged" if self.driver.included else "left-out"
         if result.replayed or not took_part:
             outcome = "replayed" if result.replayed else "followed"
