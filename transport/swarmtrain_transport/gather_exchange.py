@@ -110,7 +110,8 @@ class GatherExchange:
         """A contributor has published; its chunks can be fetched from anybody who has them."""
         self._now_s = now_s
         told = self._told(self._gather.hashes(message, now_s))
-        if message.slice_index == self._index and self._done and self._to_push is None:
+        is_ours = self._done is not None and message.set_id == self._done.set_id
+        if is_ours and message.slice_index == self._index and self._to_push is None:
             self._to_push = list(reversed(range(len(self._digests))))
         return told + self._pump()
 
