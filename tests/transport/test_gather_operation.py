@@ -1,6 +1,5 @@
 """What a coordinator decides of a gather op, at every point at which somebody may die."""
 
-import msgspec
 import pytest
 
 from swarmtrain_transport.errors import RemoteFault
@@ -9,25 +8,20 @@ from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
     Member,
-    Reassign,
     SignedRoot,
     Skip,
-    SliceFreeze,
 )
-from swarmtrain_transport.messages import Got, Have, Withdraw
-from swarmtrain_transport.reports import check_signed
+from swarmtrain_transport.messages import Withdraw
 from swarmtrain_transport.timers import Pace
 from tests.transport.gather_table import (
     DEADLINE_S,
     GATHER_S,
     SCATTER_S,
-    GatherTable,
-    gather_plan,
     gather_table,
     hashes_of,
     published_by,
 )
-from tests.transport.rig import BOOT, A, B, C, D, roots_of, verify
+from tests.transport.rig import BOOT, A, B, C, D
 
 # ---- FREEZE
 
@@ -303,131 +297,6 @@ def test_what_was_held_of_another_version_before_a_restart_counts_for_nothing():
         op.have(peer, A, B)
     assert op.decide(1.0) is None
     assert op.committed(GATHER_S) == (A, B)
-
-
-# ---- stale and hostile reports
-
-
-def test_publishing_again_is_no_news_and_publishing_something_else_is_refused():
-    op = gather_table()
-    (first,) = op.publish(C)
-    assert first is not None
-    assert op.publish(C) == [None]
-    with pytest.raises(RemoteFault, match="two contributions"):
-        op.publish(C, version=1)
-    assert op.op.published[2, 0].chunk_hashes == hashes_of(op.view, C)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"attempt": 1},
-        {"set_id": 1},
-        {"inputs": bytes(32)},
-        {"chunk_hashes": (bytes(32),)},
-        {"chunk_hashes": (b"short", b"short")},
-        {"slice_index": 0},
-        {"slice_index": 99},
-        {"slice_index": -1},
-    ],
-)
-def test_what_is_no_contribution_of_its_sender_is_not_news(changes):
-    op = gather_table()
-    assert op.op.hear(C, published_by(op.view, C, **changes), 0.0) is None
-    assert not op.op.published
-
-
-def test_nobody_publishes_for_another_and_the_signature_must_be_its_own():
-    op = gather_table()
-    done = published_by(op.view, C)
-    assert op.op.hear(B, done, 0.0) is None
-    check_signed(op.view, C, done, verify)
-    with pytest.raises(RemoteFault, match="not signed"):
-        check_signed(op.view, B, done, verify)
-
-
-def test_publishing_after_freeze_without_being_in_it_changes_nothing():
-    op = gather_table()
-    op.publish(A, B)
-    assert isinstance(op.decide(SCATTER_S), Freeze)
-    assert op.publish(C) == [None]
-    for peer in (A, B):
-        op.have(peer, A, B)
-    op.have(C, A, B)
-    assert op.committed() == (A, B)
-
-
-def test_reports_that_belong_to_means_say_nothing_here():
-    op = gather_table()
-    assert op.op.hear(A, Got(op.view.plan_id, 0, 0, {B: bytes(32)}), 0.0) is None
-    assert op.op.hear(A, roots_of(op.view, A), 0.0) is None
-    assert not op.op.got
-    assert not op.op.arrivals.signed
-    assert op.op.creditors(A) == set()
-
-
-def test_holding_what_is_not_published_or_does_not_exist_counts_for_nothing():
-    op = gather_table()
-    op.have(A, B)
-    op.publish(B)
-    for index in (-1, 99, 1):
-        op.op.hear(A, Have(op.view.plan_id, index, index, 7, (True,) * 5000), 0.0)
-    assert {key: held for key, held in op.op.holders.items() if A in held} == {}
-
-
-def test_who_was_away_is_told_of_every_contribution_and_a_new_process_is_lost():
-    op = gather_table()
-    op.frozen()
-    assert len(op.op.returned(A, BOOT)) == 3
-    assert op.op.returned(B, b"another") == []
-    assert op.op.lost == {B}
-
-
-# ---- what the ledger allows
-
-
-def frozen_table() -> GatherTable:
-    op = gather_table(min_contributors=2)
-    op.frozen()
-    for peer in (A, B, C):
-        op.have(peer, A, B, C)
-    return op
-
-
-def test_a_commit_that_is_not_what_was_decided_is_refused():
-    op = frozen_table()
-    decision = op.op.decide(op.alive, 0.0)
-    assert isinstance(decision, Commit)
-    replace = msgspec.structs.replace
-    swapped = (decision.slices[1], decision.slices[0], decision.slices[2])
-    other_root = replace(decision.slices[0], root=bytes(32))
-    for wrong in (
-        replace(decision, contributors=(A, B)),
-        replace(decision, contributors=(A,)),
-        replace(decision, contributors=(B, A, C)),
-        replace(decision, contributors=(A, B, C, D)),
-        replace(decision, slices=swapped),
-        replace(decision, slices=decision.slices[:2]),
-        replace(decision, slices=(other_root, *decision.slices[1:])),
-        replace(decision, plan_hash=bytes(32)),
-    ):
-        with pytest.raises(RemoteFault, match="not what was decided"):
-            op.view.apply(wrong)
-    op.view.apply(decision)
-
-
-def test_a_contribution_has_no_other_owner_and_its_contributors_no_second_freeze():
-    op = frozen_table()
-    with pytest.raises(RemoteFault, match="no other owner"):
-        op.view.apply(Reassign(1, 0, 1, B, "owner lost"))
-    with pytest.raises(RemoteFault, match="out of order"):
-        op.view.apply(SliceFreeze(1, 0, 0, (A,)))
-
-
-def test_freeze_must_say_what_each_contributor_has_published():
-    view = GatherTable(gather_plan()).view
-    with pytest.raises(RemoteFault, match="does not say"):
-        view.apply(Freeze(1, (A, B), {}, roots={A: SignedRoot(bytes(32), b"s")}))
 
 
 def test_the_op_teaches_how_long_publishing_and_gathering_take():

@@ -4,7 +4,8 @@ import msgpack
 import msgspec
 import pytest
 
-from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.kinds import constant_of
 from swarmtrain_transport.ledger import Member, Plan, SliceSpec, body_of, make_record, pack_struct
 from swarmtrain_transport.planning import check_plan
 from tests.transport.gather_table import gather_plan
@@ -29,6 +30,18 @@ def test_a_mean_plan_says_nothing_of_its_kind_and_one_without_a_kind_is_a_mean()
     ]  # fmt: skip
     assert record_of(pack_struct(plan_body())) == plan_body()
     assert record_of(pack_struct(gather_plan())).kind == "gather"
+
+
+def test_a_kind_that_was_read_from_a_file_changes_no_byte_of_a_mean_plan():
+    bodies = []
+    for terms in ({}, {"kind": b"mean".decode()}):
+        hall = opened(A, B, **terms)
+        hall.ready(1, A, B)
+        bodies.append(hall.records[-1].body)
+    assert bodies[0] == bodies[1]
+    assert b"kind" not in bodies[1]
+    with pytest.raises(LocalFault, match="cannot be planned"):
+        constant_of("pair")
 
 
 def test_a_gather_plan_gives_each_contributor_the_whole_vector_and_receivers_nothing():

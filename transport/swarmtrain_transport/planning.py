@@ -10,7 +10,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.fragments import values_of
 from swarmtrain_transport.gathered import gathered_slices
-from swarmtrain_transport.kinds import GATHER, KINDS, MEAN
+from swarmtrain_transport.kinds import GATHER, KINDS, MEAN, constant_of
 from swarmtrain_transport.ledger import Member, Plan, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
@@ -177,7 +177,7 @@ def make_plan(
         deadline_s=op_deadline_s,
         checkpoint_by=order[op // terms.checkpoint_rounds % len(order)] if checkpoint_due else b"",
         evaluate_by=order[(op + 1) % len(order)],
-        kind=terms.kind,
+        kind=constant_of(terms.kind),
     )
 
 
