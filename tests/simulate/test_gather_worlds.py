@@ -1,9 +1,13 @@
 """Worlds whose ops are gathers: clean, and not because nobody looks."""
 
+from dataclasses import replace
+from itertools import islice
+
 import pytest
 
 from swarmtrain.cli.main import main
 from swarmtrain.peer import arithmetic
+from swarmtrain.simulate.enumeration import cases, run_case
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
 from swarmtrain.simulate.troubles import HOSTILE_OWNER
 from swarmtrain_transport.gather_operation import GatherOperation
@@ -36,6 +40,16 @@ def test_some_worlds_have_int8_and_some_topk_and_none_a_hostile_owner():
     assert {world.conditions.codec for world in worlds} == {"int8", "topk-16"}
     results = run_seeds(range(8), peers=3, ops=2, kind=GATHER)
     assert not any(HOSTILE_OWNER in result.faults for result in results)
+
+
+def test_every_seventh_death_and_trouble_at_a_message_of_an_op_is_harmless_and_short():
+    every = islice(cases(3), 0, None, 7)
+    findings = [run_case(replace(case, kind=GATHER)) for case in every]
+    assert len(findings) > 100
+    wrong = [one.case.story() for one in findings if not one.is_clean]
+    wrong += [one.case.story() for one in findings if one.commits != one.case.rounds]
+    wrong += [one.case.story() for one in findings if one.op_seconds > 12.0]  # D_op is 20 s
+    assert not wrong
 
 
 def test_commits_of_what_nobody_holds_are_noticed(monkeypatch):

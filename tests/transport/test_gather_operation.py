@@ -202,15 +202,14 @@ def test_it_is_skipped_at_once_if_the_dead_have_left_too_little():
     assert op.decide(1.0) == Skip(1, "too few contributors are left")
 
 
-def test_who_is_only_silent_may_be_back_before_the_op_is_given_up():
+def test_nobody_is_waited_for_who_is_silent_and_held_by_nobody_though_all_are_needed():
     op = gather_table(min_contributors=3)
     op.frozen()
+    op.have(A, C)
     op.lose(C)
-    assert op.decide(1.0) is None
-    op.alive.add(C)
-    for peer in (A, B, C):
-        op.have(peer, A, B, C)
-    assert op.committed(2.0) == (A, B, C)
+    assert op.decide(1.0) is None  # B can still get it of A
+    op.lose(A)
+    assert op.decide(2.0) == Skip(1, "too few contributors are left")
 
 
 def test_one_contributor_is_not_enough_of_a_holder_while_another_member_lives():

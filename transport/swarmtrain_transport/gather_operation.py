@@ -104,13 +104,14 @@ class GatherOperation(Decisions):
         return self._commit(live, now_s)
 
     def _may_stay(self, peer: PeerId, live: set[PeerId]) -> bool:
-        """Whether a contribution may still be in the result: who is gone for good has left it with
-        somebody; who is only silent may be back."""
-        if peer in self.refused and self.view.frozen is None:
+        """Whether a contribution may still be in the result: its contributor lives, or has left it
+        with somebody."""
+        is_frozen = self.view.frozen is not None
+        if not is_frozen and peer in self.refused:
             return False
         if self._name(self._index(peer)) is None:
-            return peer in live and self.view.frozen is None
-        return peer not in self.lost or self._is_spread(peer, live)
+            return peer in live and not is_frozen
+        return peer in live or self._is_spread(peer, live)
 
     def _freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
         """Once all live contributors have published, or at D_scatter."""
@@ -120,8 +121,6 @@ class GatherOperation(Decisions):
         if awaited and now_s < self.timers.scatter_s:
             return None
         if len(given) < self.view.plan.min_contributors:
-            if now_s < self.timers.scatter_s:
-                return None  # who is silent may be back until then
             return Skip(self.view.plan.op, "too few contributions were published in time")
         named = tuple(sorted(given))
         excluded = {
