@@ -6,6 +6,7 @@ copy, also years later. Pure: records in, sentences out.
 
 from collections.abc import Iterable, Iterator
 
+from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import (
     AnyBody,
     Attest,
@@ -104,6 +105,11 @@ def _told(body: AnyBody, names: dict[bytes, str]) -> Iterator[str]:
             )
         case Commit():
             yield f"Committed: result {body.result_root.hex()[:16]}."
+            if any(not outcome.contributors for outcome in body.slices):
+                yield (
+                    f"It has what {_list(body.contributors, names)} gave. What others gave was not "
+                    "held by enough peers; they keep it."
+                )
         case Skip():
             yield f"Skipped: {body.reason}. Nobody lost anything: all train on from where they are."
         case Attest():
@@ -122,6 +128,7 @@ def _plan(plan: Plan, names: dict[bytes, str]) -> Iterator[str]:
     given = [member.peer for member in plan.members if member.weight]
     only = [member.peer for member in plan.members if not member.weight]
     total = plan.slices[-1].stop
+    needed = f"and needed at least {plan.min_contributors} contributor(s)."
     shares = ", ".join(
         f"{names.get(spec.owner, '?')} {100 * (spec.stop - spec.start) / total:.0f} %"
         for spec in plan.slices
@@ -129,10 +136,8 @@ def _plan(plan: Plan, names: dict[bytes, str]) -> Iterator[str]:
     yield f"Round {plan.op} was planned with {_list(given, names)}."
     if only:
         yield f"{_list(only, names)} only listened."
-    yield (
-        f"Slices: {shares}. The whole exchange had {plan.deadline_s:.1f} s, and needed at least "
-        f"{plan.min_contributors} contributor(s)."
-    )
+    cut = "Everybody gets everybody's contribution" if plan.kind == GATHER else f"Slices: {shares}"
+    yield f"{cut}. The whole exchange had {plan.deadline_s:.1f} s, {needed}"
 
 
 def _evidence(times: Times) -> str:

@@ -21,6 +21,9 @@ def simulate(
     fragments: Annotated[
         int, typer.Option(min=1, max=16, help="Parts of the vector that rounds move in turn.")
     ] = 1,
+    kind: Annotated[
+        str, typer.Option(help="What ops do with contributions: mean or gather.")
+    ] = "mean",
     first_seed: Annotated[int, typer.Option(min=0, help="The first world's seed.")] = 0,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Run this one world alone.", show_default=False)
@@ -41,6 +44,8 @@ def simulate(
     context.ensure_object(Situation).begin(verbose=verbose)
     if trace and seed is None:
         raise typer.BadParameter("a trace is of one world: name it with --seed")
+    if kind not in ("mean", "gather"):
+        raise typer.BadParameter(f"--kind is mean or gather, not {kind!r}")
     from swarmtrain.simulate.seeds import SeedResult, run_seed
     from swarmtrain.simulate.seeds import simulate as run
 
@@ -52,9 +57,9 @@ def simulate(
         print(f"{time_s:12.6f}  {who:<12} {what}")
 
     if trace and seed is not None:
-        run_seed(seed, peers, ops, show, fragments=fragments)
+        run_seed(seed, peers, ops, show, fragments=fragments, kind=kind)
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
-    summary = run(chosen, peers, ops, processes, tell, fragments)
+    summary = run(chosen, peers, ops, processes, tell, fragments, kind)
     if as_json:
         print(json.dumps(asdict(summary)))
     else:

@@ -20,6 +20,7 @@ from swarmtrain_optimizers.codecs.base import (
     StochasticCodec,
     UnencodableValues,
 )
+from swarmtrain_optimizers.flush import flush_tiny_
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
@@ -261,6 +262,10 @@ def _stochastic(codec: Codec) -> StochasticCodec:
 def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
     """The mean difference of an op, from its committed chunks.
 
+    Of a gather op it is the weighted mean sum_c w_c dec(c) / sum_c w_c of the contributions that
+    COMMIT names, summed in float64 in PLAN's order, rounded once to float32; |x| < 2^-100 is 0. A
+    chunk of each contribution is decoded at a time, so memory beside `out` is that of a chunk.
+
     Args:
         result: the op's.
         out: contiguous float32 to write to and return, new memory if None: touching that for the
@@ -276,6 +281,8 @@ def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
     codec = result_codec_of(result.window)
     arithmetic = CodecArithmetic()
     mean = torch.empty(result.num_values, dtype=torch.float32) if out is None else out
+    if result.weights is not None:
+        return _decode_gathered(result, result.weights, mean)
     position = 0
     for piece in result.slices:
         num_chunks = -(-(piece.stop - piece.start) // result.chunk_values)
@@ -296,4 +303,26 @@ def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
             position = stop
     if position != result.num_values:
         raise RemoteFault("result", f"slices cover {position} of {result.num_values} values")
+    return mean
+
+
+def _decode_gathered(result: OpResult, weights: tuple[int, ...], mean: Tensor) -> Tensor:
+    """The weighted mean of whole contributions, chunk by chunk, written to `mean`."""
+    codec, arithmetic = codec_of(result.window), CodecArithmetic()
+    num_chunks = -(-result.num_values // result.chunk_values)
+    for piece in result.slices:
+        if (piece.start, piece.stop, len(piece.chunks)) != (0, result.num_values, num_chunks):
+            raise RemoteFault("result", f"{len(piece.chunks)} chunks are no whole contribution")
+    if not weights or len(weights) != len(result.slices):
+        raise RemoteFault("result", f"{len(result.slices)} contributions, {len(weights)} weights")
+    for index in range(num_chunks):
+        start = index * result.chunk_values
+        stop = min(start + result.chunk_values, result.num_values)
+        total = torch.zeros(stop - start, dtype=torch.float64)
+        for piece, weight in zip(result.slices, weights, strict=True):
+            arithmetic.check(piece.chunks[index], stop - start, result.window)
+            codec.add_(total, piece.chunks[index], weight, result.window)
+        found = flush_tiny_(total.div_(sum(weights)).float())
+        here = mean[start : min(stop, mean.numel())]
+        here.copy_(found[: here.numel()])
     return mean

@@ -213,7 +213,7 @@ class Averager:
     def _apply(self, result: OpResult) -> Tensor:
         out = torch.empty(self._num_values) if self._out is None else self._out
         mean = decode_result(result, out)
-        self.included = all(self._me in piece.contributors for piece in result.slices)
+        self.included = all(self._me in named for _, _, named in result.ranges)
         # Whoever waits for the mean need not wait for its digest: the network thread makes it.
         self._report(result.op, lambda: self._state.after(result.root))
         return mean

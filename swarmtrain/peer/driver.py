@@ -261,8 +261,8 @@ class Driver:
         # A replayed op had no part of this process: what bears our name there was given by an
         # earlier life of this peer, and our own difference still waits.
         included = [
-            (piece.start, piece.stop, not result.replayed and self._me in piece.contributors)
-            for piece in result.slices
+            (start, stop, not result.replayed and self._me in named)
+            for start, stop, named in result.ranges
         ]
         own = self._own.contribution if self._own is not None else None
         decoded = None
@@ -274,7 +274,7 @@ class Driver:
                     values[max(0, low - start) : max(0, high - start)] = 0
                 return values
 
-        contributors = max((len(piece.contributors) for piece in result.slices), default=0)
+        contributors = max((len(named) for _, _, named in result.ranges), default=0)
         weights = self._strategy.apply(
             mean,
             included,

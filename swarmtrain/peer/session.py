@@ -316,7 +316,7 @@ class Session:
         took_part = self.driver.is_waiting
         self._report(self.driver.end_op(result))
         self.driver.keep_pace(self._pace.steps_per_s, result.fastest_steps_per_s)
-        contributors = len(result.slices[0].contributors)
+        contributors = len(result.ranges[0][2])
         outcome = "merged" if self.driver.included else "left-out"
         if result.replayed or not took_part:
             outcome = "replayed" if result.replayed else "followed"

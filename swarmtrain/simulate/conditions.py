@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_optimizers.strategies.streaming import Streaming
+from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.planning import RunTerms
 
 
@@ -31,6 +32,8 @@ class Conditions:
         drift: by how much a clock may run fast or slow.
         handicaps: what is wrong with a peer from its start, by number.
         fragments: parts of the vector that ops move in turn, each as long as the vector without.
+        kind: of the ops.
+        codec: of parts and results; sums are watched as int8's are.
     """
 
     num_peers: int = 3
@@ -49,6 +52,8 @@ class Conditions:
     drift: float = 0.0
     handicaps: Mapping[int, Handicap] = field(default_factory=dict)
     fragments: int = 1
+    kind: str = MEAN
+    codec: str = "int8"
 
     @property
     def op_values(self) -> int:
@@ -98,7 +103,7 @@ class Conditions:
             config=b"",
             config_hash=bytes(32),
             rounds=self.rounds,
-            codec="int8",
+            codec=self.codec,
             exact=True,
             block=self.block,
             chunk_values=self.chunk_values,
@@ -110,4 +115,5 @@ class Conditions:
             deadline_cap_s=self.deadline_s,
             checkpoint_rounds=1000,
             snapshot_rounds=snapshot_rounds,
+            kind=self.kind,
         )

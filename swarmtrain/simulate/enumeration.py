@@ -25,6 +25,7 @@ import torch
 from swarmtrain.simulate.faults import COORDINATOR, Fault
 from swarmtrain.simulate.invariants import Violation
 from swarmtrain.simulate.world import World
+from swarmtrain_transport.kinds import MEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,14 @@ class Case:
         faults: what happens when.
         min_contributors: as in the run file; if everybody is needed, the dead are replaced.
         rounds: commits until the run ends.
+        kind: of the ops.
     """
 
     num_peers: int
     faults: tuple[Fault, ...]
     min_contributors: int = 1
     rounds: int = 2
+    kind: str = MEAN
 
     def story(self) -> str:
         """The case in words, enough to repeat it."""
@@ -58,6 +61,7 @@ class Case:
             faults=self.faults,
             min_contributors=self.min_contributors,
             replace_dead=self.min_contributors == self.num_peers,
+            kind=self.kind,
         )
 
 

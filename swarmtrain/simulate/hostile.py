@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING
 
 from swarmtrain.simulate.sim_peer import SimPeer
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fold import num_chunks, slice_root
 from swarmtrain_transport.frames import Frame, FrameKind, pack
+from swarmtrain_transport.gathered import NOTHING_SUMMED, content_name
+from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.messages import (
     Accuse,
     Evaluated,
@@ -19,6 +22,7 @@ from swarmtrain_transport.messages import (
     decode_from_peer,
     encode,
 )
+from swarmtrain_transport.signed import result_payload
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.world import World
@@ -114,7 +118,7 @@ class Hostile:
         if ends is None or coordinator.machine is None or not self._world.is_connected(ends[0]):
             return None
         sender = ends[0]
-        message = self._claim()
+        message = self._second_word(sender) or self._claim()
         data = bytearray(encode(message))
         if self._rng.random() < 0.5:
             data[self._rng.randrange(len(data))] = self._rng.randrange(256)
@@ -129,6 +133,25 @@ class Hostile:
         self._world.hostile.add(sender.peer_id)
         coordinator.hear(lambda: coordinator.message(sender.peer_id, message))
         return f"peer {sender.number} claims {type(message).__name__}"
+
+    def _second_word(self, sender: SimPeer) -> PeerMessage | None:
+        """Of a gather op: the member puts its name under what it does not have, and for all the
+        coordinator knows that is its contribution, the first one or another one."""
+        machine = self._world.coordinator.machine
+        operation = machine.operation if machine is not None else None
+        if operation is None or operation.view.plan.kind != GATHER:
+            return None
+        view = operation.view
+        if sender.peer_id not in view.weights or self._rng.random() < 0.6:
+            return None
+        index = view.owners.index(sender.peer_id)
+        hashes = tuple(self._rng.randbytes(32) for _ in range(num_chunks(view.plan, index)))
+        root = slice_root(hashes)
+        payload = result_payload(view.plan_hash, index, 0, root, NOTHING_SUMMED)
+        signature = self._world.sign(sender.peer_id, payload)
+        self._world.invariants.demands.trouble(sender.peer_id, 2 * view.plan.deadline_s)
+        name = content_name(root)
+        return SliceDone(view.plan_id, index, 0, name, hashes, NOTHING_SUMMED, signature)
 
     def _claim(self) -> PeerMessage:
         """Well-formed, and about what is not the sender's or does not exist."""

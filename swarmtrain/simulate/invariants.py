@@ -18,6 +18,7 @@ from swarmtrain.simulate.lies import Lies
 from swarmtrain.simulate.sums import NamedSums, same_bits
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
@@ -230,6 +231,9 @@ class Invariants:
             if peer.peer_id in commit.contributors
             and self.demands.is_sound(peer, self.world.clock.now_s)
         ]
+        if plan.kind == GATHER:
+            self._check_gathered(commit, live)
+            return
         needed = min(limits.RESULT_HOLDERS, max(1, len(live)))
         for index, outcome in enumerate(commit.slices):
             if len(outcome.contributors) < plan.min_contributors:
@@ -238,6 +242,30 @@ class Invariants:
             if live and len(holders) < needed:
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
+
+    def _check_gathered(self, commit: Commit, live: list["SimPeer"]) -> None:
+        """The same of a gather op: every contribution that is in is held by enough, by somebody
+        besides its contributor, and is what FREEZE says."""
+        plan, freeze = self.plans[commit.op], self.frozen[commit.op]
+        self.demands.check_fair(commit.op, set(freeze.contributors) - set(commit.contributors))
+        if len(commit.contributors) < plan.min_contributors:
+            self._violated("I6", f"op {commit.op}: too few contributors")
+        for spec, outcome in zip(plan.slices, commit.slices, strict=True):
+            is_in = spec.owner in commit.contributors
+            name = self.world.name_of(spec.owner)
+            if outcome.contributors != (spec.owner,) * is_in:
+                self._violated("I6", f"op {commit.op}: {name}'s slice is not its own")
+            if not is_in:
+                continue
+            if spec.owner not in freeze.roots or freeze.roots[spec.owner].root != outcome.root:
+                self._violated("I6", f"op {commit.op}: {name}'s contribution is not FREEZE's")
+            holders = [peer for peer in self.world.survivors if holds(peer, outcome.root)]
+            others = [peer for peer in live if peer.peer_id != spec.owner]
+            is_alone = others and all(peer.peer_id == spec.owner for peer in holders)
+            needed = min(limits.RESULT_HOLDERS, max(1, len(live)))
+            if live and (len(holders) < needed or is_alone):
+                numbers = [peer.number for peer in holders]
+                self._violated("I8", f"op {commit.op}: {name}'s is held by {numbers} alone")
 
     # ---- the peers
 
@@ -301,15 +329,15 @@ class Invariants:
             return
         plan = self.plans[result.op]
         took_part = peer in self.planned(result.op)
-        sent = [took_part and peer.peer_id in piece.contributors for piece in result.slices]
+        sent = [took_part and peer.peer_id in named for _, _, named in result.ranges]
         decoded = self.sums.decoded(result.op, peer.peer_id, plan) if any(sent) else None
         ranges = peer.strategy.exchange(result.op).ranges
         if decoded is not None and all(sent):
             books.send(ranges, 0, result.num_values, decoded)
         elif decoded is not None:
-            for piece, here in zip(result.slices, sent, strict=True):
+            for (start, stop, _), here in zip(result.ranges, sent, strict=True):
                 if here:
-                    books.send(ranges, piece.start, piece.stop, decoded)
+                    books.send(ranges, start, stop, decoded)
         for start, stop in peer.strategy.dropped:
             books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))
         self._check_books(peer)

@@ -18,6 +18,7 @@ from swarmtrain.simulate.invariants import Violation
 from swarmtrain.simulate.weather import DrawnWeather, RepeatedWeather
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.errors import TransportError
+from swarmtrain_transport.kinds import GATHER, MEAN
 
 CHUNK_VALUES = 256
 BLOCK = 64
@@ -90,6 +91,7 @@ def world_of(
     trace: Trace | None = None,
     kinds: tuple[str, ...] = (),
     fragments: int = 1,
+    kind: str = MEAN,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -100,9 +102,13 @@ def world_of(
         trace: takes a line per event.
         kinds: of faults that may happen; all of them if it is empty.
         fragments: parts of the vector that ops move in turn.
+        kind: of the ops.
     """
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
     rng = random.Random(int.from_bytes(digest[:8], "little"))
+    codec = "int8"
+    if kind == GATHER and digest[8] % 2:
+        codec = f"topk-{BLOCK // 4}"
     world = World(
         peers,
         rounds=ops,
@@ -111,13 +117,16 @@ def world_of(
         chunk_values=CHUNK_VALUES,
         block=BLOCK,
         min_contributors=rng.choice((1, 1, 2, max(1, peers - 1), peers)),
-        error_feedback=rng.random() < 0.8,
+        # Without it topk would drop most of the work, which the books rightly miss.
+        error_feedback=rng.random() < 0.8 or codec != "int8",
         latency_s=rng.choice((0.0005, 0.003, 0.03, 0.15)),
         rates=rng.choice(((0.0, 0.0), (1e5, 1e7), (2e4, 2e5))),
         sync_s=rng.choice((0.0, 0.0005, 0.01)),
         skew_s=1e6,
         drift=rng.choice((0.0, 1e-4, 1e-2)),
         fragments=fragments,
+        kind=kind,
+        codec=codec,
     )
     world.weather = DrawnWeather(world, rng, kinds)
     return world
@@ -130,9 +139,10 @@ def run_seed(
     trace: Trace | None = None,
     kinds: tuple[str, ...] = (),
     fragments: int = 1,
+    kind: str = MEAN,
 ) -> SeedResult:
     """Run one world to its end; the arguments are those of `world_of`."""
-    world = world_of(seed, peers, ops, trace, kinds, fragments)
+    world = world_of(seed, peers, ops, trace, kinds, fragments, kind)
     weather = world.weather
     assert isinstance(weather, DrawnWeather)
     return _outcome(seed, world, weather)
@@ -177,10 +187,15 @@ def _outcome(seed: int, world: World, weather: RepeatedWeather) -> SeedResult:
 
 
 def run_seeds(
-    seeds: Iterable[int], peers: int, ops: int, processes: int = 1, fragments: int = 1
+    seeds: Iterable[int],
+    peers: int,
+    ops: int,
+    processes: int = 1,
+    fragments: int = 1,
+    kind: str = MEAN,
 ) -> Iterator[SeedResult]:
     """Run many worlds; results come in the order of the seeds."""
-    one = partial(run_seed, peers=peers, ops=ops, fragments=fragments)
+    one = partial(run_seed, peers=peers, ops=ops, fragments=fragments, kind=kind)
     if processes == 1:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -207,6 +222,7 @@ def simulate(
     processes: int,
     tell: Callable[[SeedResult], None],
     fragments: int = 1,
+    kind: str = MEAN,
 ) -> Summary:
     """Run many worlds and add them up.
 
@@ -217,10 +233,11 @@ def simulate(
         processes: how many run side by side.
         tell: hears of every world as it ends.
         fragments: parts of the vector that ops move in turn.
+        kind: of the ops.
     """
     summary = Summary()
     began_s = time.perf_counter()
-    for result in run_seeds(seeds, peers, ops, processes, fragments):
+    for result in run_seeds(seeds, peers, ops, processes, fragments, kind):
         summary.add(result)
         tell(result)
     summary.seconds = round(time.perf_counter() - began_s, 1)

@@ -8,9 +8,12 @@ from torch import Tensor
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.driver import OwnPart
 from swarmtrain_transport.fold import chunk_range, num_chunks, window_of
+from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import Commit, Plan
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.result import OpResult
+
+_TINY = 2.0**-100
 
 
 class NamedSums:
@@ -41,6 +44,8 @@ class NamedSums:
     def wrong_chunks(self, commit: Commit, plan: Plan, result: OpResult) -> list[tuple[int, int]]:
         """(slice, chunk) of all that is not the mean of the named contributors, rounded as
         protocol.md rule 6 says."""
+        if plan.kind == GATHER:
+            return self._wrong_means(commit, plan, result)
         mean = torch.empty(result.num_values, dtype=torch.float64)
         # Slices with the same contributors are summed together: usually it is all of them.
         sums: dict[tuple[PeerId, ...], Tensor] = {}
@@ -56,6 +61,17 @@ class NamedSums:
         places = [(i, k) for i in range(len(plan.slices)) for k in range(num_chunks(plan, i))]
         parts = [(place, slice(*chunk_range(plan, *place))) for place in places]
         return [place for place, here in parts if not same_bits(wanted[here], found[here])]
+
+    def _wrong_means(self, commit: Commit, plan: Plan, result: OpResult) -> list[tuple[int, int]]:
+        """(0, chunk) of all that is not the mean of the contributions that COMMIT names, rounded
+        once: with codecs of exact sums that is whatever order they are summed in."""
+        wanted = self._mean_of(commit.op, commit.contributors, plan).float()
+        wanted[wanted.abs() < _TINY] = 0.0
+        found = self._decode(result)
+        parts = [
+            (chunk, slice(*chunk_range(plan, 0, chunk))) for chunk in range(num_chunks(plan, 0))
+        ]
+        return [(0, chunk) for chunk, here in parts if not same_bits(wanted[here], found[here])]
 
     def _mean_of(self, op: int, named: tuple[PeerId, ...], plan: Plan) -> Tensor:
         weights = {member.peer: member.weight for member in plan.members}

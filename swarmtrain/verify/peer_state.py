@@ -26,12 +26,13 @@ from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout, LayoutMismatch
 from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
 from swarmtrain.verify.wrong_sums import wrong_sums
+from swarmtrain_transport.catchup import result_of
 from swarmtrain_transport.errors import IdentityDamaged, RemoteFault
-from swarmtrain_transport.fold import LedgerView, num_chunks, slice_root, window_of
+from swarmtrain_transport.fold import LedgerView, num_chunks, slice_root
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.ledger import Commit, Record
-from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.result import OpResult
 
 _PROVES = (
     "Every record is signed by the run's key and follows from the one before; the results on this"
@@ -258,20 +259,18 @@ class _PeerProof:
         view = self._view.commits.get(op)
         if view is None or not isinstance(view.outcome, Commit):
             raise Unproved(f"The ledger's view of round {op} is forgotten: it is too long ago.")
-        outcomes = view.outcome.slices
-        if slices is None or len(slices) != len(outcomes):
+        # A gather op's slices without a contributor have no chunks, and none are kept of them.
+        named = [index for index, one in enumerate(view.outcome.slices) if one.contributors]
+        if slices is None or len(slices) != len(named):
             raise Unproved(f"{path} is not a result of round {op}.")
-        pieces = []
-        for index, (chunks, outcome) in enumerate(zip(slices, outcomes, strict=True)):
-            hashes = tuple(content_hash(chunk) for chunk in chunks)
-            if slice_root(hashes) != outcome.root or len(chunks) != num_chunks(view.plan, index):
+        pieces: list[list[bytes]] = [[] for _ in view.outcome.slices]
+        for index, chunks in zip(named, slices, strict=True):
+            root = slice_root(tuple(content_hash(chunk) for chunk in chunks))
+            is_whole = len(chunks) == num_chunks(view.plan, index)
+            if root != view.outcome.slices[index].root or not is_whole:
                 raise Unproved(f"{path}: slice {index} is not the one that the ledger names.")
-            spec = view.plan.slices[index]
-            pieces.append(SliceResult(spec.start, spec.stop, outcome.contributors, tuple(chunks)))
-        stop = view.plan.slices[-1].stop
-        return OpResult(
-            op, window_of(view.plan), view.plan.chunk_values, stop, tuple(pieces), b"", b"", True
-        )
+            pieces[index] = chunks
+        return result_of(view, pieces, replayed=True)
 
 
 @contextmanager

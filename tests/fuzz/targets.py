@@ -41,6 +41,7 @@ from swarmtrain_transport.ledger import body_of, make_record, pack_struct, recor
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.messages import Challenge, Knock, Progress, Ready, Records, Welcome
 from swarmtrain_transport.sync import ArraySpec, describe_state, manifest_from_bytes
+from tests.transport.gather_table import gather_plan
 from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
 
 HEADER = limits.HEADER_BYTES
@@ -174,7 +175,8 @@ def _targets() -> dict[str, Target]:
     record = make_record(0, bytes(32), 1, run_body(), sign)
     joined = make_record(1, record.hash, 1, join_body(A), sign)
     planned = make_record(2, joined.hash, 1, plan_body((A, B)), sign)
-    records = tuple(found.to_bytes() for found in (record, joined, planned))
+    gather = make_record(3, planned.hash, 1, gather_plan((A, B)), sign)
+    records = tuple(found.to_bytes() for found in (record, joined, planned, gather))
     manifest, _ = describe_state(bytes(32), (ArraySpec("anchor", 8),), bytes(32))
     invite = Invite("127.0.0.1", 8400, "tiny", bytes(range(32)), bytes(range(16)))
     canonical = config_file.canonical(CONFIG)
@@ -223,7 +225,7 @@ def _targets() -> dict[str, Target]:
         "record-body": Target(
             lambda data: body_of(msgspec.structs.replace(record, body=data)),
             remote,
-            (record.body, joined.body, planned.body),
+            (record.body, joined.body, planned.body, gather.body),
         ),
         "evidence": Target(shown_from_bytes, remote, (pack_struct(shown),)),
         "proof": Target(proof_from_bytes, remote, (proof.to_bytes(),)),

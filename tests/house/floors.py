@@ -4,7 +4,7 @@ A new file is put on its line here before it is written: the line says what it m
 """
 
 TRANSPORT = (
-    "errors limits clock",
+    "errors limits clock kinds",
     "arithmetic slices window",
     "retention",
     "hashing",
@@ -12,15 +12,18 @@ TRANSPORT = (
     "link",
     "signed",
     "allow_list reception",
-    "claims ledger sync result failure matrix fetch download flow widths outbox timers early",
+    "claims ledger gathered batching sync result failure matrix fetch download flow widths outbox"
+    " timers early",
     "actions fold fragments blobs serving",
     "arrivals audit membership",
     "attendance recovery slicing",
     "planning ownership scatter gathering reports",
-    "operation",
+    "decisions",
+    "operation gather_operation",
     "scribe",
     "agreement tribunal",
-    "status_view history exchange catchup local ledger_copy state_finder auditing",
+    "status_view history exchange gather_exchange exchanges catchup local ledger_copy state_finder"
+    " auditing",
     "progression trade",
     "rendezvous participant",
     "zmq_link_tcp",

@@ -20,7 +20,12 @@ from swarmtrain_transport.participant import Participant
 from swarmtrain_transport.rendezvous import Rendezvous
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
-from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution, decode_result
+from tests.transport.plain_arithmetic import (
+    PlainArithmetic,
+    PlainContribution,
+    decode_part,
+    decode_result,
+)
 from tests.transport.rig import LAYOUT, RUN_KEY, sign, sign_as, terms_of, verify
 
 VALUES = 24
@@ -35,12 +40,25 @@ def state_of(numbers: list[int]) -> tuple[StateManifest, tuple[bytes, ...]]:
 
 def after(numbers: list[int], result: OpResult) -> list[int]:
     """The outer step: not linear, so that the order of rounds shows."""
+    if result.weights is not None:
+        return _after_gather(numbers, result, result.weights)
     new = []
     for piece in result.slices:
         for chunk in piece.chunks:
             sums, weight = decode_result(chunk)
             new += [value + 31 * weight for value in sums]
     return [(3 * old + value) & 0xFFFFFFFF for old, value in zip(numbers, new, strict=True)]
+
+
+def _after_gather(numbers: list[int], result: OpResult, weights: tuple[int, ...]) -> list[int]:
+    """The same of what everybody has given, in the order in which it stands in the result."""
+    new = list(numbers)
+    for piece, weight in zip(result.slices, weights, strict=True):
+        given = [value for chunk in piece.chunks for value in decode_part(chunk)]
+        new = [
+            (3 * old + weight * value) & 0xFFFFFFFF for old, value in zip(new, given, strict=True)
+        ]
+    return new
 
 
 class Member:

@@ -28,7 +28,7 @@ from swarmtrain_transport.audit import (
 )
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.exchange import Exchange
+from swarmtrain_transport.exchanges import AnyExchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import LedgerView, OpView
 from swarmtrain_transport.frames import Frame, FrameKind
@@ -114,7 +114,7 @@ class Auditing:
 
     # ---- events
 
-    def committed(self, exchange: Exchange | None, now_s: float) -> None:
+    def committed(self, exchange: AnyExchange | None, now_s: float) -> None:
         """COMMIT was folded.
 
         Args:

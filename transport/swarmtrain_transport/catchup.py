@@ -4,15 +4,49 @@ A committed result is named by hashes alone, so it does not matter whether its c
 during the op or are fetched afterwards from whoever has them.
 """
 
+from collections.abc import Sequence
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import LedgerView, OpView, num_chunks, window_of
+from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import Commit
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.result import OpResult, SliceResult
+
+
+def result_of(view: OpView, slices: Sequence[Sequence[Buffer]], *, replayed: bool) -> OpResult:
+    """A committed op's result.
+
+    Args:
+        view: the ledger's view of the op, whose outcome is COMMIT.
+        slices: chunks of every slice; a slice that has no contributor has none, and is left out.
+        replayed: whether the op was not taken part in.
+    """
+    plan, commit = view.plan, view.outcome
+    assert isinstance(commit, Commit)
+    pieces = tuple(
+        SliceResult(spec.start, spec.stop, outcome.contributors, tuple(chunks))
+        for spec, outcome, chunks in zip(plan.slices, commit.slices, slices, strict=True)
+        if outcome.contributors
+    )
+    weights = tuple(view.weights[piece.contributors[0]] for piece in pieces)
+    return OpResult(
+        op=plan.op,
+        window=window_of(plan),
+        chunk_values=plan.chunk_values,
+        num_values=plan.slices[-1].stop,
+        slices=pieces,
+        checkpoint_by=plan.checkpoint_by,
+        evaluate_by=plan.evaluate_by,
+        replayed=replayed,
+        root=commit.result_root,
+        fastest_steps_per_s=plan.fastest_steps_per_s or 0.0,
+        weights=weights if plan.kind == GATHER else None,
+    )
 
 
 class CatchUp:
@@ -47,27 +81,13 @@ class CatchUp:
         view = self._view.commits[op]
         commit = view.outcome
         assert isinstance(commit, Commit)
-        slices = []
+        slices: list[tuple[Buffer, ...]] = []
         for index, outcome in enumerate(commit.slices):
-            chunks = self._chunks(op, view, index, outcome.root)
+            chunks = self._chunks(op, view, index, outcome.root) if outcome.contributors else ()
             if chunks is not None:
-                spec = view.plan.slices[index]
-                slices.append(SliceResult(spec.start, spec.stop, outcome.contributors, chunks))
+                slices.append(chunks)
         self._lacking = () if len(slices) == len(commit.slices) else now
-        if self._lacking:
-            return None
-        return OpResult(
-            op=op,
-            window=window_of(view.plan),
-            chunk_values=view.plan.chunk_values,
-            num_values=view.plan.slices[-1].stop,
-            slices=tuple(slices),
-            checkpoint_by=view.plan.checkpoint_by,
-            evaluate_by=view.plan.evaluate_by,
-            replayed=replayed,
-            root=commit.result_root,
-            fastest_steps_per_s=view.plan.fastest_steps_per_s or 0.0,
-        )
+        return None if self._lacking else result_of(view, slices, replayed=replayed)
 
     def is_known(self, op: int) -> bool:
         """Whether the view still remembers the plan and outcome of a committed op."""

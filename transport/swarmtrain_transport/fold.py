@@ -11,7 +11,9 @@ from functools import lru_cache
 
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.gathered import content_name, outcome_of
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import (
     AnyBody,
     Attest,
@@ -142,6 +144,16 @@ class OpView:
             return self.all_planned_id
         return None
 
+    def may_count(self, slice_index: int, attempt: int, name: int) -> bool:
+        """Whether what is published under this name is, or may still become, the slice's result;
+        a gather op's is named by its content (`gathered`)."""
+        if not 0 <= slice_index < len(self.owners) or attempt != self.attempts[slice_index]:
+            return False
+        if self.plan.kind != GATHER:
+            return name == self.result_set_id(slice_index)
+        signed = self.roots.get(self.owners[slice_index])
+        return self.frozen is None or (signed is not None and name == content_name(signed.root))
+
     def apply(self, body: OpDecision) -> None:
         """Fold one decision of this op.
 
@@ -166,22 +178,38 @@ class OpView:
             raise RemoteFault("order", f"second FREEZE of op {self.plan.op}")
         if not set(body.contributors) <= set(self.weights):
             raise RemoteFault("order", "FREEZE names a peer that was not planned")
+        is_gather = self.plan.kind == GATHER
+        if is_gather and body.roots.keys() != set(body.contributors):
+            raise RemoteFault("order", "FREEZE does not say what each contributor has published")
         self.frozen = tuple(sorted(body.contributors))
         self.excluded = dict(body.excluded)
         self.roots = dict(body.roots)
         for index, attempt in enumerate(self.attempts):
             if attempt == 0:
-                self.slice_sets[index] = self.frozen
+                own = tuple(peer for peer in self.frozen if peer == self.owners[index])
+                self.slice_sets[index] = own if is_gather else self.frozen
 
     def _check_commit(self, body: Commit) -> None:
-        """COMMIT repeats what FREEZE and SFREEZE have decided, so that it can be read alone."""
+        """COMMIT repeats what FREEZE and SFREEZE have decided, so that it can be read alone; of a
+        gather op it names those of FREEZE's contributors whose contributions are held."""
         sets = list(zip(self.attempts, self.slice_sets, strict=True))
         said = [(outcome.attempt, outcome.contributors) for outcome in body.slices]
-        if body.plan_hash != self.plan_hash or body.contributors != self.frozen or said != sets:
+        is_decided = body.contributors == self.frozen and said == sets
+        if self.plan.kind == GATHER:
+            kept = set(body.contributors)
+            is_decided = (
+                self.frozen is not None
+                and body.contributors == tuple(peer for peer in self.frozen if peer in kept)
+                and len(kept) >= max(1, self.plan.min_contributors)
+                and body.slices == outcome_of(self.owners, self.roots, kept & self.roots.keys())
+            )
+        if body.plan_hash != self.plan_hash or not is_decided:
             raise RemoteFault("order", f"COMMIT of op {self.plan.op} is not what was decided")
 
     def _reassign(self, body: Reassign) -> None:
         index = body.slice_index
+        if self.plan.kind == GATHER:
+            raise RemoteFault("order", "REASSIGN of a contribution, which has no other owner")
         if not 0 <= index < len(self.owners) or body.attempt != self.attempts[index] + 1:
             raise RemoteFault("order", f"REASSIGN of slice {index} to attempt {body.attempt}")
         if body.owner not in self.boots:

@@ -19,6 +19,7 @@ from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.frames import Frame
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hashes, Have
 
@@ -50,6 +51,7 @@ class Gather:
         self._fetcher = fetcher
         self._arithmetic = arithmetic
         self._window = window_of(view.plan)
+        self._is_gather = view.plan.kind == GATHER
         self._known: dict[int, Hashes] = {}
         self._missing: dict[int, set[bytes]] = {}
         self._pushed: dict[int, dict[int, tuple[bytes, Buffer]]] = {}
@@ -65,13 +67,13 @@ class Gather:
     def decided(self) -> None:
         """The view has changed: what was pushed or named for another attempt or set is void."""
         for index, message in list(self._known.items()):
-            if not self._may_count(index, message.attempt, message.set_id):
+            if not self._view.may_count(index, message.attempt, message.set_id):
                 self._fetcher.cancel(message.chunk_hashes)
                 for place in (self._known, self._missing, self._reported, self._illegal):
                     place.pop(index, None)
                 self._awaited.discard(index)
         for index in list(self._pushed):
-            if not self._may_count(index, 0, self._all_planned):
+            if not self._may_be_pushed(index):
                 del self._pushed[index]
 
     def pushed(self, peer: PeerId, frame: Frame, now_s: float) -> list[Have]:
@@ -87,7 +89,7 @@ class Gather:
         start, stop = chunk_range(view.plan, index, chunk)
         if len(frame.body) > limits.RESULT_VALUE_BYTES * (stop - start + view.plan.block):
             raise RemoteFault("length", f"result chunk of {len(frame.body)} bytes")
-        if view.owners[index] != peer or not self._may_count(index, frame.attempt, frame.set_id):
+        if view.owners[index] != peer or not view.may_count(index, frame.attempt, frame.set_id):
             return []  # it was, when this was sent
         self._heard_s = self._owner_heard_s[index] = now_s
         known = self._known.get(index)
@@ -107,10 +109,14 @@ class Gather:
     def hashes(self, message: Hashes, now_s: float) -> list[Have]:
         """An owner has published; its chunks count from now on, whoever brings them."""
         index = message.slice_index
-        if not self._may_count(index, message.attempt, message.set_id):
+        if not self._view.may_count(index, message.attempt, message.set_id):
             return []
         if len(message.chunk_hashes) != num_chunks(self._view.plan, index):
             return []
+        before = self._known.get(index)
+        if before is not None and before.chunk_hashes != message.chunk_hashes:
+            self._fetcher.cancel(before.chunk_hashes)
+            self._illegal.pop(index, None)
         self._known[index] = message
         # Told again: whatever we reported before, the coordinator may not know it (it has
         # restarted).
@@ -127,7 +133,8 @@ class Gather:
             else:
                 missing.add(digest)
         if missing:
-            if message.set_id == self._all_planned and message.attempt == 0:
+            is_pushed = self._is_gather or message.set_id == self._view.all_planned_id
+            if message.attempt == 0 and is_pushed:
                 self._awaited.add(index)
                 self._heard_s = now_s
                 self._owner_heard_s[index] = now_s
@@ -155,8 +162,10 @@ class Gather:
     def _is_legal(self, index: int, chunk: int, body: Buffer, digest: bytes) -> bool:
         """Whether a published chunk can be decoded; if not, it is not looked for any more."""
         start, stop = chunk_range(self._view.plan, index, chunk)
+        # A contribution's chunk is a part; a mean's is what owners make of parts.
+        check = self._arithmetic.check if self._is_gather else self._arithmetic.check_result
         try:
-            self._arithmetic.check_result(body, stop - start, self._window)
+            check(body, stop - start, self._window)
         except RemoteFault as fault:
             self._illegal.setdefault(index, set()).add(digest)
             self._faults.append(PeerFault(self._view.owners[index], fault.reason, fault.detail))
@@ -209,16 +218,13 @@ class Gather:
 
     # ---- parts
 
-    @property
-    def _all_planned(self) -> int:
-        return self._view.all_planned_id
-
-    def _may_count(self, index: int, attempt: int, name: int) -> bool:
-        """Whether this set is, or may still become, that of the slice's current attempt."""
+    def _may_be_pushed(self, index: int) -> bool:
+        """Whether the owner may push the slice's chunks by itself: a mean over all planned
+        contributors, or its own contribution, unless that is left out."""
         view = self._view
-        if not 0 <= index < len(view.owners) or attempt != view.attempts[index]:
-            return False
-        return name == view.result_set_id(index)
+        if self._is_gather:
+            return view.slice_sets[index] != ()
+        return view.may_count(index, 0, view.all_planned_id)
 
     def _patience_s(self, index: int) -> float:
         """Until when chunks of a slice are waited for: while they, or anything, still come."""

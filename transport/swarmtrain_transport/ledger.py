@@ -5,15 +5,15 @@ head hash holds the whole history (protocol.md part 2, LOG). `fold` says what a 
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import msgpack
 import msgspec
 
-from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.messages import kinds_of, unpack_limited
 
 GENESIS_HASH = bytes(32)
@@ -84,8 +84,12 @@ class SliceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
-    """Everything that one op needs to know beforehand (protocol.md, PLAN body). Came later: the
-    result's codec, "" for that of parts, the speed to keep pace with, and the rule."""
+    """Everything that one op needs to know beforehand (protocol.md, PLAN body).
+
+    `kind` is one of `kinds.KINDS`. Of a gather op each contributor owns a slice, and all slices are
+    the whole of what the op moves (`gathered`). Came later: the result's codec, "" for that of
+    parts, the speed to keep pace with, and the rule that takes the mean's place.
+    """
 
     op: int
     previous_outcome: bytes
@@ -104,6 +108,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     result_codec: str = ""
     fastest_steps_per_s: float | None = None
     rule: str = ""
+    kind: str = MEAN
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN"):
@@ -147,7 +152,8 @@ class Freeze(Body, frozen=True, tag="FREEZE"):
     """The contributors of the op, once and for all, and why the others are excluded.
     `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of an
     owner or ``withdrew:REASON`` of the peer itself; `times` the evidence. `roots` is what the
-    contributors have signed."""
+    contributors have signed: of a gather op the root of what each has published.
+    """
 
     op: int
     contributors: tuple[bytes, ...]
@@ -175,7 +181,11 @@ class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 class Commit(Body, frozen=True, tag="COMMIT"):
     """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer.
-    `signatures` are the owners', one per slice, over what signed.result_payload names."""
+
+    `signatures` are the owners', one per slice, over what signed.result_payload names. Of a gather
+    op `contributors` are those of FREEZE's whose contributions are held; the others' slices have
+    no contributor, no root and no signature.
+    """
 
     op: int
     plan_hash: bytes
@@ -300,20 +310,6 @@ def _convert(raw: Any, kind: Any) -> Any:
         return msgspec.convert(raw, type=kind, builtin_types=(bytes,), str_keys=False)
     except (msgspec.ValidationError, TypeError) as exc:
         raise RemoteFault("record", str(exc)) from exc
-
-
-def batches(records: Sequence[Record]) -> list[list[Record]]:
-    """Consecutive records in messages of bounded size."""
-    batches: list[list[Record]] = []
-    room = 0
-    for record in records:
-        size = len(record.body) + 200
-        if size > room:
-            batches.append([])
-            room = limits.RECORDS_BATCH_BYTES
-        batches[-1].append(record)
-        room -= size
-    return batches
 
 
 class Ledger:

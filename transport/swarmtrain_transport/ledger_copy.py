@@ -2,10 +2,22 @@
 
 from collections.abc import Iterable
 
-from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.fold import LedgerView, OpView
 from swarmtrain_transport.fragments import values_of
-from swarmtrain_transport.ledger import AnyBody, Ledger, Plan, Record, Verify, record_from_bytes
+from swarmtrain_transport.gathered import NOTHING_SUMMED
+from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.ledger import (
+    AnyBody,
+    Freeze,
+    Ledger,
+    Plan,
+    Record,
+    Verify,
+    record_from_bytes,
+)
 from swarmtrain_transport.planning import check_plan
+from swarmtrain_transport.signed import is_signature, result_payload
 
 
 class LedgerCopy:
@@ -20,6 +32,7 @@ class LedgerCopy:
     """
 
     def __init__(self, verify: Verify, records: Iterable[Record]) -> None:
+        self._verify = verify
         self.ledger = Ledger(verify)
         self.view = LedgerView()
         for record in records:
@@ -41,4 +54,23 @@ class LedgerCopy:
         genesis = self.view.genesis
         if isinstance(body, Plan) and genesis is not None:
             check_plan(body, values_of(genesis, body.op, max(1, body.block)))
+        if isinstance(body, Freeze) and self.view.in_progress is not None:
+            check_given(self.view.in_progress, body, self._verify)
         self.view.apply(record, body)
+
+
+def check_given(view: OpView, freeze: Freeze, verify: Verify) -> None:
+    """Whether FREEZE of a gather op names what its contributors have signed: a coordinator cannot
+    make a contribution up. (Of a mean op the auditor and its proof look at that.)
+
+    Raises:
+        RemoteFault: reason ``signature``.
+    """
+    if view.plan.kind != GATHER:
+        return
+    for peer, given in freeze.roots.items():
+        index = view.owners.index(peer) if peer in view.owners else -1
+        payload = result_payload(view.plan_hash, max(0, index), 0, given.root, NOTHING_SUMMED)
+        is_signed = is_signature(given.signature) and verify(peer, given.signature, payload)
+        if index < 0 or not is_signed:
+            raise RemoteFault("signature", "FREEZE names what its contributor has not signed")

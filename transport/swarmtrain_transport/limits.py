@@ -95,6 +95,10 @@ after a whole vector's."""
 OWN_AT_ONCE = 2
 """Of an owner's own part so many chunks before the others are invited: half a millisecond."""
 
+GATHER_PUSH_BYTES = 16 << 20
+"""Of its own contribution to a gather op a peer pushes so much to each of the others. It waits in
+memory until it is sent; what is beyond is asked for by hash, from whoever has it by then."""
+
 FETCH_WINDOW = 4
 FETCH_WINDOW_MAX = 64
 """Requests under way to one holder, at first and at most: 256 KiB each hide a round trip of 80 ms

@@ -9,11 +9,12 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.auditing import Auditing
+from swarmtrain_transport.batching import batches
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.catchup import CatchUp
 from swarmtrain_transport.early import EarlyFrames
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.exchange import Exchange
+from swarmtrain_transport.exchanges import AnyExchange, exchange_of
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.ledger import (
@@ -29,7 +30,6 @@ from swarmtrain_transport.ledger import (
     Sign,
     Skip,
     Verify,
-    batches,
 )
 from swarmtrain_transport.ledger_copy import LedgerCopy
 from swarmtrain_transport.link import PeerId
@@ -91,7 +91,7 @@ class Participant:
         self.view, self.ledger = self._copy.view, self._copy.ledger
         self.blobs = Blobs(retention)
         self.stats = LocalStats()
-        self.exchange: Exchange | None = None
+        self.exchange: AnyExchange | None = None
         self._arithmetic, self._sign, self._fetcher = arithmetic, sign, Fetcher(shuffle)
         self._states = StateFinder(card.peer_id, self.view, self._fetcher, shuffle)
         self.audits = Auditing(
@@ -308,13 +308,13 @@ class Participant:
         mine = pending.contribution if pending is not None and pending.op == plan.op else None
         if self.exchange is not None:
             self.exchange.close()
-        self.exchange = Exchange(
+        self.exchange = exchange_of(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
-            self._fetcher, self._now_s, self._sign, self.stats.ignored, self.stats,
+            self._fetcher, self._now_s, self._sign, self.stats,
         )  # fmt: skip
         return self._decided(self.exchange)
 
-    def _decided(self, exchange: Exchange) -> list[do.PeerAction]:
+    def _decided(self, exchange: AnyExchange) -> list[do.PeerAction]:
         actions = exchange.decided(self._now_s)  # some frames may have been here before
         for peer, frame in self._early.take(exchange.view.plan_id):
             actions += self.frame(peer, frame, self._now_s)

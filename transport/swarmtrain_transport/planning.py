@@ -10,6 +10,8 @@ from swarmtrain_transport import limits, slices
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.fragments import values_of
+from swarmtrain_transport.gathered import gathered_slices
+from swarmtrain_transport.kinds import GATHER, KINDS, MEAN, constant_of
 from swarmtrain_transport.ledger import Member, Plan, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
@@ -31,6 +33,7 @@ class RunTerms:
         result_codec: of the result, "" for that of parts.
         rule: what takes the place of the mean, "" for the mean; never exact.
         value_bytes: encoded bytes per value of a part, or of the result where that is longer.
+        kind: of its ops, one of `kinds.KINDS`.
     """
 
     run_id: str
@@ -53,6 +56,7 @@ class RunTerms:
     result_codec: str = ""
     value_bytes: float = 4.0
     rule: str = ""
+    kind: str = MEAN
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -159,13 +163,13 @@ def make_plan(
     """The PLAN of one op. Contributors own slices, receivers only follow.
 
     The members stand in the order of their keys, so the plan depends on the swarm alone, not on
-    who was ready first.
+    who was ready first. A gather op has nothing to cut: every member sends its encoded
+    contribution to all others and holds everybody's, which `Blobs` keeps and spills like any
+    result, so what members retain bounds nothing.
     """
     ready = {peer: line.ready for peer, line in sorted(contributors.items())}
     weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
-    vector_bytes = num_values * terms.value_bytes
-    shares = slicing.shares(contributors, vector_bytes, equal=terms.equal_slices)
-    bounds = slices.cut(num_values, terms.block, shares)
+    is_gather = terms.kind == GATHER
     members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, line.hello.boot, 0) for peer, line in sorted(receivers.items())]
     order = list(weights)
@@ -174,13 +178,11 @@ def make_plan(
         op=op,
         previous_outcome=previous_outcome,
         members=tuple(members),
-        slices=tuple(
-            SliceSpec(start, stop, peer)
-            for peer, (start, stop) in zip(order, bounds, strict=True)
-            if stop > start
-        ),
+        slices=gathered_slices(order, num_values)
+        if is_gather
+        else _cut(terms, num_values, contributors, slicing),
         codec=terms.codec,
-        exact=terms.exact,
+        exact=terms.exact and not is_gather,
         block=terms.block,
         chunk_values=terms.chunk_values,
         e_min=window_floor(terms.e_max, sum(weights.values())),
@@ -192,6 +194,21 @@ def make_plan(
         result_codec=terms.result_codec,
         rule=terms.rule,
         fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
+        kind=constant_of(terms.kind),
+    )
+
+
+def _cut(
+    terms: RunTerms, num_values: int, contributors: Lines, slicing: Slicing
+) -> tuple[SliceSpec, ...]:
+    """Slices of a mean op and their owners, by rates."""
+    vector_bytes = num_values * terms.value_bytes
+    shares = slicing.shares(contributors, vector_bytes, equal=terms.equal_slices)
+    bounds = slices.cut(num_values, terms.block, shares)
+    return tuple(
+        SliceSpec(start, stop, peer)
+        for peer, (start, stop) in zip(sorted(contributors), bounds, strict=True)
+        if stop > start
     )
 
 
@@ -214,6 +231,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
         "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
         "what is no sum cannot be exact": not (plan.exact and plan.rule),
+        "a gather op has no rule": plan.kind != GATHER or not plan.rule,
         "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
         "window too high": plan.e_max <= limits.E_MAX_CEILING,
         "chunks are multiples of the block": plan.block > 0
@@ -221,13 +239,25 @@ def check_plan(plan: Plan, num_values: int) -> None:
         and plan.chunk_values % plan.block == 0,
         # A larger one would never fit into an owner's credit (four bytes per value at most).
         "chunks are too large": plan.chunk_values * 4 <= limits.CREDIT_WINDOW_BYTES,
-        "slices do not cover the vector": _covers(plan.slices, plan.block, num_values),
+        "a kind that this version does not know": plan.kind in KINDS,
+        "slices do not cover the vector": plan.kind == GATHER
+        or _covers(plan.slices, plan.block, num_values),
+        "slices are not the contributions": plan.kind != GATHER
+        or _are_contributions(plan, num_values),
+        "a gather op has no sums": plan.kind != GATHER or not plan.exact,
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }
     for problem, holds in rules.items():
         if not holds:
             raise RemoteFault("plan", f"op {plan.op}: {problem}")
+
+
+def _are_contributions(plan: Plan, num_values: int) -> bool:
+    """Whether each contributor has its slice, in the members' order, and that is the vector."""
+    contributors = [member.peer for member in plan.members if member.weight]
+    is_whole = num_values > 0 and plan.block > 0 and num_values % plan.block == 0
+    return is_whole and plan.slices == gathered_slices(contributors, num_values)
 
 
 def _covers(specs: Sequence[SliceSpec], block: int, num_values: int) -> bool:

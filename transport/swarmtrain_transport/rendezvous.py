@@ -15,6 +15,7 @@ from swarmtrain_transport.attendance import Attendance
 from swarmtrain_transport.claims import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fragments import genesis_of
+from swarmtrain_transport.gather_operation import AnyOperation, operation_of
 from swarmtrain_transport.history import Guest, History, card_of
 from swarmtrain_transport.ledger import (
     Commit,
@@ -51,7 +52,6 @@ from swarmtrain_transport.messages import (
     Withdraw,
 )
 from swarmtrain_transport.messages import History as HistoryMessage
-from swarmtrain_transport.operation import Operation
 from swarmtrain_transport.planning import RunTerms, may_plan, next_plan
 from swarmtrain_transport.reports import Report, check_signed
 from swarmtrain_transport.scribe import Scribe
@@ -98,7 +98,7 @@ class Rendezvous:
         self.attendance = Attendance(self.view, now_s)
         self.lines = self.attendance.lines
         self.chronicle = Chronicle()
-        self.operation: Operation | None = None
+        self.operation: AnyOperation | None = None
         self._run_key, self._verify = run_key, verify
         self._now_s = self._due_s = now_s
         self._finished_s: float | None = None
@@ -108,7 +108,7 @@ class Rendezvous:
         self._agreement = Agreement(self.scribe, self.attendance, self.chronicle)
         self._tribunal = Tribunal(self.scribe, self.attendance, self.chronicle, self.view)
         if self.view.in_progress is not None:
-            self.operation = Operation(self.view.in_progress, now_s)
+            self.operation = operation_of(self.view.in_progress, now_s)
 
     # ---- events
 
@@ -289,7 +289,7 @@ class Rendezvous:
             guest = self._history.hear(peer, message, self._now_s)
             self.attendance.adopted(self._now_s)
             op = self.view.in_progress
-            self.operation = Operation(op, self._now_s) if op is not None else None
+            self.operation = operation_of(op, self._now_s) if op is not None else None
             if guest is not None and not self.scribe.is_behind(guest.hello):
                 self._let_in(peer, guest)
             elif guest is not None:
@@ -396,4 +396,4 @@ class Rendezvous:
             return
         self.scribe.append(plan)
         assert self.view.op is not None
-        self.operation = Operation(self.view.op, self._now_s)
+        self.operation = operation_of(self.view.op, self._now_s)

@@ -8,7 +8,8 @@ from swarmtrain_transport.link import PeerId
 
 @dataclass(frozen=True, slots=True)
 class SliceResult:
-    """One slice of the result: the encoded mean over exactly these contributors.
+    """One slice of the result: the encoded mean over exactly these contributors, or of a gather op
+    one contributor's own values.
 
     Attributes:
         start: first value of the slice in the padded vector.
@@ -32,13 +33,16 @@ class OpResult:
         window: codec, block and scale window of every chunk.
         chunk_values: values per chunk; the last chunk of a slice may be shorter.
         num_values: length of the padded vector; slices cover [0, num_values) in order.
-        slices: in vector order.
+        slices: in vector order; of a gather op a contribution each, in PLAN's order, and each of
+            them covers [0, num_values).
         checkpoint_by: the peer that PLAN named to write the checkpoint, or b"".
         evaluate_by: the peer that PLAN named to report the validation loss, or b"".
         replayed: whether this op was fetched afterwards, not taken part in.
         root: COMMIT's result root, from which every chunk's hash follows; b"" where it is not
             known.
         fastest_steps_per_s: PLAN's word on whom to keep pace with, 0 for none.
+        weights: of a gather op, one per slice: the mean is their weighted mean, which everybody
+            makes; None where the slices are the mean.
     """
 
     op: int
@@ -51,3 +55,12 @@ class OpResult:
     replayed: bool
     root: bytes = b""
     fastest_steps_per_s: float = 0.0
+    weights: tuple[int, ...] | None = None
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int, tuple[PeerId, ...]], ...]:
+        """(start, stop, contributors): whose differences are in the mean of which values."""
+        if self.weights is None:
+            return tuple((piece.start, piece.stop, piece.contributors) for piece in self.slices)
+        named = tuple(peer for piece in self.slices for peer in piece.contributors)
+        return ((0, self.num_values, named),)

@@ -7,6 +7,7 @@ strictly in index order, each from its own index on.
 from collections.abc import Iterable
 
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
+from swarmtrain_transport.batching import batches
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.ledger import (
     Body,
@@ -16,7 +17,6 @@ from swarmtrain_transport.ledger import (
     Record,
     Sign,
     Verify,
-    batches,
     make_record,
     record_from_bytes,
 )

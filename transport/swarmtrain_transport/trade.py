@@ -8,7 +8,7 @@ from swarmtrain_transport.actions import PeerAction, SendFrame
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.auditing import AUDIT_FRAMES, Auditing
 from swarmtrain_transport.blobs import Blobs
-from swarmtrain_transport.exchange import Exchange
+from swarmtrain_transport.exchanges import AnyExchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.hashing import content_hash
@@ -64,7 +64,7 @@ class Trade:
         return []
 
     def arrived(
-        self, body: Buffer, exchange: Exchange | None, next_op: int, now_s: float
+        self, body: Buffer, exchange: AnyExchange | None, next_op: int, now_s: float
     ) -> list[PeerAction]:
         """A BLOB: to whoever wants it, and what nobody wants is dropped.
 

@@ -1,0 +1,91 @@
+"""Worlds whose ops are gathers: clean, and not because nobody looks."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from swarmtrain.cli.main import main
+from swarmtrain.peer import arithmetic
+from swarmtrain.simulate.enumeration import cases, run_case
+from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
+from swarmtrain.simulate.troubles import HOSTILE_OWNER
+from swarmtrain_transport.gather_operation import GatherOperation
+from swarmtrain_transport.kinds import GATHER
+
+
+def found(seeds: range) -> set[str]:
+    """Invariants that do not hold in some of these worlds."""
+    results = [run_seed(seed, 4, 5, kind=GATHER) for seed in seeds]
+    return {violation.invariant for result in results for violation in result.violations}
+
+
+@pytest.mark.timeout(300)
+def test_random_worlds_of_gather_ops_keep_every_promise():
+    results = list(run_seeds(range(16), peers=4, ops=5, kind=GATHER))
+    wrong = [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
+    assert not wrong
+    assert sum(result.commits for result in results) == 16 * 5
+    assert len({kind for result in results for kind in result.faults}) > 10
+
+
+@pytest.mark.timeout(300)
+def test_random_worlds_keep_every_promise_where_each_gather_moves_a_part_of_the_vector():
+    results = list(run_seeds(range(6), peers=4, ops=5, fragments=3, kind=GATHER))
+    assert not [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
+
+
+def test_some_worlds_have_int8_and_some_topk_and_none_a_hostile_owner():
+    worlds = [world_of(seed, 3, 2, kind=GATHER) for seed in range(8)]
+    assert {world.conditions.codec for world in worlds} == {"int8", "topk-16"}
+    results = run_seeds(range(8), peers=3, ops=2, kind=GATHER)
+    assert not any(HOSTILE_OWNER in result.faults for result in results)
+
+
+def test_every_seventh_death_and_trouble_at_a_message_of_an_op_is_harmless_and_short():
+    every = islice(cases(3), 0, None, 7)
+    findings = [run_case(replace(case, kind=GATHER)) for case in every]
+    assert len(findings) > 100
+    wrong = [one.case.story() for one in findings if not one.is_clean]
+    wrong += [one.case.story() for one in findings if one.commits != one.case.rounds]
+    wrong += [one.case.story() for one in findings if one.op_seconds > 12.0]  # D_op is 20 s
+    assert not wrong
+
+
+def test_commits_of_what_nobody_holds_are_noticed(monkeypatch):
+    monkeypatch.setattr(GatherOperation, "_is_spread", lambda self, peer, live: True)
+    monkeypatch.setattr(GatherOperation, "_all_held", lambda self, index, live, needed: True)
+    assert "I8" in found(range(500, 504))
+
+
+def test_who_is_left_out_of_commit_without_need_is_noticed(monkeypatch):
+    whole = GatherOperation._is_spread
+
+    def but_the_first(self, peer, live):
+        return peer != self.view.owners[0] and whole(self, peer, live)
+
+    monkeypatch.setattr(GatherOperation, "_is_spread", but_the_first)
+    commit = GatherOperation._commit
+
+    def without_it(self, live, now_s):
+        return commit(self, live - {self.view.owners[0]}, now_s)
+
+    monkeypatch.setattr(GatherOperation, "_commit", without_it)
+    assert "fair" in found(range(0, 6))
+
+
+def test_a_mean_of_other_weights_is_noticed(monkeypatch):
+    right = arithmetic._decode_gathered
+
+    def wrong(result, weights, mean):
+        return right(result, (1, *weights[1:]), mean)
+
+    monkeypatch.setattr(arithmetic, "_decode_gathered", wrong)
+    assert "I3" in found(range(0, 3))
+
+
+def test_the_command_runs_worlds_of_gather_ops(capsys):
+    arguments = ["simulate", "--seeds", "1", "--peers", "3", "--ops", "2", "--kind"]
+    assert main([*arguments, "gather"]) == 0
+    assert main([*arguments, "pair"]) == 2
+    assert "mean or gather" in capsys.readouterr().err

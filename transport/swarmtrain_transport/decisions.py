@@ -1,0 +1,126 @@
+"""The coordinator's side of one op, whatever its kind: when it is asked, and what it is told.
+
+`decide` is a function of (what is logged, what was reported, who is alive, the time) to the next
+record body or None. The caller logs it and asks again, so every decision is durable before
+anything follows from it, and a restarted coordinator that replays the log and hears the reports
+again goes on without deciding twice (protocol.md T4 to T9, T14). What is decided is the kind's
+affair: `operation` for means, `gather_operation` for gathers.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from swarmtrain_transport.failure import LifeLine
+from swarmtrain_transport.fold import OpView
+from swarmtrain_transport.ledger import (
+    Commit,
+    Freeze,
+    Reassign,
+    Skip,
+    SliceFreeze,
+    Times,
+)
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.reports import Reports
+from swarmtrain_transport.timers import Pace, Timers, most_arrived_s
+
+Decision = Reassign | Freeze | SliceFreeze | Commit | Skip
+
+
+class Decisions(Reports, ABC):
+    """One op in this term: what was reported of it, and what follows.
+
+    Args:
+        view: the ledger's view of the op; it changes as decisions are folded.
+        now_s: start of the op, or of this term's part of it.
+    """
+
+    def __init__(self, view: OpView, now_s: float) -> None:
+        super().__init__(view, now_s)
+        self.timers = Timers(now_s, view.plan.deadline_s)
+        self._frozen_s = now_s
+        self._lives: Mapping[PeerId, LifeLine] = {}
+
+    def decide(
+        self,
+        alive: AbstractSet[PeerId],
+        now_s: float,
+        lives: Mapping[PeerId, LifeLine] | None = None,
+    ) -> Decision | None:
+        """The next record of this op, or None when there is nothing to decide yet.
+
+        Args:
+            alive: peers that the failure detector holds to be alive.
+            now_s: the time.
+            lives: what the failure detector knows; only told, never decided upon.
+        """
+        if self.view.outcome is not None:
+            return None
+        self._now_s = now_s
+        if self._idle is not None and now_s < self._idle[1] and alive == self._idle[0]:
+            return None
+        self._lives = lives or {}
+        decision = self._decide((set(alive) & set(self.view.boots)) - self.lost, now_s)
+        later_s = (time_s for time_s in self.timers.wakeups() if time_s > now_s)
+        self._idle = (frozenset(alive), min(later_s, default=now_s)) if decision is None else None
+        if isinstance(decision, Freeze):
+            self._frozen_s = now_s
+            times = {peer: self._times(peer) for peer in decision.excluded}
+            decision = msgspec.structs.replace(decision, times=times)
+        return decision
+
+    @abstractmethod
+    def _decide(self, live: set[PeerId], now_s: float) -> Decision | None:
+        """The next record, given who of the op's members is alive."""
+
+    # ---- what is measured
+
+    def teach(self, pace: Pace, now_s: float) -> None:
+        """The op has ended: what it says of how long the next one may take.
+
+        Measured is how long most contributions took to be whole, and from FREEZE how long most
+        contributors took to hold the result, if this term saw all of it.
+        """
+        outcome, frozen = self.view.outcome, self.view.frozen or ()
+        scatter_s = most_arrived_s(list(self.arrivals.whole_s.values()), len(self.view.weights))
+        held = [self._held_s[peer] for peer in frozen if peer in self._held_s]
+        gather_s = most_arrived_s(held, len(frozen))
+        if isinstance(outcome, Skip):
+            if now_s >= self.timers.scatter_s:
+                pace.was_too_short(self.view.plan.deadline_s)
+        elif scatter_s is not None and gather_s is not None and scatter_s <= self._frozen_s:
+            pace.measured(scatter_s - self.timers.start_s, max(0.0, gather_s - self._frozen_s))
+
+    # ---- why somebody is left out
+
+    def _times(self, peer: PeerId) -> Times:
+        """What is known of a peer that FREEZE leaves out."""
+        start_s = self.timers.start_s
+        complete, owners = self._given(peer)
+        life = self._lives.get(peer)
+        return Times(
+            complete=complete,
+            owners=owners,
+            last_s=_since(start_s, self.arrivals.last_s.get(peer)),
+            heard_s=_since(start_s, life.heard_s if life is not None else None),
+            frozen_s=_since(start_s, self._now_s),
+            deadline_s=round(self.timers.scatter_s - start_s, 3),
+        )
+
+    def _given(self, peer: PeerId) -> tuple[int, int]:
+        """How many of those who are to have a contribution have it, and how many they are."""
+        rows = self.arrivals.rows()
+        return sum(peer in row for row in rows), len(rows)
+
+    def _fault(self, peer: PeerId) -> str:
+        """Why a peer is not counted on: lost, deaf or idle."""
+        life = self._lives.get(peer)
+        return "lost" if life is None or peer in self.lost else life.fault(self._now_s)
+
+
+def _since(start_s: float, moment_s: float | None) -> float:
+    """Seconds after PLAN to the millisecond, -1 for never or before."""
+    return -1.0 if moment_s is None or moment_s < start_s else round(moment_s - start_s, 3)

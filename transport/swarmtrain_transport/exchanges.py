@@ -1,0 +1,33 @@
+"""A peer's side of one op, of whatever kind."""
+
+from swarmtrain_transport.arithmetic import Arithmetic, Contribution
+from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.exchange import Exchange
+from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.fold import OpView
+from swarmtrain_transport.gather_exchange import GatherExchange
+from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.ledger import Sign
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.local import LocalStats
+
+AnyExchange = Exchange | GatherExchange
+
+
+def exchange_of(
+    me: PeerId,
+    view: OpView,
+    run_tag: int,
+    arithmetic: Arithmetic,
+    contribution: Contribution | None,
+    blobs: Blobs,
+    fetcher: Fetcher,
+    now_s: float,
+    sign: Sign,
+    stats: LocalStats,
+) -> AnyExchange:
+    """One peer in the op that `view` tells of; the arguments are those of `Exchange`."""
+    given = (me, view, run_tag, arithmetic, contribution, blobs, fetcher, now_s, sign)
+    if view.plan.kind == GATHER:
+        return GatherExchange(*given, stats.ignored)
+    return Exchange(*given, stats.ignored, stats)

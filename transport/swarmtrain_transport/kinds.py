@@ -1,0 +1,28 @@
+"""What an op does with contributions: the kinds that PLAN can name.
+
+``mean``: owners of slices sum them. ``gather``: everybody gets everybody's contribution whole, as
+its contributor has encoded it, and decodes the weighted mean itself: for codecs whose mean takes
+more bytes than its parts.
+"""
+
+from swarmtrain_transport.errors import LocalFault
+
+MEAN = "mean"
+GATHER = "gather"
+KINDS = frozenset({MEAN, GATHER})
+
+
+def constant_of(kind: str) -> str:
+    """The very constant above that is equal to `kind`.
+
+    PLAN leaves its kind out where that is the default, so that mean ops are recorded as they were
+    before there were kinds. msgspec tells a default by identity: an equal string that was read from
+    a run file would be written, and would give the record another hash.
+
+    Raises:
+        LocalFault: there is no such kind.
+    """
+    for known in (MEAN, GATHER):
+        if kind == known:
+            return known
+    raise LocalFault(f"an op of kind {kind!r} cannot be planned")
