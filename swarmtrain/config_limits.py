@@ -102,21 +102,26 @@ _REASONS: dict[str, str] = {
 }
 
 
-STRATEGIES = ("diloco", "streaming", "delayed", "eager", "delayed_nesterov", "ddp")
+STRATEGIES = ("diloco", "streaming", "delayed", "eager", "delayed_nesterov", "ddp", "sparseloco")
 """swarmtrain's own that a run can have. Other names are those of installed packages."""
+
+GATHERING = frozenset({"sparseloco"})
+"""Of these those whose ops gather: everybody gets every contribution and makes the mean itself."""
 
 _ELSEWHERE = {
     "local": "It never exchanges, so there is nothing to join.",
     "noloco": "It exchanges in pairs, which runs over a network do not do yet.",
-    "sparseloco": "Everybody gathers every part in it, which runs over a network do not do yet.",
 }
 """Strategies that `swarmtrain compare` has on one machine."""
 
 _OWN_RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "delayed_nesterov": {"arrivals": (1, limits.PEERS_MAX), "spread": (0.0, 1.0)},
     "eager": {"first_share": (0.0, 1.0)},
+    "sparseloco": {"beta": (0.0, 1.0)},
 }
 """What swarmtrain's own strategies take from their section."""
+
+_ALWAYS_FEEDING_BACK = frozenset({"sparseloco"})
 
 _BY_COORDINATE = ("trimmed-mean", "median")
 """Robust rules that every owner can follow for its slice alone."""
@@ -192,7 +197,8 @@ def not_here(config: RunConfig) -> Problem | None:
 def warnings(config: RunConfig) -> tuple[str, ...]:
     """What will work, but hardly as it was meant."""
     codec = config.exchange.codec
-    loses = config.outer.strategy == "ddp" or not config.outer.error_feedback
+    has_feedback = config.outer.error_feedback or config.outer.strategy in _ALWAYS_FEEDING_BACK
+    loses = config.outer.strategy == "ddp" or not has_feedback
     if not facts_of(codec).is_biased or not loses or config.outer.strategy not in STRATEGIES:
         return ()
     remedy = (
@@ -208,7 +214,7 @@ def _strategy_problems(config: RunConfig) -> Iterator[Problem]:
     if name in _ELSEWHERE:
         yield Problem(
             "outer.strategy",
-            f"must be one that exchanges means, it is {name}",
+            f"must be one that a run can have, it is {name}",
             f"{_ELSEWHERE[name]} On one machine: swarmtrain compare --strategies {name}.",
         )
     elif _STRATEGY_NAME.fullmatch(name) is None:
@@ -260,6 +266,12 @@ def _robust_problems(config: RunConfig) -> Iterator[Problem]:
             f"must be none or one of {', '.join(_BY_COORDINATE)} in a run, it is {robust}",
             "It needs numbers of whole vectors, which owners of slices do not exchange yet. On one "
             f"machine: swarmtrain compare --robust {robust}.",
+        )
+    if config.outer.strategy in GATHERING:
+        yield Problem(
+            "outer.robust",
+            f"must be none with outer.strategy {config.outer.strategy}, it is {robust}",
+            "Every peer makes the mean of what it gathers; there is no owner to follow a rule.",
         )
     if config.exchange.min_contributors < _TELLABLE:
         yield Problem(

@@ -125,7 +125,7 @@ def test_a_strategy_that_nobody_brings_is_refused_here_and_at_the_peer(tmp_path:
         strategy_of(config_of(strategy="dilocco"), LAYOUT)
 
 
-@pytest.mark.parametrize("name", ["local", "noloco", "sparseloco"])
+@pytest.mark.parametrize("name", ["local", "noloco"])
 def test_what_cannot_run_over_a_network_is_sent_to_compare(tmp_path: Path, name: str):
     with pytest.raises(UserError) as caught:
         loaded(tmp_path, f'[outer]\nstrategy = "{name}"\n')
@@ -185,6 +185,8 @@ def test_a_codec_that_loses_much_without_error_feedback_is_warned_of(tmp_path: P
     assert "outer.error_feedback = true" in config_limits.warnings(lossy)[0]
     fed = loaded(tmp_path, '[exchange]\ncodec = "two_bit"\n[outer]\nerror_feedback = true\n')
     assert config_limits.warnings(fed) == ()
+    sparse = '[exchange]\ncodec = "topk-64"\nblock = 4096\n[outer]\nstrategy = "sparseloco"\n'
+    assert config_limits.warnings(loaded(tmp_path, sparse)) == ()
     ddp = loaded(tmp_path, '[exchange]\ncodec = "sign"\n[outer]\nstrategy = "ddp"\n')
     assert "ddp has none" in config_limits.warnings(ddp)[0]
     assert config_limits.warnings(config_of()) == ()
@@ -198,3 +200,5 @@ def test_robust_rules_of_a_run_are_those_that_slices_can_follow(tmp_path: Path):
     assert "swarmtrain compare --robust flag" in caught.value.meaning
     with pytest.raises(UserError, match=r"must be at least 3 with outer\.robust median"):
         loaded(tmp_path, '[outer]\nrobust = "median"\n')
+    with pytest.raises(UserError, match=r"must be none with outer\.strategy sparseloco"):
+        loaded(tmp_path, f'[outer]\nstrategy = "sparseloco"\nrobust = "median"\n{few}')

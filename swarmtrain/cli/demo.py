@@ -19,6 +19,7 @@ class Strategy(StrEnum):
     DELAYED = "delayed"
     EAGER = "eager"
     DELAYED_NESTEROV = "delayed_nesterov"
+    SPARSELOCO = "sparseloco"
 
 
 def demo(

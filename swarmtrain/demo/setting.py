@@ -132,6 +132,7 @@ def write_run_file(place: Place, options: DemoOptions) -> RunConfig:
         start_peers=options.peers,
         min_contributors=min(2, options.peers),
         outer=_OUTER[options.strategy],
+        codec=_SPARSE if options.strategy == "sparseloco" else _DENSE,
     )
     place.run_file.write_text(text, encoding="utf-8")
     return config_file.load(place.run_file)
@@ -170,8 +171,7 @@ grad_clip = 1.0
 {outer}
 
 [exchange]
-codec = "int8"                # a byte per value, and a scale per block
-block = 1024
+{codec}
 chunk_values = 32768          # small, so that a peer can be stopped in the middle of many
 start_peers = {start_peers}
 min_contributors = {min_contributors}
@@ -183,6 +183,14 @@ deadline_cap_s = 60.0
 every_rounds = 4
 snapshot_rounds = 2           # newcomers download the state of such a round and replay the rest
 """
+
+_DENSE = """\
+codec = "int8"                # a byte per value, and a scale per block
+block = 1024"""
+
+_SPARSE = """\
+codec = "topk-256"            # of a block the 256 largest values, in two bits each
+block = 4096"""
 
 _OUTER = {
     "diloco": """\
@@ -213,5 +221,9 @@ strategy = "delayed_nesterov" # a slow peer makes fewer inner steps, so that nob
 inner_steps = 20              # of the fastest peer
 lr = 0.9
 momentum = 0.8""",
+    "sparseloco": """\
+strategy = "sparseloco"       # few values of each difference; the others wait for a later round
+inner_steps = 20
+lr = 1.0""",
 }
 """The section of each strategy: what it waits for and how far its outer step goes."""

@@ -250,7 +250,7 @@ class Story:
         )
         text = (
             f"{name} stops after sending {event.chunks_sent} of {event.chunks_total} chunks of "
-            f"round {event.round}, and is killed: the others subtract what it sent"
+            f"round {event.round}, and is killed: the others go on as if it had sent none"
         )
         return [Kill(name), *self._round_line(), Say(text)]
 

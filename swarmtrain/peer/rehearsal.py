@@ -1,17 +1,21 @@
 """Rehearsal of a death: a link that stops in the middle of sending, on an event, not on a clock.
 
-In the round that is asked for it lets the first half of every slice's parts pass and holds the rest
-back. Owners who miss parts repeat their RANGES; once one of those shows that a part arrived, the
-world has seen a contribution begin and not end, and whoever asked is told. What follows (being
-killed) is the asker's affair. The machine behind it is the production one and knows nothing of
-this. A slice of one chunk has no half: where all are so small, nothing is sent and nobody is told.
+In the round that is asked for it lets the first half of what this peer gives pass and holds the
+rest back: of every slice's parts, or of the one contribution that a gather op pushes to everybody.
+Who misses the rest asks for it: owners repeat their RANGES, and peers who gather say GET. Once that
+shows that the first half arrived, the world has seen a contribution begin and not end, and whoever
+asked is told. What follows (being killed) is the asker's affair. The machine behind it is the
+production one and knows nothing of this. What has one chunk has no half: where all is so small,
+nothing is sent and nobody is told.
 """
 
 from collections.abc import Callable
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import num_chunks
-from swarmtrain_transport.frames import Frame, FrameKind, Ranges
+from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import Plan
 from swarmtrain_transport.link import Address, Link, LinkStats, PeerId
 from swarmtrain_transport.participant import Participant
@@ -39,6 +43,7 @@ class FreezingLink:
         self._op = op
         self._on_frozen = on_frozen
         self._passed: set[tuple[int, int]] = set()
+        self._held: set[bytes] = set()
         self._is_frozen = False
 
     @property
@@ -55,29 +60,45 @@ class FreezingLink:
         self._link.revoke(peer)
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
-        """As the real link, but for parts beyond the first half in the round of the rehearsal."""
+        """As the real link, but for what is beyond the first half in the rehearsal's round."""
         plan = self._plan()
-        if frame.kind is FrameKind.PART and plan is not None:
+        if plan is not None and self._is_given(plan, frame):
             # Half of every slice, not of them all: an owner that has its part repeats no RANGES.
             if self._is_frozen or frame.chunk >= num_chunks(plan, frame.slice_index) // 2:
+                if plan.kind == GATHER:
+                    self._held.add(content_hash(frame.body))
                 return True
             self._passed.add((frame.slice_index, frame.chunk))
+        elif self._held and frame.kind is FrameKind.BLOB and content_hash(frame.body) in self._held:
+            return True
         return self._link.send(peer, frame)
 
+    def _is_given(self, plan: Plan, frame: Frame) -> bool:
+        """Whether a frame carries some of this peer's own contribution."""
+        return frame.kind is (FrameKind.RESULT if plan.kind == GATHER else FrameKind.PART)
+
     def heard(self, frame: Frame) -> None:
-        """A frame came in; RANGES with a chunk in it proves that an owner has added a part."""
-        if frame.kind is not FrameKind.RANGES or self._is_frozen or not self._passed:
-            return
+        """A frame came in: does it prove that some of what was sent has arrived, and some not?"""
         exchange = self._participant.exchange
-        if self._plan() is None or exchange is None or exchange.scatter is None:
+        plan = self._plan()
+        if self._is_frozen or not self._passed or plan is None or exchange is None:
             return
         try:
-            arrived = any(Ranges.unpack(frame.body).chunks)
+            if plan.kind == GATHER:
+                total = num_chunks(plan, 0)
+                is_proof = frame.kind is FrameKind.GET and self._misses(frame)
+            else:
+                total = exchange.scatter.chunks_total if exchange.scatter is not None else 0
+                is_proof = frame.kind is FrameKind.RANGES and any(Ranges.unpack(frame.body).chunks)
         except RemoteFault:
             return  # the machine says so
-        if arrived:
+        if is_proof and total:
             self._is_frozen = True
-            self._on_frozen(len(self._passed), exchange.scatter.chunks_total)
+            self._on_frozen(len(self._passed), total)
+
+    def _misses(self, frame: Frame) -> bool:
+        """Who gathers asks for what was not pushed, after what was."""
+        return Wanted.unpack(frame.body).digest in self._held
 
     def _plan(self) -> Plan | None:
         """The plan of the rehearsal's round while that round is under way."""

@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from swarmtrain.peer.rehearsal import FreezingLink
-from swarmtrain_transport.frames import Frame, FrameKind, Ranges
+from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.kinds import GATHER, MEAN
 
 ROUND = 3
 
@@ -24,9 +26,9 @@ class Recorder:
 class Scene:
     """A freezing link over slices of so many chunks; the first slice is our own."""
 
-    def __init__(self, chunks: list[int], op: int = ROUND) -> None:
+    def __init__(self, chunks: list[int], op: int = ROUND, kind: str = MEAN) -> None:
         specs = [SimpleNamespace(start=0, stop=10 * count) for count in chunks]
-        plan = SimpleNamespace(op=op, slices=specs, chunk_values=10)
+        plan = SimpleNamespace(op=op, slices=specs, chunk_values=10, kind=kind)
         exchange = SimpleNamespace(
             view=SimpleNamespace(plan=plan), scatter=SimpleNamespace(chunks_total=sum(chunks[1:]))
         )
@@ -101,3 +103,19 @@ def test_an_owner_that_holds_nothing_yet_proves_nothing():
     scene.link.send(b"owner", Frame(FrameKind.PART, 1, slice_index=2, chunk=0))
     scene.owner_repeats(1)
     assert scene.frozen == []
+
+
+def test_who_gathers_gets_half_and_asks_in_vain_for_the_rest():
+    scene = Scene([4, 4], kind=GATHER)
+    bodies = [bytes([chunk]) * 8 for chunk in range(4)]
+    for chunk, body in enumerate(bodies):
+        assert scene.link.send(b"peer", Frame(FrameKind.RESULT, 1, chunk=chunk, body=body))
+    assert [frame.chunk for frame in scene.real.sent] == [0, 1]
+    asked = [Frame(FrameKind.GET, 1, body=Wanted(content_hash(body)).pack()) for body in bodies]
+    scene.link.heard(asked[0])  # somebody else's affair: it went out
+    assert scene.frozen == []
+    scene.link.heard(asked[3])
+    assert scene.frozen == [(2, 4)]
+    for body in (bodies[3], b"another round's"):
+        assert scene.link.send(b"peer", Frame(FrameKind.BLOB, 1, body=body))
+    assert [bytes(frame.body) for frame in scene.real.sent[2:]] == [b"another round's"]

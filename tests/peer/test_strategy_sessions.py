@@ -130,6 +130,18 @@ def test_every_codec_carries_a_run(tmp_path: Path, codec: str):
         assert {(plan.codec, plan.exact) for plan in plans} == {(codec, codec != "none")}
 
 
+def test_sparse_values_are_gathered_by_all_and_wait_in_error_feedback(tmp_path: Path):
+    with crowd_of(config_of("sparseloco", codec="topk-4"), tmp_path) as crowd:
+        members = founded(crowd)
+        crowd.run()
+        assert_agreed(members)
+        plans = [op.plan for op in members[0].machine_itself.view.commits.values()]
+        assert {(plan.kind, plan.codec, plan.result_codec) for plan in plans} == {
+            ("gather", "topk-4", "")
+        }
+        assert all(array.any() for one in members for array in one.own().values())
+
+
 def test_stochastic_rounding_carries_a_run_that_happens_the_same_twice(tmp_path: Path):
     roots = []
     for place in ("a", "b"):
