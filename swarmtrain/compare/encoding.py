@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from swarmtrain.compare.costs import Traffic
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.driver import OwnPart
+from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport.arithmetic import ContributionRefused, Window
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.planning import window_floor
@@ -68,9 +69,16 @@ class Encoder:
         """Values that share a scale."""
         return self._block
 
-    def window(self, total_weight: int) -> Window:
-        """As the coordinator plans it for contributors of so much weight together."""
-        return Window(self._codec, self._block, window_floor(E_MAX, total_weight), E_MAX)
+    def window(self, total_weight: int, *, of_mean: bool = False) -> Window:
+        """As the coordinator plans it for contributors of so much weight together.
+
+        Args:
+            total_weight: of all contributors.
+            of_mean: owners sum the parts, and their result has a codec of its own.
+        """
+        result = facts_of(self._codec).result if of_mean else self._codec
+        name = result if result != self._codec else ""
+        return Window(self._codec, self._block, window_floor(E_MAX, total_weight), E_MAX, name)
 
     def encoded(
         self, part: OwnPart, places: Mapping[PeerId, tuple[int, int]], window: Window

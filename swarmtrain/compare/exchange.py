@@ -19,7 +19,7 @@ from swarmtrain.compare.encoding import (
     chunk_bounds,
     num_bytes,
 )
-from swarmtrain.peer.arithmetic import codec_of
+from swarmtrain.peer.arithmetic import codec_of, result_codec_of
 from swarmtrain.peer.driver import OwnPart
 from swarmtrain_optimizers.robust.base import RobustRule
 from swarmtrain_transport import slices
@@ -62,7 +62,7 @@ class MeanExchange:
         op = next(iter(parts.values())).op
         num_values = sum(stop - start for start, stop in ranges)
         weights = weights_of({peer: part.samples for peer, part in sorted(parts.items())})
-        window = self._encoder.window(sum(weights.values()))
+        window = self._encoder.window(sum(weights.values()), of_mean=True)
         bounds = slices.cut(num_values, self._encoder.block, slices.shares([0.0] * len(parts)))
         owned = {
             owner: place
@@ -119,7 +119,7 @@ class MeanExchange:
         ranges: Ranges,
     ) -> Slices:
         """Whole vectors at once: what owners reach slice by slice with shared scalars."""
-        codec = codec_of(window)
+        codec, results = codec_of(window), result_codec_of(window)
         rows = [
             torch.cat(
                 [
@@ -141,7 +141,7 @@ class MeanExchange:
         self._previous[ranges] = found.values
         return {
             owner: tuple(
-                codec.finish(found.values[low:high].double(), 1, window)
+                results.finish(found.values[low:high].double(), 1, window)
                 for low, high in chunk_bounds(*place)
             )
             for owner, place in owned.items()

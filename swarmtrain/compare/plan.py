@@ -24,7 +24,7 @@ from swarmtrain.config import (
     Setting,
 )
 
-KEPT_FORM = 2
+KEPT_FORM = 3
 """Form of a kept run; raise it when a run of the same plan gives other figures."""
 
 
