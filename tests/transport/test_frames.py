@@ -231,6 +231,7 @@ FROM_COORDINATOR: tuple[type[messages.Message], ...] = get_args(messages.Coordin
 FIELD_VALUES = {
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False),
+    float | None: st.none() | st.floats(allow_nan=False),
     str: st.text(max_size=20),
     bytes: st.binary(max_size=40),
     tuple[int, ...]: st.lists(st.integers(0, 2**32), max_size=5).map(tuple),
