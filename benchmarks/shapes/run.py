@@ -26,30 +26,29 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import sweeps
+import written
+from declared import SHAPES
+from estimate import duration, total_s
+from judged import Shape
+from kept import Results, code_digest
+from making import Judged, Making, sweeps_of
+from sweeps import Winner
+from trials import FULL, QUICK, Edition
+
+import swarmtrain
+from swarmtrain.compare import html
+from swarmtrain.compare.plan import SIZES
+from swarmtrain.compare.results import RunResult
+from swarmtrain.compare.shards import PIECE_BYTES
+from swarmtrain.compare.sweep import versions
+from swarmtrain.compare.tuned import TUNED
+from swarmtrain.data.corpus import Corpus, build_corpus
+from swarmtrain.errors import UserError
+from swarmtrain.models.byte_transformer import build_model
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "transport"), str(ROOT / "optimizers"), str(ROOT)]
-
-import sweeps  # noqa: E402  the paths come first
-import written  # noqa: E402
-from declared import SHAPES  # noqa: E402
-from estimate import duration, total_s  # noqa: E402
-from judged import Shape  # noqa: E402
-from kept import Results, code_digest  # noqa: E402
-from making import Judged, Making, sweeps_of  # noqa: E402
-from sweeps import Winner  # noqa: E402
-from trials import FULL, QUICK, Edition  # noqa: E402
-
-import swarmtrain  # noqa: E402
-from swarmtrain.compare import html  # noqa: E402
-from swarmtrain.compare.plan import SIZES  # noqa: E402
-from swarmtrain.compare.results import RunResult  # noqa: E402
-from swarmtrain.compare.shards import PIECE_BYTES  # noqa: E402
-from swarmtrain.compare.sweep import versions  # noqa: E402
-from swarmtrain.compare.tuned import TUNED  # noqa: E402
-from swarmtrain.data.corpus import Corpus, build_corpus  # noqa: E402
-from swarmtrain.errors import UserError  # noqa: E402
-from swarmtrain.models.byte_transformer import build_model  # noqa: E402
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600}
 INCOMPLETE = 1
