@@ -239,6 +239,8 @@ def _own_problems(owner: str, own: dict[str, bool | int | float | str]) -> Itera
         if built_in and key not in ranges:
             takes = ", ".join(ranges) or "nothing but what [outer] says"
             yield Problem(place, f"must not be there: {owner} takes {takes}")
+        elif isinstance(value, int) and abs(value) > _INTEGER_MAX:
+            yield Problem(place, "must be a number of at most 63 bits")
         elif key in ranges:
             low, high = ranges[key]
             whole = isinstance(low, int)

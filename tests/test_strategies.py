@@ -150,6 +150,8 @@ def test_a_section_of_its_own_reaches_the_strategy_and_counts_in_the_hash(tmp_pa
         ("[strategy.delayed_nesterov]\narivals = 2", "takes arrivals, spread"),
         ("[strategy.diloco]\nlr = 2", "takes nothing but"),
         ("[strategy.theirs]\nlr = nan", "finite"),
+        (f"[strategy.theirs]\nlr = {10**22}", "63 bits"),
+        (f"[strategy.sparseloco]\nbeta = {10**400}", "63 bits"),
         ("[strategy]\ndiloco = 3", "must be a section"),
         ("[strategy.theirs]\nlr = [1]", "must be"),
     ],

@@ -1,6 +1,6 @@
 """Connections that open and then ask for nothing: each takes memory and a descriptor.
 
-The door judges who knocks; this is for those who never do. A connection has KNOCK_TIMEOUT_S from
+The door judges who knocks; this is for those who never do. A connection has IDLE_TIMEOUT_S from
 its TLS handshake to its first whole request, however slowly that trickles in; once it has asked,
 the HTTP server's own limits and the door's hold.
 """

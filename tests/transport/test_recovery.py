@@ -8,7 +8,7 @@ from swarmtrain_transport.actions import Adopt
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import Attest, Commit, Gone, Plan, Rewind, Skip
 from tests.transport.hall import Hall, opened, root_of
-from tests.transport.rig import A, B, C, begun_chain
+from tests.transport.rig import A, B, C, D, begun_chain
 
 
 def told(hall: Hall, peer: bytes) -> list[m.Tell]:
@@ -93,6 +93,23 @@ def test_who_comes_after_a_decision_is_refused_and_claims_hold_nobody_up_for_eve
             again.tick(again.now_s + limits.ABSENT_S + 0.1)
         again.join(A, **newer_hello(first))
         assert [s.code for s in again.sent[A] if isinstance(s, m.Refused)] == ["SWT-E562"]
+
+
+def test_who_tells_nothing_new_voids_nothing_of_what_was_reported() -> None:
+    """An op is in progress; a stranger claims records and has none."""
+    first = opened()
+    first.ready(1, A, B, C)
+    again = Hall(tuple(first.records), term=2, start_peers=3)
+    again.join(A, B, C, **newer_hello(first))
+    before = again.machine.operation
+    assert before is not None
+    for _ in range(5):
+        again.join(D, head_index=1 << 20, head_hash=b"x" * 32)
+        if told(again, D):
+            again.say(D, m.History(0, ()))
+        again.tick(again.now_s + limits.ABSENT_S + 0.1)
+    assert again.machine.operation is before
+    assert not told(again, D)  # the fifth time nobody is held up for it
 
 
 def test_nothing_that_peers_say_becomes_a_record_while_somebody_may_bring_older_ones() -> None:

@@ -90,7 +90,7 @@ class History:
 
     def ask(self, peer: PeerId, guest: Guest, now_s: float) -> None:
         """The peer holds newer records: have it tell them."""
-        if self._is_settled:
+        if not self.is_open:
             self._late_asks += 1
             self._is_settled, self._settled_s = False, now_s + limits.ABSENT_S
         self._attendance.unseen.pop(peer, None)

@@ -218,10 +218,8 @@ class Rendezvous:
         times = [self._now_s + limits.EVICT_S, (self._finished_s or 0.0) + limits.FINISH_S]
         if self.operation is not None:
             times += self.operation.timers.wakeups()
-        times += [
-            self._history.due_s(self._now_s),
-            *self.attendance.wakeups(self.terms.wait_ready_s),
-        ]
+        times += [self._history.due_s(self._now_s)]
+        times += self.attendance.wakeups(self.terms.wait_ready_s)
         return min([time for time in times if time > self._now_s])
 
     @property
@@ -286,10 +284,12 @@ class Rendezvous:
     def _on_history(self, peer: PeerId, message: PeerMessage) -> Actions:
         """A peer tells what our disk has lost. Whatever else it says it says again afterwards."""
         if isinstance(message, HistoryMessage):
+            head = self.scribe.head
             guest = self._history.hear(peer, message, self._now_s)
-            self.attendance.adopted(self._now_s)
-            op = self.view.in_progress
-            self.operation = operation_of(op, self._now_s) if op is not None else None
+            if self.scribe.head != head:  # else what was reported of an op counts on
+                self.attendance.adopted(self._now_s)
+                op = self.view.in_progress
+                self.operation = operation_of(op, self._now_s) if op is not None else None
             if guest is not None and not self.scribe.is_behind(guest.hello):
                 self._let_in(peer, guest)
             elif guest is not None:
