@@ -12,18 +12,22 @@ TRANSPORT = (
     "link",
     "signed",
     "allow_list reception",
-    "claims ledger gathered batching sync result failure matrix fetch download flow widths outbox"
+    "claims ledger batching sync result failure matrix fetch download flow widths outbox"
     " timers early",
+    "pairing",
+    "gathered lineage",
     "actions fold fragments blobs serving",
     "arrivals audit membership",
     "attendance recovery slicing",
     "planning ownership scatter gathering reports",
     "decisions",
     "operation gather_operation",
+    "pair_operation",
+    "operations",
     "scribe",
     "agreement tribunal",
-    "status_view history exchange gather_exchange exchanges catchup local ledger_copy state_finder"
-    " auditing",
+    "status_view history exchange gather_exchange pair_exchange exchanges catchup local ledger_copy"
+    " state_finder auditing",
     "progression trade",
     "rendezvous participant",
     "zmq_link_tcp",

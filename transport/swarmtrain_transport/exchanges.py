@@ -6,10 +6,11 @@ from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView
 from swarmtrain_transport.gather_exchange import GatherExchange
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.ledger import Sign
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.local import LocalStats
+from swarmtrain_transport.pair_exchange import PairExchange
 
 AnyExchange = Exchange | GatherExchange
 
@@ -28,6 +29,8 @@ def exchange_of(
 ) -> AnyExchange:
     """One peer in the op that `view` tells of; the arguments are those of `Exchange`."""
     given = (me, view, run_tag, arithmetic, contribution, blobs, fetcher, now_s, sign)
+    if view.plan.kind == PAIR:
+        return PairExchange(*given, stats.ignored)
     if view.plan.kind == GATHER:
         return GatherExchange(*given, stats.ignored)
     return Exchange(*given, stats.ignored, stats)

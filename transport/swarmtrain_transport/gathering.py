@@ -19,7 +19,7 @@ from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.frames import Frame
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hashes, Have
 
@@ -51,7 +51,7 @@ class Gather:
         self._fetcher = fetcher
         self._arithmetic = arithmetic
         self._window = window_of(view.plan)
-        self._is_gather = view.plan.kind == GATHER
+        self._is_whole = view.plan.kind in WHOLE
         self._known: dict[int, Hashes] = {}
         self._missing: dict[int, set[bytes]] = {}
         self._pushed: dict[int, dict[int, tuple[bytes, Buffer]]] = {}
@@ -133,7 +133,7 @@ class Gather:
             else:
                 missing.add(digest)
         if missing:
-            is_pushed = self._is_gather or message.set_id == self._view.all_planned_id
+            is_pushed = self._is_whole or message.set_id == self._view.all_planned_id
             if message.attempt == 0 and is_pushed:
                 self._awaited.add(index)
                 self._heard_s = now_s
@@ -163,7 +163,7 @@ class Gather:
         """Whether a published chunk can be decoded; if not, it is not looked for any more."""
         start, stop = chunk_range(self._view.plan, index, chunk)
         # A contribution's chunk is a part; a mean's is what owners make of parts.
-        check = self._arithmetic.check if self._is_gather else self._arithmetic.check_result
+        check = self._arithmetic.check if self._is_whole else self._arithmetic.check_result
         try:
             check(body, stop - start, self._window)
         except RemoteFault as fault:
@@ -222,7 +222,7 @@ class Gather:
         """Whether the owner may push the slice's chunks by itself: a mean over all planned
         contributors, or its own contribution, unless that is left out."""
         view = self._view
-        if self._is_gather:
+        if self._is_whole:
             return view.slice_sets[index] != ()
         return view.may_count(index, 0, view.all_planned_id)
 
@@ -245,7 +245,8 @@ class Gather:
 
     def _holders(self, index: int) -> list[PeerId]:
         owner = self._view.owners[index]
-        others = [member.peer for member in self._view.plan.members]
+        is_pair = self._view.plan.kind == PAIR  # nobody else has what one gives to its partner
+        others = [] if is_pair else [member.peer for member in self._view.plan.members]
         return [peer for peer in dict.fromkeys([owner, *others]) if peer != self._me]
 
     def _report(self, index: int, *, partial: bool = False) -> list[Have]:

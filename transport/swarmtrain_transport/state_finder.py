@@ -199,7 +199,7 @@ class StateFinder:
             return False
         if self._view.commits_since(op) > limits.RESULT_KEEP_OPS and self._donors():
             return False  # the results in between are forgotten, a newer state is not
-        return self._view.is_trusted(op, root)
+        return self._view.is_trusted(op, root, self._me)
 
     def _offer(self, manifest: StateManifest, num_values: int) -> list[PeerAction]:
         if self._offered:
