@@ -63,6 +63,7 @@ OPTIMIZERS = (
 
 SWARMTRAIN = (
     "error_table config control_lane",
+    "config_pairs",
     "errors tensors config_limits",
     "cli.caps",
     "strategies",

@@ -7,7 +7,7 @@ import pytest
 from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.kinds import GATHER, MEAN
+from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 
 ROUND = 3
 
@@ -105,8 +105,9 @@ def test_an_owner_that_holds_nothing_yet_proves_nothing():
     assert scene.frozen == []
 
 
-def test_who_gathers_gets_half_and_asks_in_vain_for_the_rest():
-    scene = Scene([4, 4], kind=GATHER)
+@pytest.mark.parametrize("kind", [GATHER, PAIR])
+def test_who_gathers_or_is_the_partner_gets_half_and_asks_in_vain_for_the_rest(kind: str):
+    scene = Scene([4, 4], kind=kind)
     bodies = [bytes([chunk]) * 8 for chunk in range(4)]
     for chunk, body in enumerate(bodies):
         assert scene.link.send(b"peer", Frame(FrameKind.RESULT, 1, chunk=chunk, body=body))
