@@ -4,6 +4,8 @@ A peer gives its difference and then its state's low bits. A step with a partner
 a group of one, and neither is linear, so two peers have the same root only by the same history.
 """
 
+from collections.abc import Callable
+
 from swarmtrain_transport.ledger import Attest, Commit, Plan, Skip, body_of
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.pairing import whole_pairs
@@ -79,6 +81,14 @@ class PairSwarm(Swarm):
     @property
     def attested(self) -> list[Attest]:
         return self.bodies(Attest)
+
+    def until(self, is_so: Callable[[], bool], steps: int) -> bool:
+        """Go on until something is so; whether that came within so many steps."""
+        for _ in range(steps):
+            if is_so():
+                return True
+            self.step()
+        return False
 
     def pairs(self) -> dict[int, list[tuple[PeerId, PeerId]]]:
         """Per committed op who has exchanged with whom."""

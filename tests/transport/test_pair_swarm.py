@@ -1,6 +1,8 @@
 """Pair ops among whole machines: every message is encoded, every order is possible."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from swarmtrain_transport.ledger import Commit, Plan
 from swarmtrain_transport.pairing import contributors_of
@@ -43,3 +45,39 @@ def test_the_odd_one_steps_alone_and_everybody_reports_a_state_of_its_own(seed):
     later = [one for one in swarm.attested if one.op]
     assert later and all(len(set(dict(one.roots).values())) > 1 for one in later)
     assert len({tuple(member.numbers) for member in swarm.members.values()}) == 3
+
+
+@given(st.integers(0, 10_000), st.integers(0, 900), st.sampled_from(["death", "restart", "join"]))
+@settings(max_examples=12, deadline=None)
+def test_whatever_happens_the_run_ends_and_partners_agree(seed, steps, what):
+    swarm = PairSwarm(seed, start_peers=3, rounds=4)
+    for peer in (A, B, C):
+        swarm.add(peer)
+    for _ in range(steps):
+        swarm.step()
+    synced = any(m.machine.applied_op >= 0 for p, m in swarm.members.items() if p != C)
+    if what == "death" and synced:
+        swarm.kill(C)
+    elif what == "restart":
+        swarm.restart_coordinator()
+    else:
+        swarm.add(D)
+    for one in range(3):
+        swarm.lose_frames(*((A, B), (B, C), (C, A))[one])
+    assert swarm.run(80_000)
+    swarm.check_exchanges()
+    assert not any(member.faults for member in swarm.members.values())
+    assert sum(isinstance(one, Commit) for one in swarm.outcomes) == 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_comes_back_after_an_exchange_takes_another_ones_later_state(seed):
+    swarm = PairSwarm(seed, start_peers=2, rounds=6)
+    for peer in (A, B):
+        swarm.add(peer)
+    assert swarm.until(lambda: len(swarm.outcomes) >= 3, 30_000)
+    swarm.kill(B)
+    swarm.add(B)  # without anything
+    assert swarm.run(80_000)
+    swarm.check_exchanges()
+    assert sum(isinstance(one, Commit) for one in swarm.outcomes) == 6
