@@ -25,7 +25,7 @@ import torch
 from swarmtrain.simulate.faults import COORDINATOR, Fault
 from swarmtrain.simulate.invariants import Violation
 from swarmtrain.simulate.world import World
-from swarmtrain_transport.kinds import MEAN
+from swarmtrain_transport.kinds import MEAN, PAIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Finding:
         violations: what did not hold; empty is good.
         commits, skips: outcomes of all ops.
         num_survivors: peers alive at the end.
-        roots_agree: whether all of them hold the same state root.
+        roots_agree: whether all of them hold the same state root; of pair ops, any.
         op_seconds: of the longest op, from PLAN to its outcome, in virtual time.
         round_seconds: the longest time from one PLAN to the next.
         excluded: op and peer number to the reason.
@@ -114,7 +114,7 @@ def finding_of(case: Case, world: World) -> Finding:
         invariants.commits,
         invariants.skips,
         len(world.survivors),
-        len(roots) == 1 and b"" not in roots,
+        (len(roots) == 1 or case.kind == PAIR) and b"" not in roots,
         max(invariants.op_seconds.values(), default=0.0),
         max((b - a for a, b in pairwise(invariants.plan_s.values())), default=0.0),
         dict(invariants.excluded),
