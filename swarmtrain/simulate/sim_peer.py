@@ -43,6 +43,9 @@ _LR = 0.7
 _MOMENTUM = 0.9
 """No powers of two: with those a fused multiply-add would round as separate operations do."""
 
+_SAVED_ROUNDS = 2
+"""The state of every so many ops is saved, if there is a copy of it."""
+
 _GOODBYE_S = 0.01
 _RESULTS_KEPT = 8
 
@@ -338,7 +341,7 @@ class SimPeer(Process):
 
     def _report(self, image: StateImage) -> None:
         self.world.invariants.rooted(self, image.op, image.manifest.root)
-        if image.chunks is not None:
+        if image.chunks is not None and image.op % _SAVED_ROUNDS == 0:
             self.disk.image = image
         self._act(self.machine.applied(image.op, image.manifest, image.chunks, self.now_s))
 

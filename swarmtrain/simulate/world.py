@@ -22,6 +22,7 @@ from swarmtrain.simulate.trainer import SharedDecoding
 from swarmtrain.simulate.watch import WatchedArithmetic
 from swarmtrain_transport.actions import PeerFault
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger import AnyBody
 from swarmtrain_transport.link import PeerId
 
@@ -91,7 +92,7 @@ class World:
         self.verify = quick_verify
         self.train_s = 1.0
         self.apply_s = 0.0005
-        self.snapshot_rounds = 2
+        self.snapshot_rounds = 1 if conditions.kind == PAIR else 2
         self.error_feedback = conditions.error_feedback
         self.num_values = conditions.num_values
         self.retain_bytes = 2 * self.num_values * (num_peers + _EXTRA_PEERS)
@@ -140,6 +141,7 @@ class World:
         boot = self.rng.randbytes(8)
         rng = random.Random(self.rng.getrandbits(63))
         peer = SimPeer(self, peer_id, number, boot, rng, handicap, disk)
+        self.invariants.pairs.processes[peer_id, boot] = peer
         line = self.network.lines[peer_id]
         line.rate, line.lag_s = self.conditions.rate(self.rng), handicap.lag_s
         self.peers[peer_id] = peer
