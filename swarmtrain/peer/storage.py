@@ -126,12 +126,12 @@ class PeerStorage:
         Raises:
             UserError: SWT-E401, the disk is full; older results are intact.
         """
+        is_half = result.kind == PAIR
+        self.forget_results(result.op - (_HALVES_MAX if is_half else _RESULT_FILES_MAX))
         if not result.slices:
             return  # a pair op that had nothing for this peer
         data = msgpack.packb([list(piece.chunks) for piece in result.slices])
         self._write(result_path(self.directory, result.op), data)
-        is_half = result.kind == PAIR
-        self.forget_results(result.op - (_HALVES_MAX if is_half else _RESULT_FILES_MAX))
         if is_half and result.chain:
             self._write(link_path(self.directory, result.op), result.chain)
             for path in _numbered(self.directory, _LINK):

@@ -23,8 +23,8 @@ _PROVES = (
 _PROVES_OF_PAIRS = (
     "Every decision is signed by the run's key and follows from the one before; each op has one"
     " outcome; the chains are what follows from all exchanges that were committed; the state root"
-    " is one of those that peers reported last. It proves no more: a coordinator never saw a weight,"
-    " and where rounds go by pairs a state is its peer's own."
+    " is one of those that peers reported last. It proves no more: a coordinator never saw a"
+    " weight, and where rounds go by pairs a state is its peer's own."
 )
 
 

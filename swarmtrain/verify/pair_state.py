@@ -22,7 +22,7 @@ from swarmtrain_transport.link import PeerId
 PROVES = (
     "Every record is signed by the run's key and follows from the one before; each link of this"
     " peer's chain that lies here is the one that follows from what the ledger says of its pairs;"
-    " partners' halves that lie here are those that the ledger names; each checkpoint holds the"
+    " partners' halves that lie here are those that they have signed; each checkpoint holds the"
     " state that it says. It proves no more: where rounds go by pairs a state is its peer's own,"
     " made of steps that nobody else can make again."
 )
