@@ -73,7 +73,8 @@ class Driver:
         weights: the trainer's live weights.
         layout: digest of the model's parameter names and shapes, 32 bytes.
         num_values: values of the model without padding.
-        snapshot_rounds: state is copied for joiners after every so many ops.
+        snapshot_rounds: state is copied for joiners after every so many ops, and after every one
+            where ops go by pairs.
         contribution: makes what is given to an op from its values.
         decode: the mean of a committed result.
         read_gradient: (padded,) float32, of the step that was made last; only a strategy that
@@ -303,7 +304,7 @@ class Driver:
         if own is not None:
             self._ended(result.op)
         self.op = result.op
-        return self._image(result.op, copy=result.op % self._snapshot_rounds == 0)
+        return self._image(result.op, copy=self._is_copied(result.op))
 
     def _end_without_partner(self, op: int) -> StateImage:
         """A pair op that has nothing for this peer: nobody was left for it, its pair was not
@@ -313,7 +314,12 @@ class Driver:
             self._weights.write_weights(self._strategy.solo(self._weights.read_weights()))
             self._ended(op)
         self.op = op
-        return self._image(op, copy=op % self._snapshot_rounds == 0)
+        return self._image(op, copy=self._is_copied(op))
+
+    def _is_copied(self, op: int) -> bool:
+        """Whether the state after an op is kept for others. Where ops go by pairs it always is:
+        nobody else has it, and no replay leads from an older one to it."""
+        return self.is_paired or op % self._snapshot_rounds == 0
 
     def _padding(self, op: int) -> tuple[tuple[int, int], ...]:
         """Where the op's vector holds no values of the model."""

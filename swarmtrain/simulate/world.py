@@ -22,7 +22,6 @@ from swarmtrain.simulate.trainer import SharedDecoding
 from swarmtrain.simulate.watch import WatchedArithmetic
 from swarmtrain_transport.actions import PeerFault
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger import AnyBody
 from swarmtrain_transport.link import PeerId
 
@@ -92,7 +91,7 @@ class World:
         self.verify = quick_verify
         self.train_s = 1.0
         self.apply_s = 0.0005
-        self.snapshot_rounds = 1 if conditions.kind == PAIR else 2
+        self.snapshot_rounds = 2
         self.error_feedback = conditions.error_feedback
         self.num_values = conditions.num_values
         self.retain_bytes = 2 * self.num_values * (num_peers + _EXTRA_PEERS)

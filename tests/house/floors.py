@@ -68,6 +68,7 @@ SWARMTRAIN = (
     "cli.caps",
     "strategies",
     "config_file descriptors dirs cli.options checkpoint numerics data.* data models.* models",
+    "why_pairs",
     "why",
     "status control_lane",
     "coordinator.* coordinator peer.* peer",
