@@ -303,7 +303,7 @@ class Story:
         loss = self.facts.losses.get(newest)
         shown = f", validation loss {loss:.3f}" if loss is not None else ""
         who = "1 peer" if peers == 1 else f"{peers} peers"
-        if self.facts.told:
+        if self.facts.told or self.facts.alone:
             who = "in pairs"
         took = f"{who}, {self._round_s:.1f} s{shown}"
         return [Say(f"round {newest} of {self._rounds} committed: {took}")]

@@ -45,6 +45,17 @@ def test_two_peers_that_only_average_have_the_mean_of_both_after_every_round(tmp
             assert torch.allclose(moved, -5 * steps, atol=1e-5)
 
 
+def test_t4_peers_that_do_the_same_have_the_same_bits_paired_or_alone(tmp_path: Path):
+    with crowd_of(config_of("noloco", rounds=5), tmp_path) as crowd:
+        members = founded(crowd)
+        for one in members:
+            one.toy.slope = members[0].toy.slope
+        crowd.run()
+        for op in range(6):
+            assert len({one.roots[op] for one in members}) == 1
+        assert {report.outcome for one in members for report in one.reports} == {"merged", "alone"}
+
+
 @pytest.mark.parametrize("codec", ["int8", "e3m0", "none"])
 def test_a_codec_that_the_file_names_carries_pairs(tmp_path: Path, codec: str):
     with crowd_of(config_of("noloco", rounds=4, codec=codec), tmp_path) as crowd:
