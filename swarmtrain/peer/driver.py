@@ -144,6 +144,11 @@ class Driver:
         return self._strategy.exchange(1).kind is OpKind.PAIR
 
     @property
+    def is_dithered(self) -> bool:
+        """Whether rounding is drawn anew for each op."""
+        return self._seed_of is not None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether our part is given and its op has no outcome yet."""
         return self._own is not None

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import UserError
+from swarmtrain.peer.ahead import known_of
 from swarmtrain.peer.driver import Driver, StateImage
 from swarmtrain.peer.meter import Meter, Pace
 from swarmtrain.peer.saves import Saves
@@ -299,6 +300,7 @@ class Session:
                 self._apply(item.result)
             case do.OpSkipped():
                 self.driver.skip(item.op)
+                self._give_ahead()
                 self._ended(RoundReport(item.op, "skipped", 0, item.reason))
             case do.RunFinished():
                 self.driver.settle()
@@ -311,6 +313,7 @@ class Session:
             self._saves.save(action.op, self.driver)
         self._storage.end_download()
         self._report(image)
+        self._give_ahead()
         if self._hooks.on_state is not None:
             self._hooks.on_state(action.op)
         if action.op == 0 and image.manifest.root == self._offered_root:
@@ -320,6 +323,7 @@ class Session:
         self._storage.keep_result(result)
         took_part = self.driver.is_waiting
         self._report(self.driver.end_op(result))
+        self._give_ahead()
         self.driver.keep_pace(self._pace.steps_per_s, result.fastest_steps_per_s)
         self._ended(_report_of(result, self.driver, took_part=took_part, me=self._me))
         self._keep_state(result)
@@ -354,6 +358,14 @@ class Session:
                 image.op, image.manifest, image.chunks, now_s
             )
         )
+
+    def _give_ahead(self) -> None:
+        """What the next op's partner will get from us is on its way during the inner steps."""
+        known = known_of(self.driver)
+        if known is not None:
+            self._thread.machine(
+                lambda participant, now_s: participant.give_ahead(*known, known[1].start, now_s)
+            )
 
     def _evaluate(self, op: int) -> None:
         if self._hooks.evaluate is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from swarmtrain.peer.ahead import known_of
 from swarmtrain.peer.driver import Driver, StateImage
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain.simulate.memory import WatchedMemory
@@ -337,7 +338,13 @@ class SimPeer(Process):
             invariants.applied(self, asked.result)
             self.disk.keep_result(asked.result)
             self._report(image)
+        self._give_ahead()
         self._train()
+
+    def _give_ahead(self) -> None:
+        known = known_of(self.driver)
+        if known is not None:
+            self._act(self.machine.give_ahead(*known, known[1].start, self.now_s))
 
     def _report(self, image: StateImage) -> None:
         self.world.invariants.rooted(self, image.op, image.manifest.root)

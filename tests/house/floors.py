@@ -12,8 +12,7 @@ TRANSPORT = (
     "link",
     "signed",
     "allow_list reception",
-    "claims ledger batching sync result failure matrix fetch download flow widths outbox"
-    " timers early",
+    "claims ledger batching sync result failure matrix fetch download flow widths outbox timers",
     "pairing",
     "gathered lineage",
     "actions fold fragments blobs serving",
@@ -26,7 +25,9 @@ TRANSPORT = (
     "operations",
     "scribe",
     "agreement tribunal",
-    "status_view history exchange gather_exchange pair_exchange exchanges catchup local ledger_copy"
+    "local",
+    "ahead",
+    "early status_view history exchange gather_exchange pair_exchange exchanges catchup ledger_copy"
     " state_finder auditing",
     "progression trade",
     "rendezvous participant",

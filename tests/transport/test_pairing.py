@@ -62,11 +62,11 @@ def test_one_absent_peer_spoils_one_pair_only(before, op, data):
 def test_the_next_partner_is_known_from_the_plan_before():
     plan = pair_plan(tag=TAG)
     order = drawn(TAG, plan.op + 1, contributors_of(plan))
-    assert expected_partner(TAG, plan, order[0]) == order[1]
-    assert expected_partner(TAG, plan, order[3]) == order[2]
-    assert expected_partner(TAG, plan, E) is None
-    assert expected_partner(TAG, None, A) is None
-    assert expected_partner(TAG, msgspec.structs.replace(plan, kind="gather"), A) is None
+    assert expected_partner(TAG, 2, plan, order[0]) == order[1]
+    assert expected_partner(TAG, 2, plan, order[3]) == order[2]
+    assert expected_partner(TAG, 2, plan, E) is None
+    assert expected_partner(TAG, 2, None, A) is None
+    assert expected_partner(TAG, 2, msgspec.structs.replace(plan, kind="gather"), A) is None
 
 
 def test_a_plan_whose_partners_are_chosen_is_refused():

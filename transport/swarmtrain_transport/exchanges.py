@@ -1,5 +1,6 @@
 """A peer's side of one op, of whatever kind."""
 
+from swarmtrain_transport.ahead import Ahead
 from swarmtrain_transport.arithmetic import Arithmetic, Contribution
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.exchange import Exchange
@@ -26,11 +27,13 @@ def exchange_of(
     now_s: float,
     sign: Sign,
     stats: LocalStats,
+    ahead: Ahead | None = None,
 ) -> AnyExchange:
-    """One peer in the op that `view` tells of; the arguments are those of `Exchange`."""
+    """One peer in the op that `view` tells of; the arguments are those of `Exchange`, and of a
+    pair op what has come before it."""
     given = (me, view, run_tag, arithmetic, contribution, blobs, fetcher, now_s, sign)
     if view.plan.kind == PAIR:
-        return PairExchange(*given, stats.ignored)
+        return PairExchange(*given, stats.ignored, ahead)
     if view.plan.kind == GATHER:
         return GatherExchange(*given, stats.ignored)
     return Exchange(*given, stats.ignored, stats)

@@ -22,6 +22,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hashes, Have
+from swarmtrain_transport.retention import Kept
 
 
 class Gather:
@@ -34,6 +35,9 @@ class Gather:
         fetcher: asks others for what is missing.
         arithmetic: knows which chunks can be decoded.
         now_s: the time.
+
+    Attributes:
+        early: chunks that were here before the op, by hash; they are checked when they are named.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Gather:
         self._awaited: set[int] = set()
         self._heard_s = now_s
         self._owner_heard_s: dict[int, float] = {}
+        self.early: dict[bytes, Kept] = {}
 
     # ---- events
 
@@ -106,6 +111,17 @@ class Gather:
         self._fetcher.cancel((digest,))
         return self.arrived(digest, frame.body)
 
+    def ahead(self, index: int, body: Buffer, digest: bytes) -> list[Have]:
+        """A chunk that came before it was named, or is named now."""
+        if index not in self._known:
+            if digest not in self.early:
+                self.early[digest] = self._blobs.retention.keep(body)
+            return []
+        if digest not in self._obtainable(index):
+            return []
+        self._fetcher.cancel((digest,))
+        return self.arrived(digest, body)
+
     def hashes(self, message: Hashes, now_s: float) -> list[Have]:
         """An owner has published; its chunks count from now on, whoever brings them."""
         index = message.slice_index
@@ -128,6 +144,8 @@ class Gather:
         for chunk, digest in enumerate(message.chunk_hashes):
             # It may also be here from something else: that says nothing of what it is here.
             found = pushed.get(digest, self._blobs.get(digest))
+            if found is None and digest in self.early:
+                found = self.early[digest].read()
             if found is not None and self._is_legal(index, chunk, found, digest):
                 self._blobs.keep_result(op, found, digest)
             else:
@@ -215,6 +233,9 @@ class Gather:
         """The op has an outcome; what is still missing of it is catch-up's business."""
         for message in self._known.values():
             self._fetcher.cancel(message.chunk_hashes)
+        for kept in self.early.values():
+            kept.release()
+        self.early.clear()
 
     # ---- parts
 

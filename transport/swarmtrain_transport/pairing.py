@@ -62,11 +62,18 @@ def partner_in(order: Sequence[PeerId], peer: PeerId) -> PeerId | None:
     return None
 
 
-def expected_partner(run_tag: int, plan: Plan | None, peer: PeerId) -> PeerId | None:
-    """With whom a contributor of `plan` exchanges in the op after it, if both are ready then."""
-    if plan is None or plan.kind != PAIR:
+def expected_partner(run_tag: int, op: int, before: Plan | None, peer: PeerId) -> PeerId | None:
+    """With whom a peer exchanges in an op, if both are ready for it; None if nobody is drawn yet.
+
+    Args:
+        run_tag: fence of the run.
+        op: number of the op.
+        before: the PLAN before it.
+        peer: whose partner.
+    """
+    if before is None or before.kind != PAIR:
         return None
-    return partner_in(drawn(run_tag, plan.op + 1, contributors_of(plan)), peer)
+    return partner_in(drawn(run_tag, op, contributors_of(before)), peer)
 
 
 def check_drawn(run_tag: int, before: Plan | None, plan: Plan) -> None:

@@ -196,7 +196,8 @@ def make_plan(
         exact=terms.exact and not is_whole,
         block=terms.block,
         chunk_values=terms.chunk_values,
-        e_min=window_floor(terms.e_max, sum(weights.values())),
+        # Of pairs nothing is summed: one window for the whole run, so that anchors may go early.
+        e_min=window_floor(terms.e_max, sum(weights.values()) if terms.kind != PAIR else 1),
         e_max=terms.e_max,
         min_contributors=_least(terms, len(order)),
         deadline_s=op_deadline_s,

@@ -176,3 +176,12 @@ class StepsAlone(Protocol):
         Raises:
             RuntimeError: no op is under way.
         """
+
+
+@runtime_checkable
+class KnowsAhead(Protocol):
+    """A strategy of which part of the next op's contribution is known when its round begins."""
+
+    def known_ahead(self) -> tuple[int, Tensor]:
+        """The first place in the op's vector from which on it is known, on a whole block, and the
+        values from there to its end, not changed until the op ends."""
