@@ -59,7 +59,8 @@ class Swarm:
 
     @property
     def state_root(self) -> str:
-        """Hex hash of the shared state after `round`, the same at every peer; "" without a run."""
+        """Hex hash of the state after `round`: the same at every peer, but where peers exchange in
+        pairs (noloco) each has its own; "" without a run."""
         return ""
 
     @property

@@ -19,6 +19,7 @@ import msgspec
 
 from swarmtrain import config_limits
 from swarmtrain.config import RunConfig, Setting
+from swarmtrain.config_pairs import defaults_of
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.messages import unpack_limited
@@ -185,7 +186,7 @@ class _Reader:
                 parts[name] = self._section(name, value)
         if "run" not in parts:
             raise self._missing("run.name")
-        config = RunConfig(**parts)
+        config = _with_defaults(RunConfig(**parts), tables)
         problem = config_limits.first_problem(config) or config_limits.not_here(config)
         if problem is not None:
             section, _, key = problem.key.rpartition(".")
@@ -271,6 +272,15 @@ class _Reader:
     def _line(self, section: str, key: str) -> str:
         number = _find_line(self._text, section, key)
         return f"   (line {number})" if number else ""
+
+
+def _with_defaults(config: RunConfig, tables: dict[str, Any]) -> RunConfig:
+    """What the file does not say is as its strategy has it."""
+    for section, defaults in defaults_of(config.outer.strategy).items():
+        unsaid = {key: defaults[key] for key in defaults if key not in tables.get(section, {})}
+        changed = msgspec.structs.replace(getattr(config, section), **unsaid)
+        config = msgspec.structs.replace(config, **{section: changed})
+    return config
 
 
 def _expected(kind: Any) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from swarmtrain.config import OuterSection, RunConfig
+from swarmtrain.config_pairs import PAIRED, PULL, pair_problems
 from swarmtrain.errors import cleaned
 from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.brought import brought_names
@@ -102,21 +103,21 @@ _REASONS: dict[str, str] = {
 }
 
 
-STRATEGIES = ("diloco", "streaming", "delayed", "eager", "delayed_nesterov", "ddp", "sparseloco")
+STRATEGIES = (
+    "diloco", "streaming", "delayed", "eager", "delayed_nesterov", "ddp", "sparseloco", "noloco",
+)  # fmt: skip
 """swarmtrain's own that a run can have. Other names are those of installed packages."""
 
 GATHERING = frozenset({"sparseloco"})
 """Of these those whose ops gather: everybody gets every contribution and makes the mean itself."""
 
-_ELSEWHERE = {
-    "local": "It never exchanges, so there is nothing to join.",
-    "noloco": "It exchanges in pairs, which runs over a network do not do yet.",
-}
+_ELSEWHERE = {"local": "It never exchanges, so there is nothing to join."}
 """Strategies that `swarmtrain compare` has on one machine."""
 
 _OWN_RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "delayed_nesterov": {"arrivals": (1, limits.PEERS_MAX), "spread": (0.0, 1.0)},
     "eager": {"first_share": (0.0, 1.0)},
+    "noloco": {PULL: (0.0, 2.0)},
     "sparseloco": {"beta": (0.0, 1.0)},
 }
 """What swarmtrain's own strategies take from their section."""
@@ -202,8 +203,8 @@ def warnings(config: RunConfig) -> tuple[str, ...]:
     if not facts_of(codec).is_biased or not loses or config.outer.strategy not in STRATEGIES:
         return ()
     remedy = (
-        "ddp has none: take int8 or none."
-        if config.outer.strategy == "ddp"
+        f"{config.outer.strategy} has none: take int8 or none."
+        if config.outer.strategy in {"ddp", *PAIRED}
         else "Set outer.error_feedback = true."
     )
     return (f"exchange.codec {codec} without error feedback loses what it does not send. {remedy}",)
@@ -227,6 +228,8 @@ def _strategy_problems(config: RunConfig) -> Iterator[Problem]:
         )
     for owner, own in config.strategy.items():
         yield from _own_problems(owner, own)
+    for problem in pair_problems(config):
+        yield Problem(*problem)
 
 
 def _own_problems(owner: str, own: dict[str, bool | int | float | str]) -> Iterator[Problem]:

@@ -6,7 +6,8 @@ copy, also years later. Pure: records in, sentences out.
 
 from collections.abc import Iterable, Iterator
 
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain import why_pairs
+from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.ledger import (
     AnyBody,
     Attest,
@@ -61,6 +62,8 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
     names: dict[bytes, str] = {}
     lines: list[str] = []
     is_open = False
+    plan: Plan | None = None
+    freeze: Freeze | None = None
     for record in records:
         body = body_of(record)
         if isinstance(body, Join):
@@ -72,7 +75,13 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
             lines.append(_convicted(body, body.conviction, names))
         elif getattr(body, "op", None) == number:
             is_open = isinstance(body, Plan) or (is_open and not isinstance(body, Commit | Skip))
-            lines += _told(body, names)
+            if isinstance(body, Plan):
+                plan, freeze = body, None
+            freeze = body if isinstance(body, Freeze) else freeze
+            if isinstance(body, Commit) and plan is not None and plan.kind == PAIR:
+                lines += why_pairs.committed(plan, freeze, body, names)
+            else:
+                lines += _told(body, names)
     return [*lines, "It is still in progress."] if is_open else lines
 
 
@@ -95,6 +104,8 @@ def _told(body: AnyBody, names: dict[bytes, str]) -> Iterator[str]:
         case Freeze():
             yield f"Contributors: {_list(body.contributors, names)}."
             for peer, reason in body.excluded.items():
+                if reason == "alone":
+                    continue  # PLAN says so
                 yield f"{names.get(peer, '?')} was left out ({reason}): {_why(reason)}."
                 if peer in body.times:
                     yield "  " + _evidence(body.times[peer])
@@ -112,6 +123,8 @@ def _told(body: AnyBody, names: dict[bytes, str]) -> Iterator[str]:
                 )
         case Skip():
             yield f"Skipped: {body.reason}. Nobody lost anything: all train on from where they are."
+        case Attest() if body.roots:
+            yield why_pairs.attested(body, names)
         case Attest():
             yield f"State root {body.state_root.hex()[:16]}, as most of its peers reported."
 
@@ -136,8 +149,12 @@ def _plan(plan: Plan, names: dict[bytes, str]) -> Iterator[str]:
     yield f"Round {plan.op} was planned with {_list(given, names)}."
     if only:
         yield f"{_list(only, names)} only listened."
-    cut = "Everybody gets everybody's contribution" if plan.kind == GATHER else f"Slices: {shares}"
-    yield f"{cut}. The whole exchange had {plan.deadline_s:.1f} s, {needed}"
+    cut = f"Slices: {shares}."
+    if plan.kind == GATHER:
+        cut = "Everybody gets everybody's contribution."
+    if plan.kind == PAIR:
+        cut = why_pairs.planned(plan, names)
+    yield f"{cut} The whole exchange had {plan.deadline_s:.1f} s, {needed}"
 
 
 def _evidence(times: Times) -> str:

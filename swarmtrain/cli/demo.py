@@ -20,6 +20,7 @@ class Strategy(StrEnum):
     EAGER = "eager"
     DELAYED_NESTEROV = "delayed_nesterov"
     SPARSELOCO = "sparseloco"
+    NOLOCO = "noloco"
 
 
 def demo(
@@ -44,7 +45,8 @@ def demo(
 ) -> None:
     """Train one model with peers on this machine.
 
-    In round 3 a peer is killed, in round 4 one joins, and all end with the same bits.
+    In round 3 a peer is killed, in round 4 one joins, and all end with the same bits; with noloco
+    both of every pair end with the same chain.
     """
     options = DemoOptions(
         peers=peers, rounds=rounds, seed=seed, churn=not no_churn, json=as_json,

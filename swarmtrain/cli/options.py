@@ -105,8 +105,11 @@ class DemoOptions:
         """Refuse what cannot be shown.
 
         Raises:
-            UserError: SWT-E610, churn with too few peers or rounds.
+            UserError: SWT-E610, churn with too few peers or rounds, pairs without a second peer.
         """
+        if self.strategy == "noloco" and self.peers == 1:
+            raise misuse("noloco exchanges in pairs: one peer alone has no partner.",
+                         "Ask for more --peers.")  # fmt: skip
         if not self.churn:
             return
         if self.peers < DEMO_CHURN_PEERS_MIN:

@@ -22,7 +22,7 @@ def simulate(
         int, typer.Option(min=1, max=16, help="Parts of the vector that rounds move in turn.")
     ] = 1,
     kind: Annotated[
-        str, typer.Option(help="What ops do with contributions: mean or gather.")
+        str, typer.Option(help="What ops do with contributions: mean, gather or pair.")
     ] = "mean",
     first_seed: Annotated[int, typer.Option(min=0, help="The first world's seed.")] = 0,
     seed: Annotated[
@@ -44,8 +44,8 @@ def simulate(
     context.ensure_object(Situation).begin(verbose=verbose)
     if trace and seed is None:
         raise typer.BadParameter("a trace is of one world: name it with --seed")
-    if kind not in ("mean", "gather"):
-        raise typer.BadParameter(f"--kind is mean or gather, not {kind!r}")
+    if kind not in ("mean", "gather", "pair"):
+        raise typer.BadParameter(f"--kind is mean, gather or pair, not {kind!r}")
     from swarmtrain.simulate.seeds import SeedResult, run_seed
     from swarmtrain.simulate.seeds import simulate as run
 

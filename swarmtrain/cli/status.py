@@ -19,6 +19,7 @@ _COLUMNS = (
     ("bytes_up", "up"),
     ("bytes_down", "down"),
     ("state_root", "state root"),
+    ("chain", "chain"),
 )
 
 
@@ -60,7 +61,9 @@ def describe(view: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(peers: list[dict[str, Any]]) -> Iterator[str]:
-    columns = [(key, title) for key, title in _COLUMNS if any(key in peer for peer in peers)]
+    columns = [
+        (key, title) for key, title in _COLUMNS if any(peer.get(key, "") != "" for peer in peers)
+    ]
     rows = [[title for _, title in columns]]
     rows += [[_shown(key, peer.get(key, "")) for key, _ in columns] for peer in peers]
     widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
@@ -73,7 +76,7 @@ def _shown(key: str, value: object) -> str:
     """One value for people: units on bytes, hashes cut to what can be compared by eye."""
     if key.startswith("bytes_") and isinstance(value, int):
         return f"{value / 1e6:.1f} MB"
-    if key.endswith("_root") and isinstance(value, str):
+    if (key.endswith("_root") or key == "chain") and isinstance(value, str):
         return value[:16]
     if isinstance(value, float):
         return f"{value:.3f}" if key == "loss" else f"{value:.1f}"

@@ -21,7 +21,8 @@ def verify(
     """Prove the newest state of a directory, from the directory alone.
 
     A peer's: replays its rounds from a checkpoint and compares every state that the ledger
-    attests. A coordinator's: checks the chain of decisions; it proves no more.
+    attests; where rounds go by pairs, checks its exchanges, and proves no more. A coordinator's:
+    checks the chain of decisions; it proves no more.
     """
     situation: Situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)
@@ -68,6 +69,10 @@ def _tell(proof: "Proof") -> None:
     print(f"{'records':<16} {proof.records}")
     print(f"{'rounds':<16} {proof.from_op} to {proof.to_op}")
     print(f"{'state root':<16} {proof.state_root}")
+    if proof.chain:
+        print(f"{'chain':<16} {proof.chain}")
+    for one in proof.chains:
+        print(f"{'chain':<16} {one.chain} of {one.peer[:16]}")
     print(f"\nProved. {proof.proves}")
     for found in proof.wrong_sums:
         said = f"convicts {found.owner}" if found.owner else f"convicts nobody: {found.problem}"

@@ -21,6 +21,7 @@ from aiohttp import web
 from swarmtrain import config_file, descriptors
 from swarmtrain.config import RunConfig
 from swarmtrain.config_limits import GATHERING
+from swarmtrain.config_pairs import PAIRED
 from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp
@@ -38,7 +39,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import verify
 from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.kinds import GATHER, MEAN
+from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.ledger import Record, Run, body_of
 from swarmtrain_transport.planning import RunTerms
 from swarmtrain_transport.rendezvous import Rendezvous
@@ -209,6 +210,7 @@ def run_terms(config: RunConfig) -> RunTerms:
     result = facts_of(parts.result)
     rule = "" if config.outer.robust == "none" else config.outer.robust
     gathers = config.outer.strategy in GATHERING
+    pairs = config.outer.strategy in PAIRED
     return RunTerms(
         run_id=config.run.name,
         config=config_file.canonical(config),
@@ -227,10 +229,10 @@ def run_terms(config: RunConfig) -> RunTerms:
         deadline_cap_s=exchange.deadline_cap_s,
         checkpoint_rounds=config.checkpoint.every_rounds,
         snapshot_rounds=config.checkpoint.snapshot_rounds,
-        result_codec="" if gathers or result == parts else result.name,
+        result_codec="" if gathers or pairs or result == parts else result.name,
         rule=rule,
         value_bytes=max(one.bytes_per_value(exchange.block) for one in (parts, result)),
-        kind=GATHER if gathers else MEAN,
+        kind=GATHER if gathers else PAIR if pairs else MEAN,
     )
 
 

@@ -37,13 +37,16 @@ class StateInPlace(_Event, frozen=True, tag="state"):
 
 
 class RoundEnded(_Event, frozen=True, tag="round"):
-    """A round ended for the peer: merged, left-out, replayed, followed or skipped. `root` is its
-    state root after it, in hex."""
+    """A round ended for the peer: merged, left-out, replayed, followed or skipped; where rounds go
+    by pairs merged, alone, followed or skipped. `root` is its state root after it, `partner` its
+    partner's key and `chain` the chain that both have then, in hex."""
 
     round: int
     outcome: str
     contributors: int
     root: str = ""
+    partner: str = ""
+    chain: str = ""
 
 
 class Evaluated(_Event, frozen=True, tag="evaluated"):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmtrain.demo.pairs import PairChains, compare
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts, Killed, joined, lost
 
@@ -35,7 +36,7 @@ class Report(msgspec.Struct, frozen=True):
         val_loss_first: of the first weights, in nats per byte, None if nobody measured it.
         val_loss_last: of the newest weights that were measured.
         val_loss_order0: of the same text when each byte is guessed from byte frequencies alone.
-        state_roots: of those alive at the end.
+        state_roots: of those alive at the end; each has its own where rounds go by pairs.
         lost: peers that vanished.
         joined: peers that came after the start.
         killed: the peer that was killed, None without churn.
@@ -45,6 +46,7 @@ class Report(msgspec.Struct, frozen=True):
         seconds: from the start to the end of the last peer.
         model_path: safetensors file with the final weights, "" if nobody holds them.
         state_dir: holds run.toml, coordinator/, peers/NAME/ and logs/.
+        pairs: what partners have told of their chains; only where rounds go by pairs.
     """
 
     peers: int
@@ -62,6 +64,7 @@ class Report(msgspec.Struct, frozen=True):
     seconds: float
     model_path: str
     state_dir: str
+    pairs: PairChains | msgspec.UnsetType = msgspec.UNSET
 
 
 def data_parallel_bytes(peers: int, num_values: int, inner_steps: int) -> int:
@@ -94,6 +97,7 @@ def make_report(
     seconds: float,
     model_path: Path | None,
     state_dir: Path,
+    is_paired: bool = False,
 ) -> Report:
     """Everything that was found, in the order of the report's fields.
 
@@ -105,6 +109,7 @@ def make_report(
         seconds: see Report.
         model_path: see Report.
         state_dir: see Report.
+        is_paired: whether rounds go by pairs.
     """
     rounds = len(facts.committed)
     num_values = facts.status.num_values if facts.status is not None else 0
@@ -128,11 +133,14 @@ def make_report(
         seconds=round(seconds, 1),
         model_path=str(model_path) if model_path is not None else "",
         state_dir=str(state_dir),
+        pairs=compare(facts.told, facts.alone) if is_paired else msgspec.UNSET,
     )
 
 
 def disagreement(report: Report) -> str:
     """Why the demo did not show what it promises, "" if it did."""
+    if report.pairs is not msgspec.UNSET:
+        return _shortcoming(report, report.pairs)
     roots = {found.root for found in report.state_roots}
     if len(roots) > 1:
         return (
@@ -141,6 +149,24 @@ def disagreement(report: Report) -> str:
         )
     if not roots:
         return "Nobody was left to say which weights the run ended with."
+    return ""
+
+
+def _shortcoming(report: Report, pairs: PairChains) -> str:
+    """The same where rounds go by pairs, which promise less and so must show more."""
+    if pairs.different:
+        first = pairs.different[0]
+        return (
+            f"{' and '.join(first.peers)} exchanged in round {first.round} and do NOT tell the "
+            "same chain after it. This must never happen; please report it with the logs."
+        )
+    if not pairs.equal:
+        return "No two partners were left to compare their chains."
+    first_loss, last_loss = report.val_loss_first, report.val_loss_last
+    if first_loss is None or last_loss is None or last_loss >= first_loss:
+        return f"The validation loss has not fallen: {_losses(report)}."
+    if not report.bytes_up_per_peer:
+        return "Nobody has told how many bytes it sent."
     return ""
 
 
@@ -156,9 +182,12 @@ def in_words(report: Report, written: str) -> Iterator[str]:
     yield f"                 guessing from byte frequencies alone: {report.val_loss_order0:.3f}"
     yield f"bytes sent       {_bytes(report)}"
     yield f"rounds           {report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}"
-    yield "state roots      " + _verdict(report)
-    for found in report.state_roots:
-        yield f"  {found.peer:<14} {found.root}"
+    if report.pairs is not msgspec.UNSET:
+        yield from _chains(report.pairs)
+    else:
+        yield "state roots      " + _verdict(report)
+        for found in report.state_roots:
+            yield f"  {found.peer:<14} {found.root}"
     yield "the model writes"
     for line in written.splitlines():
         yield f"  | {line}"
@@ -187,11 +216,24 @@ def _coming_and_going(report: Report) -> str:
     if report.killed is not None:
         words += f"; {report.killed.peer} was killed in round {report.killed.round}"
     for found in report.joined:
-        words += (
-            f"; {found.peer} joined in round {found.round} and replayed "
-            f"{report.replayed_ops} {'result' if report.replayed_ops == 1 else 'results'}"
-        )
+        words += f"; {found.peer} joined in round {found.round} and {_way_in(report)}"
     return words
+
+
+def _way_in(report: Report) -> str:
+    if report.pairs is not msgspec.UNSET:
+        return "began with another peer's state"
+    return f"replayed {report.replayed_ops} {'result' if report.replayed_ops == 1 else 'results'}"
+
+
+def _chains(pairs: PairChains) -> Iterator[str]:
+    verdict = "both partners told the same chain" if not pairs.different else "DIFFERENT"
+    yield f"pair chains      {pairs.equal} exchanges, {verdict}"
+    if pairs.unheard:
+        yield f"                 {pairs.unheard} more, one partner of which was gone before it told"
+    yield f"                 {pairs.alone} steps were made alone; each peer's weights are its own"
+    for found in pairs.last:
+        yield f"  {found.peer:<14} {found.chain[:32]} after round {found.round}"
 
 
 def _verdict(report: Report) -> str:

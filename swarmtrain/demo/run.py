@@ -17,6 +17,7 @@ import msgspec
 
 from swarmtrain.cli.options import DemoOptions
 from swarmtrain.config import RunConfig
+from swarmtrain.config_pairs import PAIRED
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.demo import story
 from swarmtrain.demo.processes import Processes, tail
@@ -177,6 +178,7 @@ class _Demo:
             facts, self._cast, inner_steps=self._config.steps_per_round,
             order0_loss=self._order0_loss, seconds=seconds, model_path=model_path,
             state_dir=self._place.root,
+            is_paired=self._config.outer.strategy in PAIRED,
         )  # fmt: skip
         written = ""
         if model_path is not None:
@@ -231,14 +233,23 @@ def _introduction(options: DemoOptions, config: RunConfig, place: Place) -> Iter
     peers = "1 peer trains" if options.peers == 1 else f"{options.peers} peers train"
     yield f"{peers} one model on this machine, a byte transformer, on Python's own source code."
     steps = config.steps_per_round
-    yield f"Each peer is a process: it makes {steps} inner steps alone, then all exchange 8-bit"
-    what = "their weights" if config.outer.fragments == 1 else "a part of their weights"
-    yield f"differences of {what} over encrypted sockets. That is a round. A coordinator"
-    yield "keeps the order of events and never sees a weight."
+    yield f"Each peer is a process: it makes {steps} inner steps alone, then {_exchange_of(config)}"
+    yield "That is a round. A coordinator keeps the order of events and never sees a weight."
     if options.churn:
         yield f"In round {KILL_ROUND} a peer is killed while it sends; in the next a new one joins."
     yield f"All files: {place.root}"
     yield ""
+
+
+def _exchange_of(config: RunConfig) -> str:
+    """What is exchanged, from the middle of a sentence on."""
+    if config.outer.strategy in PAIRED:
+        return (
+            "meets one other\npeer, another one each round: over encrypted sockets both give what "
+            "they have learnt,\nand where they began."
+        )
+    what = "their weights" if config.outer.fragments == 1 else "a part of their weights"
+    return f"all exchange 8-bit\ndifferences of {what} over encrypted sockets."
 
 
 def _regrets(failure: story.Fail, place: Place) -> Iterator[str]:

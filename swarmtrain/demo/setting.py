@@ -132,7 +132,7 @@ def write_run_file(place: Place, options: DemoOptions) -> RunConfig:
         start_peers=options.peers,
         min_contributors=min(2, options.peers),
         outer=_OUTER[options.strategy],
-        codec=_SPARSE if options.strategy == "sparseloco" else _DENSE,
+        codec=_CODECS.get(options.strategy, _DENSE),
     )
     place.run_file.write_text(text, encoding="utf-8")
     return config_file.load(place.run_file)
@@ -192,6 +192,12 @@ _SPARSE = """\
 codec = "topk-256"            # of a block the 256 largest values, in two bits each
 block = 4096"""
 
+_PLAIN = """\
+codec = "none"                # float32: what a codec loses of an anchor is noise that stays
+block = 1024"""
+
+_CODECS = {"sparseloco": _SPARSE, "noloco": _PLAIN}
+
 _OUTER = {
     "diloco": """\
 strategy = "diloco"
@@ -225,5 +231,13 @@ momentum = 0.8""",
 strategy = "sparseloco"       # few values of each difference; the others wait for a later round
 inner_steps = 20
 lr = 1.0""",
+    "noloco": """\
+strategy = "noloco"           # no mean over all: each round another partner
+inner_steps = 20
+lr = 0.7
+momentum = 0.5
+
+[strategy.noloco]
+pull = 0.7                    # how far the anchors of a pair are drawn together""",
 }
 """The section of each strategy: what it waits for and how far its outer step goes."""

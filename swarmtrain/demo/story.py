@@ -90,6 +90,8 @@ class Facts:
         committed: rounds with a result, and how many peers are in it.
         left: how each peer left.
         replayed: rounds that the newcomer replayed.
+        told: where rounds go by pairs, by round and peer: its partner and its chain then.
+        alone: steps that peers made without a partner.
         status: the coordinator's newest answer.
     """
 
@@ -98,6 +100,8 @@ class Facts:
     committed: dict[int, int] = field(default_factory=dict)
     left: dict[str, Left] = field(default_factory=dict)
     replayed: list[int] = field(default_factory=list)
+    told: dict[int, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    alone: int = 0
     killed: Killed | None = None
     status: CoordinatorStatus | None = None
 
@@ -189,7 +193,7 @@ class Story:
         return [Say("all start from the same weights, those of the first peer, and train")]
 
     def _on_round(self, name: str, event: RoundEnded, now_s: float) -> list[Wish]:
-        wishes: list[Wish] = []
+        wishes = self._pairs_round(name, event)
         if name == self._cast.newcomer:
             wishes += self._newcomers_round(name, event)
         elif event.outcome == "left-out":
@@ -203,6 +207,17 @@ class Story:
             self.facts.committed[event.round] = event.contributors
             self._round_s, self._mark_s = now_s - self._mark_s, now_s
         return wishes + self._after_round(event.round)
+
+    def _pairs_round(self, name: str, event: RoundEnded) -> list[Wish]:
+        """With whom, where rounds go by pairs; without whom, where somebody was left without."""
+        if event.partner:
+            partner = self.facts.names.get(event.partner, event.partner[:8])
+            self.facts.told.setdefault(event.round, {})[name] = (partner, event.chain)
+        elif event.outcome == "alone":
+            self.facts.alone += 1
+            text = f"round {event.round}: {name} has no partner's half and makes its step alone"
+            return [Say(text)]
+        return []
 
     def _newcomers_round(self, name: str, event: RoundEnded) -> list[Wish]:
         if event.outcome == "replayed":
@@ -288,6 +303,8 @@ class Story:
         loss = self.facts.losses.get(newest)
         shown = f", validation loss {loss:.3f}" if loss is not None else ""
         who = "1 peer" if peers == 1 else f"{peers} peers"
+        if self.facts.told or self.facts.alone:
+            who = "in pairs"
         took = f"{who}, {self._round_s:.1f} s{shown}"
         return [Say(f"round {newest} of {self._rounds} committed: {took}")]
 

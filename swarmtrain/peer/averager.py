@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain.config import RunConfig
+from swarmtrain.config_pairs import PAIRED
 from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.membership import Membership
@@ -65,12 +66,14 @@ class Averager:
         is_finished: the run has made its rounds; there will be no more.
 
     Raises:
-        ValueError: `num_values` is not positive.
+        ValueError: `num_values` is not positive, or the run exchanges in pairs.
     """
 
     def __init__(self, me: PeerId, thread: PeerThread, config: RunConfig, num_values: int) -> None:
         if num_values < 1:
             raise ValueError(f"a vector of {num_values} values cannot be averaged")
+        if config.outer.strategy in PAIRED:
+            raise ValueError(f"{config.outer.strategy} exchanges in pairs: there is no mean")
         self.op = -1
         self.included = False
         self.is_finished = False

@@ -21,7 +21,9 @@ from swarmtrain_transport.participant import Participant
 from swarmtrain_transport.widths import Widths
 from swarmtrain_transport.zmq_link import ZmqLink
 
-_BULK = frozenset({FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE})
+_BULK = frozenset(
+    {FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE, FrameKind.AHEAD}
+)
 
 
 class Bandwidth:

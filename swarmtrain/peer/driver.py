@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
-from swarmtrain_optimizers.strategies.base import KeepsPace, Strategy
+from swarmtrain_optimizers.strategies.base import KeepsPace, OpKind, StepsAlone, Strategy
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Contribution, Window
 from swarmtrain_transport.errors import RemoteFault
@@ -73,7 +73,8 @@ class Driver:
         weights: the trainer's live weights.
         layout: digest of the model's parameter names and shapes, 32 bytes.
         num_values: values of the model without padding.
-        snapshot_rounds: state is copied for joiners after every so many ops.
+        snapshot_rounds: state is copied for joiners after every so many ops, and after every one
+            where ops go by pairs.
         contribution: makes what is given to an op from its values.
         decode: the mean of a committed result.
         read_gradient: (padded,) float32, of the step that was made last; only a strategy that
@@ -85,6 +86,7 @@ class Driver:
         steps: inner steps since the last READY that had an outcome; since that READY's own
             steps where the strategy's results have a later place.
         included: whether our part was in the last committed op, for people.
+        is_alone: whether it ended with a step of a group of one.
         root: state root after `op`.
 
     Raises:
@@ -110,6 +112,7 @@ class Driver:
         self.op = -1
         self.steps = 0
         self.included = False
+        self.is_alone = False
         self._me = me
         self._strategy = strategy
         self._weights = weights
@@ -136,6 +139,16 @@ class Driver:
         return self._strategy
 
     @property
+    def is_paired(self) -> bool:
+        """Whether ops go by pairs: then state is each peer's own, and no result can be replayed."""
+        return self._strategy.exchange(1).kind is OpKind.PAIR
+
+    @property
+    def is_dithered(self) -> bool:
+        """Whether rounding is drawn anew for each op."""
+        return self._seed_of is not None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether our part is given and its op has no outcome yet."""
         return self._own is not None
@@ -153,10 +166,11 @@ class Driver:
 
     @property
     def fragments(self) -> tuple[int, ...]:
-        """How many values ops move in turn; empty where each moves the whole vector."""
-        first, sizes = self._strategy.exchange(1).ranges, [self._strategy.exchange(1).num_values]
-        while (now := self._strategy.exchange(1 + len(sizes))).ranges != first:
-            sizes.append(now.num_values)
+        """How many values of each vector ops move in turn; empty where each moves all of them."""
+        first = self._strategy.exchange(1)
+        sizes = [first.num_values // first.vectors]
+        while (now := self._strategy.exchange(1 + len(sizes))).ranges != first.ranges:
+            sizes.append(now.num_values // now.vectors)
         return tuple(sizes) if len(sizes) > 1 else ()
 
     def offer(self) -> StateImage:
@@ -255,7 +269,14 @@ class Driver:
             self._has_kept = False
 
     def end_op(self, result: OpResult) -> StateImage:
-        """Outer step with a committed result, and weights by protocol.md rules 9 and 10."""
+        """Outer step with a committed result, and weights by protocol.md rules 9 and 10.
+
+        Of a pair op it is the partner's half; where it holds none, who has given a half steps
+        alone, and for everybody else nothing changes.
+        """
+        self.is_alone = self.is_paired and not result.slices and self._own is not None
+        if self.is_paired and not result.slices:
+            return self._end_without_partner(result.op)
         mean = self._without_padding(self._decode(result), result.op)
         self._drop_taken_back(result)
         # A replayed op had no part of this process: what bears our name there was given by an
@@ -288,7 +309,22 @@ class Driver:
         if own is not None:
             self._ended(result.op)
         self.op = result.op
-        return self._image(result.op, copy=result.op % self._snapshot_rounds == 0)
+        return self._image(result.op, copy=self._is_copied(result.op))
+
+    def _end_without_partner(self, op: int) -> StateImage:
+        """A pair op that has nothing for this peer: nobody was left for it, its pair was not
+        whole, or it did not take part."""
+        self.included = False
+        if self._own is not None and isinstance(self._strategy, StepsAlone):
+            self._weights.write_weights(self._strategy.solo(self._weights.read_weights()))
+            self._ended(op)
+        self.op = op
+        return self._image(op, copy=self._is_copied(op))
+
+    def _is_copied(self, op: int) -> bool:
+        """Whether the state after an op is kept for others. Where ops go by pairs it always is:
+        nobody else has it, and no replay leads from an older one to it."""
+        return self.is_paired or op % self._snapshot_rounds == 0
 
     def _padding(self, op: int) -> tuple[tuple[int, int], ...]:
         """Where the op's vector holds no values of the model."""

@@ -2,11 +2,12 @@
 
 In the round that is asked for it lets the first half of what this peer gives pass and holds the
 rest back: of every slice's parts, or of the one contribution that a gather op pushes to everybody.
-Who misses the rest asks for it: owners repeat their RANGES, and peers who gather say GET. Once that
-shows that the first half arrived, the world has seen a contribution begin and not end, and whoever
-asked is told. What follows (being killed) is the asker's affair. The machine behind it is the
-production one and knows nothing of this. What has one chunk has no half: where all is so small,
-nothing is sent and nobody is told.
+Of what a pair op pushes to the partner it is the first quarter: the second half may have gone ahead
+in the round before. Who misses the rest asks for it: owners repeat their RANGES, and peers who
+gather say GET. Once that shows that the first half arrived, the world has seen a contribution begin
+and not end, and whoever asked is told. What follows (being killed) is the asker's affair. The
+machine behind it is the production one and knows nothing of this. What has one chunk has no half:
+where all is so small, nothing is sent and nobody is told.
 """
 
 from collections.abc import Callable
@@ -15,10 +16,19 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import num_chunks
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.ledger import Plan
 from swarmtrain_transport.link import Address, Link, LinkStats, PeerId
 from swarmtrain_transport.participant import Participant
+
+_PUSHED = frozenset({GATHER, PAIR})
+"""Kinds of op whose contributions go as they are, in RESULT frames."""
+
+
+def _passing(plan: Plan, slice_index: int) -> int:
+    """How many chunks of a slice pass: the first ones."""
+    count = num_chunks(plan, slice_index)
+    return min(-(-count // 4), count - 1) if plan.kind == PAIR else count // 2
 
 
 class FreezingLink:
@@ -64,8 +74,8 @@ class FreezingLink:
         plan = self._plan()
         if plan is not None and self._is_given(plan, frame):
             # Half of every slice, not of them all: an owner that has its part repeats no RANGES.
-            if self._is_frozen or frame.chunk >= num_chunks(plan, frame.slice_index) // 2:
-                if plan.kind == GATHER:
+            if self._is_frozen or frame.chunk >= _passing(plan, frame.slice_index):
+                if plan.kind in _PUSHED:
                     self._held.add(content_hash(frame.body))
                 return True
             self._passed.add((frame.slice_index, frame.chunk))
@@ -75,7 +85,7 @@ class FreezingLink:
 
     def _is_given(self, plan: Plan, frame: Frame) -> bool:
         """Whether a frame carries some of this peer's own contribution."""
-        return frame.kind is (FrameKind.RESULT if plan.kind == GATHER else FrameKind.PART)
+        return frame.kind is (FrameKind.RESULT if plan.kind in _PUSHED else FrameKind.PART)
 
     def heard(self, frame: Frame) -> None:
         """A frame came in: does it prove that some of what was sent has arrived, and some not?"""
@@ -84,7 +94,7 @@ class FreezingLink:
         if self._is_frozen or not self._passed or plan is None or exchange is None:
             return
         try:
-            if plan.kind == GATHER:
+            if plan.kind in _PUSHED:
                 total = num_chunks(plan, 0)
                 is_proof = frame.kind is FrameKind.GET and self._misses(frame)
             else:

@@ -128,16 +128,13 @@ class _Peer:
         self._events.tell("state", f"round {op}  state in place", round=op)
 
     def _on_round(self, report: RoundReport) -> None:
-        words = {
-            "merged": f"merged with {report.contributors - 1} peers",
-            "left-out": f"left out of a result of {report.contributors} peers; work is kept",
-            "replayed": f"caught up with a result of {report.contributors} peers",
-            "followed": f"followed a result of {report.contributors} peers",
-            "skipped": f"skipped: {report.reason}; work is kept",
-        }[report.outcome]
+        pair = {}
+        if self.session.driver.is_paired:
+            pair = {"partner": report.partner.hex(), "chain": report.chain.hex()}
         self._events.tell(
-            "round", f"round {report.round}  {words}", round=report.round, outcome=report.outcome,
-            contributors=report.contributors, root=self.session.driver.root.hex(),
+            "round", f"round {report.round}  {_in_words(report)}", round=report.round,
+            outcome=report.outcome, contributors=report.contributors,
+            root=self.session.driver.root.hex(), **pair,
         )  # fmt: skip
         if self.session.driver.keeps_pace:
             # Who makes fewer steps is where the run is, not where its own steps would be.
@@ -156,6 +153,21 @@ class _Peer:
             "evaluated", f"round {op}  validation loss {loss:.3f}", round=op, loss=loss
         )
         return loss
+
+
+def _in_words(report: RoundReport) -> str:
+    if report.partner:
+        return f"merged with {report.partner.hex()[:8]}"
+    return {
+        "merged": f"merged with {report.contributors - 1} peers",
+        "left-out": f"left out of a result of {report.contributors} peers; work is kept",
+        "replayed": f"caught up with a result of {report.contributors} peers",
+        "followed": f"followed a result of {report.contributors} peers"
+        if report.contributors
+        else "passed: the others have exchanged in pairs",
+        "alone": "stepped alone: no partner's half was here in time",
+        "skipped": f"skipped: {report.reason}; work is kept",
+    }[report.outcome]
 
 
 def _train(peer: _Peer, events: "_Events") -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import UserError
+from swarmtrain.peer.ahead import known_of
 from swarmtrain.peer.driver import Driver, StateImage
 from swarmtrain.peer.meter import Meter, Pace
 from swarmtrain.peer.saves import Saves
@@ -45,15 +46,20 @@ class RoundReport:
 
     Attributes:
         round: its number.
-        outcome: ``merged``, ``left-out``, ``replayed`` or ``skipped``.
-        contributors: how many peers are in the result (of its first slice).
+        outcome: ``merged``, ``left-out``, ``replayed``, ``followed`` or ``skipped``; of a pair op
+            ``merged`` with a partner, ``alone``, or ``followed``.
+        contributors: how many peers are in the result (of its first slice), this one's pair.
         reason: why, where it was skipped.
+        partner: with whom, in a pair op.
+        chain: of pair ops, this peer's chain after it, the same at its partner.
     """
 
     round: int
     outcome: str
     contributors: int
     reason: str = ""
+    partner: PeerId = b""
+    chain: bytes = b""
 
 
 @dataclass(slots=True)
@@ -294,6 +300,7 @@ class Session:
                 self._apply(item.result)
             case do.OpSkipped():
                 self.driver.skip(item.op)
+                self._give_ahead()
                 self._ended(RoundReport(item.op, "skipped", 0, item.reason))
             case do.RunFinished():
                 self.driver.settle()
@@ -306,6 +313,7 @@ class Session:
             self._saves.save(action.op, self.driver)
         self._storage.end_download()
         self._report(image)
+        self._give_ahead()
         if self._hooks.on_state is not None:
             self._hooks.on_state(action.op)
         if action.op == 0 and image.manifest.root == self._offered_root:
@@ -315,20 +323,25 @@ class Session:
         self._storage.keep_result(result)
         took_part = self.driver.is_waiting
         self._report(self.driver.end_op(result))
+        self._give_ahead()
         self.driver.keep_pace(self._pace.steps_per_s, result.fastest_steps_per_s)
-        contributors = len(result.ranges[0][2])
-        outcome = "merged" if self.driver.included else "left-out"
-        if result.replayed or not took_part:
-            outcome = "replayed" if result.replayed else "followed"
-        self._ended(RoundReport(result.op, outcome, contributors))
+        self._ended(_report_of(result, self.driver, took_part=took_part, me=self._me))
+        self._keep_state(result)
+        if result.evaluate_by == self._me and self._is_judged(result.op):
+            self._evaluate(result.op)
+
+    def _keep_state(self, result: OpResult) -> None:
+        """A checkpoint, where one is due: of a shared state one peer's is enough, but what is each
+        peer's own nobody else can bring back."""
+        every_rounds = self._config.checkpoint.every_rounds
         if result.checkpoint_by == self._me:
             saved = self._saves.save(result.op, self.driver)
             self._thread.send(CheckpointWritten(result.op, saved.manifest_hash))
+        elif self.driver.is_paired and result.op % every_rounds == 0:
+            self._saves.save(result.op, self.driver)
         elif result.op - self._saves.newest[0] >= limits.RESULT_KEEP_OPS:
             # Before a result is forgotten that leads from there to here.
             self._saves.save(result.op, self.driver)
-        if result.evaluate_by == self._me and self._is_judged(result.op):
-            self._evaluate(result.op)
 
     def _is_judged(self, op: int) -> bool:
         """Where every step is a round, evaluating each would cost more than training."""
@@ -346,6 +359,14 @@ class Session:
             )
         )
 
+    def _give_ahead(self) -> None:
+        """What the next op's partner will get from us is on its way during the inner steps."""
+        known = known_of(self.driver)
+        if known is not None:
+            self._thread.machine(
+                lambda participant, now_s: participant.give_ahead(*known, known[1].start, now_s)
+            )
+
     def _evaluate(self, op: int) -> None:
         if self._hooks.evaluate is not None:
             anchor = dict(self.driver.strategy.state_arrays())["anchor"]
@@ -362,3 +383,16 @@ class Session:
         self._thread.note(
             TrainerNote(self._phase, self.driver.steps, meter.loss, meter.rate, meter.tokens)
         )
+
+
+def _report_of(result: OpResult, driver: Driver, *, took_part: bool, me: PeerId) -> RoundReport:
+    """How a committed op ended for this peer."""
+    if driver.is_paired and not result.slices:
+        outcome, contributors = ("alone", 1) if driver.is_alone else ("followed", 0)
+        return RoundReport(result.op, outcome, contributors)
+    named = result.ranges[0][2]
+    outcome = "merged" if driver.included else "left-out"
+    if result.replayed or not took_part:
+        outcome = "replayed" if result.replayed else "followed"
+    partner = next((peer for peer in named if peer != me), b"") if driver.is_paired else b""
+    return RoundReport(result.op, outcome, len(named), partner=partner, chain=result.chain)

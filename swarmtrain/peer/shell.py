@@ -393,4 +393,5 @@ class PeerShell:
             refused_frames=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
             ignored_frames=dict(stats.ignored),
             audits=dict(participant.audits.counts),
+            chain=participant.view.chains.get(self._identity.peer_id, b"").hex(),
         )

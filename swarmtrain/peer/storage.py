@@ -19,7 +19,9 @@ import msgpack
 from swarmtrain.errors import UserError, disk_full, translate
 from swarmtrain.peer import ledger_file
 from swarmtrain_transport import limits
+from swarmtrain_transport.fold import COMMITS_KEPT
 from swarmtrain_transport.identity import Identity
+from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.sync import StateManifest
@@ -37,9 +39,15 @@ OWN_FILE = "own.safetensors"
 """What belongs to this peer alone: error feedback, work that no round has taken yet."""
 
 _MANIFEST = "manifest.bin"
+_RESULT = ".bin"
+_LINK = ".link"
 
 _RESULT_FILES_MAX = 2 * limits.RESULT_KEEP_OPS
 """Results on disk: twice what is served, so that a proof reaches back behind a checkpoint."""
+
+_HALVES_MAX = 4
+"""Partners' halves on disk. Nothing is replayed from them, they are a sample for `verify`; float32
+differences and anchors are eight times as long as int8 differences."""
 
 
 class PeerStorage:
@@ -112,14 +120,23 @@ class PeerStorage:
             self._write(path, canonical)
 
     def keep_result(self, result: OpResult) -> None:
-        """Keep a committed result; the oldest goes when there are too many.
+        """Keep a committed result; the oldest goes when there are too many. Of a pair op that is
+        the partner's half, and the link of this peer's chain beside it.
 
         Raises:
             UserError: SWT-E401, the disk is full; older results are intact.
         """
+        is_half = result.kind == PAIR
+        self.forget_results(result.op - (_HALVES_MAX if is_half else _RESULT_FILES_MAX))
+        if not result.slices:
+            return  # a pair op that had nothing for this peer
         data = msgpack.packb([list(piece.chunks) for piece in result.slices])
         self._write(result_path(self.directory, result.op), data)
-        self.forget_results(result.op - _RESULT_FILES_MAX)
+        if is_half and result.chain:
+            self._write(link_path(self.directory, result.op), result.chain)
+            for path in _numbered(self.directory, _LINK):
+                if int(path.stem) <= result.op - COMMITS_KEPT:
+                    path.unlink(missing_ok=True)
 
     def keep_own(self, data: bytes) -> None:
         """Keep what is this peer's own beside its newest checkpoint.
@@ -154,9 +171,10 @@ class PeerStorage:
 
     def forget_results_after(self, op: int) -> None:
         """Results of ops after this one were cancelled by a REWIND."""
-        for path in result_paths(self.directory):
-            if int(path.stem) > op:
-                path.unlink(missing_ok=True)
+        for suffix in (_RESULT, _LINK):
+            for path in _numbered(self.directory, suffix):
+                if int(path.stem) > op:
+                    path.unlink(missing_ok=True)
 
     def results(self) -> dict[int, list[list[bytes]]]:
         """The newest results by op: chunks per slice, as many ops as are served. A file that
@@ -226,12 +244,26 @@ class PeerStorage:
 
 def result_path(directory: Path, op: int) -> Path:
     """Where the result of an op lies in a state directory."""
-    return directory / "results" / f"{op:08d}.bin"
+    return directory / "results" / f"{op:08d}{_RESULT}"
 
 
 def result_paths(directory: Path) -> list[Path]:
     """Kept results, oldest op first; the stem is the op."""
-    found = (directory / "results").glob("*.bin")
+    return _numbered(directory, _RESULT)
+
+
+def link_path(directory: Path, op: int) -> Path:
+    """Where the link of this peer's chain lies that a pair op has made, 32 bytes."""
+    return directory / "results" / f"{op:08d}{_LINK}"
+
+
+def links(directory: Path) -> dict[int, bytes]:
+    """The newest links of this peer's chain, by op, as it told them; in a run of pair ops."""
+    return {int(path.stem): path.read_bytes() for path in _numbered(directory, _LINK)}
+
+
+def _numbered(directory: Path, suffix: str) -> list[Path]:
+    found = (directory / "results").glob(f"*{suffix}")
     return sorted((path for path in found if path.stem.isdecimal()), key=lambda p: int(p.stem))
 
 

@@ -9,6 +9,7 @@ class PeerView(msgspec.Struct, frozen=True):
     Attributes:
         refused_frames: frames that break the protocol, by reason; refused handshakes too.
         ignored_frames: frames that changed nothing: ``stale`` and ``repeated`` ones.
+        chain: of pair ops, this peer's chain in the ledger, in hex; "" where a run has none.
         audits: how many audits of this peer's ended ``right``, ``wrong`` or ``unanswered``.
     """
 
@@ -28,3 +29,4 @@ class PeerView(msgspec.Struct, frozen=True):
     refused_frames: dict[str, int]
     ignored_frames: dict[str, int]
     audits: dict[str, int]
+    chain: str = ""

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.noloco import NoLoCo
 from swarmtrain_optimizers.strategies.streaming import Streaming
-from swarmtrain_transport.kinds import MEAN
+from swarmtrain_transport.kinds import MEAN, PAIR
 from swarmtrain_transport.planning import RunTerms
 
 
@@ -65,8 +66,13 @@ class Conditions:
         """Length of the vector."""
         return self.fragments * self.op_values
 
-    def strategy(self, inner_steps: int, lr: float, momentum: float) -> DiLoCo | Streaming:
-        """What peers do with it. A fragment lies in two places, as a model's layers do."""
+    def strategy(self, inner_steps: int, lr: float, momentum: float) -> DiLoCo | Streaming | NoLoCo:
+        """What peers do with it. A fragment lies in two places, as a model's layers do; with a
+        partner momentum counts half, as it must stay below the rate."""
+        if self.kind == PAIR:
+            return NoLoCo(
+                self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum / 2, pull=lr
+            )
         if self.fragments == 1:
             return DiLoCo(
                 self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum,

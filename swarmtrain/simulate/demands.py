@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger import Skip
 from swarmtrain_transport.link import PeerId
 
@@ -85,6 +86,8 @@ class Demands:
         if not all(self.is_sound(peer, begun_s) for peer in planned):
             return
         lost_s = self._world.clock.now_s - RESEND_S
+        if self._seen.plans[op].kind == PAIR:
+            left_out = self._seen.pairs.wronged(op, left_out, lost_s)
         wronged = [
             peer.number
             for peer in planned
@@ -107,11 +110,10 @@ class Demands:
         owners = [peer for peer in planned if peer.peer_id in seen.new_owners]
         if not all(self._is_linked(peer, begun_s) for peer in owners):
             return
-        able = [
-            peer.number
-            for peer in planned
-            if peer.peer_id in named and self.is_sound(peer, begun_s)
-        ]
+        sound = {peer.peer_id for peer in planned if self.is_sound(peer, begun_s)} & named
+        if seen.plans[skip.op].kind == PAIR:
+            sound = seen.pairs.paired(skip.op, sound)
+        able = [peer.number for peer in planned if peer.peer_id in sound]
         if len(able) >= seen.plans[skip.op].min_contributors:
             story = f"op {skip.op} is skipped ({skip.reason}) although {able} live"
             self._world.violation("L3", story)

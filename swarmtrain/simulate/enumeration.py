@@ -25,7 +25,7 @@ import torch
 from swarmtrain.simulate.faults import COORDINATOR, Fault
 from swarmtrain.simulate.invariants import Violation
 from swarmtrain.simulate.world import World
-from swarmtrain_transport.kinds import MEAN
+from swarmtrain_transport.kinds import KINDS, MEAN, PAIR
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Finding:
         violations: what did not hold; empty is good.
         commits, skips: outcomes of all ops.
         num_survivors: peers alive at the end.
-        roots_agree: whether all of them hold the same state root.
+        roots_agree: whether all of them hold the same state root; of pair ops, any.
         op_seconds: of the longest op, from PLAN to its outcome, in virtual time.
         round_seconds: the longest time from one PLAN to the next.
         excluded: op and peer number to the reason.
@@ -114,16 +114,16 @@ def finding_of(case: Case, world: World) -> Finding:
         invariants.commits,
         invariants.skips,
         len(world.survivors),
-        len(roots) == 1 and b"" not in roots,
+        (len(roots) == 1 or case.kind == PAIR) and b"" not in roots,
         max(invariants.op_seconds.values(), default=0.0),
         max((b - a for a, b in pairwise(invariants.plan_s.values())), default=0.0),
         dict(invariants.excluded),
     )
 
 
-def op_boundaries(num_peers: int, op: int = 1) -> range:
+def op_boundaries(num_peers: int, op: int = 1, kind: str = MEAN) -> range:
     """Boundaries from the PLAN of `op` to the PLAN of the next op, in a quiet run."""
-    world = World(num_peers, rounds=op + 1)
+    world = World(num_peers, rounds=op + 1, kind=kind)
     plans: dict[int, int] = {}
     world.start()
     while op + 1 not in plans and world.clock.step(1000.0):
@@ -132,18 +132,18 @@ def op_boundaries(num_peers: int, op: int = 1) -> range:
     return range(plans[op], plans[op + 1])
 
 
-def deaths(num_peers: int, *, op: int = 1, stride: int = 1) -> Iterator[Case]:
+def deaths(num_peers: int, *, op: int = 1, stride: int = 1, kind: str = MEAN) -> Iterator[Case]:
     """At every boundary of `op`: each peer dies, the coordinator dies, each peer with it."""
     everybody = range(num_peers)
-    for boundary in op_boundaries(num_peers, op)[::stride]:
+    for boundary in op_boundaries(num_peers, op, kind)[::stride]:
         for victims in chain(
             ((victim,) for victim in (*everybody, COORDINATOR)),
             ((victim, COORDINATOR) for victim in everybody),
         ):
-            yield Case(num_peers, (Fault(boundary, victims),), rounds=op + 1)
+            yield Case(num_peers, (Fault(boundary, victims),), rounds=op + 1, kind=kind)
 
 
-def troubles(num_peers: int, *, op: int = 2, stride: int = 1) -> Iterator[Case]:
+def troubles(num_peers: int, *, op: int = 2, stride: int = 1, kind: str = MEAN) -> Iterator[Case]:
     """At every boundary of `op`, of one peer in turn: a death while everybody is needed, which
     forces a SKIP until a newcomer has taken the place; a process that is started again; a goodbye;
     a control connection that breaks; a link that goes silent in one direction. And a newcomer.
@@ -151,27 +151,29 @@ def troubles(num_peers: int, *, op: int = 2, stride: int = 1) -> Iterator[Case]:
     From op 2 on there is error feedback that could be lost.
     """
     links = tuple(permutations(range(num_peers), 2))
-    for number, boundary in enumerate(op_boundaries(num_peers, op)[::stride]):
+    for number, boundary in enumerate(op_boundaries(num_peers, op, kind)[::stride]):
         turn = number % num_peers
         link = links[number % len(links)]
-        yield Case(num_peers, (Fault(boundary, (turn,)),), num_peers, rounds=op + 1)
-        yield Case(num_peers, (Fault(boundary, returners=(turn,)),), rounds=op + 2)
-        yield Case(num_peers, (Fault(boundary, leavers=(turn,)),), rounds=op + 1)
-        yield Case(num_peers, (Fault(boundary, blinkers=(turn,)),), rounds=op + 1)
+        death = (Fault(boundary, (turn,)),)
+        yield Case(num_peers, death, num_peers, rounds=op + 1, kind=kind)
+        yield Case(num_peers, (Fault(boundary, returners=(turn,)),), rounds=op + 2, kind=kind)
+        yield Case(num_peers, (Fault(boundary, leavers=(turn,)),), rounds=op + 1, kind=kind)
+        yield Case(num_peers, (Fault(boundary, blinkers=(turn,)),), rounds=op + 1, kind=kind)
         if num_peers > 2:  # two peers without a link have no third to exchange through
-            yield Case(num_peers, (Fault(boundary, cuts=(link,)),), rounds=op + 1)
-        yield Case(num_peers, (Fault(boundary, newcomers=1),), rounds=op + 2)
+            yield Case(num_peers, (Fault(boundary, cuts=(link,)),), rounds=op + 1, kind=kind)
+        yield Case(num_peers, (Fault(boundary, newcomers=1),), rounds=op + 2, kind=kind)
 
 
-def cases(num_peers: int, *, stride: int = 1) -> Iterator[Case]:
+def cases(num_peers: int, *, stride: int = 1, kind: str = MEAN) -> Iterator[Case]:
     """All of them.
 
     Args:
         num_peers: peers at the start.
         stride: take every so many boundaries.
+        kind: of the ops.
     """
-    yield from deaths(num_peers, stride=stride)
-    yield from troubles(num_peers, stride=stride)
+    yield from deaths(num_peers, stride=stride, kind=kind)
+    yield from troubles(num_peers, stride=stride, kind=kind)
 
 
 def run_all(all_cases: Iterable[Case], processes: int) -> Iterator[Finding]:
@@ -190,12 +192,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--peers", type=int, default=3)
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--kind", choices=sorted(KINDS), default=MEAN)
     parser.add_argument("--json", action="store_true", help="one object on the last line")
     chosen = parser.parse_args(argv)
     torch.set_num_threads(1)
     began_s = time.perf_counter()
     count = commits = skips = bad = 0
-    for finding in run_all(cases(chosen.peers, stride=chosen.stride), chosen.processes):
+    every = cases(chosen.peers, stride=chosen.stride, kind=chosen.kind)
+    for finding in run_all(every, chosen.processes):
         count += 1
         commits += finding.commits
         skips += finding.skips

@@ -8,7 +8,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import num_chunks, slice_root
 from swarmtrain_transport.frames import Frame, FrameKind, pack
 from swarmtrain_transport.gathered import NOTHING_SUMMED, content_name
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import WHOLE
 from swarmtrain_transport.messages import (
     Accuse,
     Evaluated,
@@ -135,11 +135,11 @@ class Hostile:
         return f"peer {sender.number} claims {type(message).__name__}"
 
     def _second_word(self, sender: SimPeer) -> PeerMessage | None:
-        """Of a gather op: the member puts its name under what it does not have, and for all the
+        """Where contributions stay whole: somebody signs what it does not have, and for all the
         coordinator knows that is its contribution, the first one or another one."""
         machine = self._world.coordinator.machine
         operation = machine.operation if machine is not None else None
-        if operation is None or operation.view.plan.kind != GATHER:
+        if operation is None or operation.view.plan.kind not in WHOLE:
             return None
         view = operation.view
         if sender.peer_id not in view.weights or self._rng.random() < 0.6:

@@ -14,11 +14,13 @@ from torch import Tensor
 from swarmtrain.peer.driver import OwnPart
 from swarmtrain.simulate.books import Books
 from swarmtrain.simulate.demands import Demands
+from swarmtrain.simulate.holding import holds
 from swarmtrain.simulate.lies import Lies
+from swarmtrain.simulate.pair_checks import PairChecks
 from swarmtrain.simulate.sums import NamedSums, same_bits
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
@@ -68,6 +70,7 @@ class Invariants:
         new_owners: who was given a slice of the open op after its first owner.
         sums: what results must be.
         lies: what a hostile owner has made of them.
+        pairs: what must hold where ops go by pairs.
         limit_s: when the open op must have ended.
     """
 
@@ -92,6 +95,7 @@ class Invariants:
     demands: Demands = field(init=False)
     sums: NamedSums = field(init=False)
     lies: Lies = field(init=False)
+    pairs: PairChecks = field(init=False)
     limit_s: float = float("inf")
     _deadline_s: float = 0.0
 
@@ -99,6 +103,7 @@ class Invariants:
         self.demands = Demands(self.world, self)
         self.sums = NamedSums(self.world.decode)
         self.lies = Lies(self.world, self.demands)
+        self.pairs = PairChecks(self.world, self)
 
     # ---- the coordinator
 
@@ -154,6 +159,7 @@ class Invariants:
                 del store[later]
         self.sums.rewound(op)
         self.lies.rewound(op)
+        self.pairs.rewound(op)
         committed = [out for out in self.outcomes.values() if isinstance(out, Commit)]
         self.commits = len(committed)
         last = max(committed, key=lambda out: out.op, default=None)
@@ -224,6 +230,9 @@ class Invariants:
     def _check_commit(self, commit: Commit) -> None:
         """I6 and I8: enough contributors, enough live holders of every slice."""
         plan = self.plans[commit.op]
+        if plan.kind == PAIR:
+            self.pairs.check_commit(commit, plan)
+            return
         # A live peer that is stopped or cut off may be held for dead: it need not be waited for.
         live = [
             peer
@@ -278,11 +287,14 @@ class Invariants:
     def contributed(self, peer: "SimPeer", part: OwnPart) -> None:
         """A peer gave its part to an op."""
         self.sums.parts[(part.op, peer.peer_id, peer.machine.card.boot)] = part
+        if peer.driver.is_paired:
+            self.pairs.contributed(peer, part.op)
         self._check_books(peer)
 
     def loaded(self, peer: "SimPeer") -> None:
         """A peer took over shared state; its books begin anew."""
-        self.books[peer.peer_id] = Books(peer.trainer.moved, is_lossy=not self.world.error_feedback)
+        is_lossy = peer.driver.is_paired or not self.world.error_feedback
+        self.books[peer.peer_id] = Books(peer.trainer.moved, is_lossy=is_lossy)
 
     def state_of(self, peer: "SimPeer") -> list[Tensor]:
         """A copy of what no SKIP may change."""
@@ -306,6 +318,9 @@ class Invariants:
         if not isinstance(commit, Commit):
             self._violated("I1", f"peer {peer.number} applies op {result.op} without a COMMIT")
             return
+        if result.kind == PAIR:
+            self.pairs.applying(peer, result, commit)
+            return
         content = tuple(chunk for piece in result.slices for chunk in piece.chunks)
         if result.op not in self.results:
             self.results[result.op] = content
@@ -327,6 +342,10 @@ class Invariants:
         if self.is_past(peer):
             del self.books[peer.peer_id]  # it will load another state
             return
+        if result.kind == PAIR:
+            self.pairs.applied(peer, result, books)
+            self._check_books(peer)
+            return
         plan = self.plans[result.op]
         took_part = peer in self.planned(result.op)
         sent = [took_part and peer.peer_id in named for _, _, named in result.ranges]
@@ -338,7 +357,7 @@ class Invariants:
             for (start, stop, _), here in zip(result.ranges, sent, strict=True):
                 if here:
                     books.send(ranges, start, stop, decoded)
-        for start, stop in peer.strategy.dropped:
+        for start, stop in getattr(peer.strategy, "dropped", ()):
             books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))
         self._check_books(peer)
 
@@ -359,8 +378,8 @@ class Invariants:
             )
 
     def rooted(self, peer: "SimPeer", op: int, root: bytes) -> None:
-        """I2: one state root per op."""
-        if self.is_past(peer):
+        """I2: one state root per op, unless ops go by pairs."""
+        if self.is_past(peer) or (peer.driver.is_paired and op > 0):
             return
         known = self.roots.setdefault(op, root)
         if known != root:
@@ -375,14 +394,3 @@ class Invariants:
 
     def _violated(self, invariant: str, story: str) -> None:
         self.world.violation(invariant, story)
-
-
-def holds(peer: "SimPeer", slice_root: bytes) -> bool:
-    """Whether a peer has a slice's hash list and every chunk that it names."""
-    joined = peer.machine.blobs.get(slice_root)
-    if joined is None:
-        return False
-    data = bytes(joined)
-    size = limits.HASH_BYTES
-    digests = [data[start : start + size] for start in range(0, len(data), size)]
-    return all(peer.machine.blobs.get(digest) is not None for digest in digests)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from swarmtrain.peer.ahead import known_of
 from swarmtrain.peer.driver import Driver, StateImage
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain.simulate.memory import WatchedMemory
@@ -42,6 +43,9 @@ _SAMPLES = 4096
 _LR = 0.7
 _MOMENTUM = 0.9
 """No powers of two: with those a fused multiply-add would round as separate operations do."""
+
+_SAVED_ROUNDS = 2
+"""The state of every so many ops is saved, if there is a copy of it."""
 
 _GOODBYE_S = 0.01
 _RESULTS_KEPT = 8
@@ -334,11 +338,17 @@ class SimPeer(Process):
             invariants.applied(self, asked.result)
             self.disk.keep_result(asked.result)
             self._report(image)
+        self._give_ahead()
         self._train()
+
+    def _give_ahead(self) -> None:
+        known = known_of(self.driver)
+        if known is not None:
+            self._act(self.machine.give_ahead(*known, known[1].start, self.now_s))
 
     def _report(self, image: StateImage) -> None:
         self.world.invariants.rooted(self, image.op, image.manifest.root)
-        if image.chunks is not None:
+        if image.chunks is not None and image.op % _SAVED_ROUNDS == 0:
             self.disk.image = image
         self._act(self.machine.applied(image.op, image.manifest, image.chunks, self.now_s))
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmtrain.simulate.faults import NO_HANDICAP, Handicap
+from swarmtrain.simulate.holding import holds
 from swarmtrain.simulate.hostile import Hostile
-from swarmtrain.simulate.invariants import holds
 from swarmtrain.simulate.sim_peer import PeerDisk, SimPeer
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from swarmtrain.simulate.faults import NO_HANDICAP, Strike
 from swarmtrain.simulate.troubles import HOSTILE_OWNER, LONGEST_S, Troubles
 from swarmtrain_transport.frames import FrameKind
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import WHOLE
 from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Reassign, SliceFreeze
 from swarmtrain_transport.messages import (
     Applied,
@@ -149,7 +149,7 @@ class DrawnWeather(RepeatedWeather):
         super().__init__(world, (), reckless=rng.random() < 0.25)
         self._draw = rng
         names = [name for name in self.kinds if not kinds or name in kinds]
-        if world.conditions.kind == GATHER:
+        if world.conditions.kind in WHOLE:
             names = [name for name in names if name != HOSTILE_OWNER]  # nobody sums
         # It is not drawn with the others, so that worlds without it stay what they were.
         self._has_liar = HOSTILE_OWNER in names and (

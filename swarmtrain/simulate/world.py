@@ -140,6 +140,7 @@ class World:
         boot = self.rng.randbytes(8)
         rng = random.Random(self.rng.getrandbits(63))
         peer = SimPeer(self, peer_id, number, boot, rng, handicap, disk)
+        self.invariants.pairs.processes[peer_id, boot] = peer
         line = self.network.lines[peer_id]
         line.rate, line.lag_s = self.conditions.rate(self.rng), handicap.lag_s
         self.peers[peer_id] = peer

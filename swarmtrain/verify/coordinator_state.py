@@ -11,13 +11,20 @@ import msgspec
 
 from swarmtrain.coordinator.store import FILE_NAME, Store
 from swarmtrain.coordinator.store_errors import StoreDamaged
-from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
+from swarmtrain.verify.proof import PeerChain, Proof, Unproved, concluded, fold
 from swarmtrain_transport.ledger import Record
 
 _PROVES = (
     "Every decision is signed by the run's key and follows from the one before; each op has one"
     " outcome; the state root is the newest that a majority of an op's peers reported. It proves no"
     " more: a coordinator never saw a weight. Verify the directory of a peer for that."
+)
+
+_PROVES_OF_PAIRS = (
+    "Every decision is signed by the run's key and follows from the one before; each op has one"
+    " outcome; the chains are what follows from all exchanges that were committed; the state root"
+    " is one of those that peers reported last. It proves no more: a coordinator never saw a"
+    " weight, and where rounds go by pairs a state is its peer's own."
 )
 
 
@@ -49,6 +56,11 @@ def _find(proof: Proof, directory: Path) -> Proof:
         to_op=view.last_op,
         ops=max(view.last_op, 0),
     )
+    if view.goes_by_pairs:
+        chains = tuple(
+            PeerChain(peer.hex(), chain.hex()) for peer, chain in sorted(view.chains.items())
+        )
+        proof = msgspec.structs.replace(proof, proves=_PROVES_OF_PAIRS, chains=chains)
     if newest is None:
         raise_to = "The ledger attests no state yet: no peer has brought one."
         return msgspec.structs.replace(proof, problem=raise_to)

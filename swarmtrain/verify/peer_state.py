@@ -2,7 +2,8 @@
 
 It makes the outer steps again that the peer has made, with the peer's own machinery, from the
 results on the disk, whose hashes the ledger names, and compares the state's root wherever the
-ledger attests one or a checkpoint names one. It starts as far back as the disk allows.
+ledger attests one or a checkpoint names one. It starts as far back as the disk allows. What can be
+proved in a run of pair ops is said in `pair_state`.
 """
 
 import fcntl
@@ -24,6 +25,7 @@ from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.storage import RUN_FILE, read_result, result_path, result_paths
 from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout, LayoutMismatch
+from swarmtrain.verify.pair_state import prove_pairs
 from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
 from swarmtrain.verify.wrong_sums import wrong_sums
 from swarmtrain_transport.catchup import result_of
@@ -78,6 +80,7 @@ class _PeerProof:
         self._directory = directory
         self._view = LedgerView()
         self._roots: dict[int, bytes] = {}
+        self._me = b""
 
     def find(self, proof: Proof) -> Proof:
         """The proof, filled in."""
@@ -102,6 +105,8 @@ class _PeerProof:
             self._check_checkpoint(folder, config)
         if not self._roots:
             raise Unproved("Every checkpoint here is of a state that the run went back behind.")
+        if self._view.goes_by_pairs:
+            return prove_pairs(self._directory, self._view, self._me, self._roots, proof)
         start, end = self._way()
         self._check_nothing_follows(end)
         proof = msgspec.structs.replace(proof, from_op=start, to_op=end, ops=end - start)
@@ -120,10 +125,10 @@ class _PeerProof:
         return kept.records
 
     def _check_identity(self) -> None:
-        """It proves nothing here, but without it the directory is not this peer's."""
+        """It proves little here, but without it the directory is not this peer's."""
         path = self._directory / "identity.json"
         try:
-            Identity.load(path)
+            self._me = Identity.load(path).peer_id
         except (IdentityDamaged, FileNotFoundError) as error:
             raise Unproved(f"{path} is damaged or missing: {error}") from error
 
@@ -163,7 +168,8 @@ class _PeerProof:
         root = self._driver(loaded, config).root
         if root != facts.state_root:
             raise Unproved(f"{folder} holds the state {root.hex()}, and says that it is another.")
-        self._compare(facts.op, root, str(folder))
+        if not self._view.goes_by_pairs or facts.op == 0:
+            self._compare(facts.op, root, str(folder))
         self._roots[facts.op] = root
 
     def _driver(self, loaded: LoadedCheckpoint, config: RunConfig) -> Driver:
@@ -215,7 +221,7 @@ class _PeerProof:
     def _is_cancelled(self, op: int, root: bytes) -> bool:
         """Whether a REWIND has cancelled the state that a checkpoint says it holds."""
         is_old = op <= self._view.cancelled_op
-        return is_old and (op > self._view.last_op or not self._view.is_trusted(op, root))
+        return is_old and (op > self._view.last_op or not self._view.is_trusted(op, root, self._me))
 
     def _check_nothing_follows(self, end: int) -> None:
         """The last round may lack its result, if the peer was stopped before it had it. A later

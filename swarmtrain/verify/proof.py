@@ -31,6 +31,13 @@ class WrongSum(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+class PeerChain(msgspec.Struct, frozen=True):
+    """What a peer's chain of exchanges ends with, both in hex."""
+
+    peer: str
+    chain: str
+
+
 class Proof(msgspec.Struct, frozen=True):
     """What was proved of a state directory.
 
@@ -49,6 +56,8 @@ class Proof(msgspec.Struct, frozen=True):
         proves: in words, what `ok` means here and what it does not.
         wrong_sums: proofs against others that lie in the directory, each checked anew. They have
             no part in `ok`.
+        chain: in a run of pair ops, what this peer's chain ends with in hex, "" if it has none.
+        chains: in a coordinator's directory, the same of every peer.
     """
 
     kind: str
@@ -64,6 +73,8 @@ class Proof(msgspec.Struct, frozen=True):
     records: int = 0
     ledger_op: int = -1
     wrong_sums: tuple[WrongSum, ...] = ()
+    chain: str = ""
+    chains: tuple[PeerChain, ...] = ()
 
 
 class Unproved(Exception):

@@ -126,3 +126,48 @@ def test_a_run_that_nobody_measured_has_no_losses():
     found = report(silent)
     assert found.val_loss_first is None and found.val_loss_last is None
     assert "nobody measured it" in "\n".join(in_words(found, ""))
+
+
+def paired(told: dict[int, dict[str, tuple[str, str]]], **changes: object) -> Report:
+    found = facts(newts_root="bb")
+    found.told, found.alone = told, 2
+    made = make_report(
+        found, CAST, inner_steps=20, order0_loss=3.25, seconds=61.04,
+        model_path=Path("/d/model.safetensors"), state_dir=Path("/d"), is_paired=True,
+    )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)
+
+
+TOLD = {
+    1: {"badger": ("crane", "a1"), "crane": ("badger", "a1")},
+    2: {"badger": ("otter", "b2"), "otter": ("badger", "b2")},
+    4: {"crane": ("newt", "c4"), "newt": ("crane", "c4"), "badger": ("otter", "d4")},
+}
+
+
+def test_partners_that_tell_the_same_chain_are_what_pairs_show_instead_of_one_root():
+    found = paired(TOLD)
+    assert disagreement(found) == ""
+    shown = msgspec.json.decode(msgspec.json.encode(found))["pairs"]
+    assert (shown["equal"], shown["unheard"], shown["alone"]) == (3, 1, 2)
+    assert shown["different"] == []
+    last = {entry["peer"]: (entry["round"], entry["chain"]) for entry in shown["last"]}
+    assert last == {"badger": (4, "d4"), "crane": (4, "c4"), "otter": (2, "b2"), "newt": (4, "c4")}
+    words = "\n".join(in_words(found, ""))
+    assert "3 exchanges, both partners told the same chain" in words
+    assert "state roots" not in words and "began with another peer's state" in words
+
+
+@pytest.mark.parametrize(
+    "one", [("crane", "other"), ("otter", "a1"), ("crane", "")], ids=["chain", "partner", "none"]
+)
+def test_partners_that_tell_different_things_are_found_out(one: tuple[str, str]):
+    found = paired({1: {"badger": one, "crane": ("badger", one[1] if not one[1] else "a1")}})
+    assert "do NOT tell the same chain" in disagreement(found)
+
+
+def test_pairs_that_show_too_little_are_no_success():
+    assert "No two partners" in disagreement(paired({}))
+    assert "has not fallen" in disagreement(paired(TOLD, val_loss_last=5.5))
+    assert "has not fallen" in disagreement(paired(TOLD, val_loss_last=None))
+    assert "how many bytes" in disagreement(paired(TOLD, bytes_up_per_peer=0))

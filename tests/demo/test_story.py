@@ -148,6 +148,22 @@ def test_a_skipped_round_is_told_once_and_is_not_committed():
     assert sorted(told.story.facts.committed) == [1]
 
 
+def test_rounds_that_go_by_pairs_are_told_so_and_who_steps_alone():
+    told = Told()
+    for key, name in enumerate(CAST.founders):
+        told.hear(name, In(bytes([key]).hex(), name), StateInPlace(0))
+    told.hear("crane", RoundEnded(1, "merged", 2, "aa", "02", "c1"))
+    told.hear("otter", RoundEnded(1, "merged", 2, "ab", "01", "c1"))
+    told.hear("badger", RoundEnded(1, "alone", 1, "ac"), Evaluated(1, 3.25))
+    assert told.said[-2:] == [
+        "round 1: badger has no partner's half and makes its step alone",
+        "round 1 of 5 committed: in pairs, 1.0 s, validation loss 3.250",
+    ]
+    facts = told.story.facts
+    assert facts.told == {1: {"crane": ("otter", "c1"), "otter": ("crane", "c1")}}
+    assert facts.alone == 1
+
+
 def test_a_process_that_ends_unexpectedly_is_a_failure_that_names_it():
     told = Told()
     told.up_to_round(1)

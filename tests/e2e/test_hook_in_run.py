@@ -136,6 +136,21 @@ def test_two_loops_end_with_the_same_bits_and_everything_else_is_left_alone(tmp_
         assert up.running.end() == 0
 
 
+def test_two_loops_that_exchange_in_pairs_are_as_quiet(tmp_path):
+    with place(tmp_path) as here:
+        text = RUN.format(name="paired", rounds=3, start=2)
+        text = text.replace("contributors = 1", "contributors = 2")
+        text = text.replace("momentum = 0.0", 'momentum = 0.5\nstrategy = "noloco"')
+        up = here.up(here.run_file(text, "paired"))
+        loops = [Loop(up.invite, tmp_path / str(n), seed=n) for n in (1, 2)]
+        for loop in loops:
+            loop.start()
+        first, second = (loop.ended().swarm for loop in loops)
+        assert first.state_root == second.state_root != ""  # two that always meet stay equal
+        assert first.round == second.round == 3 and first.error is None
+        assert up.running.end() == 0
+
+
 def test_a_latecomer_of_a_finished_run_is_told_so(tmp_path):
     with place(tmp_path) as here:
         up = here.up(run_file(here, "over", rounds=1, start=1))

@@ -1,5 +1,7 @@
 """Strategies that ask more of a session than weights do, over real links, and their proof."""
 
+import json
+
 import pytest
 from e2e_rig import SMALL_MODEL, place
 
@@ -10,6 +12,7 @@ DYNAMIC = (
     'strategy = "delayed_nesterov"\nerror_feedback = true\n'
     '[exchange]\ncodec = "two_bit"\nblock = 256\n'
 )
+NOLOCO = 'strategy = "noloco"\n'
 
 
 @pytest.mark.parametrize(("name", "text"), [("ddp", DDP), ("dynamic", DYNAMIC)])
@@ -25,3 +28,22 @@ def test_two_peers_end_with_the_same_bits_and_can_prove_it(tmp_path, name, text)
         up.stop()
         proof = here.command("verify", here.folder / "ann")
         assert proof.end() == 0, proof
+
+
+def test_two_partners_end_with_the_same_chain_and_can_prove_their_exchanges(tmp_path):
+    run = f'[run]\nname = "pairs"\nrounds = 6\n{SMALL_MODEL}{NOLOCO}'
+    with place(tmp_path) as here:
+        up = here.up(here.run_file(run))
+        peers = [here.join(up.invite, one) for one in ("ann", "bob")]
+        left = [peer.event("left") for peer in peers]
+        assert [peer.end() for peer in peers] == [0, 0]
+        assert {event["round"] for event in left} == {6}
+        ends = [peer.event("round", round=6, outcome="merged") for peer in peers]
+        assert len({event["chain"] for event in ends}) == 1 and ends[0]["chain"]
+        assert len({event["root"] for event in left}) == 1  # two that always meet stay equal
+        up.stop()
+        for one in ("ann", "bob"):
+            proof = here.command("verify", here.folder / one, "--json")
+            assert proof.end() == 0, proof
+            found = json.loads(proof.lines[0])
+            assert found["chain"] == ends[0]["chain"] and found["ops"] == 6

@@ -5,7 +5,7 @@ import queue
 import pytest
 import torch
 
-from swarmtrain.config import ExchangeSection, RunConfig, RunSection
+from swarmtrain.config import ExchangeSection, OuterSection, RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.peer.averager import Averager
 from swarmtrain_optimizers.codecs import codec_named
@@ -151,6 +151,8 @@ def test_a_vector_of_another_shape_or_type_is_refused():
             averager.all_reduce(wrong)
     with pytest.raises(ValueError, match="cannot be averaged"):
         Averager(ME, FakeThread(), RunConfig(RunSection("r")), 0)
+    with pytest.raises(ValueError, match="in pairs"):
+        Averager(ME, FakeThread(), RunConfig(RunSection("r"), outer=OuterSection("noloco")), 9)
 
 
 @pytest.mark.parametrize("num_values", [1, 262_144, 262_143, 300_000, 524_288])

@@ -7,7 +7,7 @@ import pytest
 from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.kinds import GATHER, MEAN
+from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 
 ROUND = 3
 
@@ -103,6 +103,18 @@ def test_an_owner_that_holds_nothing_yet_proves_nothing():
     scene.link.send(b"owner", Frame(FrameKind.PART, 1, slice_index=2, chunk=0))
     scene.owner_repeats(1)
     assert scene.frozen == []
+
+
+def test_a_partner_gets_a_quarter_since_half_may_have_gone_ahead():
+    scene = Scene([8, 8], kind=PAIR)
+    bodies = [bytes([chunk]) * 8 for chunk in range(8)]
+    for chunk in range(4):  # the others are there already
+        assert scene.link.send(b"peer", Frame(FrameKind.RESULT, 1, chunk=chunk, body=bodies[chunk]))
+    assert [frame.chunk for frame in scene.real.sent] == [0, 1]
+    for chunk in (1, 3):
+        body = Wanted(content_hash(bodies[chunk])).pack()
+        scene.link.heard(Frame(FrameKind.GET, 1, body=body))
+    assert scene.frozen == [(2, 8)]
 
 
 def test_who_gathers_gets_half_and_asks_in_vain_for_the_rest():

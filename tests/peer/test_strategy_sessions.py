@@ -1,5 +1,6 @@
 """Every strategy of runs through sessions over memory links: a loss, a newcomer, a return."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +16,28 @@ from swarmtrain.config import (
     RunSection,
 )
 from swarmtrain.config_limits import STRATEGIES, first_problem
+from swarmtrain.config_pairs import PAIRED
 from tests.peer.crowd import Crowd, Member, crowd_of
 
 torch.set_num_threads(1)
 ROUNDS = 6
 OWN: dict[str, dict[str, Any]] = {
+    "noloco": {"error_feedback": False, "lr": 0.7},
     "streaming": {"fragments": 2, "delay_steps": 1, "mixing": 0.5, "inner_steps": 4},
     "ddp": {"error_feedback": False},
 }
 
 
-def config_of(
-    name: str, *, rounds: int = ROUNDS, codec: str = "int4", **exchange: Any
-) -> RunConfig:
-    outer = {"inner_steps": 2, "error_feedback": True} | OWN.get(name, {})
+def config_of(name: str, *, rounds: int = ROUNDS, codec: str = "", **exchange: Any) -> RunConfig:
+    own = {"inner_steps": 2, "error_feedback": True, "lr": 0.5, "momentum": 0.5} | OWN.get(name, {})
+    if name in PAIRED:
+        exchange = {"min_contributors": 2} | exchange
     config = RunConfig(
         run=RunSection("t", rounds=rounds),
-        outer=OuterSection(strategy=name, lr=0.5, momentum=0.5, **outer),
+        outer=OuterSection(strategy=name, **own),
         exchange=ExchangeSection(
-            codec=codec, block=16, chunk_values=32, start_peers=3, wait_ready_s=3.0,
-            deadline_floor_s=20.0, deadline_cap_s=40.0, **exchange,
+            codec=codec or ("none" if name in PAIRED else "int4"), block=16, chunk_values=32,
+            start_peers=3, wait_ready_s=3.0, deadline_floor_s=20.0, deadline_cap_s=40.0, **exchange,
         ),
         checkpoint=CheckpointSection(every_rounds=3, snapshot_rounds=2),
     )  # fmt: skip
@@ -47,14 +50,35 @@ def state_of(member: Member) -> dict[str, torch.Tensor]:
 
 
 def assert_agreed(members: list[Member], rounds: int = ROUNDS) -> None:
-    """All ended with the same bits, and had the same bits after every round that they saw."""
+    """All ended with the same bits, and had the same bits after every round that they saw; where
+    rounds go by pairs, partners had the same chain."""
     assert {member.driver.op for member in members} == {rounds}
+    if members[0].driver.is_paired:
+        return assert_paired(members)
     assert len({member.driver.root for member in members}) == 1
     first, *others = (state_of(member) for member in members)
     for other in others:
         assert all(torch.equal(first[name], other[name]) for name in first)
     for op in range(rounds + 1):
         assert len({one.roots[op] for one in members if op in one.roots}) <= 1
+
+
+def assert_paired(members: list[Member]) -> None:
+    """Both of every pair tell the same chain, and what each holds is its own and finite."""
+    told = {(one.peer, report.round): report for one in members for report in one.reports}
+    pairs = [(one, report) for (one, _), report in told.items() if report.partner]
+    assert pairs
+    for peer, report in pairs:
+        other = told.get((report.partner, report.round))
+        assert other is None or (other.partner, other.chain) == (peer, report.chain)
+        assert len(report.chain) == 32 and report.outcome == "merged"
+    for one in members:
+        last = [report.chain for report in one.reports if report.partner][-1]
+        assert one.machine_itself.view.chains[one.peer] == last
+        anchor = state_of(one)["anchor"]
+        assert torch.isfinite(anchor).all()
+        assert torch.equal(one.toy.read_weights(), anchor)
+    assert len({one.driver.root for one in members}) == len(members)
 
 
 def founded(crowd: Crowd) -> list[Member]:
@@ -69,11 +93,14 @@ def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torc
         before = members[0].toy.read_weights()
         crowd.run()
         assert_agreed(members)
-        assert all(report.outcome == "merged" for one in members for report in one.reports)
+        outcomes = Counter(report.outcome for one in members for report in one.reports)
+        whole = {"merged": 3 * ROUNDS}
+        assert outcomes == ({"merged": 12, "alone": 6} if name in PAIRED else whole)
         moved = state_of(members[0])["anchor"] - before
         assert moved.abs().max() > 1e-3 and torch.isfinite(moved).all()
         ended = [one.toy.read_weights() for one in members]
-        assert all(torch.equal(one, ended[0]) for one in ended)  # settled on the run's weights
+        if name not in PAIRED:
+            assert all(torch.equal(one, ended[0]) for one in ended)  # settled on the run's weights
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -89,6 +116,8 @@ def test_a_death_and_a_newcomer_change_nobodys_agreement(
         crowd.run()
         assert_agreed([*members, newcomer])
         assert any(report.outcome == "merged" for report in newcomer.reports)
+        began, root = next(iter(newcomer.roots.items()))
+        assert root in {one.roots.get(began) for one in members}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

@@ -19,6 +19,7 @@ from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport import agreement, planning
 from swarmtrain_transport.fold import result_root
 from swarmtrain_transport.gathering import Gather
+from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
@@ -284,6 +285,7 @@ class Mutant:
         caught_by: invariants that count as caught, each with words of its story.
         where: the cases of the enumeration to look at first; the others follow.
         kinds: faults of the random worlds; all of them if it is empty.
+        kind: of the ops.
     """
 
     rule: str
@@ -291,6 +293,7 @@ class Mutant:
     caught_by: tuple[tuple[str, str], ...]
     where: Callable[[Case], bool] = any_case
     kinds: tuple[str, ...] = ()
+    kind: str = MEAN
 
 
 MUTANTS = {

@@ -1,8 +1,9 @@
 """Broken rules, one at a time: a simulator that does not find them is not testing.
 
-Each mutant of `broken_rules.py` and `blind_audits.py` replaces one rule of the production machines
-by what a looser reading of the protocol would do. Random worlds, which are clean without the
-mutant, must then show a violation, and of the kind that the rule is there to prevent:
+Each mutant of `broken_rules.py`, `blind_audits.py` and `lone_partners.py` replaces one rule of the
+production machines by what a looser reading of the protocol would do. Random worlds, which are
+clean without the mutant, must then show a violation, and of the kind that the rule is there to
+prevent:
 
     python tests/simulate/mutants.py M1 --seeds 2000 --json
 
@@ -16,17 +17,19 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from blind_audits import AUDIT_MUTANTS
 from broken_rules import MUTANTS as RULE_MUTANTS
 from broken_rules import Mutant
+from lone_partners import PAIR_MUTANTS
 
 from swarmtrain.simulate.enumeration import Case, cases, run_case
 from swarmtrain.simulate.invariants import Violation
 from swarmtrain.simulate.seeds import run_seed
 
-MUTANTS = RULE_MUTANTS | AUDIT_MUTANTS
+MUTANTS = RULE_MUTANTS | AUDIT_MUTANTS | PAIR_MUTANTS
 
 _STEP = 37
 """Cases are taken with this stride, then with the next offset: all kinds come early."""
@@ -55,7 +58,7 @@ def symptom(mutant: Mutant, violations: tuple[Violation, ...]) -> Violation | No
 def hunt(name: str, num_peers: int = 3) -> Catch:
     """Run the enumeration with the mutant until it is caught."""
     mutant = MUTANTS[name]
-    everything = list(cases(num_peers))
+    everything = list(cases(num_peers, kind=mutant.kind))
     order = [case for offset in range(_STEP) for case in everything[offset::_STEP]]
     order.sort(key=lambda case: not mutant.where(case))
     for runs, case in enumerate(order, start=1):
@@ -85,11 +88,12 @@ class SeedCatch:
 def hunt_seeds(name: str, seeds: range) -> SeedCatch:
     """Run random worlds with the mutant until one shows what its rule prevents."""
     mutant = MUTANTS[name]
+    run = partial(run_seed, peers=PEERS, ops=OPS, kinds=mutant.kinds, kind=mutant.kind)
     for runs, seed in enumerate(seeds, start=1):
         with mutant.patch():
-            found = symptom(mutant, run_seed(seed, PEERS, OPS, kinds=mutant.kinds).violations)
+            found = symptom(mutant, run(seed).violations)
         # A world that fails without the mutant as well has found something else.
-        if found is not None and not run_seed(seed, PEERS, OPS, kinds=mutant.kinds).violations:
+        if found is not None and not run(seed).violations:
             return SeedCatch(name, seed, found.invariant, found.story, runs)
     return SeedCatch(name, -1, "", "", len(seeds))
 

@@ -87,5 +87,5 @@ def test_a_mean_of_other_weights_is_noticed(monkeypatch):
 def test_the_command_runs_worlds_of_gather_ops(capsys):
     arguments = ["simulate", "--seeds", "1", "--peers", "3", "--ops", "2", "--kind"]
     assert main([*arguments, "gather"]) == 0
-    assert main([*arguments, "pair"]) == 2
-    assert "mean or gather" in capsys.readouterr().err
+    assert main([*arguments, "trio"]) == 2
+    assert "mean, gather or pair" in capsys.readouterr().err

@@ -47,7 +47,7 @@ def test_a_mutant_is_one_command_and_leaves_nothing_broken_behind(capsys):
     assert not run_seed(told["seed"], PEERS, OPS).violations
 
 
-@pytest.mark.parametrize("name", ["M4", "M9", "M12", "M13a", "M13b", "M14"])
+@pytest.mark.parametrize("name", ["M4", "M9", "M12", "M13a", "M13b", "M14", "P1", "P2", "P3", "P4"])
 def test_random_worlds_find_mutants_within_a_few_seeds(name):
     # All of them: python tests/simulate/mutants.py NAME --seeds 2000
     catch = hunt_seeds(name, range(20))

@@ -8,12 +8,13 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.decisions import Decision
 from swarmtrain_transport.fold import OpView, num_chunks, slice_root
-from swarmtrain_transport.gather_operation import GatherOperation, operation_of
+from swarmtrain_transport.gather_operation import GatherOperation
 from swarmtrain_transport.gathered import NOTHING_SUMMED, content_name, gathered_slices
 from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import Commit, Freeze, Plan
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hashes, Have, SliceDone
+from swarmtrain_transport.operations import operation_of
 from swarmtrain_transport.signed import result_payload
 from tests.transport.rig import A, B, C, plan_body, sign_as, view_of
 

@@ -80,6 +80,13 @@ class Member:
             card, arithmetic or PlainArithmetic(), sign_as(peer), verify, list, (), now_s
         )
 
+    def after(self, result: OpResult) -> list[int]:
+        return after(self.numbers, result)
+
+    def is_new(self, key: tuple[int, int], root: bytes) -> bool:
+        """Whether this peer holds for the first time what follows from an op, or the same again."""
+        return self.roots.setdefault(key, root) == root
+
     def difference(self, op: int) -> PlainContribution:
         """What this peer gives to a round: known to the test as well."""
         return PlainContribution([self.peer[0] * 100 + op * 10 + i for i in range(VALUES)])
@@ -91,6 +98,8 @@ class Swarm:
     Args:
         seed: of the order in which messages arrive.
     """
+
+    member_type = Member
 
     def __init__(self, seed: int, **terms: Any) -> None:
         self.rng = random.Random(seed)
@@ -116,7 +125,8 @@ class Swarm:
 
     def add(self, peer: PeerId, arithmetic: PlainArithmetic | None = None) -> Member:
         self._boots += 1
-        member = Member(peer, f"boot {self._boots}".encode(), self.now_s, arithmetic)
+        boot = f"boot {self._boots}".encode()
+        member = self.member_type(peer, boot, self.now_s, arithmetic)
         self.members[peer] = member
         self._carry(member, member.machine.start(self.now_s))
         self.connect(peer)
@@ -220,7 +230,7 @@ class Swarm:
                     member.numbers = list(struct.unpack(f"<{VALUES}I", raw))
                     self._applied(member, action.op)
                 case do.ApplyResult():
-                    member.numbers = after(member.numbers, action.result)
+                    member.numbers = member.after(action.result)
                     if action.result.replayed:
                         member.replayed.append(action.result.op)
                     self._applied(member, action.result.op)
@@ -239,7 +249,7 @@ class Swarm:
         manifest, chunks = state_of(member.numbers)
         # What a REWIND cancels happens again, and otherwise.
         key = (member.machine.view.rewinds, op)
-        assert member.roots.setdefault(key, manifest.root) == manifest.root
+        assert member.is_new(key, manifest.root)
         self._carry(member, member.machine.applied(op, manifest, chunks, self.now_s))
         self._ready(member, op)
 

@@ -41,7 +41,7 @@ def test_a_kind_that_was_read_from_a_file_changes_no_byte_of_a_mean_plan():
     assert bodies[0] == bodies[1]
     assert b"kind" not in bodies[1]
     with pytest.raises(LocalFault, match="cannot be planned"):
-        constant_of("pair")
+        constant_of("trio")
 
 
 def test_a_gather_plan_gives_each_contributor_the_whole_vector_and_receivers_nothing():
@@ -57,7 +57,7 @@ def test_a_gather_plan_gives_each_contributor_the_whole_vector_and_receivers_not
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"kind": "pair"}, "kind that this version"),
+        ({"kind": "trio"}, "kind that this version"),
         ({"kind": ""}, "kind that this version"),
         ({"exact": True}, "no sums"),
         ({"slices": ()}, "not the contributions"),

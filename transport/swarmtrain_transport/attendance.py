@@ -118,7 +118,7 @@ class Attendance:
         old = self.lines.get(peer)
         if old is not None and old.hello.boot == hello.boot:
             line.ready, line.ready_s = old.ready, old.ready_s
-            line.active, line.progress = old.active, old.progress
+            line.active, line.progress, line.chain = old.active, old.progress, old.chain
         line.active = line.active or self.last_contributors().get(peer) == hello.boot
         self.lines[peer] = line
         self.unseen.pop(peer, None)

@@ -4,6 +4,7 @@ A committed result is named by hashes alone, so it does not matter whether its c
 during the op or are fetched afterwards from whoever has them.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from swarmtrain_transport import limits
@@ -12,9 +13,11 @@ from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import LedgerView, OpView, num_chunks, window_of
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.ledger import Commit
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.pairing import link_of, partner_in, whole_pairs
 from swarmtrain_transport.result import OpResult, SliceResult
 
 
@@ -46,7 +49,15 @@ def result_of(view: OpView, slices: Sequence[Sequence[Buffer]], *, replayed: boo
         root=commit.result_root,
         fastest_steps_per_s=plan.fastest_steps_per_s or 0.0,
         weights=weights if plan.kind == GATHER else None,
+        kind=plan.kind,
     )
+
+
+def partner_of(view: OpView, peer: PeerId) -> PeerId | None:
+    """With whom a peer has exchanged in a committed pair op; None if it is in no whole pair."""
+    assert isinstance(view.outcome, Commit)
+    pairs = whole_pairs(view.plan, view.outcome)
+    return partner_in([one for pair in pairs for one in pair], peer)
 
 
 class CatchUp:
@@ -81,6 +92,10 @@ class CatchUp:
         view = self._view.commits[op]
         commit = view.outcome
         assert isinstance(commit, Commit)
+        if view.plan.kind == PAIR:
+            result = self._paired(view, commit, replayed=replayed)
+            self._lacking = () if result is not None else now
+            return result
         slices: list[tuple[Buffer, ...]] = []
         for index, outcome in enumerate(commit.slices):
             chunks = self._chunks(op, view, index, outcome.root) if outcome.contributors else ()
@@ -88,6 +103,33 @@ class CatchUp:
                 slices.append(chunks)
         self._lacking = () if len(slices) == len(commit.slices) else now
         return None if self._lacking else result_of(view, slices, replayed=replayed)
+
+    def _paired(self, view: OpView, commit: Commit, *, replayed: bool) -> OpResult | None:
+        """What a pair op brings us: our partner's half, or nothing at all."""
+        empty = result_of(view, [()] * len(commit.slices), replayed=replayed)
+        partner = partner_of(view, self._me)
+        if partner is None:
+            return dataclasses.replace(empty, slices=())
+        index = view.owners.index(partner)
+        chunks = self._chunks(view.plan.op, view, index, commit.slices[index].root)
+        if chunks is None:
+            return None
+        both = tuple(sorted((self._me, partner)))
+        half = SliceResult(0, empty.num_values, both, chunks)
+        return dataclasses.replace(
+            empty, slices=(half,), chain=self._link(view, commit, (self._me, partner))
+        )
+
+    def _link(self, view: OpView, commit: Commit, pair: tuple[PeerId, PeerId]) -> bytes:
+        """Our chain's next link, of the two halves as they are here; b"" if ours is not."""
+        op = view.plan.op
+        ordered = sorted(pair, key=view.owners.index)
+        lists = [self._blobs.get(commit.slices[view.owners.index(peer)].root) for peer in ordered]
+        known = self._view.links.get(op, {})
+        if any(one is None for one in lists) or not known.keys() >= set(pair):
+            return b""
+        first, second = (content_hash(one) for one in lists if one is not None)
+        return link_of(op, (known[ordered[0]][0], known[ordered[1]][0]), (first, second))
 
     def is_known(self, op: int) -> bool:
         """Whether the view still remembers the plan and outcome of a committed op."""
@@ -127,7 +169,9 @@ class CatchUp:
         self._fetcher.want(digest, self._sources(view, index), spread=False)
 
     def _sources(self, view: OpView, index: int) -> list[PeerId]:
-        """The owner, the other members, then anybody in the roster."""
+        """The owner, the other members, then anybody in the roster; of a pair op nobody else."""
+        if view.plan.kind == PAIR:
+            return [view.owners[index]]
         members = [member.peer for member in view.plan.members]
         order = dict.fromkeys([view.owners[index], *members, *self._view.roster])
         return [peer for peer in order if peer != self._me and peer in self._view.roster]

@@ -57,6 +57,8 @@ def check_claim(message: PeerMessage) -> None:
             raise RemoteFault("offer", f"a state of {message.num_values} values")
         if len(message.fragments) > limits.FRAGMENTS_MAX:
             raise RemoteFault("offer", f"{len(message.fragments)} fragments")
+    elif isinstance(message, Applied) and message.chain:
+        hashes = [message.state_root, message.chain]
     elif isinstance(message, _WITH_STATE):
         hashes = [message.state_root]
     elif isinstance(message, Accuse):

@@ -6,6 +6,7 @@ of each peer are kept, so that nobody fills the place of the others; what is not
 
 from collections import Counter
 
+from swarmtrain_transport.ahead import Ahead
 from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.link import PeerId
 
@@ -19,14 +20,23 @@ class EarlyFrames:
 
     Args:
         ignored: where frames are counted that are of no use: ``stale``, of another plan.
+        ahead: takes what is sent before its plan on purpose.
     """
 
-    def __init__(self, ignored: Counter[str]) -> None:
+    def __init__(self, ignored: Counter[str], ahead: Ahead) -> None:
         self._ignored = ignored
+        self._ahead = ahead
         self._frames: list[tuple[PeerId, Frame]] = []
 
     def keep(self, peer: PeerId, frame: Frame) -> None:
-        """Keep an invitation; other frames are of no use before their plan."""
+        """Keep an invitation; other frames are of no use before their plan, but for AHEAD.
+
+        Raises:
+            RemoteFault: reason ``length``: an AHEAD that cannot be one.
+        """
+        if frame.kind is FrameKind.AHEAD:
+            self._ahead.heard(peer, frame)
+            return
         if frame.kind is not FrameKind.RANGES or len(frame.body) > _BYTES_MAX:
             self._ignored["stale"] += 1
             return

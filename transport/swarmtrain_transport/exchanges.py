@@ -1,15 +1,17 @@
 """A peer's side of one op, of whatever kind."""
 
+from swarmtrain_transport.ahead import Ahead
 from swarmtrain_transport.arithmetic import Arithmetic, Contribution
 from swarmtrain_transport.blobs import Blobs
 from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView
 from swarmtrain_transport.gather_exchange import GatherExchange
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.ledger import Sign
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.local import LocalStats
+from swarmtrain_transport.pair_exchange import PairExchange
 
 AnyExchange = Exchange | GatherExchange
 
@@ -25,9 +27,13 @@ def exchange_of(
     now_s: float,
     sign: Sign,
     stats: LocalStats,
+    ahead: Ahead | None = None,
 ) -> AnyExchange:
-    """One peer in the op that `view` tells of; the arguments are those of `Exchange`."""
+    """One peer in the op that `view` tells of; the arguments are those of `Exchange`, and of a
+    pair op what has come before it."""
     given = (me, view, run_tag, arithmetic, contribution, blobs, fetcher, now_s, sign)
+    if view.plan.kind == PAIR:
+        return PairExchange(*given, stats.ignored, ahead)
     if view.plan.kind == GATHER:
         return GatherExchange(*given, stats.ignored)
     return Exchange(*given, stats.ignored, stats)

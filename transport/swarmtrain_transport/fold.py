@@ -11,9 +11,9 @@ from functools import lru_cache
 
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.gathered import content_name, outcome_of
+from swarmtrain_transport.gathered import content_name, is_kept
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.ledger import (
     AnyBody,
     Attest,
@@ -33,6 +33,7 @@ from swarmtrain_transport.ledger import (
     SliceFreeze,
     pack_struct,
 )
+from swarmtrain_transport.lineage import Lineage
 from swarmtrain_transport.link import Address, PeerId
 
 OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
@@ -146,10 +147,10 @@ class OpView:
 
     def may_count(self, slice_index: int, attempt: int, name: int) -> bool:
         """Whether what is published under this name is, or may still become, the slice's result;
-        a gather op's is named by its content (`gathered`)."""
+        what a contributor publishes itself is named by its content (`gathered`)."""
         if not 0 <= slice_index < len(self.owners) or attempt != self.attempts[slice_index]:
             return False
-        if self.plan.kind != GATHER:
+        if self.plan.kind not in WHOLE:
             return name == self.result_set_id(slice_index)
         signed = self.roots.get(self.owners[slice_index])
         return self.frozen is None or (signed is not None and name == content_name(signed.root))
@@ -178,8 +179,8 @@ class OpView:
             raise RemoteFault("order", f"second FREEZE of op {self.plan.op}")
         if not set(body.contributors) <= set(self.weights):
             raise RemoteFault("order", "FREEZE names a peer that was not planned")
-        is_gather = self.plan.kind == GATHER
-        if is_gather and body.roots.keys() != set(body.contributors):
+        is_whole = self.plan.kind in WHOLE
+        if is_whole and body.roots.keys() != set(body.contributors):
             raise RemoteFault("order", "FREEZE does not say what each contributor has published")
         self.frozen = tuple(sorted(body.contributors))
         self.excluded = dict(body.excluded)
@@ -187,28 +188,22 @@ class OpView:
         for index, attempt in enumerate(self.attempts):
             if attempt == 0:
                 own = tuple(peer for peer in self.frozen if peer == self.owners[index])
-                self.slice_sets[index] = own if is_gather else self.frozen
+                self.slice_sets[index] = own if is_whole else self.frozen
 
     def _check_commit(self, body: Commit) -> None:
-        """COMMIT repeats what FREEZE and SFREEZE have decided, so that it can be read alone; of a
-        gather op it names those of FREEZE's contributors whose contributions are held."""
+        """COMMIT repeats what FREEZE and SFREEZE have decided, so that it can be read alone; where
+        contributions stay whole it names those of FREEZE's whose contributions are held."""
         sets = list(zip(self.attempts, self.slice_sets, strict=True))
         said = [(outcome.attempt, outcome.contributors) for outcome in body.slices]
         is_decided = body.contributors == self.frozen and said == sets
-        if self.plan.kind == GATHER:
-            kept = set(body.contributors)
-            is_decided = (
-                self.frozen is not None
-                and body.contributors == tuple(peer for peer in self.frozen if peer in kept)
-                and len(kept) >= max(1, self.plan.min_contributors)
-                and body.slices == outcome_of(self.owners, self.roots, kept & self.roots.keys())
-            )
+        if self.plan.kind in WHOLE:
+            is_decided = is_kept(self.plan, self.frozen, self.roots, body)
         if body.plan_hash != self.plan_hash or not is_decided:
             raise RemoteFault("order", f"COMMIT of op {self.plan.op} is not what was decided")
 
     def _reassign(self, body: Reassign) -> None:
         index = body.slice_index
-        if self.plan.kind == GATHER:
+        if self.plan.kind in WHOLE:
             raise RemoteFault("order", "REASSIGN of a contribution, which has no other owner")
         if not 0 <= index < len(self.owners) or body.attempt != self.attempts[index] + 1:
             raise RemoteFault("order", f"REASSIGN of slice {index} to attempt {body.attempt}")
@@ -231,8 +226,8 @@ class OpView:
 
 
 @dataclass(slots=True)
-class LedgerView:
-    """The fold of all records.
+class LedgerView(Lineage):
+    """The fold of all records; `Lineage` is what it says of states.
 
     Attributes:
         run: record 0.
@@ -241,10 +236,7 @@ class LedgerView:
         curve_holders: who came first with a CURVE key; it stays theirs when they leave.
         op: the op in progress, or the last one that ended.
         commits: every committed op with its plan, for the last COMMITS_KEPT ops.
-        last_op: newest op that has an outcome (0 once op 0 is attested, -1 before).
-        last_outcome: hash of the record that decided it.
-        attests: attested state roots by op.
-        cancelled_op: newest op whose outcome a REWIND has cancelled, 0 without one.
+        last_outcome: hash of the record that decided `last_op`.
         rewinds: how many there were.
         convicted: who has published a wrong sum, and which.
     """
@@ -258,14 +250,10 @@ class LedgerView:
     curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
     op: OpView | None = None
     commits: dict[int, OpView] = field(default_factory=dict)
-    skips: dict[int, Skip] = field(default_factory=dict)
     committed: int = 0
-    last_op: int = -1
     last_outcome: bytes = b""
-    attests: dict[int, bytes] = field(default_factory=dict)
     genesis: Attest | None = None
     checkpoint: Checkpoint | None = None
-    cancelled_op: int = 0
     rewinds: int = 0
     convicted: dict[PeerId, Conviction] = field(default_factory=dict)
 
@@ -320,6 +308,7 @@ class LedgerView:
         if body.previous_outcome != self.last_outcome:
             raise RemoteFault("order", f"PLAN of op {body.op} names another history")
         self.op = OpView.of(body, record.hash)
+        self.goes_by_pairs = body.kind == PAIR
 
     def _decide(
         self, record: Record, body: Reassign | Freeze | SliceFreeze | Commit | Skip
@@ -332,6 +321,8 @@ class LedgerView:
             self.commits[body.op] = op
             self.commits.pop(body.op - COMMITS_KEPT, None)
             self.committed += 1
+            if self.goes_by_pairs:
+                self.exchanged(op.plan, body)
         elif isinstance(body, Skip):
             self.skips[body.op] = body
         if op.outcome is not None:
@@ -339,14 +330,12 @@ class LedgerView:
             self.last_outcome = op.outcome_hash = record.hash
 
     def _attest(self, record: Record, body: Attest) -> None:
-        if body.op in self.attests:
-            raise RemoteFault("order", f"second ATTEST of op {body.op}")
+        if body.op > max(0, self.last_op):
+            raise RemoteFault("order", f"ATTEST of op {body.op} before its COMMIT")
+        self.attested(body)
         if body.op == 0:
             self.genesis = body
             self.last_op, self.last_outcome = 0, record.hash
-        elif body.op > self.last_op:
-            raise RemoteFault("order", f"ATTEST of op {body.op} before its COMMIT")
-        self.attests[body.op] = body.state_root
 
     def _rewind(self, record: Record, body: Rewind) -> None:
         if self.in_progress is not None or not -1 <= body.op < self.last_op:
@@ -355,41 +344,14 @@ class LedgerView:
             self.genesis = None
         later = range(body.op + 1, self.last_op + 1)
         self.committed -= sum(op > 0 and op not in self.skips for op in later)
+        self.cancelled(later)
         for op in later:
             self.commits.pop(op, None)
-            self.skips.pop(op, None)
-            self.attests.pop(op, None)
         if self.checkpoint is not None and self.checkpoint.op > body.op:
             self.checkpoint = None
         self.rewinds += 1
-        self.cancelled_op = max(self.cancelled_op, self.last_op)
         self.last_op, self.last_outcome = body.op, record.hash
-
-    def is_trusted(self, op: int, root: bytes) -> bool:
-        """Whether a state that somebody kept from an earlier life may be gone on from.
-
-        An op whose contributors went before a majority of them had reported has no ATTEST. Its
-        state is what the committed results made it, so it counts, unless a REWIND may have
-        cancelled the very op that led to it.
-        """
-        attested = self.root_after(op)
-        return attested == root or (attested is None and op > self.cancelled_op)
-
-    def commit_at(self, op: int) -> int:
-        """The op whose result made the state after `op`: skipped ops change nothing."""
-        while op in self.skips:
-            op -= 1
-        return op
 
     def commits_since(self, op: int) -> int:
         """How many results lead from the state after `op` to the newest."""
         return sum(number > op for number in self.commits)
-
-    def next_commit(self, op: int) -> int | None:
-        """The first op after `op` that was committed, None if all that follow were skipped."""
-        later = range(op + 1, self.last_op + 1)
-        return next((number for number in later if number not in self.skips), None)
-
-    def root_after(self, op: int) -> bytes | None:
-        """Attested root of the state after `op`; skipped ops leave the state before them."""
-        return self.attests.get(self.commit_at(op))

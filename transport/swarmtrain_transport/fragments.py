@@ -6,15 +6,18 @@ al., Streaming DiLoCo, arXiv 2501.18512); here it has a length.
 """
 
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.kinds import MEAN, PAIR, PAIR_VECTORS
 from swarmtrain_transport.ledger import Attest
 from swarmtrain_transport.messages import Offer
 
 
-def values_of(genesis: Attest, op: int, block: int) -> int:
-    """How many values an op moves: the padded vector, or the fragment whose turn it is."""
+def values_of(genesis: Attest, op: int, block: int, kind: str = MEAN) -> int:
+    """How many values an op moves: the padded vector, or the fragment whose turn it is; of a pair
+    op two such vectors, one after the other."""
+    vectors = PAIR_VECTORS if kind == PAIR else 1
     if genesis.fragments:
-        return genesis.fragments[(op - 1) % len(genesis.fragments)]
-    return -(-genesis.num_values // block) * block
+        return vectors * genesis.fragments[(op - 1) % len(genesis.fragments)]
+    return vectors * (-(-genesis.num_values // block) * block)
 
 
 def genesis_of(offer: Offer, block: int) -> Attest:

@@ -54,6 +54,8 @@ class FrameKind(enum.IntEnum):
     """Auditor to contributor: show this chunk of what you have signed."""
     EVIDENCE = 10
     """The chunk with the hashes that lead to the signed root (audit.Shown)."""
+    AHEAD = 11
+    """A chunk of what a peer will give to its partner in the op that `set_id` numbers."""
 
 
 @dataclass(frozen=True, slots=True)

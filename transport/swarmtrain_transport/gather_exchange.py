@@ -112,7 +112,7 @@ class GatherExchange:
         told = self._told(self._gather.hashes(message, now_s))
         is_ours = self._done is not None and message.set_id == self._done.set_id
         if is_ours and message.slice_index == self._index and self._to_push is None:
-            self._to_push = list(reversed(range(len(self._digests))))
+            self._to_push = self._unsent()
         return told + self._pump()
 
     def blob_arrived(self, digest: bytes, body: Buffer, now_s: float) -> list[PeerAction]:
@@ -157,6 +157,10 @@ class GatherExchange:
         self._contribution, self._to_push = None, []
 
     # ---- contributor
+
+    def _unsent(self) -> list[int]:
+        """Own chunks that nobody has yet, the first one last."""
+        return list(reversed(range(len(self._digests))))
 
     @property
     def _is_in(self) -> bool:

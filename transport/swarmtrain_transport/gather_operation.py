@@ -12,13 +12,11 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.arrivals import SliceTry
 from swarmtrain_transport.decisions import Decision, Decisions
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import OpView, num_chunks, result_root, slice_root
+from swarmtrain_transport.fold import num_chunks, result_root, slice_root
 from swarmtrain_transport.gathered import NOTHING_SUMMED, content_name, outcome_of
-from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import Commit, Freeze, SignedRoot, Skip
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Got, Hashes, Roots
-from swarmtrain_transport.operation import Operation
 from swarmtrain_transport.reports import Published, Report
 from swarmtrain_transport.signed import are_hashes
 
@@ -115,13 +113,20 @@ class GatherOperation(Decisions):
 
     def _freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
         """Once all live contributors have published, or at D_scatter."""
-        given = {peer for peer in self.view.weights if (self._index(peer), 0) in self.published}
-        given -= self.refused.keys()
+        given = self._published_by()
         awaited = (self.view.weights.keys() & live) - given - self.refused.keys()
         if awaited and now_s < self.timers.scatter_s:
             return None
         if len(given) < self.view.plan.min_contributors:
             return Skip(self.view.plan.op, "too few contributions were published in time")
+        return self._frozen(given, live)
+
+    def _published_by(self) -> set[PeerId]:
+        """Who has published what counts."""
+        given = {peer for peer in self.view.weights if (self._index(peer), 0) in self.published}
+        return given - self.refused.keys()
+
+    def _frozen(self, given: set[PeerId], live: set[PeerId]) -> Freeze:
         named = tuple(sorted(given))
         excluded = {
             peer: self._exclusion(peer, live) for peer in self.view.weights if peer not in given
@@ -162,10 +167,14 @@ class GatherOperation(Decisions):
             return None
         if not is_late and not all(self._held_by(self._index(p), waiting_for) for p in kept):
             return None
-        named = tuple(peer for peer in frozen if peer in kept)
+        return self._commit_of(kept)
+
+    def _commit_of(self, kept: set[PeerId]) -> Commit:
+        """COMMIT of what these have given."""
         roots = self.view.roots
         commit = Commit(
-            self.view.plan.op, self.view.plan_hash, named,
+            self.view.plan.op, self.view.plan_hash,
+            tuple(peer for peer in self.view.frozen or () if peer in kept),
             outcome_of(self.view.owners, roots, kept), b"",
             tuple(roots[peer].signature if peer in kept else b"" for peer in self.view.owners),
         )  # fmt: skip
@@ -197,16 +206,3 @@ class GatherOperation(Decisions):
         """Whether others hold all of a contribution, or it itself where nobody else is alive."""
         others = live - {peer}
         return self._all_held(self._index(peer), others or live, 1)
-
-
-AnyOperation = Operation | GatherOperation
-
-
-def operation_of(view: OpView, now_s: float) -> AnyOperation:
-    """The coordinator's side of an op of whatever kind.
-
-    Args:
-        view: the ledger's view of the op.
-        now_s: start of the op, or of this term's part of it.
-    """
-    return (GatherOperation if view.plan.kind == GATHER else Operation)(view, now_s)

@@ -1,16 +1,19 @@
-"""What a gather op's slices, names and outcome are: pure functions of what is planned and signed.
+"""What slices, names and outcome are where contributions stay whole: of gather and pair ops.
 
-Slice j of a gather op is contributor j's own contribution, whole: its owner is j for good, its
-only attempt is 0, and what it publishes is not made of anything. So what is published is named by
-its content: the first 8 bytes of its root take the place of the contributors' set id. A HAVE that
-was meant for other bytes of the same contributor, before a coordinator's restart, counts for
-nothing then.
+Slice j is contributor j's own contribution, whole: its owner is j for good, its only attempt is 0,
+and what it publishes is not made of anything. So what is published is named by its content: the
+first 8 bytes of its root take the place of the contributors' set id. A HAVE that was meant for
+other bytes of the same contributor, before a coordinator's restart, counts for nothing then.
+
+Pure functions of what is planned and signed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 
-from swarmtrain_transport.ledger import SignedRoot, SliceOutcome, SliceSpec
+from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.ledger import Commit, Plan, SignedRoot, SliceOutcome, SliceSpec
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.pairing import whole_pairs
 
 NOTHING_SUMMED = b""
 """What a contributor signs as the inputs of its own contribution."""
@@ -39,4 +42,31 @@ def outcome_of(
     return tuple(
         SliceOutcome(0, (peer,), roots[peer].root) if peer in kept else SliceOutcome(0, (), b"")
         for peer in owners
+    )
+
+
+def is_kept(
+    plan: Plan,
+    frozen: Sequence[PeerId] | None,
+    roots: Mapping[PeerId, SignedRoot],
+    commit: Commit,
+) -> bool:
+    """Whether COMMIT names some of FREEZE's contributors, enough of them, with what they have
+    signed; of a pair op, both of each pair.
+
+    Args:
+        plan: of the op.
+        frozen: FREEZE's contributors, None before it.
+        roots: what they have signed.
+        commit: to be checked.
+    """
+    kept = set(commit.contributors)
+    owners = [spec.owner for spec in plan.slices]
+    paired = {peer for pair in whole_pairs(plan, commit) for peer in pair}
+    return (
+        frozen is not None
+        and commit.contributors == tuple(peer for peer in frozen if peer in kept)
+        and len(kept) >= max(1, plan.min_contributors)
+        and commit.slices == outcome_of(owners, roots, kept & roots.keys())
+        and (plan.kind != PAIR or paired == kept)
     )

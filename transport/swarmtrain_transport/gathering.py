@@ -19,9 +19,10 @@ from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.frames import Frame
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hashes, Have
+from swarmtrain_transport.retention import Kept
 
 
 class Gather:
@@ -34,6 +35,9 @@ class Gather:
         fetcher: asks others for what is missing.
         arithmetic: knows which chunks can be decoded.
         now_s: the time.
+
+    Attributes:
+        early: chunks that were here before the op, by hash; they are checked when they are named.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class Gather:
         self._fetcher = fetcher
         self._arithmetic = arithmetic
         self._window = window_of(view.plan)
-        self._is_gather = view.plan.kind == GATHER
+        self._is_whole = view.plan.kind in WHOLE
         self._known: dict[int, Hashes] = {}
         self._missing: dict[int, set[bytes]] = {}
         self._pushed: dict[int, dict[int, tuple[bytes, Buffer]]] = {}
@@ -61,6 +65,7 @@ class Gather:
         self._awaited: set[int] = set()
         self._heard_s = now_s
         self._owner_heard_s: dict[int, float] = {}
+        self.early: dict[bytes, Kept] = {}
 
     # ---- events
 
@@ -106,6 +111,17 @@ class Gather:
         self._fetcher.cancel((digest,))
         return self.arrived(digest, frame.body)
 
+    def ahead(self, index: int, body: Buffer, digest: bytes) -> list[Have]:
+        """A chunk that came before it was named, or is named now."""
+        if index not in self._known:
+            if digest not in self.early:
+                self.early[digest] = self._blobs.retention.keep(body)
+            return []
+        if digest not in self._obtainable(index):
+            return []
+        self._fetcher.cancel((digest,))
+        return self.arrived(digest, body)
+
     def hashes(self, message: Hashes, now_s: float) -> list[Have]:
         """An owner has published; its chunks count from now on, whoever brings them."""
         index = message.slice_index
@@ -128,12 +144,14 @@ class Gather:
         for chunk, digest in enumerate(message.chunk_hashes):
             # It may also be here from something else: that says nothing of what it is here.
             found = pushed.get(digest, self._blobs.get(digest))
+            if found is None and digest in self.early:
+                found = self.early[digest].read()
             if found is not None and self._is_legal(index, chunk, found, digest):
                 self._blobs.keep_result(op, found, digest)
             else:
                 missing.add(digest)
         if missing:
-            is_pushed = self._is_gather or message.set_id == self._view.all_planned_id
+            is_pushed = self._is_whole or message.set_id == self._view.all_planned_id
             if message.attempt == 0 and is_pushed:
                 self._awaited.add(index)
                 self._heard_s = now_s
@@ -163,7 +181,7 @@ class Gather:
         """Whether a published chunk can be decoded; if not, it is not looked for any more."""
         start, stop = chunk_range(self._view.plan, index, chunk)
         # A contribution's chunk is a part; a mean's is what owners make of parts.
-        check = self._arithmetic.check if self._is_gather else self._arithmetic.check_result
+        check = self._arithmetic.check if self._is_whole else self._arithmetic.check_result
         try:
             check(body, stop - start, self._window)
         except RemoteFault as fault:
@@ -215,6 +233,9 @@ class Gather:
         """The op has an outcome; what is still missing of it is catch-up's business."""
         for message in self._known.values():
             self._fetcher.cancel(message.chunk_hashes)
+        for kept in self.early.values():
+            kept.release()
+        self.early.clear()
 
     # ---- parts
 
@@ -222,7 +243,7 @@ class Gather:
         """Whether the owner may push the slice's chunks by itself: a mean over all planned
         contributors, or its own contribution, unless that is left out."""
         view = self._view
-        if self._is_gather:
+        if self._is_whole:
             return view.slice_sets[index] != ()
         return view.may_count(index, 0, view.all_planned_id)
 
@@ -245,7 +266,8 @@ class Gather:
 
     def _holders(self, index: int) -> list[PeerId]:
         owner = self._view.owners[index]
-        others = [member.peer for member in self._view.plan.members]
+        is_pair = self._view.plan.kind == PAIR  # nobody else has what one gives to its partner
+        others = [] if is_pair else [member.peer for member in self._view.plan.members]
         return [peer for peer in dict.fromkeys([owner, *others]) if peer != self._me]
 
     def _report(self, index: int, *, partial: bool = False) -> list[Have]:

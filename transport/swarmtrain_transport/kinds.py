@@ -2,14 +2,22 @@
 
 ``mean``: owners of slices sum them. ``gather``: everybody gets everybody's contribution whole, as
 its contributor has encoded it, and decodes the weighted mean itself: for codecs whose mean takes
-more bytes than its parts.
+more bytes than its parts. ``pair``: each contributor gets one other's, its partner's of this op,
+and nothing is shared by all.
 """
 
 from swarmtrain_transport.errors import LocalFault
 
 MEAN = "mean"
 GATHER = "gather"
-KINDS = frozenset({MEAN, GATHER})
+PAIR = "pair"
+KINDS = frozenset({MEAN, GATHER, PAIR})
+
+WHOLE = frozenset({GATHER, PAIR})
+"""Kinds whose slices are the contributions, each whole, published by those who have made them."""
+
+PAIR_VECTORS = 2
+"""What a peer gives to its partner: its difference, then its anchor."""
 
 
 def constant_of(kind: str) -> str:
@@ -22,7 +30,7 @@ def constant_of(kind: str) -> str:
     Raises:
         LocalFault: there is no such kind.
     """
-    for known in (MEAN, GATHER):
+    for known in (MEAN, GATHER, PAIR):
         if kind == known:
             return known
     raise LocalFault(f"an op of kind {kind!r} cannot be planned")

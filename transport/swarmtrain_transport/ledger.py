@@ -86,9 +86,9 @@ class SliceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     """Everything that one op needs to know beforehand (protocol.md, PLAN body).
 
-    `kind` is one of `kinds.KINDS`. Of a gather op each contributor owns a slice, and all slices are
-    the whole of what the op moves (`gathered`). Came later: the result's codec, "" for that of
-    parts, the speed to keep pace with, and the rule that takes the mean's place.
+    `kind` is one of `kinds.KINDS`. Where contributions stay whole each contributor's slice is all
+    that the op moves (`gathered`); partners stand side by side (`pairing`). Came later: the
+    result's codec, "" for that of parts, the speed to keep pace with, a rule for the mean's place.
     """
 
     op: int
@@ -152,7 +152,7 @@ class Freeze(Body, frozen=True, tag="FREEZE"):
     """The contributors of the op, once and for all, and why the others are excluded.
     `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of an
     owner or ``withdrew:REASON`` of the peer itself; `times` the evidence. `roots` is what the
-    contributors have signed: of a gather op the root of what each has published.
+    contributors have signed; where contributions stay whole, the root of what each has published.
     """
 
     op: int
@@ -182,9 +182,9 @@ class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 class Commit(Body, frozen=True, tag="COMMIT"):
     """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer.
 
-    `signatures` are the owners', one per slice, over what signed.result_payload names. Of a gather
-    op `contributors` are those of FREEZE's whose contributions are held; the others' slices have
-    no contributor, no root and no signature.
+    `signatures` are the owners', one per slice, over what signed.result_payload names. Where
+    contributions stay whole `contributors` are those of FREEZE's whose contributions are held (of a
+    pair op, whose pairs have exchanged); the others' slices have no contributor, root or signature.
     """
 
     op: int
@@ -203,13 +203,16 @@ class Skip(Body, frozen=True, tag="SKIP"):
 
 
 class Attest(Body, frozen=True, tag="ATTEST"):
-    """A majority of the op's live members reports this state root. Op 0 also names the shape."""
+    """A majority of the op's live members reports this state root. Op 0 also names the shape.
+    After a pair op states are each peer's own: `roots` has those of who has reported, one of them
+    is `state_root`. Left out elsewhere, so that such records are as they were."""
 
     op: int
     state_root: bytes
     num_values: int = 0
     layout: bytes = b""
     fragments: tuple[int, ...] = ()
+    roots: tuple[tuple[bytes, bytes], ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Rewind(Body, frozen=True, tag="REWIND"):

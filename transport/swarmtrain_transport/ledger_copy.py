@@ -6,7 +6,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import LedgerView, OpView
 from swarmtrain_transport.fragments import values_of
 from swarmtrain_transport.gathered import NOTHING_SUMMED
-from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.kinds import WHOLE
 from swarmtrain_transport.ledger import (
     AnyBody,
     Freeze,
@@ -16,6 +16,7 @@ from swarmtrain_transport.ledger import (
     Verify,
     record_from_bytes,
 )
+from swarmtrain_transport.pairing import check_drawn
 from swarmtrain_transport.planning import check_plan
 from swarmtrain_transport.signed import is_signature, result_payload
 
@@ -53,20 +54,22 @@ class LedgerCopy:
         """Fold a legal link. A record that is refused is not kept, so it is refused again."""
         genesis = self.view.genesis
         if isinstance(body, Plan) and genesis is not None:
-            check_plan(body, values_of(genesis, body.op, max(1, body.block)))
+            check_plan(body, values_of(genesis, body.op, max(1, body.block), body.kind))
+            before = self.view.op.plan if self.view.op is not None else None
+            check_drawn(self.view.run_tag, before, body)
         if isinstance(body, Freeze) and self.view.in_progress is not None:
             check_given(self.view.in_progress, body, self._verify)
         self.view.apply(record, body)
 
 
 def check_given(view: OpView, freeze: Freeze, verify: Verify) -> None:
-    """Whether FREEZE of a gather op names what its contributors have signed: a coordinator cannot
-    make a contribution up. (Of a mean op the auditor and its proof look at that.)
+    """Whether FREEZE of contributions that stay whole names what was signed: a coordinator cannot
+    make one up. (Of a mean op the auditor and its proof look at that.)
 
     Raises:
         RemoteFault: reason ``signature``.
     """
-    if view.plan.kind != GATHER:
+    if view.plan.kind not in WHOLE:
         return
     for peer, given in freeze.roots.items():
         index = view.owners.index(peer) if peer in view.owners else -1

@@ -99,6 +99,13 @@ GATHER_PUSH_BYTES = 16 << 20
 """Of its own contribution to a gather op a peer pushes so much to each of the others. It waits in
 memory until it is sent; what is beyond is asked for by hash, from whoever has it by then."""
 
+AHEAD_BYTES = 4 << 20
+"""So much of what the next op's partner will get is handed to the link at once: it has until the
+inner steps are done, and nothing else should wait behind it."""
+
+AHEAD_PAUSE_S = 0.1
+"""How often it is looked at whether more of that may go."""
+
 FETCH_WINDOW = 4
 FETCH_WINDOW_MAX = 64
 """Requests under way to one holder, at first and at most: 256 KiB each hide a round trip of 80 ms

@@ -35,6 +35,7 @@ class PeerLine:
         dismissed: it was told that the run is finished.
         progress: its newest PROGRESS, for people.
         stranded_op: the op whose result it says that nobody has for it; -1 for none.
+        chain: what its chain of pair ops ends with, as it says; b"" for none.
     """
 
     hello: Hello
@@ -50,6 +51,7 @@ class PeerLine:
     dismissed: bool = False
     progress: Progress | None = None
     stranded_op: int = -1
+    chain: bytes = b""
     _awaited_index: int = -1
 
     def sent(self, index: int, now_s: float) -> None:
@@ -93,6 +95,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
     replayed_ops: int
     state_root: str
     silent_s: float
+    chain: str = ""
 
 
 class Exclusion(msgspec.Struct, frozen=True):
@@ -116,7 +119,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     """What the coordinator knows, for `status --json`.
 
     `round` is the newest op with an outcome, `wanted_root` the state root that a returning peer
-    must hold, `losses` the validation loss per op in nats.
+    must hold ("" where states are each peer's own), `losses` the validation loss per op in nats.
     """
 
     run: str

@@ -147,11 +147,13 @@ class Withdraw(Message, frozen=True, tag="withdraw"):
     reason: str
 
 
-class Applied(Message, frozen=True, tag="applied"):
-    """The state after `op` is in place here and has this root."""
+class Applied(Message, frozen=True, tag="applied", omit_defaults=True):
+    """The state after `op` is in place here and has this root; `chain` is what our chain ends with
+    since this op, b"" if we have exchanged nothing with a partner in it."""
 
     op: int
     state_root: bytes
+    chain: bytes = b""
 
 
 class Stranded(Message, frozen=True, tag="stranded"):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
+from swarmtrain_transport import messages as say
+from swarmtrain_transport.ahead import Ahead
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.auditing import Auditing
 from swarmtrain_transport.batching import batches
@@ -34,20 +36,6 @@ from swarmtrain_transport.ledger import (
 from swarmtrain_transport.ledger_copy import LedgerCopy
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.local import Card, LocalStats, hello_of, progress_of
-from swarmtrain_transport.messages import (
-    Accused,
-    CoordinatorMessage,
-    Finished,
-    Hashes,
-    Hello,
-    History,
-    Leave,
-    Progress,
-    Records,
-    Refused,
-    Tell,
-    Welcome,
-)
 from swarmtrain_transport.progression import Progression
 from swarmtrain_transport.retention import Retention
 from swarmtrain_transport.serving import Serving
@@ -97,21 +85,22 @@ class Participant:
         self.audits = Auditing(
             card.peer_id, self.view, self.blobs, self._fetcher, arithmetic, verify
         )
+        self._ahead = Ahead(card.peer_id, self.view, self.blobs.retention, self.stats)
         self._trade = Trade(
-            self._fetcher, self._states, Serving(self.blobs), self.audits, self.blobs
+            self._fetcher, self._states, Serving(self.blobs), self.audits, self.blobs, self._ahead
         )
         self._place = Progression(
             card, self.view, CatchUp(card.peer_id, self.view, self.blobs, self._fetcher),
             self._states,
         )  # fmt: skip
-        self._early = EarlyFrames(self.stats.ignored)
+        self._early = EarlyFrames(self.stats.ignored, self._ahead)
         self._welcome_index: int | None = None
         self._connected = self._is_sorted = False
         self._progress_s = self._now_s = now_s
 
     # ---- what the shell asks
 
-    def hello(self) -> Hello:
+    def hello(self) -> say.Hello:
         """HELLO as of now; the door signs it."""
         place = self._place
         return hello_of(self.card, self.stats, self.ledger, place.applied_op, place.state_root)
@@ -180,6 +169,13 @@ class Participant:
         taken = self._place.ready(op, contribution, samples, pace or None)
         return tuple(self._place.reports(connected=self._connected)) if taken else ()
 
+    def give_ahead(self, op: int, contribution: Contribution, start: int, now_s: float) -> Actions:
+        """What we will give to a pair op is known from value `start` on, before its inner steps:
+        it goes to the expected partner. The contribution is asked for no other values."""
+        self._now_s = now_s
+        self._ahead.give(op, contribution, start)
+        return self._go_on([])
+
     def applied(
         self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...] | None, now_s: float
     ) -> Actions:
@@ -200,11 +196,11 @@ class Participant:
     def leave(self, reason: str, now_s: float) -> Actions:
         """Go on purpose."""
         self._now_s = now_s
-        return (do.SendControl(self._progress()), do.SendControl(Leave(reason)))
+        return (do.SendControl(self._progress()), do.SendControl(say.Leave(reason)))
 
     # ---- events from the control lane
 
-    def control(self, message: CoordinatorMessage, now_s: float) -> Actions:
+    def control(self, message: say.CoordinatorMessage, now_s: float) -> Actions:
         """A message of the coordinator.
 
         Raises:
@@ -213,28 +209,28 @@ class Participant:
         self._now_s = now_s
         actions: list[do.PeerAction] = []
         match message:
-            case Welcome():
+            case say.Welcome():
                 self._connected = True
                 self._states.reconnected()
                 self._welcome_index = message.now_index
                 if not len(self.ledger) and message.now_index < 0:
                     raise RemoteFault("welcome", "the coordinator has no ledger")
                 actions += self._resend()
-            case Records():
+            case say.Records():
                 actions += self._on_records(message)
-            case Hashes():
+            case say.Hashes():
                 if self.exchange is not None and self.exchange.view.plan_id == message.plan_id:
                     actions += self.exchange.hashes(message, now_s)
-            case Accused():
+            case say.Accused():
                 self.audits.accused(message)
-            case Finished():
+            case say.Finished():
                 self._place.finished_op = message.op
-            case Tell():
+            case say.Tell():
                 # Its disk was restored from a backup; what it decided since is with us.
                 newer = batches(self.ledger.since(message.first_index))[:1]
                 told = tuple(record.to_bytes() for batch in newer for record in batch)
-                return (do.SendControl(History(message.first_index, told)),)
-            case Refused():
+                return (do.SendControl(say.History(message.first_index, told)),)
+            case say.Refused():
                 self._place.is_halted = True
                 return (do.Halt(message.code, message.text),)
             case _:
@@ -251,7 +247,7 @@ class Participant:
         self._connected = False
         return ()
 
-    def _on_records(self, message: Records) -> list[do.PeerAction]:
+    def _on_records(self, message: say.Records) -> list[do.PeerAction]:
         actions: list[do.PeerAction] = []
         roster_changed = False
         for raw in message.records:
@@ -310,7 +306,7 @@ class Participant:
             self.exchange.close()
         self.exchange = exchange_of(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
-            self._fetcher, self._now_s, self._sign, self.stats,
+            self._fetcher, self._now_s, self._sign, self.stats, self._ahead,
         )  # fmt: skip
         return self._decided(self.exchange)
 
@@ -394,6 +390,6 @@ class Participant:
             actions += self.exchange.resend(self._now_s)
         return actions
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> say.Progress:
         phase = "syncing" if self._states.is_syncing else self.stats.phase
         return progress_of(self.stats, self.ledger.head_index, phase, self._place.replayed_ops)

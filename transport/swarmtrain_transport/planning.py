@@ -11,10 +11,11 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.fragments import values_of
 from swarmtrain_transport.gathered import gathered_slices
-from swarmtrain_transport.kinds import GATHER, KINDS, MEAN, constant_of
+from swarmtrain_transport.kinds import KINDS, MEAN, PAIR, WHOLE, constant_of
 from swarmtrain_transport.ledger import Member, Plan, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
+from swarmtrain_transport.pairing import contributors_of, order_of
 from swarmtrain_transport.recovery import trusted_root
 from swarmtrain_transport.slicing import Slicing
 
@@ -84,7 +85,8 @@ def may_plan(terms: RunTerms, view: LedgerView, lines: Lines) -> bool:
 
 
 def _needed(terms: RunTerms, op: int) -> int:
-    return max(1, terms.start_peers if op == 1 else terms.min_contributors)
+    least = 2 if terms.kind == PAIR else 1
+    return max(least, terms.start_peers if op == 1 else terms.min_contributors)
 
 
 def next_plan(
@@ -111,7 +113,7 @@ def next_plan(
         {
             peer: line
             for peer, line in lines.items()
-            if line.connected and line.life.is_alive(now_s) and _is_synced(root, line, op)
+            if line.connected and line.life.is_alive(now_s) and _is_synced(view, root, line, op)
         },
     )
     ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
@@ -121,8 +123,15 @@ def next_plan(
     if expected - set(ready) and now_s < first_s + terms.wait_ready_s:
         return None
     receivers = {peer: line for peer, line in present.items() if peer not in ready}
-    moved = values_of(view.genesis, op, terms.block)
-    return make_plan(terms, op, view.last_outcome, moved, ready, receivers, op_deadline_s, slicing)
+    moved = values_of(view.genesis, op, terms.block, terms.kind)
+    order = sorted(ready)
+    if terms.kind == PAIR:
+        before = contributors_of(view.op.plan if view.op is not None else None)
+        order = order_of(view.run_tag, op, before, ready.keys())
+    standing = {peer: ready[peer] for peer in order}
+    return make_plan(
+        terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing
+    )
 
 
 def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
@@ -133,9 +142,11 @@ def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
     return {peer: line for peer, line in settled.items() if joined[peer] <= acked}
 
 
-def _is_synced(root: bytes | None, line: PeerLine, op: int) -> bool:
-    """Whether the peer holds the very state that `op` starts from; under dispute nobody does."""
-    return line.applied_op == op - 1 and line.state_root == root
+def _is_synced(view: LedgerView, root: bytes | None, line: PeerLine, op: int) -> bool:
+    """Whether the peer holds the very state that `op` starts from; under dispute nobody does.
+    Where ops go by pairs that is its own."""
+    is_own = view.goes_by_pairs and view.commit_at(op - 1) > 0
+    return line.applied_op == op - 1 and (is_own or line.state_root == root)
 
 
 def fastest_of(speeds: Sequence[float | None]) -> float | None:
@@ -162,14 +173,14 @@ def make_plan(
 ) -> Plan:
     """The PLAN of one op. Contributors own slices, receivers only follow.
 
-    The members stand in the order of their keys, so the plan depends on the swarm alone, not on
-    who was ready first. A gather op has nothing to cut: every member sends its encoded
-    contribution to all others and holds everybody's, which `Blobs` keeps and spills like any
-    result, so what members retain bounds nothing.
+    Contributors stand as given: in the order of their keys or, of a pair op, of its draw, so the
+    plan depends on the swarm alone, not on who was ready first. Where contributions stay whole
+    there is nothing to cut, and what members hold of others `Blobs` keeps and spills like any
+    result, so what they retain bounds nothing.
     """
-    ready = {peer: line.ready for peer, line in sorted(contributors.items())}
+    ready = {peer: line.ready for peer, line in contributors.items()}
     weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
-    is_gather = terms.kind == GATHER
+    is_whole = terms.kind in WHOLE
     members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, line.hello.boot, 0) for peer, line in sorted(receivers.items())]
     order = list(weights)
@@ -179,15 +190,16 @@ def make_plan(
         previous_outcome=previous_outcome,
         members=tuple(members),
         slices=gathered_slices(order, num_values)
-        if is_gather
+        if is_whole
         else _cut(terms, num_values, contributors, slicing),
         codec=terms.codec,
-        exact=terms.exact and not is_gather,
+        exact=terms.exact and not is_whole,
         block=terms.block,
         chunk_values=terms.chunk_values,
-        e_min=window_floor(terms.e_max, sum(weights.values())),
+        # Of pairs nothing is summed: one window for the whole run, so that anchors may go early.
+        e_min=window_floor(terms.e_max, sum(weights.values()) if terms.kind != PAIR else 1),
         e_max=terms.e_max,
-        min_contributors=terms.min_contributors,
+        min_contributors=_least(terms, len(order)),
         deadline_s=op_deadline_s,
         checkpoint_by=order[op // terms.checkpoint_rounds % len(order)] if checkpoint_due else b"",
         evaluate_by=order[(op + 1) % len(order)],
@@ -196,6 +208,13 @@ def make_plan(
         fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
         kind=constant_of(terms.kind),
     )
+
+
+def _least(terms: RunTerms, num_contributors: int) -> int:
+    """How many contributors the op's result must have. An odd one cannot be in any pair."""
+    if terms.kind != PAIR:
+        return terms.min_contributors
+    return max(2, min(terms.min_contributors, num_contributors // 2 * 2))
 
 
 def _cut(
@@ -231,7 +250,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
         "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
         "what is no sum cannot be exact": not (plan.exact and plan.rule),
-        "a gather op has no rule": plan.kind != GATHER or not plan.rule,
+        "what stays whole has no rule": plan.kind not in WHOLE or not plan.rule,
         "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
         "window too high": plan.e_max <= limits.E_MAX_CEILING,
         "chunks are multiples of the block": plan.block > 0
@@ -240,11 +259,12 @@ def check_plan(plan: Plan, num_values: int) -> None:
         # A larger one would never fit into an owner's credit (four bytes per value at most).
         "chunks are too large": plan.chunk_values * 4 <= limits.CREDIT_WINDOW_BYTES,
         "a kind that this version does not know": plan.kind in KINDS,
-        "slices do not cover the vector": plan.kind == GATHER
+        "slices do not cover the vector": plan.kind in WHOLE
         or _covers(plan.slices, plan.block, num_values),
-        "slices are not the contributions": plan.kind != GATHER
+        "slices are not the contributions": plan.kind not in WHOLE
         or _are_contributions(plan, num_values),
-        "a gather op has no sums": plan.kind != GATHER or not plan.exact,
+        "what stays whole has no sums": plan.kind not in WHOLE or not plan.exact,
+        "a pair needs two": plan.kind != PAIR or min(len(weights), plan.min_contributors) >= 2,
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Contribution
-from swarmtrain_transport.catchup import CatchUp
+from swarmtrain_transport.catchup import CatchUp, partner_of
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.local import Card
 from swarmtrain_transport.messages import Applied, Ready, Stranded
@@ -32,6 +32,7 @@ class Progression:
     Attributes:
         applied_op: newest op whose outcome is in place, -1 without a state.
         state_root: root of that state.
+        chain: what our chain ends with if `applied_op` was a pair op that we were in, else b"".
         replayed_ops: results fetched afterwards, not taken part in.
         pending: our contribution to the next op.
         finished_op: the run's last op, once the coordinator has said so.
@@ -40,7 +41,7 @@ class Progression:
 
     def __init__(self, card: Card, view: LedgerView, catchup: CatchUp, states: StateFinder) -> None:
         self.applied_op = -1
-        self.state_root = b""
+        self.state_root = self.chain = b""
         self.replayed_ops = 0
         self.pending: Pending | None = None
         self.finished_op: int | None = None
@@ -50,6 +51,8 @@ class Progression:
         self._catchup = catchup
         self._states = states
         self._busy = False
+        self._chain = b""
+        """What `chain` will be once the trainer has answered."""
         self._is_void = False
         self._stranded_op = -1
         self._num_healed = 0
@@ -67,6 +70,7 @@ class Progression:
         """The trainer has put the state after `op` in place."""
         self._busy = False
         self.applied_op, self.state_root = op, root
+        self.chain, self._chain = self._chain, b""
         if self._is_void:
             self._forget()
         else:
@@ -75,12 +79,12 @@ class Progression:
     def attested(self) -> None:
         """The ledger has spoken on some state. If ours is another than the run's (T15), it is
         given up for the run's own; a machine whose state differs again and again computes
-        otherwise than the others and must stop.
+        otherwise than the others and must stop. Where ops go by pairs ours is our own.
         """
         root = self._view.root_after(self.applied_op)
         if self._busy or self.applied_op < 0 or root is None:
             return
-        if root == self.state_root:
+        if self._view.may_hold(self.applied_op, self.state_root):
             self._num_healed = 0
             return
         self._num_healed += 1
@@ -100,7 +104,7 @@ class Progression:
     def _forget(self) -> None:
         """Our state is not the run's."""
         self._is_void = False
-        self.applied_op, self.state_root = -1, b""
+        self.applied_op, self.state_root, self.chain = -1, b"", b""
         self.pending = None
 
     def advance(self, *, connected: bool) -> list[do.PeerAction]:
@@ -118,7 +122,7 @@ class Progression:
             if op not in self._view.skips:
                 return actions + self._collect(op, connected)
             self._close(op)
-            self.applied_op = op
+            self.applied_op, self.chain = op, b""
             actions.append(do.OpSkipped(op, self._view.skips[op].reason))
             actions += self.reports(connected=connected)
         if self.finished_op is not None and self.applied_op >= self.finished_op:
@@ -137,7 +141,7 @@ class Progression:
             return messages
         state = self.applied_op, self.state_root
         if self.pending is None:
-            messages.append(do.SendControl(Applied(*state)))
+            messages.append(do.SendControl(Applied(*state, self.chain)))
         else:  # READY says it, too
             own = self.pending
             messages.append(do.SendControl(Ready(own.op, own.samples, *state, own.steps_per_s)))
@@ -148,6 +152,8 @@ class Progression:
             return self._seek_newer(op, connected)
         boots = self._view.commits[op].boots
         member = boots.get(self._card.peer_id) == self._card.boot
+        if self._view.goes_by_pairs and not self._may_pass(op, is_member=member):
+            return self._seek_newer(op, connected)
         result = self._catchup.collect(op, replayed=not member)
         if result is None:
             if self._catchup.is_lost():
@@ -155,9 +161,18 @@ class Progression:
             return self._overtake(connected) if self._is_far_behind else self._stranded()
         self._states.close()
         self._close(op)
-        self._busy = True
+        self._busy, self._chain = True, result.chain
         self.replayed_ops += not member
         return [do.ApplyResult(result)]
+
+    def _may_pass(self, op: int, *, is_member: bool) -> bool:
+        """Whether our state leads to one after a pair op. It does if that op was none of ours, as
+        nothing is replayed; or if it was, and this very process has what it gave. It does not if an
+        earlier life of ours has exchanged in it: then somebody's later state helps.
+        """
+        if partner_of(self._view.commits[op], self._card.peer_id) is None:
+            return not self._is_far_behind
+        return is_member and self.pending is not None and self.pending.op == op
 
     @property
     def _is_far_behind(self) -> bool:
@@ -176,7 +191,8 @@ class Progression:
         Until it is here our own stands: it may be the newest that anybody has (T12).
         """
         actions = self._tell_stranded(op, connected)
-        if not self._states.must_be_newer_than(self.applied_op):
+        oldest = op - 1 if self._view.goes_by_pairs else self.applied_op
+        if not self._states.must_be_newer_than(oldest):
             return actions + self._stranded()
         return actions + self._find_state(connected)
 

@@ -37,6 +37,8 @@ def trusted_root(view: LedgerView, lines: Lines, op: int) -> bytes | None:
 def disputed(view: LedgerView, lines: Lines) -> dict[bytes, list[PeerId]]:
     """Who holds which state after the newest op, if no majority of them agrees; else empty."""
     op = view.last_op
+    if view.goes_by_pairs and view.commit_at(op) > 0:
+        return {}  # states are each peer's own
     roots: dict[bytes, list[PeerId]] = {}
     for peer, line in lines.items():
         if line.applied_op == op:
@@ -77,4 +79,4 @@ def rewind_due(view: LedgerView, lines: Lines, *, all_heard: bool) -> Rewind | N
 
 
 def _is_ours(view: LedgerView, line: PeerLine) -> bool:
-    return view.root_after(line.applied_op) in (None, line.state_root)
+    return view.may_hold(line.applied_op, line.state_root)

@@ -15,7 +15,6 @@ from swarmtrain_transport.attendance import Attendance
 from swarmtrain_transport.claims import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fragments import genesis_of
-from swarmtrain_transport.gather_operation import AnyOperation, operation_of
 from swarmtrain_transport.history import Guest, History, card_of
 from swarmtrain_transport.ledger import (
     Commit,
@@ -52,6 +51,7 @@ from swarmtrain_transport.messages import (
     Withdraw,
 )
 from swarmtrain_transport.messages import History as HistoryMessage
+from swarmtrain_transport.operations import AnyOperation, operation_of
 from swarmtrain_transport.planning import RunTerms, may_plan, next_plan
 from swarmtrain_transport.reports import Report, check_signed
 from swarmtrain_transport.scribe import Scribe
@@ -278,7 +278,7 @@ class Rendezvous:
         news = operation.hear(peer, message, self._now_s)
         if news is not None:
             for other, line in self.lines.items():
-                if line.connected and other in operation.view.boots:
+                if line.connected and operation.concerns(other, news):
                     self.scribe.send(other, news)
 
     def _on_history(self, peer: PeerId, message: PeerMessage) -> Actions:

@@ -115,6 +115,10 @@ class Reports:
                 return self._hashes(slice_try)
         return None
 
+    def concerns(self, peer: PeerId, news: Hashes) -> bool:
+        """Whether a peer must hear what `hear` has answered: every member of the op."""
+        return peer in self.view.boots
+
     def returned(self, peer: PeerId, boot: bytes) -> list[Hashes]:
         """A peer said HELLO: what it must hear of this op, if it is still the planned process.
 
@@ -127,7 +131,8 @@ class Reports:
             self.report_lost(peer)
             return []
         current = enumerate(self.view.attempts)
-        return [self._hashes(slice_try) for slice_try in current if self._current(slice_try[0])]
+        told = [self._hashes(slice_try) for slice_try in current if self._current(slice_try[0])]
+        return [news for news in told if self.concerns(peer, news)]
 
     def _hashes(self, slice_try: SliceTry) -> Hashes:
         published = self.published[slice_try]

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from swarmtrain_transport.arithmetic import Buffer, Window
+from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.link import PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class SliceResult:
-    """One slice of the result: the encoded mean over exactly these contributors, or of a gather op
-    one contributor's own values.
+    """One slice of the result: the encoded mean over exactly these contributors; of a gather op
+    one contributor's own values; of a pair op our partner's, and `contributors` are both of us.
 
     Attributes:
         start: first value of the slice in the padded vector.
@@ -34,7 +35,8 @@ class OpResult:
         chunk_values: values per chunk; the last chunk of a slice may be shorter.
         num_values: length of the padded vector; slices cover [0, num_values) in order.
         slices: in vector order; of a gather op a contribution each, in PLAN's order, and each of
-            them covers [0, num_values).
+            them covers [0, num_values). Of a pair op one slice, our partner's half, which covers
+            that too, or none for everybody who is in no pair that has exchanged.
         checkpoint_by: the peer that PLAN named to write the checkpoint, or b"".
         evaluate_by: the peer that PLAN named to report the validation loss, or b"".
         replayed: whether this op was fetched afterwards, not taken part in.
@@ -42,7 +44,10 @@ class OpResult:
             known.
         fastest_steps_per_s: PLAN's word on whom to keep pace with, 0 for none.
         weights: of a gather op, one per slice: the mean is their weighted mean, which everybody
-            makes; None where the slices are the mean.
+            makes; None where the slices are the mean, and of a pair op.
+        kind: of the op, one of `kinds.KINDS`.
+        chain: of a pair op that we are in, the link that our chain ends with (`pairing`), from what
+            is here; else b"".
     """
 
     op: int
@@ -56,6 +61,8 @@ class OpResult:
     root: bytes = b""
     fastest_steps_per_s: float = 0.0
     weights: tuple[int, ...] | None = None
+    kind: str = MEAN
+    chain: bytes = b""
 
     @property
     def ranges(self) -> tuple[tuple[int, int, tuple[PeerId, ...]], ...]:

@@ -59,7 +59,7 @@ class StateFinder:
         self._snapshot_rounds = 1
         self._offered = False
         self._oldest_op = 0
-        self._candidates_at = (-1, -1)
+        self._candidates_at = (-1, -1, 0)
 
     def attach(
         self,
@@ -199,7 +199,7 @@ class StateFinder:
             return False
         if self._view.commits_since(op) > limits.RESULT_KEEP_OPS and self._donors():
             return False  # the results in between are forgotten, a newer state is not
-        return self._view.is_trusted(op, root)
+        return self._view.is_trusted(op, root, self._me)
 
     def _offer(self, manifest: StateManifest, num_values: int) -> list[PeerAction]:
         if self._offered:
@@ -207,31 +207,38 @@ class StateFinder:
         self._offered = True
         return [SendControl(Offer(manifest.root, num_values, manifest.layout, self._fragments))]
 
-    def _newest(self) -> tuple[int, int]:
-        """What candidates follow from: an op's ATTEST comes after its outcome, or never."""
-        return self._view.last_op, max(self._view.attests, default=-1)
+    def _newest(self) -> tuple[int, int, int]:
+        """What candidates follow from: an op's ATTEST comes after its outcome, or never; of a pair
+        op another may follow."""
+        newest = max(self._view.attests, default=-1)
+        return self._view.last_op, newest, len(self._view.roots.get(newest, ()))
 
     def _candidates(self) -> Sequence[tuple[int, bytes]]:
         """Attested states, best first: a settled snapshot, then the newest, then any.
 
         A snapshot is settled once the next op has its outcome: by then every donor has had time
         to pin it. One of which an earlier life has fetched a part comes before all others, as
-        long as the results that follow it are kept.
+        long as the results that follow it are kept. Where states are each peer's own, so are
+        snapshots: of every op, as the results that lead on from one help nobody else.
         """
-        newest = self._view.last_op
-        attested = sorted(
-            (item for item in self._view.attests.items() if item[0] >= self._oldest_op),
-            reverse=True,
-        )
-        settled = [
-            item for item in attested if item[0] < newest and item[0] % self._snapshot_rounds == 0
+        newest, roots = self._view.last_op, self._view.roots
+        every = 1 if self._view.goes_by_pairs else self._snapshot_rounds
+        ops = sorted((op for op in self._view.attests if op >= self._oldest_op), reverse=True)
+        if self._view.goes_by_pairs:
+            del ops[limits.RESULT_KEEP_OPS :]  # nobody pins older ones
+        attested = [
+            (op, root)
+            for op in ops
+            for root in dict.fromkeys([self._view.attests[op], *roots.get(op, {}).values()])
         ]
+        last = next((op for op in ops if op < newest and op % every == 0), -1)
+        settled = [item for item in attested if item[0] == last]
         begun = [
             (op, root)
             for op, root in attested
             if root == self._kept_root and self._view.commits_since(op) < limits.RESULT_KEEP_OPS
         ]
-        return list(dict.fromkeys([*begun, *settled[:1], *attested]))
+        return list(dict.fromkeys([*begun, *settled, *attested]))
 
     def _donors(self) -> list[PeerId]:
         return [peer for peer in sorted(self._view.roster) if peer != self._me]

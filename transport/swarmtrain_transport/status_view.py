@@ -21,6 +21,7 @@ def describe(coordinator: "Rendezvous", now_s: float) -> CoordinatorStatus:
     view = coordinator.view
     chronicle = coordinator.chronicle
     root = view.root_after(view.last_op)
+    are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return CoordinatorStatus(
         run=coordinator.terms.run_id,
         term=coordinator.scribe.term,
@@ -28,7 +29,7 @@ def describe(coordinator: "Rendezvous", now_s: float) -> CoordinatorStatus:
         committed=view.committed,
         rounds=coordinator.terms.rounds,
         phase=_phase(coordinator),
-        wanted_root=root.hex() if root else "",
+        wanted_root=root.hex() if root and not are_own else "",
         num_values=view.genesis.num_values if view.genesis else 0,
         peers=tuple(
             _peer(peer, line, coordinator, now_s) for peer, line in coordinator.lines.items()
@@ -100,6 +101,7 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: "Rendezvous", now_s: float)
         replayed_ops=progress.replayed_ops if progress else 0,
         state_root=line.state_root.hex(),
         silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
+        chain=line.chain.hex(),
     )
 
 

@@ -5,6 +5,7 @@ audits ask and show goes beside it.
 """
 
 from swarmtrain_transport.actions import PeerAction, SendFrame
+from swarmtrain_transport.ahead import Ahead
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.auditing import AUDIT_FRAMES, Auditing
 from swarmtrain_transport.blobs import Blobs
@@ -29,6 +30,7 @@ class Trade:
         serving: what others have asked of us.
         audits: asks for parts, and shows them.
         blobs: where results are kept.
+        ahead: gives the next op's partner what is known already.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class Trade:
         serving: Serving,
         audits: Auditing,
         blobs: Blobs,
+        ahead: Ahead,
     ) -> None:
         self._blobs = blobs
         self._fetcher = fetcher
         self._states = states
         self._serving = serving
         self._audits = audits
+        self._ahead = ahead
 
     def heard(self, peer: PeerId, frame: Frame, now_s: float) -> list[PeerAction]:
         """A frame of TRADED.
@@ -101,6 +105,7 @@ class Trade:
         actions += self._states.requests(run_tag, now_s)
         pieces = self._serving.due(run_tag, uplink_bytes_per_s, in_op=in_op, now_s=now_s)
         actions += [SendFrame(peer, frame) for peer, frame in pieces]
+        actions += self._ahead.due(run_tag, now_s)
         return actions + self._audits.due(run_tag, in_op=in_op, now_s=now_s)
 
     def wakeups(self) -> list[float]:
@@ -108,6 +113,8 @@ class Trade:
         if self.is_idle:
             return []
         times = [*self._fetcher.wakeups(), *self._states.wakeups()]
+        if self._ahead.is_giving:
+            times.append(self._ahead.next_wakeup_s)
         return times + self._serving.wakeups() + self._audits.wakeups()
 
     @property
@@ -115,7 +122,7 @@ class Trade:
         """Whether nothing is wanted of anybody. Asked after every event, so it calls nothing."""
         serving = self._serving
         is_asking = self._fetcher.wants or self._states.download.chunks
-        is_giving = serving.queues or serving.owed_bytes > 0
+        is_giving = serving.queues or serving.owed_bytes > 0 or self._ahead.is_giving
         return not (is_asking or is_giving) and self._audits.is_idle
 
     def forget(self, peer: PeerId) -> None:

@@ -158,3 +158,30 @@ class KeepsPace(Protocol):
         Raises:
             ValueError: a speed is not positive, or the own one above the fastest.
         """
+
+
+@runtime_checkable
+class StepsAlone(Protocol):
+    """A strategy whose ops go by pairs: who has no partner makes a step of a group of one."""
+
+    def solo(self, weights_now: Tensor) -> Tensor:
+        """End the op that `pseudo_gradient` began without a partner's half.
+
+        Args:
+            weights_now: (num_values,) the weights, with steps made since `pseudo_gradient`.
+
+        Returns:
+            (num_values,) the weights to go on from, a new tensor.
+
+        Raises:
+            RuntimeError: no op is under way.
+        """
+
+
+@runtime_checkable
+class KnowsAhead(Protocol):
+    """A strategy of which part of the next op's contribution is known when its round begins."""
+
+    def known_ahead(self) -> tuple[int, Tensor]:
+        """The first place in the op's vector from which on it is known, on a whole block, and the
+        values from there to its end, not changed until the op ends."""

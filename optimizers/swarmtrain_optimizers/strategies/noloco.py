@@ -104,6 +104,10 @@ class NoLoCo(Anchored):
         self._pending = _Pending(snapshot, contribution)
         return contribution
 
+    def known_ahead(self) -> tuple[int, Tensor]:
+        """The anchor half, (num_values,): it stays as it is while the round lasts."""
+        return self._num_values, self._anchor
+
     def apply(
         self,
         mean: Tensor,

@@ -1,0 +1,176 @@
+"""What must hold of pair ops, where nothing is shared by all but who has exchanged what with whom.
+
+COMMIT names pairs that were whole when it was logged; both of a pair apply the very half that the
+other gave, and end with equal chains; nobody else applies anything, and nobody steps alone whom
+COMMIT names. Chains are made again here, plainly.
+"""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from swarmtrain.simulate.books import Books
+from swarmtrain.simulate.holding import holds
+from swarmtrain.simulate.sums import same_bits
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger import Commit, Plan
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.result import OpResult
+
+if TYPE_CHECKING:
+    from swarmtrain.simulate.invariants import Invariants
+    from swarmtrain.simulate.sim_peer import SimPeer
+    from swarmtrain.simulate.world import World
+
+
+class PairChecks:
+    """Checks the pair ops of one world.
+
+    Args:
+        world: its processes.
+        seen: what was logged.
+
+    Attributes:
+        processes: every process that ever was, by peer and boot.
+        chains: per op the chain of each peer after it, as far as it has one.
+    """
+
+    def __init__(self, world: "World", seen: "Invariants") -> None:
+        self.processes: dict[tuple[PeerId, bytes], SimPeer] = {}
+        self.chains: dict[int, dict[PeerId, bytes]] = {0: {}}
+        self._world = world
+        self._seen = seen
+        self._given: dict[tuple[int, PeerId, bytes], Tensor] = {}
+        self._unchanged: dict[PeerId, list[Tensor]] = {}
+
+    # ---- what was planned
+
+    def partners(self, plan: Plan) -> dict[PeerId, PeerId]:
+        """Who was to exchange with whom; an odd one is not in it."""
+        named = [member.peer for member in plan.members if member.weight]
+        pairs = list(zip(named[::2], named[1::2], strict=False))
+        return dict(pairs) | {second: first for first, second in pairs}
+
+    def wronged(self, op: int, left_out: set[PeerId], since_s: float) -> set[PeerId]:
+        """Those who are left out and had a live partner, while nothing that either of the two had
+        sent was lost."""
+        partners = self.partners(self._seen.plans[op])
+        here = {peer.peer_id: peer for peer in self._seen.planned(op)}
+        lost = {p for p, peer in here.items() if self._seen.demands.has_lost(peer, since_s)}
+        return {
+            peer
+            for peer in left_out
+            if peer in partners and partners[peer] in here and not {peer, partners[peer]} & lost
+        }
+
+    def paired(self, op: int, able: set[PeerId]) -> set[PeerId]:
+        """Those of these peers whose partner is among them, too."""
+        partners = self.partners(self._seen.plans[op])
+        return {peer for peer in able if partners.get(peer) in able}
+
+    # ---- the coordinator
+
+    def check_commit(self, commit: Commit, plan: Plan) -> None:
+        """I6 and I8 of a pair op: whole pairs, enough of them, with what FREEZE says."""
+        freeze, partners = self._seen.frozen[commit.op], self.partners(plan)
+        named = set(commit.contributors)
+        self._seen.demands.check_fair(commit.op, set(freeze.contributors) - named)
+        if len(named) < plan.min_contributors:
+            self._violated("I6", f"op {commit.op}: too few contributors")
+        boots = {member.peer: member.boot for member in plan.members}
+        roots = {}
+        for spec, outcome in zip(plan.slices, commit.slices, strict=True):
+            name = self._world.name_of(spec.owner)
+            if outcome.contributors != (spec.owner,) * (spec.owner in named):
+                self._violated("I6", f"op {commit.op}: {name}'s slice is not its own")
+            if spec.owner not in named:
+                continue
+            roots[spec.owner] = outcome.root
+            if spec.owner not in freeze.roots or freeze.roots[spec.owner].root != outcome.root:
+                self._violated("I6", f"op {commit.op}: {name}'s half is not FREEZE's")
+            partner = partners.get(spec.owner)
+            if partner is None or partner not in named:
+                self._violated("I6", f"op {commit.op}: {name} is in no pair")
+            elif not holds(self.processes[partner, boots[partner]], outcome.root):
+                taker = self._world.name_of(partner)
+                self._violated("I8", f"op {commit.op}: {taker} does not hold {name}'s half")
+        self._link(plan, roots)
+
+    def _link(self, plan: Plan, roots: dict[PeerId, bytes]) -> None:
+        """The chains after an op, from those after the newest one before it."""
+        before = self.chains[max(op for op in self.chains if op < plan.op)]
+        after = dict(before)
+        members = [member.peer for member in plan.members if member.weight]
+        for first, second in zip(members[::2], members[1::2], strict=False):
+            if first in roots and second in roots:
+                data = b"swarmtrain chain 1\0" + plan.op.to_bytes(8, "little")
+                data += before.get(first, bytes(32)) + before.get(second, bytes(32))
+                data += roots[first] + roots[second]
+                after[first] = after[second] = hashlib.sha256(data).digest()
+        self.chains[plan.op] = after
+
+    def rewound(self, op: int) -> None:
+        """Later ops are cancelled."""
+        for later in [key for key in self.chains if key > op]:
+            del self.chains[later]
+
+    # ---- the peers
+
+    def contributed(self, peer: "SimPeer", op: int) -> None:
+        """A peer gave its half: the difference in it is what the weights are ahead."""
+        ahead = peer.strategy.anchor - peer.trainer.read_weights()
+        self._given[op, peer.peer_id, peer.machine.card.boot] = ahead
+
+    def applying(self, peer: "SimPeer", result: OpResult, commit: Commit) -> None:
+        """Who COMMIT names applies its partner's half, and nobody else applies anything."""
+        self._unchanged.pop(peer.peer_id, None)
+        name, op = f"peer {peer.number}", result.op
+        if not result.slices:
+            if peer.peer_id in commit.contributors:
+                self._violated("I2", f"{name} goes on from op {op} alone, though COMMIT names it")
+            if not peer.driver.is_waiting:
+                self._unchanged[peer.peer_id] = self._seen.state_of(peer)
+            return
+        plan = self._seen.plans[op]
+        partner = self.partners(plan).get(peer.peer_id)
+        roots = {
+            spec.owner: outcome.root
+            for spec, outcome in zip(plan.slices, commit.slices, strict=True)
+            if outcome.contributors
+        }
+        if partner is None or not {peer.peer_id, partner} <= roots.keys():
+            self._violated("I2", f"{name} applies something in op {op}, and is in no whole pair")
+            return
+        (half,) = result.slices
+        joined = b"".join(content_hash(chunk) for chunk in half.chunks)
+        if content_hash(joined) != roots[partner]:
+            self._violated("I2", f"{name} applies other bytes for op {op} than its partner gave")
+        if set(half.contributors) != {peer.peer_id, partner}:
+            self._violated("I2", f"{name}: the half of op {op} does not name its pair")
+        if result.chain != self.chains[op].get(peer.peer_id):
+            self._violated("chain", f"{name}: its chain after op {op} is not its pair's")
+
+    def applied(self, peer: "SimPeer", result: OpResult, books: Books | None) -> None:
+        """I9: what was given, with a partner or alone, and what was kept add up to what was done;
+        for whoever has given nothing, nothing has changed."""
+        before = self._unchanged.pop(peer.peer_id, None)
+        if before is not None:
+            after = self._seen.state_of(peer)
+            if not all(same_bits(old, new) for old, new in zip(before, after, strict=True)):
+                story = f"peer {peer.number}: op {result.op} was none of its, and changed its state"
+                self._violated("I7", story)
+            return
+        boot = peer.machine.card.boot
+        given = self._given.pop((result.op, peer.peer_id, boot), None)
+        if books is None or given is None:
+            return
+        size = given.numel()
+        if result.slices:
+            plan = self._seen.plans[result.op]
+            given = self._seen.sums.decoded(result.op, peer.peer_id, plan)[:size]
+        books.send(((0, size),), 0, size, given.to(torch.float64))
+
+    def _violated(self, invariant: str, story: str) -> None:
+        self._world.violation(invariant, story)

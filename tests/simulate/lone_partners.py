@@ -1,0 +1,82 @@
+"""The rules of pair ops, broken one at a time as in `broken_rules`."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+from broken_rules import Mutant, any_case, replaced
+
+from swarmtrain_transport.catchup import CatchUp
+from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.pair_operation import PairOperation
+from swarmtrain_transport.progression import Progression
+
+
+def one_crossing_makes_a_pair_whole():
+    def make(is_whole):
+        def hasty(self, pair):
+            first, second = pair
+            return self._has_crossed(first, second) or self._has_crossed(second, first)
+
+        return hasty
+
+    return replaced(PairOperation, "_is_whole", make)
+
+
+def commit_names_all_who_have_published():
+    def make(commit_of):
+        def generous(self, kept):
+            return commit_of(self, set(self.view.frozen or ()) & self._partners.keys())
+
+        return generous
+
+    return replaced(PairOperation, "_commit_of", make)
+
+
+def every_third_op_is_stepped_alone():
+    def make(collect):
+        def lone(self, op, *, replayed):
+            result = collect(self, op, replayed=replayed)
+            return dataclasses.replace(result, slices=()) if result and op % 3 == 0 else result
+
+        return lone
+
+    return replaced(CatchUp, "collect", make)
+
+
+@contextlib.contextmanager
+def who_comes_back_goes_on_from_before_its_exchange() -> Iterator[None]:
+    def make(collect):
+        def passing(self, op, *, replayed):
+            result = collect(self, op, replayed=replayed)
+            return dataclasses.replace(result, slices=()) if result and replayed else result
+
+        return passing
+
+    with (
+        replaced(CatchUp, "collect", make),
+        replaced(Progression, "_may_pass", lambda _: lambda self, op, *, is_member: True),
+    ):
+        yield
+
+
+PAIR_MUTANTS = {
+    "P1": Mutant(
+        "COMMIT names a pair of which one half is with its contributor only",
+        one_crossing_makes_a_pair_whole, (("I8", "does not hold"),), any_case, kind=PAIR,
+    ),
+    "P2": Mutant(
+        "COMMIT names all who have published",
+        commit_names_all_who_have_published, (("I8", "does not hold"), ("raised", "")),
+        any_case, kind=PAIR,
+    ),
+    "P3": Mutant(
+        "a peer steps alone though COMMIT names its pair",
+        every_third_op_is_stepped_alone, (("I2", "though COMMIT names it"),), any_case, kind=PAIR,
+    ),
+    "P4": Mutant(
+        "a process that was started again goes on from before its exchange",
+        who_comes_back_goes_on_from_before_its_exchange, (("I2", "though COMMIT names it"),),
+        lambda case: any(fault.returners for fault in case.faults), kind=PAIR,
+    ),
+}  # fmt: skip

@@ -1,0 +1,69 @@
+"""A round that goes by pairs is told: who exchanged with whom, and who stepped alone and why."""
+
+from swarmtrain.why import explain_round
+from swarmtrain_transport.gathered import outcome_of
+from swarmtrain_transport.ledger import Attest, Commit, Freeze, SignedRoot, Skip, Times
+from tests.transport.pair_table import pair_plan
+from tests.transport.rig import A, B, C, Chain, D, E, genesis_body, join_body, run_body
+
+NAMES = {A: "otter", B: "lynx", C: "crane", D: "heron", E: "vole"}
+TIMES = Times(0, 1, -1.0, 6.5, 10.0, 10.0)
+
+
+def run_of() -> Chain:
+    joins = []
+    for peer, name in NAMES.items():
+        body = join_body(peer)
+        joins.append(type(body)(peer, body.boot, name, body.curve_key, body.host, body.port))
+    return Chain(run_body(), *joins, genesis_body(24))
+
+
+def committed(chain: Chain, given: tuple[bytes, ...], whole: tuple[bytes, ...], excluded) -> None:
+    chain.add(pair_plan((A, B, C, D, E), op=1, previous_outcome=chain.view.last_outcome))
+    view = chain.view.in_progress
+    roots = {peer: SignedRoot(peer, b"s") for peer in given}
+    times = {peer: TIMES for peer in excluded}
+    chain.add(Freeze(1, given, excluded, times, roots))
+    outcome = outcome_of(view.owners, roots, whole)
+    chain.add(Commit(1, view.plan_hash, whole, outcome, b"r" * 32))
+
+
+def told(chain: Chain) -> str:
+    return "\n".join(explain_round(chain.records, 1))
+
+
+def test_a_round_of_two_whole_pairs_and_an_odd_one():
+    chain = run_of()
+    committed(chain, (A, B, C, D), (A, B, C, D), {E: "alone"})
+    chain.add(Attest(1, b"a" * 32, roots=((A, b"a" * 32), (B, b"b" * 32))))
+    story = told(chain)
+    for words in (
+        "Each exchanges with one other: otter with lynx; crane with heron; vole had no partner.",
+        "Committed: result 7272727272727272. Exchanged: otter with lynx; crane with heron.",
+        "vole stepped alone: it had no partner.",
+        "2 peer(s) reported states, each its own; newcomers are sent first to that of otter, 6161",
+    ):
+        assert words in story
+    assert "left out" not in story and "was not" not in story
+
+
+def test_a_pair_of_which_one_is_silent_and_one_whose_halves_do_not_cross():
+    chain = run_of()
+    committed(chain, (A, B, C), (A, B), {D: "lost", E: "alone"})
+    story = told(chain)
+    assert "heron was left out (lost): nothing was heard of it any more." in story
+    assert (
+        "crane and heron, as far as they were still there, stepped alone: heron had published "
+        "nothing." in story
+    )
+    other = run_of()
+    committed(other, (A, B, C, D), (C, D), {E: "alone"})
+    assert "stepped alone: not both held in time what the other had given." in told(other)
+
+
+def test_a_round_that_is_skipped():
+    chain = run_of()
+    chain.add(pair_plan((A, B), op=1, previous_outcome=chain.view.last_outcome))
+    chain.add(Skip(1, "too few pairs are left"))
+    assert "otter with lynx." in told(chain)
+    assert "Skipped: too few pairs are left. Nobody lost anything" in told(chain)
