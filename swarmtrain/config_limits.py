@@ -28,7 +28,7 @@ E_MAX_HIGHEST = 100
 """127 steps of the largest scale, times two, stay far under float32's overflow at 2^128."""
 
 _DAY_S = 86_400.0
-_INTEGER_MAX = 2**63 - 1
+INTEGER_MAX = 2**63 - 1
 """What msgpack and every reader of it can hold."""
 
 
@@ -48,7 +48,7 @@ class Problem:
 
 
 _RANGES: dict[str, tuple[float, float]] = {
-    "run.seed": (0, _INTEGER_MAX),
+    "run.seed": (0, INTEGER_MAX),
     "run.rounds": (1, 1_000_000_000),
     "model.layers": (1, 512),
     "model.width": (1, 16_384),
@@ -58,7 +58,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "data.lease_pieces": (1, 4_096),
     "data.validation_pieces": (1, 4_096),
     "inner.lr_end_fraction": (0.0, 1.0),
-    "inner.warmup_steps": (0, _INTEGER_MAX),
+    "inner.warmup_steps": (0, INTEGER_MAX),
     "inner.batch": (1, 65_536),
     "inner.weight_decay": (0.0, 10.0),
     "outer.inner_steps": (1, 1_000_000),
@@ -132,6 +132,11 @@ _TELLABLE = 3
 _OWN_SETTINGS_MAX = 64
 _OWN_TEXT_MAX = 200
 _STRATEGY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+def too_long(key: str) -> Problem:
+    """The setting is a whole number that not every reader of it can hold."""
+    return Problem(cleaned(key), "must be a number of at most 63 bits")
 
 
 def first_problem(config: RunConfig) -> Problem | None:
@@ -239,8 +244,8 @@ def _own_problems(owner: str, own: dict[str, bool | int | float | str]) -> Itera
         if built_in and key not in ranges:
             takes = ", ".join(ranges) or "nothing but what [outer] says"
             yield Problem(place, f"must not be there: {owner} takes {takes}")
-        elif isinstance(value, int) and abs(value) > _INTEGER_MAX:
-            yield Problem(place, "must be a number of at most 63 bits")
+        elif isinstance(value, int) and abs(value) > INTEGER_MAX:
+            yield too_long(place)
         elif key in ranges:
             low, high = ranges[key]
             whole = isinstance(low, int)

@@ -60,7 +60,7 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
     """
     names: dict[bytes, str] = {}
     lines: list[str] = []
-    is_open = False
+    is_open = is_gather = False
     for record in records:
         body = body_of(record)
         if isinstance(body, Join):
@@ -71,8 +71,10 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
         elif isinstance(body, Gone) and body.conviction and body.conviction.op == number:
             lines.append(_convicted(body, body.conviction, names))
         elif getattr(body, "op", None) == number:
+            if isinstance(body, Plan):
+                is_gather = body.kind == GATHER
             is_open = isinstance(body, Plan) or (is_open and not isinstance(body, Commit | Skip))
-            lines += _told(body, names)
+            lines += _told(body, names, is_gather=is_gather)
     return [*lines, "It is still in progress."] if is_open else lines
 
 
@@ -82,7 +84,7 @@ def _name(body: Join, names: dict[bytes, str]) -> str:
     return f"{body.name} ({body.peer.hex()[:8]})" if body.name in taken else body.name
 
 
-def _told(body: AnyBody, names: dict[bytes, str]) -> Iterator[str]:
+def _told(body: AnyBody, names: dict[bytes, str], *, is_gather: bool) -> Iterator[str]:
     match body:
         case Plan():
             yield from _plan(body, names)
@@ -97,7 +99,7 @@ def _told(body: AnyBody, names: dict[bytes, str]) -> Iterator[str]:
             for peer, reason in body.excluded.items():
                 yield f"{names.get(peer, '?')} was left out ({reason}): {_why(reason)}."
                 if peer in body.times:
-                    yield "  " + _evidence(body.times[peer])
+                    yield "  " + _evidence(body.times[peer], is_gather=is_gather)
         case SliceFreeze():
             yield (
                 f"Slice {body.slice_index} (attempt {body.attempt}) sums "
@@ -140,10 +142,13 @@ def _plan(plan: Plan, names: dict[bytes, str]) -> Iterator[str]:
     yield f"{cut}. The whole exchange had {plan.deadline_s:.1f} s, {needed}"
 
 
-def _evidence(times: Times) -> str:
-    whole = f"It was whole at {times.complete} of {times.owners} owners"
-    if times.last_s >= 0:
-        whole += f", last at {times.last_s:.1f} s"
+def _evidence(times: Times, *, is_gather: bool) -> str:
+    has_come = times.last_s >= 0
+    if is_gather:  # there is no owner that sums it
+        whole = "It had published " + (f"it at {times.last_s:.1f} s" if has_come else "nothing")
+    else:
+        whole = f"It was whole at {times.complete} of {times.owners} owners"
+        whole += f", last at {times.last_s:.1f} s" if has_come else ""
     heard = f"last heard of at {times.heard_s:.1f} s" if times.heard_s >= 0 else "not heard of"
     return (
         f"{whole}; {heard}; left out at {times.frozen_s:.1f} s after the plan, "

@@ -1,4 +1,4 @@
-"""Every strategy of runs through sessions over memory links: a loss, a newcomer, a return."""
+"""Every strategy of runs through sessions over both links: a loss, a newcomer, a return."""
 
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from swarmtrain.config import (
 )
 from swarmtrain.config_limits import STRATEGIES, first_problem
 from tests.peer.crowd import Crowd, Member, crowd_of
+from tests.peer.lanes import LANES
 
 torch.set_num_threads(1)
 ROUNDS = 6
@@ -57,14 +58,21 @@ def assert_agreed(members: list[Member], rounds: int = ROUNDS) -> None:
         assert len({one.roots[op] for one in members if op in one.roots}) <= 1
 
 
+def matrix(test: Any) -> Any:
+    """Every strategy, kind of weights and link."""
+    kinds = [torch.float32, torch.bfloat16]
+    test = pytest.mark.parametrize("dtype", kinds, ids=["float32", "bfloat16"])(test)
+    test = pytest.mark.parametrize("lane", LANES)(test)
+    return pytest.mark.parametrize("name", STRATEGIES)(test)
+
+
 def founded(crowd: Crowd) -> list[Member]:
     return [crowd.add(number) for number in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torch.dtype):
-    with crowd_of(config_of(name), tmp_path, dtype) as crowd:
+@matrix
+def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torch.dtype, lane: str):
+    with crowd_of(config_of(name), tmp_path, dtype, LANES[lane]()) as crowd:
         members = founded(crowd)
         before = members[0].toy.read_weights()
         crowd.run()
@@ -76,12 +84,11 @@ def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torc
         assert all(torch.equal(one, ended[0]) for one in ended)  # settled on the run's weights
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", STRATEGIES)
+@matrix
 def test_a_death_and_a_newcomer_change_nobodys_agreement(
-    tmp_path: Path, name: str, dtype: torch.dtype
+    tmp_path: Path, name: str, dtype: torch.dtype, lane: str
 ):
-    with crowd_of(config_of(name), tmp_path, dtype) as crowd:
+    with crowd_of(config_of(name), tmp_path, dtype, LANES[lane]()) as crowd:
         members = founded(crowd)
         crowd.run(until=lambda: members[0].driver.op >= 2)
         crowd.kill(members.pop())
@@ -91,12 +98,11 @@ def test_a_death_and_a_newcomer_change_nobodys_agreement(
         assert any(report.outcome == "merged" for report in newcomer.reports)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", STRATEGIES)
+@matrix
 def test_who_comes_back_has_the_bits_that_it_left_with(
-    tmp_path: Path, name: str, dtype: torch.dtype
+    tmp_path: Path, name: str, dtype: torch.dtype, lane: str
 ):
-    with crowd_of(config_of(name), tmp_path, dtype) as crowd:
+    with crowd_of(config_of(name), tmp_path, dtype, LANES[lane]()) as crowd:
         members = founded(crowd)
         crowd.run(until=lambda: members[0].driver.op >= 2)
         for one in members:
