@@ -19,6 +19,7 @@ import msgspec
 
 from swarmtrain import config_limits
 from swarmtrain.config import RunConfig, Setting
+from swarmtrain.config_problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.messages import unpack_limited
@@ -36,6 +37,9 @@ _LATER_KEYS = (
     ("outer", "delay_steps", 0),
     ("outer", "mixing", 0.0),
     ("outer", "robust", "none"),
+    ("outer", "lr_rule", "fixed"),
+    ("inner", "schedule", "steps"),
+    ("inner", "schedule_tokens", 0),
 )
 
 _STRATEGY = "strategy"
@@ -199,10 +203,10 @@ class _Reader:
             path, value = waiting.pop()
             if isinstance(value, dict):
                 waiting += [(f"{path}.{key}", inner) for key, inner in value.items()]
-            elif isinstance(value, int) and abs(value) > config_limits.INTEGER_MAX:
-                raise self._refused(config_limits.too_long(path))
+            elif isinstance(value, int) and abs(value) > INTEGER_MAX:
+                raise self._refused(too_long(path))
 
-    def _refused(self, problem: config_limits.Problem) -> UserError:
+    def _refused(self, problem: Problem) -> UserError:
         section, _, key = problem.key.rpartition(".")
         return UserError(
             "SWT-E605",

@@ -231,6 +231,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         rule=rule,
         value_bytes=max(one.bytes_per_value(exchange.block) for one in (parts, result)),
         kind=GATHER if gathers else MEAN,
+        counts_samples=config.inner.schedule == "tokens",
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
-from swarmtrain_optimizers.strategies.base import KeepsPace, Strategy
+from swarmtrain_optimizers.strategies.base import HearsOfSwarm, KeepsPace, Strategy, SwarmFacts
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Contribution, Window
 from swarmtrain_transport.errors import RemoteFault
@@ -86,6 +86,9 @@ class Driver:
             steps where the strategy's results have a later place.
         included: whether our part was in the last committed op, for people.
         root: state root after `op`.
+        samples_so_far: in all committed results up to `op`, of everybody; 0 where the run does not
+            count them.
+        round_samples: in the newest of these, 0 before one was seen.
 
     Raises:
         ValueError: the strategy takes gradients, and nobody gives them.
@@ -110,6 +113,7 @@ class Driver:
         self.op = -1
         self.steps = 0
         self.included = False
+        self.samples_so_far = self.round_samples = 0
         self._me = me
         self._strategy = strategy
         self._weights = weights
@@ -144,6 +148,13 @@ class Driver:
     def is_due(self) -> bool:
         """Whether the inner steps of the next op are done."""
         return self.op >= 0 and self._own is None and self._strategy.is_due(self.steps)
+
+    @property
+    def round_steps(self) -> int:
+        """Own inner steps from one contribution to the next."""
+        strategy = self._strategy
+        most = strategy.inner_steps
+        return next((steps for steps in range(1, most) if strategy.is_due(steps)), most)
 
     @property
     def is_at_place(self) -> bool:
@@ -232,6 +243,7 @@ class Driver:
         self._strategy.load_state(arrays)
         self._take_back(action)
         self._weights.write_weights(arrays["anchor"].clone())
+        self.samples_so_far, self.round_samples = action.samples, 0
         self._reset(action.op)
         return self._image(action.op, copy=True)
 
@@ -274,6 +286,8 @@ class Driver:
                     values[max(0, low - start) : max(0, high - start)] = 0
                 return values
 
+        if isinstance(self._strategy, HearsOfSwarm):
+            self._strategy.hear_of_swarm(SwarmFacts(result.samples_before, result.shares))
         contributors = max((len(named) for _, _, named in result.ranges), default=0)
         weights = self._strategy.apply(
             mean,
@@ -288,6 +302,8 @@ class Driver:
         if own is not None:
             self._ended(result.op)
         self.op = result.op
+        self.round_samples = result.samples
+        self.samples_so_far = result.samples_before + result.samples
         return self._image(result.op, copy=result.op % self._snapshot_rounds == 0)
 
     def _padding(self, op: int) -> tuple[tuple[int, int], ...]:

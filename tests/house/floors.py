@@ -14,6 +14,7 @@ TRANSPORT = (
     "allow_list reception",
     "claims ledger gathered batching sync result failure matrix fetch download flow widths outbox"
     " timers early",
+    "samples chain",
     "actions fold fragments blobs serving",
     "arrivals audit membership",
     "attendance recovery slicing",
@@ -59,7 +60,9 @@ OPTIMIZERS = (
 
 SWARMTRAIN = (
     "error_table config control_lane",
-    "errors tensors config_limits",
+    "errors tensors",
+    "config_problem",
+    "config_limits",
     "cli.caps",
     "strategies",
     "config_file descriptors dirs cli.options checkpoint numerics data.* data models.* models",

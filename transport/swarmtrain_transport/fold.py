@@ -34,6 +34,7 @@ from swarmtrain_transport.ledger import (
     pack_struct,
 )
 from swarmtrain_transport.link import Address, PeerId
+from swarmtrain_transport.samples import SampleCount
 
 OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
 _OP_DECISIONS = (Reassign, Freeze, SliceFreeze, Commit, Skip)
@@ -254,6 +255,7 @@ class LedgerView:
     roster: dict[PeerId, Join] = field(default_factory=dict)
     join_index: dict[PeerId, int] = field(default_factory=dict)
     invite_uses: dict[str, set[PeerId]] = field(default_factory=dict)
+    samples: SampleCount = field(default_factory=SampleCount)
     ever_members: set[PeerId] = field(default_factory=set)
     curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
     op: OpView | None = None
@@ -295,6 +297,7 @@ class LedgerView:
         else:
             self.run = body
             self.run_tag = int.from_bytes(record.hash[:8], "little")
+        self.samples.apply(body)
 
     def address_of(self, peer: PeerId) -> Address:
         """Where a roster member listens. KeyError if it is not in the roster."""

@@ -16,6 +16,7 @@ from swarmtrain_transport.ledger import Member, Plan, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.recovery import trusted_root
+from swarmtrain_transport.samples import are_legal, believed
 from swarmtrain_transport.slicing import Slicing
 
 
@@ -34,6 +35,7 @@ class RunTerms:
         rule: what takes the place of the mean, "" for the mean; never exact.
         value_bytes: encoded bytes per value of a part, or of the result where that is longer.
         kind: of its ops, one of `kinds.KINDS`.
+        counts_samples: PLAN repeats what contributors trained on, for a schedule by tokens.
     """
 
     run_id: str
@@ -57,6 +59,7 @@ class RunTerms:
     value_bytes: float = 4.0
     rule: str = ""
     kind: str = MEAN
+    counts_samples: bool = False
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -173,6 +176,7 @@ def make_plan(
     members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, line.hello.boot, 0) for peer, line in sorted(receivers.items())]
     order = list(weights)
+    told = [r.samples for r in ready.values() if r is not None] if terms.counts_samples else []
     checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
     return Plan(
         op=op,
@@ -193,6 +197,7 @@ def make_plan(
         evaluate_by=order[(op + 1) % len(order)],
         result_codec=terms.result_codec,
         rule=terms.rule,
+        samples=believed(told),
         fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
         kind=constant_of(terms.kind),
     )
@@ -245,6 +250,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "slices are not the contributions": plan.kind != GATHER
         or _are_contributions(plan, num_values),
         "a gather op has no sums": plan.kind != GATHER or not plan.exact,
+        "samples are not one number for each contributor": are_legal(plan),
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }
