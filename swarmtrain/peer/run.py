@@ -164,11 +164,11 @@ class _Peer:
 
 
 def step_by_tokens(config: RunConfig, driver: Driver) -> int:
-    """The schedule's step of the next inner step, by what the whole swarm has trained on."""
-    tokens = config.model.context
-    ahead = tokens_since_commit(
-        driver.steps, inner_steps=driver.round_steps, round_tokens=driver.round_samples * tokens
-    )
+    """The schedule's step of the next inner step, by what the whole swarm has trained on. Before
+    the first result is seen the swarm is taken to be the one that the schedule is written for."""
+    tokens, steps = config.model.context, driver.round_steps
+    round_tokens = driver.round_samples * tokens or steps * config.tokens_per_step
+    ahead = tokens_since_commit(driver.steps, inner_steps=steps, round_tokens=round_tokens)
     total = driver.samples_so_far * tokens + ahead
     return schedule_step(total, tokens_per_step=config.tokens_per_step)
 

@@ -145,7 +145,7 @@ def test_the_place_is_the_swarms_tokens_and_this_rounds_so_far() -> None:
         )
         return step_by_tokens(config, driver)
 
-    assert place(0, 0, 0) == 0
+    assert [place(steps, 0, 0) for steps in (0, 1, 4, 5, 9)] == [0, 1, 4, 5, 5]
     # A round of four peers: five of the schedule's steps. Of eight peers: ten.
     assert [place(steps, 40, 40) for steps in (0, 1, 4, 5, 9)] == [5, 6, 9, 10, 10]
     assert [place(steps, 80, 80) for steps in (0, 1, 5)] == [10, 12, 20]
