@@ -80,6 +80,7 @@ def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torc
         assert all(report.outcome == "merged" for one in members for report in one.reports)
         moved = state_of(members[0])["anchor"] - before
         assert moved.abs().max() > 1e-3 and torch.isfinite(moved).all()
+        assert all(one.link.stats.bytes_received > 0 for one in members)
         ended = [one.toy.read_weights() for one in members]
         assert all(torch.equal(one, ended[0]) for one in ended)  # settled on the run's weights
 
