@@ -65,9 +65,7 @@ class InnerSection(_Section, frozen=True):
 class OuterSection(_Section, frozen=True):
     """When and what peers exchange, and what they make of it: `strategy` is a name, swarmtrain's
     own or one that an installed package brings; `lr` and `momentum` are those of the outer step,
-    and `robust` is a rule in the place of the mean. With ``lr_rule = "contributors"`` `lr` is not
-    looked at: each op has the rate that was found best for so many contributors and this momentum
-    (diloco alone). ddp exchanges gradients in every step, whatever
+    and `robust` is a rule in the place of the mean. ddp exchanges gradients in every step, whatever
     `inner_steps` says, and steps as `[inner]` says. `fragments`, `delay_steps` and `mixing` are
     for streaming alone: the model goes through the link in `fragments` parts, each once in
     `inner_steps`; a result takes its place `delay_steps` inner steps after it was begun and keeps
@@ -83,6 +81,8 @@ class OuterSection(_Section, frozen=True):
     mixing: float = 0.0
     robust: Literal["none", "norm-clip", "trimmed-mean", "median", "centered-clip", "flag"] = "none"
     lr_rule: Literal["fixed", "contributors"] = "fixed"
+    """With ``contributors`` each op of diloco has, instead of `lr`, the rate that was found best for
+    so many contributors and this momentum (arXiv 2503.09799)."""
 
 
 class ExchangeSection(_Section, frozen=True):

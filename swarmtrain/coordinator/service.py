@@ -220,6 +220,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         chunk_values=exchange.chunk_values,
         e_max=exchange.e_max,
         equal_slices=exchange.slices == "equal",
+        counts_samples=config.inner.schedule == "tokens",
         min_contributors=exchange.min_contributors,
         start_peers=exchange.start_peers,
         wait_ready_s=exchange.wait_ready_s,
@@ -231,7 +232,6 @@ def run_terms(config: RunConfig) -> RunTerms:
         rule=rule,
         value_bytes=max(one.bytes_per_value(exchange.block) for one in (parts, result)),
         kind=GATHER if gathers else MEAN,
-        counts_samples=config.inner.schedule == "tokens",
     )
 
 

@@ -113,7 +113,6 @@ class Driver:
         self.op = -1
         self.steps = 0
         self.included = False
-        self.samples_so_far = self.round_samples = 0
         self._me = me
         self._strategy = strategy
         self._weights = weights
@@ -121,6 +120,7 @@ class Driver:
         self._num_values = num_values
         self._snapshot_rounds = max(1, snapshot_rounds)
         self.root = b""
+        self.samples_so_far = self.round_samples = 0
         self._contribution = contribution
         self._decode = decode
         # What a contribution is made of.
@@ -288,6 +288,8 @@ class Driver:
 
         if isinstance(self._strategy, HearsOfSwarm):
             self._strategy.hear_of_swarm(SwarmFacts(result.samples_before, result.shares))
+        self.round_samples = result.samples
+        self.samples_so_far = result.samples_before + result.samples
         contributors = max((len(named) for _, _, named in result.ranges), default=0)
         weights = self._strategy.apply(
             mean,
@@ -302,8 +304,6 @@ class Driver:
         if own is not None:
             self._ended(result.op)
         self.op = result.op
-        self.round_samples = result.samples
-        self.samples_so_far = result.samples_before + result.samples
         return self._image(result.op, copy=result.op % self._snapshot_rounds == 0)
 
     def _padding(self, op: int) -> tuple[tuple[int, int], ...]:

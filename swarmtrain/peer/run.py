@@ -163,16 +163,6 @@ class _Peer:
         return loss
 
 
-def step_by_tokens(config: RunConfig, driver: Driver) -> int:
-    """The schedule's step of the next inner step, by what the whole swarm has trained on. Before
-    the first result is seen the swarm is taken to be the one that the schedule is written for."""
-    tokens, steps = config.model.context, driver.round_steps
-    round_tokens = driver.round_samples * tokens or steps * config.tokens_per_step
-    ahead = tokens_since_commit(driver.steps, inner_steps=steps, round_tokens=round_tokens)
-    total = driver.samples_so_far * tokens + ahead
-    return schedule_step(total, tokens_per_step=config.tokens_per_step)
-
-
 def _train(peer: _Peer, events: "_Events") -> None:
     session = peer.session
     reason, save = "failed", False
@@ -235,6 +225,16 @@ def _check_built_in(config: RunConfig) -> None:
             "`swarmtrain join` only knows the built-in models and text.",
             "Use swarmtrain.join(model, optimizer, invite=...) in the run's training script.",
         )
+
+
+def step_by_tokens(config: RunConfig, driver: Driver) -> int:
+    """The schedule's step of the next inner step, by what the whole swarm has trained on. Before
+    the first result is seen the swarm is taken to be the one that the schedule is written for."""
+    tokens, steps = config.model.context, driver.round_steps
+    round_tokens = driver.round_samples * tokens or steps * config.tokens_per_step
+    ahead = tokens_since_commit(driver.steps, inner_steps=steps, round_tokens=round_tokens)
+    total = driver.samples_so_far * tokens + ahead
+    return schedule_step(total, tokens_per_step=config.tokens_per_step)
 
 
 class _Events:

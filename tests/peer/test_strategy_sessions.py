@@ -43,6 +43,14 @@ def config_of(
     return config
 
 
+def matrix(test: Any) -> Any:
+    """Every strategy, kind of weights and link."""
+    kinds = [torch.float32, torch.bfloat16]
+    test = pytest.mark.parametrize("dtype", kinds, ids=["float32", "bfloat16"])(test)
+    test = pytest.mark.parametrize("lane", LANES)(test)
+    return pytest.mark.parametrize("name", STRATEGIES)(test)
+
+
 def state_of(member: Member) -> dict[str, torch.Tensor]:
     return {name: array.clone() for name, array in member.driver.strategy.state_arrays()}
 
@@ -56,14 +64,6 @@ def assert_agreed(members: list[Member], rounds: int = ROUNDS) -> None:
         assert all(torch.equal(first[name], other[name]) for name in first)
     for op in range(rounds + 1):
         assert len({one.roots[op] for one in members if op in one.roots}) <= 1
-
-
-def matrix(test: Any) -> Any:
-    """Every strategy, kind of weights and link."""
-    kinds = [torch.float32, torch.bfloat16]
-    test = pytest.mark.parametrize("dtype", kinds, ids=["float32", "bfloat16"])(test)
-    test = pytest.mark.parametrize("lane", LANES)(test)
-    return pytest.mark.parametrize("name", STRATEGIES)(test)
 
 
 def founded(crowd: Crowd) -> list[Member]:

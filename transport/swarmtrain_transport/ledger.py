@@ -88,8 +88,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
 
     `kind` is one of `kinds.KINDS`. Of a gather op each contributor owns a slice, and all slices are
     the whole of what the op moves (`gathered`). Came later: the result's codec, "" for that of
-    parts, the speed to keep pace with, the rule that takes the mean's place, and each
-    contributor's samples, where the run counts them (`samples`).
+    parts, the speed to keep pace with, and the rule that takes the mean's place.
     """
 
     op: int
@@ -108,9 +107,10 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     evaluate_by: bytes
     result_codec: str = ""
     fastest_steps_per_s: float | None = None
+    samples: tuple[int, ...] = ()
+    """Each contributor's since its last READY, where the run counts them (`samples`)."""
     rule: str = ""
     kind: str = MEAN
-    samples: tuple[int, ...] = ()
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN"):

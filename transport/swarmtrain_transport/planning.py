@@ -31,11 +31,11 @@ class RunTerms:
         start_peers: how many peers must be ready before op 1.
         checkpoint_rounds: every so many ops one peer is named to write a checkpoint.
         equal_slices: whatever rates peers report.
+        counts_samples: PLAN repeats what contributors trained on, for a schedule by tokens.
         result_codec: of the result, "" for that of parts.
         rule: what takes the place of the mean, "" for the mean; never exact.
         value_bytes: encoded bytes per value of a part, or of the result where that is longer.
         kind: of its ops, one of `kinds.KINDS`.
-        counts_samples: PLAN repeats what contributors trained on, for a schedule by tokens.
     """
 
     run_id: str
@@ -55,11 +55,11 @@ class RunTerms:
     checkpoint_rounds: int
     snapshot_rounds: int
     equal_slices: bool = False
+    counts_samples: bool = False
     result_codec: str = ""
     value_bytes: float = 4.0
     rule: str = ""
     kind: str = MEAN
-    counts_samples: bool = False
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -250,8 +250,8 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "slices are not the contributions": plan.kind != GATHER
         or _are_contributions(plan, num_values),
         "a gather op has no sums": plan.kind != GATHER or not plan.exact,
-        "samples are not one number for each contributor": are_legal(plan),
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
+        "samples are not one number for each contributor": are_legal(plan),
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }
     for problem, holds in rules.items():

@@ -147,19 +147,6 @@ class Strategy(Protocol):
         """End the op without a result: parameters, momentum and error feedback stay."""
 
 
-@runtime_checkable
-class KeepsPace(Protocol):
-    """A strategy in which slow peers make fewer inner steps, so that all are done together
-    (dynamic local updates, arXiv 2401.09135, section 5)."""
-
-    def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
-        """Make so many inner steps a round from now on that the fastest peer needs not wait.
-
-        Raises:
-            ValueError: a speed is not positive, or the own one above the fastest.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class SwarmFacts:
     """What everybody knows of an op that ends, beside its result.
@@ -179,3 +166,16 @@ class HearsOfSwarm(Protocol):
 
     def hear_of_swarm(self, facts: SwarmFacts) -> None:
         """Told before `apply` of every op, the same to every peer."""
+
+
+@runtime_checkable
+class KeepsPace(Protocol):
+    """A strategy in which slow peers make fewer inner steps, so that all are done together
+    (dynamic local updates, arXiv 2401.09135, section 5)."""
+
+    def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
+        """Make so many inner steps a round from now on that the fastest peer needs not wait.
+
+        Raises:
+            ValueError: a speed is not positive, or the own one above the fastest.
+        """
