@@ -81,8 +81,8 @@ class OuterSection(_Section, frozen=True):
     mixing: float = 0.0
     robust: Literal["none", "norm-clip", "trimmed-mean", "median", "centered-clip", "flag"] = "none"
     lr_rule: Literal["fixed", "contributors"] = "fixed"
-    """With ``contributors`` each op of diloco has, instead of `lr`, the rate that was found best for
-    so many contributors and this momentum (arXiv 2503.09799)."""
+    """With ``contributors`` each op of diloco has, instead of `lr`, the rate that was found best
+    for so many contributors and this momentum (arXiv 2503.09799)."""
 
 
 class ExchangeSection(_Section, frozen=True):

@@ -268,6 +268,10 @@ class Driver:
 
     def end_op(self, result: OpResult) -> StateImage:
         """Outer step with a committed result, and weights by protocol.md rules 9 and 10."""
+        self.round_samples = result.samples
+        self.samples_so_far = result.samples_before + result.samples
+        if isinstance(self._strategy, HearsOfSwarm):
+            self._strategy.hear_of_swarm(SwarmFacts(result.samples_before, result.shares))
         mean = self._without_padding(self._decode(result), result.op)
         self._drop_taken_back(result)
         # A replayed op had no part of this process: what bears our name there was given by an
@@ -286,10 +290,6 @@ class Driver:
                     values[max(0, low - start) : max(0, high - start)] = 0
                 return values
 
-        if isinstance(self._strategy, HearsOfSwarm):
-            self._strategy.hear_of_swarm(SwarmFacts(result.samples_before, result.shares))
-        self.round_samples = result.samples
-        self.samples_so_far = result.samples_before + result.samples
         contributors = max((len(named) for _, _, named in result.ranges), default=0)
         weights = self._strategy.apply(
             mean,
