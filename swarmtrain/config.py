@@ -42,9 +42,12 @@ class DataSection(_Section, frozen=True):
 
 class InnerSection(_Section, frozen=True):
     """The inner optimizer. `lr` follows warm-up, then cosine to `lr_end_fraction`, over the
-    run's cumulative steps (rounds x inner_steps). ``"muon"`` (MuLoCo, arXiv 2505.23725) steps
-    hidden matrices with momentum `beta1`, scaled so that an `lr` of AdamW works, though a larger
-    one is often better (up to 0.02); embedding, head and gains it steps as AdamW does."""
+    run's cumulative steps (rounds x inner_steps). With ``schedule = "tokens"`` a step is as much
+    text as `exchange.start_peers` peers train on in one, and the schedule ends after
+    `schedule_tokens` of the whole swarm (0: those of rounds x inner_steps such steps), however many
+    peers come or go. ``"muon"`` (MuLoCo, arXiv 2505.23725) steps hidden matrices with momentum
+    `beta1`, scaled so that an `lr` of AdamW works, though a larger one is often better (up to
+    0.02); embedding, head and gains it steps as AdamW does."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
@@ -55,6 +58,8 @@ class InnerSection(_Section, frozen=True):
     beta1: float = 0.9
     beta2: float = 0.95
     grad_clip: float = 1.0
+    schedule: Literal["steps", "tokens"] = "steps"
+    schedule_tokens: int = 0
 
 
 class OuterSection(_Section, frozen=True):
@@ -77,6 +82,9 @@ class OuterSection(_Section, frozen=True):
     delay_steps: int = 0
     mixing: float = 0.0
     robust: Literal["none", "norm-clip", "trimmed-mean", "median", "centered-clip", "flag"] = "none"
+    lr_rule: Literal["fixed", "contributors"] = "fixed"
+    """With ``contributors`` each op of diloco has, instead of `lr`, the rate that was found best
+    for so many contributors and this momentum (arXiv 2503.09799)."""
 
 
 class ExchangeSection(_Section, frozen=True):
@@ -140,3 +148,15 @@ class RunConfig(_Section, frozen=True):
         if self.outer.strategy == "ddp":
             return 1
         return self.outer.inner_steps // self.outer.fragments
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Of the swarm that a schedule by tokens is written for, in one inner step."""
+        return self.exchange.start_peers * self.inner.batch * self.model.context
+
+    @property
+    def schedule_steps(self) -> int:
+        """Steps of the whole learning-rate schedule."""
+        if self.inner.schedule_tokens:
+            return self.inner.schedule_tokens // self.tokens_per_step
+        return self.run.rounds * self.steps_per_round

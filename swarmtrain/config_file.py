@@ -20,6 +20,7 @@ import msgspec
 from swarmtrain import config_limits
 from swarmtrain.config import RunConfig, Setting
 from swarmtrain.config_pairs import defaults_of
+from swarmtrain.config_problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.messages import unpack_limited
@@ -37,6 +38,9 @@ _LATER_KEYS = (
     ("outer", "delay_steps", 0),
     ("outer", "mixing", 0.0),
     ("outer", "robust", "none"),
+    ("outer", "lr_rule", "fixed"),
+    ("inner", "schedule", "steps"),
+    ("inner", "schedule_tokens", 0),
 )
 
 _STRATEGY = "strategy"
@@ -62,7 +66,7 @@ def load(path: Path) -> RunConfig:
     text = _read(path)
     try:
         tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # Python reads no number of 5000 digits
         problem = "nested too deeply" if isinstance(error, RecursionError) else error
         raise UserError(
             "SWT-E603",
@@ -171,6 +175,7 @@ class _Reader:
         }
 
     def config(self, tables: dict[str, Any]) -> RunConfig:
+        self._check_whole_numbers(tables)
         _check_schema(tables.get("schema", SCHEMA), self._path)
         parts: dict[str, Any] = {}
         for name, value in tables.items():
@@ -189,14 +194,27 @@ class _Reader:
         config = _with_defaults(RunConfig(**parts), tables)
         problem = config_limits.first_problem(config) or config_limits.not_here(config)
         if problem is not None:
-            section, _, key = problem.key.rpartition(".")
-            raise UserError(
-                "SWT-E605",
-                f"{self._path}: `{problem.key}` {problem.text}.{self._line(section, key)}",
-                problem.reason,
-                "Change it and start again.",
-            )
+            raise self._refused(problem)
         return config
+
+    def _check_whole_numbers(self, tables: dict[str, Any]) -> None:
+        """TOML's have any length; nothing after this place meets one that no machine holds."""
+        waiting: list[tuple[str, Any]] = list(tables.items())
+        while waiting:
+            path, value = waiting.pop()
+            if isinstance(value, dict):
+                waiting += [(f"{path}.{key}", inner) for key, inner in value.items()]
+            elif isinstance(value, int) and abs(value) > INTEGER_MAX:
+                raise self._refused(too_long(path))
+
+    def _refused(self, problem: Problem) -> UserError:
+        section, _, key = problem.key.rpartition(".")
+        return UserError(
+            "SWT-E605",
+            f"{self._path}: `{problem.key}` {problem.text}.{self._line(section, key)}",
+            problem.reason,
+            "Change it and start again.",
+        )
 
     def _section(self, name: str, table: dict[str, Any]) -> msgspec.Struct:
         kind = self._sections[name]

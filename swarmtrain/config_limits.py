@@ -7,11 +7,11 @@ one must not make a peer allocate or wait without bound.
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from swarmtrain.config import OuterSection, RunConfig
 from swarmtrain.config_pairs import PAIRED, PULL, pair_problems
+from swarmtrain.config_problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.errors import cleaned
 from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.brought import brought_names
@@ -29,27 +29,10 @@ E_MAX_HIGHEST = 100
 """127 steps of the largest scale, times two, stay far under float32's overflow at 2^128."""
 
 _DAY_S = 86_400.0
-_INTEGER_MAX = 2**63 - 1
-"""What msgpack and every reader of it can hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One setting that cannot work.
-
-    Attributes:
-        key: full path, ``outer.inner_steps``.
-        text: the rest of a sentence that begins with the key.
-        reason: why there is such a bound; may be empty.
-    """
-
-    key: str
-    text: str
-    reason: str = ""
 
 
 _RANGES: dict[str, tuple[float, float]] = {
-    "run.seed": (0, _INTEGER_MAX),
+    "run.seed": (0, INTEGER_MAX),
     "run.rounds": (1, 1_000_000_000),
     "model.layers": (1, 512),
     "model.width": (1, 16_384),
@@ -59,8 +42,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "data.lease_pieces": (1, 4_096),
     "data.validation_pieces": (1, 4_096),
     "inner.lr_end_fraction": (0.0, 1.0),
-    "inner.warmup_steps": (0, _INTEGER_MAX),
+    "inner.warmup_steps": (0, INTEGER_MAX),
     "inner.batch": (1, 65_536),
+    "inner.schedule_tokens": (0, INTEGER_MAX),
     "inner.weight_decay": (0.0, 10.0),
     "outer.inner_steps": (1, 1_000_000),
     "outer.fragments": (1, limits.FRAGMENTS_MAX),
@@ -242,8 +226,8 @@ def _own_problems(owner: str, own: dict[str, bool | int | float | str]) -> Itera
         if built_in and key not in ranges:
             takes = ", ".join(ranges) or "nothing but what [outer] says"
             yield Problem(place, f"must not be there: {owner} takes {takes}")
-        elif isinstance(value, int) and abs(value) > _INTEGER_MAX:
-            yield Problem(place, "must be a number of at most 63 bits")
+        elif isinstance(value, int) and abs(value) > INTEGER_MAX:
+            yield too_long(place)
         elif key in ranges:
             low, high = ranges[key]
             whole = isinstance(low, int)
@@ -336,7 +320,29 @@ def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
         )
 
 
+def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
+    inner, outer = config.inner, config.outer
+    if inner.schedule == "tokens" and config.model.kind == "custom":
+        yield Problem(
+            "inner.schedule",
+            "must be steps with model.kind custom, it is tokens",
+            "Who brings a model steps its learning rate too.",
+        )
+    if inner.schedule_tokens and inner.schedule != "tokens":
+        yield Problem(
+            "inner.schedule_tokens",
+            f"must be 0 with inner.schedule {inner.schedule}, it is {inner.schedule_tokens}",
+        )
+    if outer.lr_rule == "contributors" and outer.strategy != "diloco":
+        yield Problem(
+            "outer.lr_rule",
+            f"must be fixed with outer.strategy {outer.strategy}, it is contributors",
+            "The rule was found for diloco's outer step.",
+        )
+
+
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
+    yield from _schedule_problems(config)
     yield from _outer_problems(config.outer)
     yield from _strategy_problems(config)
     yield from _codec_problems(config)

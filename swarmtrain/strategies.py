@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from swarmtrain.config import InnerSection, RunConfig, Setting
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.tensors import Layout
+from swarmtrain_optimizers.scaling import schedule_step
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
 from swarmtrain_optimizers.strategies.ddp import AdamW
@@ -37,6 +38,8 @@ class StrategySettings:
         block: values of a block, which no cut divides.
         inner: for one that wants ``optimizer`` and ``schedule``: the inner optimizer's settings.
         total_steps: inner steps of the whole schedule.
+        samples_per_step: of a schedule that is asked by samples of the whole swarm; 0 for one that
+            is asked by steps.
         own: what only this strategy knows; counts more than `numbers`.
     """
 
@@ -47,6 +50,7 @@ class StrategySettings:
     inner: InnerSection
     total_steps: int
     own: Mapping[str, Setting]
+    samples_per_step: int = 0
 
 
 def make_strategy(settings: StrategySettings, layout: Layout) -> Strategy:
@@ -87,7 +91,7 @@ def make_strategy(settings: StrategySettings, layout: Layout) -> Strategy:
 
 def settings_of(config: RunConfig) -> StrategySettings:
     """What a run file says of its strategy."""
-    outer = config.outer
+    outer, by_tokens = config.outer, config.inner.schedule == "tokens"
     return StrategySettings(
         name=outer.strategy,
         numbers={
@@ -97,12 +101,15 @@ def settings_of(config: RunConfig) -> StrategySettings:
             "error_feedback": outer.error_feedback,
             "delay_steps": outer.delay_steps,
             "alpha": outer.mixing,
+            "lr_by_swarm": outer.lr_rule == "contributors",
+            "by_samples": by_tokens,
             "arrivals": 1,  # peers that keep pace with each other arrive together
         },
         fragments=outer.fragments,
         block=config.exchange.block,
         inner=config.inner,
-        total_steps=config.run.rounds * config.steps_per_round,
+        total_steps=config.schedule_steps,
+        samples_per_step=config.exchange.start_peers * config.inner.batch if by_tokens else 0,
         own=config.strategy.get(outer.strategy, {}),
     )
 
@@ -170,8 +177,10 @@ def _optimizer(settings: StrategySettings, layout: Layout) -> AdamW:
 def _schedule(settings: StrategySettings, layout: Layout) -> Callable[[int], float]:
     """The inner learning rate, which everybody's common step then has."""
     inner, total_steps = settings.inner, settings.total_steps
+    samples = max(1, settings.samples_per_step)
 
-    def rate(step: int) -> float:
+    def rate(place: int) -> float:
+        step = schedule_step(place, tokens_per_step=samples)
         return warmup_cosine(
             step,
             peak=inner.lr,

@@ -143,6 +143,31 @@ def test_a_value_that_cannot_work_names_the_key(tmp_path, section, line, key):
     assert f"`{key}` must" in error.what
 
 
+_HUGE = [str(10**400), f"-1{'0' * 400}", "0x" + "f" * 8000, str(2**63)]
+
+
+@pytest.mark.parametrize("value", _HUGE, ids=["decimal", "negative", "hexadecimal", "64 bits"])
+def test_a_whole_number_of_any_length_is_refused_in_every_place(tmp_path, value):
+    tables = msgspec.to_builtins(RunConfig(run=RunSection(name="t")))
+    sections = {name: own for name, own in tables.items() if isinstance(own, dict)}
+    places = [f"{name}.{key}" for name, own in sections.items() for key in own]
+    for place in [
+        *places,
+        "schema",
+        "exchange",
+        "strategy",
+        "strategy.theirs",
+        "strategy.theirs.x",
+    ]:
+        error = refusal(tmp_path, f"{place} = {value}\n")
+        assert error.code == "SWT-E605" and "(line 1)" in error.what
+        assert f"`{place}` must be a number of at most 63 bits" in error.what
+
+
+def test_a_number_that_python_does_not_read_is_not_toml(tmp_path):
+    assert refusal(tmp_path, f"[run]\nseed = {'9' * 5000}\n").code == "SWT-E603"
+
+
 @pytest.mark.parametrize("name", ["", "a b", "../up", "x" * 65, "-x", "ü"])
 def test_a_run_name_is_safe_in_invites_and_paths(tmp_path, name):
     assert refusal(tmp_path, f'[run]\nname = "{name}"\n').code == "SWT-E605"

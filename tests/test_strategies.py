@@ -13,6 +13,7 @@ from swarmtrain.compare import request
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.replica import settings_of as settings_of_plan
 from swarmtrain.config import ExchangeSection, OuterSection, RunConfig, RunSection
+from swarmtrain.coordinator.service import run_terms
 from swarmtrain.errors import UserError
 from swarmtrain.strategies import make_strategy, strategy_of
 from swarmtrain.tensors import Layout, ParameterSpec
@@ -203,3 +204,23 @@ def test_robust_rules_of_a_run_are_those_that_slices_can_follow(tmp_path: Path):
         loaded(tmp_path, '[outer]\nrobust = "median"\n')
     with pytest.raises(UserError, match=r"must be none with outer\.strategy sparseloco"):
         loaded(tmp_path, f'[outer]\nstrategy = "sparseloco"\nrobust = "median"\n{few}')
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[inner]\nschedule_tokens = 5", "inner.schedule_tokens"),
+        ('[inner]\nschedule = "tokens"\n[model]\nkind = "custom"', "inner.schedule"),
+        ('[outer]\nlr_rule = "contributors"\nstrategy = "eager"', "outer.lr_rule"),
+    ],
+)
+def test_what_follows_the_swarm_is_asked_for_only_where_it_can_be(
+    tmp_path: Path, text: str, key: str
+):
+    with pytest.raises(UserError, match=f"`{key}` must"):
+        loaded(tmp_path, text + "\n")
+
+
+def test_a_schedule_by_tokens_has_its_peers_count_samples(tmp_path: Path):
+    plain, counted = config_of(), loaded(tmp_path, '[inner]\nschedule = "tokens"\n')
+    assert [run_terms(config).counts_samples for config in (plain, counted)] == [False, True]

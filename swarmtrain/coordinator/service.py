@@ -222,6 +222,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         chunk_values=exchange.chunk_values,
         e_max=exchange.e_max,
         equal_slices=exchange.slices == "equal",
+        counts_samples=config.inner.schedule == "tokens",
         min_contributors=exchange.min_contributors,
         start_peers=exchange.start_peers,
         wait_ready_s=exchange.wait_ready_s,

@@ -9,18 +9,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
-from swarmtrain_optimizers.strategies.base import KeepsPace, OpKind, StepsAlone, Strategy
+from swarmtrain.peer.state_image import StateImage, arrays_of, image_of
+from swarmtrain_optimizers.strategies.base import (
+    HearsOfSwarm,
+    KeepsPace,
+    OpKind,
+    StepsAlone,
+    Strategy,
+    SwarmFacts,
+)
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Contribution, Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.result import OpResult
-from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
 
 
 class Weights(Protocol):
@@ -38,21 +43,6 @@ class OwnContribution(Contribution, Protocol):
 
     def decoded(self, start: int, stop: int, window: Window) -> Tensor:
         """(stop - start,) float32, for error feedback."""
-
-
-@dataclass(frozen=True, slots=True)
-class StateImage:
-    """The shared state after an op.
-
-    Attributes:
-        op: the op.
-        manifest: names, lengths and chunk hashes; its root is the state root.
-        chunks: the state's bytes, copied so that they never change; None where nobody needs them.
-    """
-
-    op: int
-    manifest: StateManifest
-    chunks: tuple[memoryview, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +78,9 @@ class Driver:
         included: whether our part was in the last committed op, for people.
         is_alone: whether it ended with a step of a group of one.
         root: state root after `op`.
+        samples_so_far: in all committed results up to `op`, of everybody; 0 where the run does not
+            count them.
+        round_samples: in the newest of these, 0 before one was seen.
 
     Raises:
         ValueError: the strategy takes gradients, and nobody gives them.
@@ -120,6 +113,7 @@ class Driver:
         self._num_values = num_values
         self._snapshot_rounds = max(1, snapshot_rounds)
         self.root = b""
+        self.samples_so_far = self.round_samples = 0
         self._contribution = contribution
         self._decode = decode
         # What a contribution is made of.
@@ -157,6 +151,13 @@ class Driver:
     def is_due(self) -> bool:
         """Whether the inner steps of the next op are done."""
         return self.op >= 0 and self._own is None and self._strategy.is_due(self.steps)
+
+    @property
+    def round_steps(self) -> int:
+        """Own inner steps from one contribution to the next."""
+        strategy = self._strategy
+        most = strategy.inner_steps
+        return next((steps for steps in range(1, most) if strategy.is_due(steps)), most)
 
     @property
     def is_at_place(self) -> bool:
@@ -230,22 +231,11 @@ class Driver:
         Raises:
             RemoteFault: reason ``manifest``: the state's arrays are not this strategy's.
         """
-        names = [name for name, _ in self._strategy.state_arrays()]
-        specs = action.manifest.arrays
-        if [spec.name for spec in specs] != names or any(
-            spec.num_values != self._num_values for spec in specs
-        ):
-            raise RemoteFault("manifest", f"the state holds {specs}, this strategy {names}")
-        flat = torch.from_numpy(np.frombuffer(b"".join(action.chunks), dtype="<f4").copy())
-        arrays = {}
-        for index, name in enumerate(names):
-            padded = torch.zeros(self._strategy.num_values, dtype=torch.float32)
-            start = index * self._num_values
-            padded[: self._num_values] = flat[start : start + self._num_values]
-            arrays[name] = padded
+        arrays = arrays_of(self._strategy, action, self._num_values)
         self._strategy.load_state(arrays)
         self._take_back(action)
         self._weights.write_weights(arrays["anchor"].clone())
+        self.samples_so_far, self.round_samples = action.samples, 0
         self._reset(action.op)
         return self._image(action.op, copy=True)
 
@@ -274,6 +264,10 @@ class Driver:
         Of a pair op it is the partner's half; where it holds none, who has given a half steps
         alone, and for everybody else nothing changes.
         """
+        self.round_samples = result.samples
+        self.samples_so_far = result.samples_before + result.samples
+        if isinstance(self._strategy, HearsOfSwarm):
+            self._strategy.hear_of_swarm(SwarmFacts(result.samples_before, result.shares))
         self.is_alone = self.is_paired and not result.slices and self._own is not None
         if self.is_paired and not result.slices:
             return self._end_without_partner(result.op)
@@ -378,14 +372,9 @@ class Driver:
         self.op = op
 
     def _image(self, op: int, *, copy: bool) -> StateImage:
-        arrays = self._strategy.state_arrays()
-        specs = tuple(ArraySpec(name, self._num_values) for name, _ in arrays)
-        flat = torch.cat([array[: self._num_values] for _, array in arrays])
-        data = flat.numpy().astype("<f4", copy=False).data.cast("B")
-        manifest, chunks = describe_state(self._layout, specs, data)
-        self.root = manifest.root
-        views = tuple(memoryview(chunk) for chunk in chunks) if copy else None
-        return StateImage(op, manifest, views)
+        image = image_of(self._strategy, self._layout, self._num_values, op, copy=copy)
+        self.root = image.manifest.root
+        return image
 
 
 def _decoded_own(own: OwnContribution, result: OpResult, start: int, stop: int) -> Tensor:

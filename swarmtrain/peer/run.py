@@ -20,11 +20,13 @@ from swarmtrain.cli.options import JoinOptions
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.peer.control import CoordinatorUnreachable
+from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.session import Hooks, RoundReport, Session
 from swarmtrain.peer.shell import PeerShell
 from swarmtrain.peer.text import TextFeed
 from swarmtrain.peer.trainer import BuiltinTrainer
+from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
 from swarmtrain_transport.messages import LeaseGrant, LeaseRequest
 
 logger = logging.getLogger(__name__)
@@ -103,6 +105,9 @@ class _Peer:
 
     def step(self) -> None:
         """One inner step and whatever falls due."""
+        config, driver = self.membership.config, self.session.driver
+        if config.inner.schedule == "tokens":
+            self.trainer.step = step_by_tokens(config, driver)
         before = self.trainer.num_samples
         is_given = self.session.driver.strategy.takes_gradients
         loss = self.trainer.gradient_step() if is_given else self.trainer.inner_step()
@@ -232,6 +237,16 @@ def _check_built_in(config: RunConfig) -> None:
             "`swarmtrain join` only knows the built-in models and text.",
             "Use swarmtrain.join(model, optimizer, invite=...) in the run's training script.",
         )
+
+
+def step_by_tokens(config: RunConfig, driver: Driver) -> int:
+    """The schedule's step of the next inner step, by what the whole swarm has trained on. Before
+    the first result is seen the swarm is taken to be the one that the schedule is written for."""
+    tokens, steps = config.model.context, driver.round_steps
+    round_tokens = driver.round_samples * tokens or steps * config.tokens_per_step
+    ahead = tokens_since_commit(driver.steps, inner_steps=steps, round_tokens=round_tokens)
+    total = driver.samples_so_far * tokens + ahead
+    return schedule_step(total, tokens_per_step=config.tokens_per_step)
 
 
 class _Events:

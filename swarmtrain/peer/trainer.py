@@ -73,7 +73,8 @@ class BuiltinTrainer:
         self.layout = Layout.of(self.model, config.exchange.block)
         self.step = 0
         self.num_samples = 0
-        self._fresh_since = 0
+        self._is_fresh = False
+        self._steps_since_fresh = 0
         self._optimizer = _make_optimizer(self.model, config.inner)
 
     @property
@@ -91,7 +92,8 @@ class BuiltinTrainer:
         The optimizer's first steps after it are short of history, so their rate is ramped up.
         """
         self.step = step
-        self._fresh_since = step
+        self._is_fresh = step > 0
+        self._steps_since_fresh = 0
         self._optimizer = _make_optimizer(self.model, self._config.inner)
 
     def read_weights(self, out: Tensor | None = None) -> Tensor:
@@ -134,6 +136,7 @@ class BuiltinTrainer:
         if self._config.inner.grad_clip > 0:
             nn.utils.clip_grad_norm_(self.model.parameters(), self._config.inner.grad_clip)
         self.step += 1
+        self._steps_since_fresh += 1
         self.num_samples += len(batch.x_BT)
         return float(loss.item())
 
@@ -154,14 +157,12 @@ class BuiltinTrainer:
             self.step,
             peak=inner.lr,
             warmup_steps=inner.warmup_steps,
-            total_steps=self._config.run.rounds * self._config.steps_per_round,
+            total_steps=self._config.schedule_steps,
             end_fraction=inner.lr_end_fraction,
         )
-        if self._fresh_since == 0:  # The run's own warm-up is ramp enough.
+        if not self._is_fresh:  # The run's own warm-up is ramp enough.
             return rate
-        return rate * fresh_optimizer_ramp(
-            self.step - self._fresh_since, ramp_steps=inner.warmup_steps
-        )
+        return rate * fresh_optimizer_ramp(self._steps_since_fresh, ramp_steps=inner.warmup_steps)
 
     def evaluate(self, vector: Tensor | None = None) -> float:
         """Validation loss in nats per byte, of `vector`, (padded,) float32, or of the live model.

@@ -276,7 +276,8 @@ class _PeerProof:
             if root != view.outcome.slices[index].root or not is_whole:
                 raise Unproved(f"{path}: slice {index} is not the one that the ledger names.")
             pieces[index] = chunks
-        return result_of(view, pieces, replayed=True)
+        before = self._view.samples.after(op - 1)
+        return result_of(view, pieces, replayed=True, samples_before=before)
 
 
 @contextmanager

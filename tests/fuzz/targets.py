@@ -168,93 +168,103 @@ def _frames() -> tuple[bytes, ...]:
     return tuple(header + bytes(body) for header, body in map(frames.pack, made))
 
 
-def _targets() -> dict[str, Target]:
-    shown = Shown((A, B), (bytes(32),), b"part")
-    proof = Proof(1, 2, 3, (A,), {B: shown})
-    remote = (RemoteFault,)
-    record = make_record(0, bytes(32), 1, run_body(), sign)
-    joined = make_record(1, record.hash, 1, join_body(A), sign)
-    planned = make_record(2, joined.hash, 1, plan_body((A, B)), sign)
-    gather = make_record(3, planned.hash, 1, gather_plan((A, B)), sign)
-    attest = Attest(1, bytes(32), roots=((A, bytes(32)),))
-    attested = make_record(4, gather.hash, 1, attest, sign)
-    made = (record, joined, planned, gather, attested)
-    records = tuple(found.to_bytes() for found in made)
-    manifest, _ = describe_state(bytes(32), (ArraySpec("anchor", 8),), bytes(32))
-    invite = Invite("127.0.0.1", 8400, "tiny", bytes(range(32)), bytes(range(16)))
-    canonical = config_file.canonical(CONFIG)
+REMOTE = (RemoteFault,)
+RECORD = make_record(0, bytes(32), 1, run_body(), sign)
+JOINED = make_record(1, RECORD.hash, 1, join_body(A), sign)
+PLANNED = make_record(2, JOINED.hash, 1, plan_body((A, B)), sign)
+GATHER = make_record(3, PLANNED.hash, 1, gather_plan((A, B)), sign)
+ATTEST = Attest(1, bytes(32), roots=((A, bytes(32)),))
+ATTESTED = make_record(4, GATHER.hash, 1, ATTEST, sign)
+RECORDS = (RECORD, JOINED, PLANNED, GATHER, ATTESTED)
+CANONICAL = config_file.canonical(CONFIG)
+
+
+def _data_targets() -> dict[str, Target]:
+    chunks = tuple(bytes([0x10 + index]) + chunk for index, chunk in enumerate(CODEC_EXAMPLES))
+    handshake = [b"1.0", b"1", ZAP_DOMAIN, b"", b"", b"CURVE", b"k" * 32]
+    return {
+        "frame": Target(_frame, REMOTE, _frames()),
+        "frame-body": Target(_frame_behind_its_checksum, REMOTE, _frames()),
+        "ranges": Target(_ranges, REMOTE, (Ranges(1, 2, (True, False, True) * 5).pack(),)),
+        "credit": Target(frames.unpack_credit, REMOTE, (frames.pack_credit(1 << 40),)),
+        "get": Target(Wanted.unpack, REMOTE, (Wanted(bytes(32)).pack(), Wanted(A, 8, 9).pack())),
+        "codec": Target(_codec, REMOTE, chunks),
+        "handshake": Target(_zap, (), (b"|".join(handshake),)),
+        "address": Target(_address, REMOTE, (b"\1\0\0\0example.org", b"\1\0\0\0::1")),
+    }
+
+
+def _control_targets() -> dict[str, Target]:
     hello = messages.Hello(
         b"boot", "name", bytes(32), "host", 1, 3, bytes(32), 2, bytes(32), 1 << 30
     )
-    chunks = tuple(bytes([0x10 + index]) + chunk for index, chunk in enumerate(CODEC_EXAMPLES))
+    from_peer = _pack(
+        Knock(1, A, b"token", messages.encode(hello), b"s" * 64),
+        hello,
+        Ready(3, 8, 2, bytes(32)),
+        Progress(1, 2, 3, "training"),
+        messages.Got(1, 2, 3, {A: B}, {B: "scale"}),
+        messages.Roots(1, (A, B), bytes(64)),
+        messages.SliceDone(1, 2, 3, 4, (A, B), bytes(32), bytes(64)),
+        messages.Accuse(1, A),
+        messages.Applied(3, bytes(32), bytes(32)),
+        messages.Have(1, 2, 3, 4, (True, False)),
+    )
+    from_coordinator = _pack(
+        Challenge(b"n" * 32, (1,)),
+        Welcome(1, "run", A, CANONICAL, 5),
+        Records(0, tuple(record.to_bytes() for record in RECORDS)),
+        messages.Hashes(1, 2, 3, 4, (bytes(32),)),
+        messages.Accused(1, A),
+    )
     return {
-        "frame": Target(_frame, remote, _frames()),
-        "frame-body": Target(_frame_behind_its_checksum, remote, _frames()),
-        "ranges": Target(_ranges, remote, (Ranges(1, 2, (True, False, True) * 5).pack(),)),
-        "credit": Target(frames.unpack_credit, remote, (frames.pack_credit(1 << 40),)),
-        "get": Target(Wanted.unpack, remote, (Wanted(bytes(32)).pack(), Wanted(A, 8, 9).pack())),
-        "codec": Target(_codec, remote, chunks),
-        "handshake": Target(
-            _zap, (), (b"|".join([b"1.0", b"1", ZAP_DOMAIN, b"", b"", b"CURVE", b"k" * 32]),)
+        "from-peer": Target(messages.decode_from_peer, REMOTE, from_peer),
+        "from-coordinator": Target(messages.decode_from_coordinator, REMOTE, from_coordinator),
+    }
+
+
+def _ledger_targets() -> dict[str, Target]:
+    shown = Shown((A, B), (bytes(32),), b"part")
+    proof = Proof(1, 2, 3, (A,), {B: shown})
+    manifest, _ = describe_state(bytes(32), (ArraySpec("anchor", 8),), bytes(32))
+    return {
+        "record": Target(
+            lambda data: body_of(record_from_bytes(data)),
+            REMOTE,
+            tuple(record.to_bytes() for record in RECORDS),
         ),
-        "address": Target(_address, remote, (b"\1\0\0\0example.org", b"\1\0\0\0::1")),
-        "from-peer": Target(
-            messages.decode_from_peer,
-            remote,
-            _pack(
-                Knock(1, A, b"token", messages.encode(hello), b"s" * 64),
-                hello,
-                Ready(3, 8, 2, bytes(32)),
-                Progress(1, 2, 3, "training"),
-                messages.Got(1, 2, 3, {A: B}, {B: "scale"}),
-                messages.Roots(1, (A, B), bytes(64)),
-                messages.SliceDone(1, 2, 3, 4, (A, B), bytes(32), bytes(64)),
-                messages.Accuse(1, A),
-                messages.Applied(3, bytes(32), bytes(32)),
-                messages.Have(1, 2, 3, 4, (True, False)),
-            ),
-        ),
-        "from-coordinator": Target(
-            messages.decode_from_coordinator,
-            remote,
-            _pack(
-                Challenge(b"n" * 32, (1,)),
-                Welcome(1, "run", A, canonical, 5),
-                Records(0, records),
-                messages.Hashes(1, 2, 3, 4, (bytes(32),)),
-                messages.Accused(1, A),
-            ),
-        ),
-        "record": Target(lambda data: body_of(record_from_bytes(data)), remote, records),
         "record-body": Target(
-            lambda data: body_of(msgspec.structs.replace(record, body=data)),
-            remote,
-            tuple(found.body for found in made),
+            lambda data: body_of(msgspec.structs.replace(RECORD, body=data)),
+            REMOTE,
+            tuple(record.body for record in RECORDS),
         ),
-        "evidence": Target(shown_from_bytes, remote, (pack_struct(shown),)),
-        "proof": Target(proof_from_bytes, remote, (proof.to_bytes(),)),
+        "evidence": Target(shown_from_bytes, REMOTE, (pack_struct(shown),)),
+        "proof": Target(proof_from_bytes, REMOTE, (proof.to_bytes(),)),
         "charge": Target(
             lambda data: charge_from_bytes(data, Drawn(A, 2, 3, A, (B,))),
-            remote,
+            REMOTE,
             (proof.charge.to_bytes(),),
         ),
-        "manifest": Target(manifest_from_bytes, remote, (manifest.to_bytes(),)),
+        "manifest": Target(manifest_from_bytes, REMOTE, (manifest.to_bytes(),)),
+    }
+
+
+def _file_targets() -> dict[str, Target]:
+    invite = Invite("127.0.0.1", 8400, "tiny", bytes(range(32)), bytes(range(16)))
+    segments = (ledger_file.segment_of([RECORD, JOINED]) * 2, ledger_file.segment_of([]))
+    return {
         "invite": Target(
             lambda data: Invite.parse(data.decode("utf-8", "replace")),
             (InviteError,),
             (str(invite).encode(), str(dataclasses.replace(invite, host="::1")).encode()),
         ),
-        "run-canonical": Target(config_file.from_canonical, (RemoteFault, UserError), (canonical,)),
+        "run-canonical": Target(config_file.from_canonical, (RemoteFault, UserError), (CANONICAL,)),
         "run-file": Target(
             _in_file(config_file.load),
             (UserError,),
             (b'[run]\nname = "a"\n[exchange]\nblock = 64\n',),
         ),
-        "ledger-file": Target(
-            ledger_file.parse,
-            (),
-            (ledger_file.segment_of([record, joined]) * 2, ledger_file.segment_of([])),
-        ),
+        "ledger-file": Target(ledger_file.parse, (), segments),
         "result-file": Target(parse_result, (), (msgspec.msgpack.encode([[b"a", b"b"], [b"c"]]),)),
         "identity": Target(_in_file(Identity.load), (IdentityDamaged,), (_identity_bytes(),)),
         "checkpoint": Target(
@@ -268,4 +278,4 @@ def _targets() -> dict[str, Target]:
 CODEC_EXAMPLES = tuple(
     codec_of(window).encode(torch.linspace(-0.5, 0.5, 32), window) for window in WINDOWS
 )
-TARGETS = _targets()
+TARGETS = _data_targets() | _control_targets() | _ledger_targets() | _file_targets()

@@ -13,7 +13,7 @@ TRANSPORT = (
     "signed",
     "allow_list reception",
     "claims ledger batching sync result failure matrix fetch download flow widths outbox timers",
-    "pairing",
+    "pairing samples chain",
     "gathered lineage",
     "actions fold fragments blobs serving",
     "arrivals audit membership",
@@ -64,8 +64,10 @@ OPTIMIZERS = (
 
 SWARMTRAIN = (
     "error_table config control_lane",
+    "errors tensors",
+    "config_problem",
     "config_pairs",
-    "errors tensors config_limits",
+    "config_limits",
     "cli.caps",
     "strategies",
     "config_file descriptors dirs cli.options checkpoint numerics data.* data models.* models",

@@ -1,4 +1,4 @@
-"""A run in one process: production sessions, strategies, machines and disks over memory links.
+"""A run in one process: production sessions, strategies, machines and disks over some lane.
 
 Each peer trains on a thread of its own, as in life, but only one thread runs at a time: it goes on
 until it has to wait, then the next one does, and when all wait, messages move and time passes. So
@@ -28,11 +28,11 @@ from swarmtrain.tensors import Layout
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import messages as m
 from swarmtrain_transport.ledger import Record
-from swarmtrain_transport.link import Address, PeerId
+from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.local import Card
-from swarmtrain_transport.memory_link import MemoryNetwork
 from swarmtrain_transport.participant import Participant
 from swarmtrain_transport.rendezvous import Rendezvous
+from tests.peer.lanes import Lane, MemoryLane
 from tests.transport.rig import RUN_KEY, sign, sign_as, verify
 
 _PATIENCE = 60
@@ -83,8 +83,9 @@ class Member:
         self.is_connected, self.is_exchanging, self.num_others = True, False, 1
         self.items: deque[Any] = deque()
         self.storage = PeerStorage(directory)
-        self.link = crowd.network.open(Address(peer, peer, "h", 0), self)
-        card = Card(peer, boot, "name", peer, "h", self.link.address.port)
+        self.link = crowd.lane.open(peer, self)
+        here = self.link.address
+        card = Card(peer, boot, "name", here.curve_key, here.host, here.port)
         self.machine_itself = Participant(
             card, CodecArithmetic(), sign_as(peer), verify, list, self.storage.records,
             crowd.now_s,
@@ -216,12 +217,19 @@ class Crowd:
         config: the run file.
         place: where state directories are.
         dtype: of the weights.
+        lane: what carries frames; in memory unless another is brought.
     """
 
-    def __init__(self, config: RunConfig, place: Path, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        place: Path,
+        dtype: torch.dtype = torch.float32,
+        lane: Lane | None = None,
+    ) -> None:
         self.config, self.place, self.dtype = config, place, dtype
         self.now_s, self.term = 0.0, 0
-        self.network = MemoryNetwork()
+        self.lane = lane if lane is not None else MemoryLane()
         self.records: list[Record] = []
         self.members: dict[PeerId, Member] = {}
         self.up: deque[tuple[PeerId, bytes]] = deque()
@@ -261,7 +269,7 @@ class Crowd:
     def _part(self, member: Member) -> None:
         """It has ended: nobody hears of it any more."""
         member.is_gone = True
-        self.network.kill(member.peer)
+        self.lane.kill(member.peer)
         self._heed(self.hall.disconnected(member.peer, self.now_s))
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
@@ -282,7 +290,7 @@ class Crowd:
 
     def _deliver(self) -> int:
         count = 0
-        while self.up or self._down or self.network.pump(1):
+        while self.up or self._down or self.lane.pump(1):
             count += 1
             if self.up:
                 peer, data = self.up.popleft()
@@ -319,10 +327,13 @@ class Crowd:
 
 
 @contextmanager
-def crowd_of(config: RunConfig, place: Path, dtype: torch.dtype = torch.float32) -> Iterator[Crowd]:
-    """A crowd whose threads have ended when the test has."""
-    crowd = Crowd(config, place, dtype)
+def crowd_of(
+    config: RunConfig, place: Path, dtype: torch.dtype = torch.float32, lane: Lane | None = None
+) -> Iterator[Crowd]:
+    """A crowd whose threads and links have ended when the test has."""
+    crowd = Crowd(config, place, dtype, lane)
     try:
         yield crowd
     finally:
         crowd.close()
+        crowd.lane.close()

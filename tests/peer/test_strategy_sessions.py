@@ -1,4 +1,4 @@
-"""Every strategy of runs through sessions over memory links: a loss, a newcomer, a return."""
+"""Every strategy of runs through sessions over both links: a loss, a newcomer, a return."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,6 +18,7 @@ from swarmtrain.config import (
 from swarmtrain.config_limits import STRATEGIES, first_problem
 from swarmtrain.config_pairs import PAIRED
 from tests.peer.crowd import Crowd, Member, crowd_of
+from tests.peer.lanes import LANES
 
 torch.set_num_threads(1)
 ROUNDS = 6
@@ -43,6 +44,14 @@ def config_of(name: str, *, rounds: int = ROUNDS, codec: str = "", **exchange: A
     )  # fmt: skip
     assert first_problem(config) is None
     return config
+
+
+def matrix(test: Any) -> Any:
+    """Every strategy, kind of weights and link."""
+    kinds = [torch.float32, torch.bfloat16]
+    test = pytest.mark.parametrize("dtype", kinds, ids=["float32", "bfloat16"])(test)
+    test = pytest.mark.parametrize("lane", LANES)(test)
+    return pytest.mark.parametrize("name", STRATEGIES)(test)
 
 
 def state_of(member: Member) -> dict[str, torch.Tensor]:
@@ -85,10 +94,9 @@ def founded(crowd: Crowd) -> list[Member]:
     return [crowd.add(number) for number in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torch.dtype):
-    with crowd_of(config_of(name), tmp_path, dtype) as crowd:
+@matrix
+def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torch.dtype, lane: str):
+    with crowd_of(config_of(name), tmp_path, dtype, LANES[lane]()) as crowd:
         members = founded(crowd)
         before = members[0].toy.read_weights()
         crowd.run()
@@ -98,17 +106,17 @@ def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torc
         assert outcomes == ({"merged": 12, "alone": 6} if name in PAIRED else whole)
         moved = state_of(members[0])["anchor"] - before
         assert moved.abs().max() > 1e-3 and torch.isfinite(moved).all()
+        assert all(one.link.stats.bytes_received > 0 for one in members)
         ended = [one.toy.read_weights() for one in members]
         if name not in PAIRED:
             assert all(torch.equal(one, ended[0]) for one in ended)  # settled on the run's weights
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", STRATEGIES)
+@matrix
 def test_a_death_and_a_newcomer_change_nobodys_agreement(
-    tmp_path: Path, name: str, dtype: torch.dtype
+    tmp_path: Path, name: str, dtype: torch.dtype, lane: str
 ):
-    with crowd_of(config_of(name), tmp_path, dtype) as crowd:
+    with crowd_of(config_of(name), tmp_path, dtype, LANES[lane]()) as crowd:
         members = founded(crowd)
         crowd.run(until=lambda: members[0].driver.op >= 2)
         crowd.kill(members.pop())
@@ -120,12 +128,11 @@ def test_a_death_and_a_newcomer_change_nobodys_agreement(
         assert root in {one.roots.get(began) for one in members}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", STRATEGIES)
+@matrix
 def test_who_comes_back_has_the_bits_that_it_left_with(
-    tmp_path: Path, name: str, dtype: torch.dtype
+    tmp_path: Path, name: str, dtype: torch.dtype, lane: str
 ):
-    with crowd_of(config_of(name), tmp_path, dtype) as crowd:
+    with crowd_of(config_of(name), tmp_path, dtype, LANES[lane]()) as crowd:
         members = founded(crowd)
         crowd.run(until=lambda: members[0].driver.op >= 2)
         for one in members:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.fold import LedgerView, OpView, set_id, slice_root
 from swarmtrain_transport.ledger import (
     Attest,
@@ -14,7 +15,6 @@ from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
     Join,
-    Ledger,
     Member,
     Plan,
     Record,

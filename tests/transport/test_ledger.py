@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.ledger import (
     GENESIS_HASH,
-    Ledger,
     Record,
     Skip,
     body_of,

@@ -14,6 +14,7 @@ from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.fold import LedgerView, result_root, slice_root
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.identity import Identity, verify
@@ -23,7 +24,6 @@ from swarmtrain_transport.ledger import (
     Commit,
     Freeze,
     Join,
-    Ledger,
     Member,
     Plan,
     Record,

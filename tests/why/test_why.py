@@ -2,12 +2,13 @@
 
 import json
 
+import msgspec
 import pytest
 
 from swarmtrain import dirs
 from swarmtrain.cli.main import main
 from swarmtrain.peer import ledger_file
-from swarmtrain.why import explain_round
+from swarmtrain.why import _evidence, explain_round
 from swarmtrain_transport.ledger import (
     Attest,
     Conviction,
@@ -15,10 +16,12 @@ from swarmtrain_transport.ledger import (
     Gone,
     Reassign,
     Rewind,
+    SignedRoot,
     Skip,
     SliceFreeze,
     Times,
 )
+from tests.transport.gather_table import gather_plan
 from tests.transport.rig import A, B, C, Chain, genesis_body, join_body, run_body
 
 TIMES = Times(complete=1, owners=3, last_s=4.0, heard_s=6.5, frozen_s=10.0, deadline_s=10.0)
@@ -60,6 +63,19 @@ def test_a_round_with_a_late_peer_and_a_dead_owner_is_told_with_its_evidence() -
     ):
         assert words in story
     assert "still in progress" not in story
+
+
+def test_who_published_nothing_in_a_gather_op_is_not_told_of_owners() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(gather_plan((A, B, C), previous_outcome=chain.view.last_outcome))
+    signed = {peer: SignedRoot(b"r" * 32, b"s" * 64) for peer in (A, B)}
+    nothing = Times(0, 2, -1.0, heard_s=6.5, frozen_s=10.0, deadline_s=10.0)
+    chain.add(Freeze(1, (A, B), {C: "late"}, {C: nothing}, signed))
+    story = told(chain)
+    assert "It had published nothing; last heard of at 6.5 s; left out at 10.0 s" in story
+    assert "owner" not in story
+    refused = msgspec.structs.replace(nothing, last_s=2.0)
+    assert "It had published it at 2.0 s; last heard" in _evidence(refused, is_gather=True)
 
 
 def test_a_skipped_round_says_why_and_that_nothing_is_lost() -> None:

@@ -76,11 +76,13 @@ class RevokePeer(msgspec.Struct, frozen=True):
 
 
 class LoadState(msgspec.Struct, frozen=True):
-    """Peer: put this downloaded state of op `op` in place, then call `applied`."""
+    """Peer: put this downloaded state of op `op` in place, then call `applied`. `samples` are those
+    in all results that led to it, where the run counts them."""
 
     op: int
     manifest: "StateManifest"
     chunks: tuple[bytes, ...]
+    samples: int = 0
 
 
 class DownloadBegun(msgspec.Struct, frozen=True):

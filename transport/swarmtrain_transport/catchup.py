@@ -19,15 +19,19 @@ from swarmtrain_transport.ledger import Commit
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.pairing import link_of, partner_in, whole_pairs
 from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.samples import in_result
 
 
-def result_of(view: OpView, slices: Sequence[Sequence[Buffer]], *, replayed: bool) -> OpResult:
+def result_of(
+    view: OpView, slices: Sequence[Sequence[Buffer]], *, replayed: bool, samples_before: int = 0
+) -> OpResult:
     """A committed op's result.
 
     Args:
         view: the ledger's view of the op, whose outcome is COMMIT.
         slices: chunks of every slice; a slice that has no contributor has none, and is left out.
         replayed: whether the op was not taken part in.
+        samples_before: of all results before it.
     """
     plan, commit = view.plan, view.outcome
     assert isinstance(commit, Commit)
@@ -43,6 +47,9 @@ def result_of(view: OpView, slices: Sequence[Sequence[Buffer]], *, replayed: boo
         chunk_values=plan.chunk_values,
         num_values=plan.slices[-1].stop,
         slices=pieces,
+        samples_before=samples_before,
+        samples=in_result(plan, commit),
+        shares=tuple(view.weights[peer] for peer in commit.contributors),
         checkpoint_by=plan.checkpoint_by,
         evaluate_by=plan.evaluate_by,
         replayed=replayed,
@@ -89,7 +96,7 @@ class CatchUp:
         if now == self._lacking:
             return None
         self._wanted.clear()
-        view = self._view.commits[op]
+        view, before = self._view.commits[op], self._view.samples.after(op - 1)
         commit = view.outcome
         assert isinstance(commit, Commit)
         if view.plan.kind == PAIR:
@@ -102,7 +109,9 @@ class CatchUp:
             if chunks is not None:
                 slices.append(chunks)
         self._lacking = () if len(slices) == len(commit.slices) else now
-        return None if self._lacking else result_of(view, slices, replayed=replayed)
+        if self._lacking:
+            return None
+        return result_of(view, slices, replayed=replayed, samples_before=before)
 
     def _paired(self, view: OpView, commit: Commit, *, replayed: bool) -> OpResult | None:
         """What a pair op brings us: our partner's half, or nothing at all."""

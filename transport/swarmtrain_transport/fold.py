@@ -35,6 +35,7 @@ from swarmtrain_transport.ledger import (
 )
 from swarmtrain_transport.lineage import Lineage
 from swarmtrain_transport.link import Address, PeerId
+from swarmtrain_transport.samples import SampleCount
 
 OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
 _OP_DECISIONS = (Reassign, Freeze, SliceFreeze, Commit, Skip)
@@ -246,6 +247,7 @@ class LedgerView(Lineage):
     roster: dict[PeerId, Join] = field(default_factory=dict)
     join_index: dict[PeerId, int] = field(default_factory=dict)
     invite_uses: dict[str, set[PeerId]] = field(default_factory=dict)
+    samples: SampleCount = field(default_factory=SampleCount)
     ever_members: set[PeerId] = field(default_factory=set)
     curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
     op: OpView | None = None
@@ -283,6 +285,7 @@ class LedgerView(Lineage):
         else:
             self.run = body
             self.run_tag = int.from_bytes(record.hash[:8], "little")
+        self.samples.apply(body)
 
     def address_of(self, peer: PeerId) -> Address:
         """Where a roster member listens. KeyError if it is not in the roster."""

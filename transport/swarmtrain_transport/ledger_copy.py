@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import LedgerView, OpView
 from swarmtrain_transport.fragments import values_of
@@ -10,7 +11,6 @@ from swarmtrain_transport.kinds import WHOLE
 from swarmtrain_transport.ledger import (
     AnyBody,
     Freeze,
-    Ledger,
     Plan,
     Record,
     Verify,

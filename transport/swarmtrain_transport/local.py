@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swarmtrain_transport.ledger import Ledger
+from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hello, Progress
 

@@ -17,6 +17,7 @@ from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.pairing import contributors_of, order_of
 from swarmtrain_transport.recovery import trusted_root
+from swarmtrain_transport.samples import are_legal, believed
 from swarmtrain_transport.slicing import Slicing
 
 
@@ -31,6 +32,7 @@ class RunTerms:
         start_peers: how many peers must be ready before op 1.
         checkpoint_rounds: every so many ops one peer is named to write a checkpoint.
         equal_slices: whatever rates peers report.
+        counts_samples: PLAN repeats what contributors trained on, for a schedule by tokens.
         result_codec: of the result, "" for that of parts.
         rule: what takes the place of the mean, "" for the mean; never exact.
         value_bytes: encoded bytes per value of a part, or of the result where that is longer.
@@ -54,6 +56,7 @@ class RunTerms:
     checkpoint_rounds: int
     snapshot_rounds: int
     equal_slices: bool = False
+    counts_samples: bool = False
     result_codec: str = ""
     value_bytes: float = 4.0
     rule: str = ""
@@ -184,6 +187,7 @@ def make_plan(
     members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, line.hello.boot, 0) for peer, line in sorted(receivers.items())]
     order = list(weights)
+    told = [r.samples for r in ready.values() if r is not None] if terms.counts_samples else []
     checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
     return Plan(
         op=op,
@@ -205,6 +209,7 @@ def make_plan(
         evaluate_by=order[(op + 1) % len(order)],
         result_codec=terms.result_codec,
         rule=terms.rule,
+        samples=believed(told),
         fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
         kind=constant_of(terms.kind),
     )
@@ -266,6 +271,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "what stays whole has no sums": plan.kind not in WHOLE or not plan.exact,
         "a pair needs two": plan.kind != PAIR or min(len(weights), plan.min_contributors) >= 2,
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
+        "samples are not one number for each contributor": are_legal(plan),
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }
     for problem, holds in rules.items():

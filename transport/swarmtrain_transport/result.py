@@ -42,6 +42,9 @@ class OpResult:
         replayed: whether this op was fetched afterwards, not taken part in.
         root: COMMIT's result root, from which every chunk's hash follows; b"" where it is not
             known.
+        samples_before: in all results before this one, where the run counts them.
+        samples: in this one.
+        shares: weights of COMMIT's contributors.
         fastest_steps_per_s: PLAN's word on whom to keep pace with, 0 for none.
         weights: of a gather op, one per slice: the mean is their weighted mean, which everybody
             makes; None where the slices are the mean, and of a pair op.
@@ -59,6 +62,9 @@ class OpResult:
     evaluate_by: PeerId
     replayed: bool
     root: bytes = b""
+    samples_before: int = 0
+    samples: int = 0
+    shares: tuple[int, ...] = ()
     fastest_steps_per_s: float = 0.0
     weights: tuple[int, ...] | None = None
     kind: str = MEAN

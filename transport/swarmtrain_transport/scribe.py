@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
 from swarmtrain_transport.batching import batches
+from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.ledger import (
     Body,
     Checkpoint,
     Join,
-    Ledger,
     Record,
     Sign,
     Verify,

@@ -172,7 +172,8 @@ class StateFinder:
             text = f"This model is exchanged in {len(self._fragments) or 1} parts"
             return [Halt("SWT-E804", f"{text}, the run's in {len(genesis.fragments) or 1}.")]
         if self._is_own_good(own_op, manifest.root):
-            return [LoadState(own_op, manifest, tuple(bytes(chunk) for chunk in chunks))]
+            own = tuple(bytes(chunk) for chunk in chunks)
+            return [LoadState(own_op, manifest, own, self._view.samples.after(own_op))]
         if self._sync is None:
             self._sync = StateSync(
                 self._fetcher, self.download, self._donors(), self._candidates(), manifest,
@@ -190,7 +191,7 @@ class StateFinder:
         if state is not None:
             self._sync.close()
             self._sync = None
-            actions.append(LoadState(*state))
+            actions.append(LoadState(*state, self._view.samples.after(state[0])))
         return actions
 
     def _is_own_good(self, op: int, root: bytes) -> bool:

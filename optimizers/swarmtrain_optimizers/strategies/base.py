@@ -147,6 +147,27 @@ class Strategy(Protocol):
         """End the op without a result: parameters, momentum and error feedback stay."""
 
 
+@dataclass(frozen=True, slots=True)
+class SwarmFacts:
+    """What everybody knows of an op that ends, beside its result.
+
+    Attributes:
+        samples_before: in all results before it; 0 where the run does not count them.
+        weights: of its contributors; empty where nobody tells.
+    """
+
+    samples_before: int
+    weights: tuple[int, ...]
+
+
+@runtime_checkable
+class HearsOfSwarm(Protocol):
+    """A strategy whose shared step depends on the swarm's size, or on how far the run is."""
+
+    def hear_of_swarm(self, facts: SwarmFacts) -> None:
+        """Told before `apply` of every op, the same to every peer."""
+
+
 @runtime_checkable
 class KeepsPace(Protocol):
     """A strategy in which slow peers make fewer inner steps, so that all are done together

@@ -21,6 +21,7 @@ from torch import Tensor
 from swarmtrain_optimizers.error_feedback import DecodeOwn, check_cover
 from swarmtrain_optimizers.outer import OuterTransform, State, nesterov, outer_step
 from swarmtrain_optimizers.strategies.anchored import Anchored
+from swarmtrain_optimizers.strategies.base import SwarmFacts
 
 _PIECE_VALUES = 262_144
 """Values whose decay is worked out at once: the temporary stays in a cache."""
@@ -88,6 +89,7 @@ class DDP(Anchored):
         num_values: length of the padded vector.
         optimizer: what is done with the mean gradient.
         schedule: learning rate of a step, counted from 0; the same function on every peer.
+        by_samples: it is asked for the rate after so many samples of the whole swarm instead.
         dtype: float32; float64 for oracles.
     """
 
@@ -99,13 +101,20 @@ class DDP(Anchored):
         *,
         optimizer: AdamW | SGD,
         schedule: Callable[[int], float],
+        by_samples: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         first = optimizer.transform(1, 0.0)
         super().__init__(num_values, inner_steps=1, outer=first, dtype=dtype)
         self._optimizer = optimizer
         self._schedule = schedule
+        self._by_samples = by_samples
+        self._samples = 0
         self._gives = False
+
+    def hear_of_swarm(self, facts: SwarmFacts) -> None:
+        """How far the run is, should the schedule go by samples."""
+        self._samples = facts.samples_before
 
     def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
         """A copy of the gradient, which is what the driver hands over as `weights` here.
@@ -152,7 +161,7 @@ class DDP(Anchored):
         self._gives = False
 
     def _step(self, mean: Tensor, op: int) -> None:
-        lr = _shortened(self._schedule(op - 1))
+        lr = _shortened(self._schedule(self._samples if self._by_samples else op - 1))
         transform = self._optimizer.transform(op, lr)
         kept = 1 - lr * self._optimizer.weight_decay
         for start in range(0, self._num_values, _PIECE_VALUES):

@@ -5,12 +5,15 @@ strategy whose ops are waited for (`synchronous`).
 
 References:
     Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models,
-    arXiv 2311.08105, Alg. 1.
+    arXiv 2311.08105, Alg. 1. Charles et al., Communication-Efficient Language Model Training
+    Scales Reliably and Robustly, arXiv 2503.09799 (the learning rate by contributors).
 """
 
 import torch
 
 from swarmtrain_optimizers.outer import nesterov
+from swarmtrain_optimizers.scaling import effective_contributors, outer_lr
+from swarmtrain_optimizers.strategies.base import SwarmFacts
 from swarmtrain_optimizers.strategies.synchronous import Synchronous
 
 
@@ -27,6 +30,8 @@ class DiLoCo(Synchronous):
         lr: eta.
         momentum: mu; 0 is plain averaging scaled by eta (FedAvg with eta 1).
         error_feedback: keep what compression lost, or an exclusion held back, for the next op.
+        lr_by_swarm: eta is what `scaling.outer_lr` says for an op's contributors and mu, instead of
+            `lr`.
         dtype: float32; float64 for oracles.
     """
 
@@ -38,6 +43,7 @@ class DiLoCo(Synchronous):
         lr: float,
         momentum: float,
         error_feedback: bool,
+        lr_by_swarm: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(
@@ -47,3 +53,11 @@ class DiLoCo(Synchronous):
             feedback_beta=1.0 if error_feedback else None,
             dtype=dtype,
         )
+        self._momentum = momentum
+        self._lr_by_swarm = lr_by_swarm
+
+    def hear_of_swarm(self, facts: SwarmFacts) -> None:
+        """How many contribute, should the learning rate follow them (arXiv 2503.09799)."""
+        if self._lr_by_swarm and facts.weights:
+            lr = outer_lr(effective_contributors(facts.weights), momentum=self._momentum)
+            self._outer = nesterov(lr, self._momentum)
