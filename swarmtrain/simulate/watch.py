@@ -35,12 +35,15 @@ class WatchedArithmetic:
         self.chunk_bytes = self._inner.chunk_bytes
         self.check = self._inner.check
         self.check_result = self._inner.check_result
+        self.products = self._inner.products
         self.forges_results = False
         self.sums_wrongly = False
 
-    def accumulator(self, num_values: int, window: Window) -> Accumulator:
+    def accumulator(
+        self, num_values: int, window: Window, scalars: tuple[float, ...] = ()
+    ) -> Accumulator:
         """A zero sum that is watched."""
-        return _WatchedSum(self._inner.accumulator(num_values, window), window, self)
+        return _WatchedSum(self._inner.accumulator(num_values, window, scalars), window, self)
 
 
 class _WatchedSum:

@@ -12,7 +12,7 @@ TRANSPORT = (
     "link",
     "signed",
     "allow_list reception",
-    "claims ledger gathered batching sync result failure matrix fetch download flow widths outbox"
+    "claims ledger gathered scalars batching sync result failure matrix fetch download flow widths outbox"
     " timers early",
     "actions fold fragments blobs serving",
     "arrivals audit membership",

@@ -15,6 +15,7 @@ from swarmtrain.config import (
     RunSection,
 )
 from swarmtrain.config_limits import STRATEGIES, first_problem
+from swarmtrain_optimizers.robust import RULES
 from tests.peer.crowd import Crowd, Member, crowd_of
 
 torch.set_num_threads(1)
@@ -186,7 +187,7 @@ def test_who_was_killed_comes_back_by_replay(tmp_path: Path):
         assert_agreed([again, *members])
 
 
-@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+@pytest.mark.parametrize("rule", sorted(RULES))
 def test_a_robust_rule_carries_a_run_through_a_death(tmp_path: Path, rule: str):
     config = config_of("diloco", min_contributors=3)
     outer = msgspec.structs.replace(config.outer, robust=rule)

@@ -4,6 +4,7 @@ Transport has no torch. A peer hands in an implementation on its codec; the mach
 opaque chunks, ask for exact sums and compare hashes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,8 +67,23 @@ class Arithmetic(Protocol):
             RemoteFault: reason ``length`` or ``scale``.
         """
 
-    def accumulator(self, num_values: int, window: Window) -> Accumulator:
-        """A zero sum for a chunk of `num_values` values."""
+    def accumulator(
+        self, num_values: int, window: Window, scalars: tuple[float, ...] = ()
+    ) -> Accumulator:
+        """A zero sum for a chunk of `num_values` values.
+
+        Args:
+            num_values: of the chunk.
+            window: the plan's.
+            scalars: what the plan's rule needs of the whole vectors, in the layout of
+                `scalars.pairs_of` for the parts in the order in which they are added.
+        """
+
+    def products(
+        self, part: Buffer, others: Sequence[Buffer], num_values: int, window: Window
+    ) -> tuple[float, ...]:
+        """Inner products of a legal chunk with the same chunk of others, or with itself; the same
+        bits on every machine, whichever of the two is `part`."""
 
 
 class Contribution(Protocol):

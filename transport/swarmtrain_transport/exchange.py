@@ -85,7 +85,7 @@ class Exchange:
             # Not a method of ours: in a circle with us a whole vector would wait for the collector.
             self.scatter = Scatter(
                 me, view, contribution, run_tag, lambda owner: owner in told.waiting,
-                retention=blobs.retention,
+                retention=blobs.retention, arithmetic=arithmetic,
             )  # fmt: skip
 
     # ---- events
@@ -176,7 +176,7 @@ class Exchange:
         if self._roots is not None:
             actions.append(SendControl(self._roots))
         for owned in self._owned.values():
-            actions.append(self._got(owned))
+            actions.append(self._got(owned, again=True))
             if owned.slice_index in self._published:
                 actions.append(self._done(owned))
         return actions + _controls(self._gather.reports(again=True))
@@ -306,11 +306,11 @@ class Exchange:
     def _may_contribute(self, peer: PeerId) -> bool:
         return self.view.frozen is None or peer in self.view.frozen
 
-    def _got(self, owned: SliceOwner) -> PeerAction:
+    def _got(self, owned: SliceOwner, *, again: bool = False) -> PeerAction:
         self._refusals_told[owned.slice_index] = len(owned.refused)
         return SendControl(
             Got(self.view.plan_id, owned.slice_index, owned.attempt, owned.received,
-                dict(owned.refused))
+                dict(owned.refused), owned.measured(again=again))
         )  # fmt: skip
 
     def _finish_owned(self) -> list[PeerAction]:
@@ -362,7 +362,7 @@ class Exchange:
         if self._roots is not None or slice_roots is None:
             return []
         payload = contribution_payload(self.view.plan_hash, root_over(slice_roots))
-        self._roots = Roots(self.view.plan_id, slice_roots, self._sign(payload))
+        self._roots = Roots(self.view.plan_id, slice_roots, self._sign(payload), scatter.norms)
         return [SendControl(self._roots)]
 
     def _encode_more(self, scatter: Scatter) -> list[PeerAction]:

@@ -14,7 +14,7 @@ import msgspec
 
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.kinds import MEAN
-from swarmtrain_transport.messages import kinds_of, unpack_limited
+from swarmtrain_transport.messages import kinds_of, unpack_limited, written
 
 GENESIS_HASH = bytes(32)
 
@@ -88,7 +88,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
 
     `kind` is one of `kinds.KINDS`. Of a gather op each contributor owns a slice, and all slices are
     the whole of what the op moves (`gathered`). Came later: the result's codec, "" for that of
-    parts, the speed to keep pace with, and the rule that takes the mean's place.
+    parts, the speed to keep pace with, the rule that takes the mean's place, and what that needs of
+    whole vectors (`scalars`).
     """
 
     op: int
@@ -109,6 +110,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     fastest_steps_per_s: float | None = None
     rule: str = ""
     kind: str = MEAN
+    scalars: str = ""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN"):
@@ -148,18 +150,20 @@ class SignedRoot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     signature: bytes
 
 
-class Freeze(Body, frozen=True, tag="FREEZE"):
+class Freeze(Body, frozen=True, tag="FREEZE", omit_defaults=True):
     """The contributors of the op, once and for all, and why the others are excluded.
     `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of an
     owner or ``withdrew:REASON`` of the peer itself; `times` the evidence. `roots` is what the
-    contributors have signed: of a gather op the root of what each has published.
+    contributors have signed: of a gather op the root of what each has published. `scalars` is what
+    PLAN's rule needs of their whole vectors.
     """
 
     op: int
     contributors: tuple[bytes, ...]
     excluded: dict[bytes, str]
-    times: dict[bytes, Times] = {}
-    roots: dict[bytes, SignedRoot] = {}
+    times: dict[bytes, Times] = msgspec.field(default_factory=written)
+    roots: dict[bytes, SignedRoot] = msgspec.field(default_factory=written)
+    scalars: bytes = b""
 
 
 class SliceFreeze(Body, frozen=True, tag="SFREEZE"):

@@ -4,6 +4,7 @@ Parts are checked on arrival, in whatever order, and kept. A chunk is summed whe
 it is here; after FREEZE it is summed again, over exactly the set, where that names somebody less.
 Sums are exact, so one that was made without a part has the bits of one that it was taken out of.
 Sums that are not exact (protocol.md rule 7) are made once, after FREEZE, in the order of keys.
+Where their rule needs numbers of whole vectors, contributions are measured as they become complete.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.retention import Kept, Retention
+from swarmtrain_transport.scalars import PRODUCTS, chosen, columns, pack_row
 from swarmtrain_transport.signed import inputs_of, root_over
 
 
@@ -45,7 +47,7 @@ class SliceOwner:
         self.result: tuple[bytes, ...] | None = None
         self.contributors: tuple[PeerId, ...] = ()
         self.retained_bytes = 0
-        self._plan = view.plan
+        self._view, self._plan = view, view.plan
         self._weights: Mapping[PeerId, int] = view.weights
         self._window = window_of(view.plan)
         self._arithmetic = arithmetic
@@ -55,6 +57,7 @@ class SliceOwner:
         self._held: list[Kept] = []
         self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
         self._roots: dict[PeerId, bytes] = {}
+        self._rows: dict[PeerId, bytes] = {}
         self._early: dict[int, bytes] = {}
         self._complete: tuple[PeerId, ...] | None = None
 
@@ -153,6 +156,30 @@ class SliceOwner:
                 self._roots[peer] = root_over([digests[k] for k in range(self._num_chunks)])
         return {peer: root for peer, root in self._roots.items() if peer not in self.refused}
 
+    def measured(self, *, again: bool = False) -> dict[PeerId, bytes]:
+        """What the plan's rule needs of whole vectors: a row per contributor that has become
+        complete since the last call, or of everybody who is. Nobody asks for it after FREEZE."""
+        if not self._plan.scalars or self._view.frozen is not None:
+            return {}
+        news = [peer for peer in self.complete if peer not in self._rows]
+        for peer in news:
+            self._rows[peer] = self._row(peer)
+        return {peer: self._rows[peer] for peer in (self._rows if again else news)}
+
+    def _row(self, peer: PeerId) -> bytes:
+        """Inner products of this contribution with itself, and with those measured before it."""
+        is_with_all = self._plan.scalars == PRODUCTS
+        others = [peer, *(self._rows if is_with_all else ())]
+        sums = [0.0] * len(others)
+        for chunk in range(self._num_chunks):
+            part, *parts = [self._parts[other][chunk].read() for other in others]
+            found = self._arithmetic.products(
+                part, [part, *parts], self._values(chunk), self._window
+            )
+            sums = [total + number for total, number in zip(sums, found, strict=True)]
+        order = columns(self._plan.scalars, peer, tuple(self._weights))
+        return pack_row(dict(zip(others, sums, strict=True)), order)
+
     def inputs(self, contributors: tuple[PeerId, ...]) -> bytes:
         """One hash over what these complete contributors have given to the slice."""
         received = self.received
@@ -195,7 +222,15 @@ class SliceOwner:
 
     def _summed(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
         """The mean of these contributors' parts, added in the order of their keys."""
-        accumulator = self._arithmetic.accumulator(self._values(chunk), self._window)
-        for peer in sorted(contributors):
+        scalars, named = self._scalars_of(contributors), sorted(contributors)
+        accumulator = self._arithmetic.accumulator(self._values(chunk), self._window, scalars)
+        for peer in named:
             accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
         return accumulator.finish(sum(self._weights[peer] for peer in contributors))
+
+    def _scalars_of(self, contributors: tuple[PeerId, ...]) -> tuple[float, ...]:
+        """What FREEZE says of these contributors' whole vectors, in the order of their keys."""
+        frozen, scalars = self._view.frozen, self._plan.scalars
+        if not scalars or frozen is None:
+            return ()
+        return chosen(scalars, frozen, self._view.scalars, sorted(contributors))

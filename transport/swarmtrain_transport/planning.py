@@ -16,6 +16,7 @@ from swarmtrain_transport.ledger import Member, Plan, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.recovery import trusted_root
+from swarmtrain_transport.scalars import SCALARS
 from swarmtrain_transport.slicing import Slicing
 
 
@@ -34,6 +35,7 @@ class RunTerms:
         rule: what takes the place of the mean, "" for the mean; never exact.
         value_bytes: encoded bytes per value of a part, or of the result where that is longer.
         kind: of its ops, one of `kinds.KINDS`.
+        scalars: what the rule needs of whole vectors, one of `scalars.SCALARS`.
     """
 
     run_id: str
@@ -57,6 +59,7 @@ class RunTerms:
     value_bytes: float = 4.0
     rule: str = ""
     kind: str = MEAN
+    scalars: str = ""
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -195,6 +198,7 @@ def make_plan(
         rule=terms.rule,
         fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
         kind=constant_of(terms.kind),
+        scalars=terms.scalars,
     )
 
 
@@ -232,6 +236,8 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
         "what is no sum cannot be exact": not (plan.exact and plan.rule),
         "a gather op has no rule": plan.kind != GATHER or not plan.rule,
+        "scalars that this version does not know": plan.scalars in SCALARS,
+        "scalars without a rule": not plan.scalars or bool(plan.rule),
         "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
         "window too high": plan.e_max <= limits.E_MAX_CEILING,
         "chunks are multiples of the block": plan.block > 0
