@@ -6,6 +6,8 @@ the coverage-guided fuzzer beside this file.
 """
 
 import dataclasses
+import math
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,7 @@ from swarmtrain.peer import ledger_file
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.storage import parse_result
 from swarmtrain_optimizers.codecs import CODECS
-from swarmtrain_transport import frames, limits, messages
+from swarmtrain_transport import frames, limits, messages, scalars
 from swarmtrain_transport.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.audit import (
@@ -37,9 +39,16 @@ from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import body_of, make_record, pack_struct, record_from_bytes
+from swarmtrain_transport.ledger import (
+    Freeze,
+    body_of,
+    make_record,
+    pack_struct,
+    record_from_bytes,
+)
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.messages import Challenge, Knock, Progress, Ready, Records, Welcome
+from swarmtrain_transport.scalars import NORMS, PRODUCTS, Table
 from swarmtrain_transport.sync import ArraySpec, describe_state, manifest_from_bytes
 from tests.transport.gather_table import gather_plan
 from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
@@ -106,6 +115,19 @@ def _codec(data: bytes) -> None:
     CodecArithmetic().check(payload, num_values, window)
     decoded = codec_of(window).decode(payload, num_values, window)
     assert decoded.shape == (num_values,) and bool(torch.isfinite(decoded).all())
+
+
+def _scalars(data: bytes) -> None:
+    """A byte names what was asked for, the rest is a row or what FREEZE carries. What is believed
+    can be added and told again."""
+    kind = (NORMS, PRODUCTS)[data[0] & 1] if data else NORMS
+    if data and data[0] & 2:
+        table = Table(kind, (A, B))
+        table.report({A: data[1:]})
+        table.fits(A, 1.0, ())
+        return
+    scalars.check_totals(kind, (A, B), data[1:])
+    assert all(math.isfinite(one) for one in scalars.chosen(kind, (A, B), data[1:], (B,)))
 
 
 def _zap(data: bytes) -> None:
@@ -176,7 +198,10 @@ def _targets() -> dict[str, Target]:
     joined = make_record(1, record.hash, 1, join_body(A), sign)
     planned = make_record(2, joined.hash, 1, plan_body((A, B)), sign)
     gather = make_record(3, planned.hash, 1, gather_plan((A, B)), sign)
-    records = tuple(found.to_bytes() for found in (record, joined, planned, gather))
+    freeze = Freeze(1, (A, B), {}, scalars=struct.pack("<2d", 1.0, 2.0))
+    frozen = make_record(4, gather.hash, 1, freeze, sign)
+    made = (record, joined, planned, gather, frozen)
+    records = tuple(found.to_bytes() for found in made)
     manifest, _ = describe_state(bytes(32), (ArraySpec("anchor", 8),), bytes(32))
     invite = Invite("127.0.0.1", 8400, "tiny", bytes(range(32)), bytes(range(16)))
     canonical = config_file.canonical(CONFIG)
@@ -204,7 +229,9 @@ def _targets() -> dict[str, Target]:
                 Ready(3, 8, 2, bytes(32)),
                 Progress(1, 2, 3, "training"),
                 messages.Got(1, 2, 3, {A: B}, {B: "scale"}),
+                messages.Got(1, 2, 3, {A: B}, {}, {A: struct.pack("<2d", 1.0, math.nan)}),
                 messages.Roots(1, (A, B), bytes(64)),
+                messages.Roots(1, (A, B), bytes(64), (0.0, 1e300)),
                 messages.SliceDone(1, 2, 3, 4, (A, B), bytes(32), bytes(64)),
                 messages.Accuse(1, A),
                 messages.Have(1, 2, 3, 4, (True, False)),
@@ -225,7 +252,12 @@ def _targets() -> dict[str, Target]:
         "record-body": Target(
             lambda data: body_of(msgspec.structs.replace(record, body=data)),
             remote,
-            (record.body, joined.body, planned.body, gather.body),
+            (record.body, joined.body, planned.body, gather.body, frozen.body),
+        ),
+        "scalars": Target(
+            _scalars,
+            remote,
+            tuple(bytes([kind]) + bytes(8 * n) for kind, n in enumerate((2, 3, 1, 2))),
         ),
         "evidence": Target(shown_from_bytes, remote, (pack_struct(shown),)),
         "proof": Target(proof_from_bytes, remote, (proof.to_bytes(),)),

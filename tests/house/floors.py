@@ -12,8 +12,8 @@ TRANSPORT = (
     "link",
     "signed",
     "allow_list reception",
-    "claims ledger gathered scalars batching sync result failure matrix fetch download flow widths outbox"
-    " timers early",
+    "claims ledger gathered batching sync result failure matrix fetch download flow widths outbox"
+    " timers early scalars",
     "actions fold fragments blobs serving",
     "arrivals audit membership",
     "attendance recovery slicing",

@@ -30,6 +30,10 @@ SCALARS = frozenset({NONE, NORMS, PRODUCTS})
 Pair = tuple[PeerId, PeerId]
 """Two contributors, the smaller key first; a contributor twice for its squared norm."""
 
+_NORM_MAX = 1e100
+"""Of the largest float32 values there would have to be 2^75; sums and products of such norms are
+finite, so what owners and contributors say never makes a FREEZE that nobody accepts."""
+
 _SLACK = 1.0 + 1e-9
 """Rounding of a product of two norms; what is measured is good to about 1e-15."""
 
@@ -65,7 +69,7 @@ def unpack_row(data: bytes, order: Sequence[PeerId]) -> dict[PeerId, float]:
 
 def are_norms(norms: Sequence[float]) -> bool:
     """Whether these can be squared norms."""
-    return all(0.0 <= norm < math.inf for norm in norms)
+    return all(0.0 <= norm <= _NORM_MAX for norm in norms)
 
 
 class Table:
@@ -160,7 +164,7 @@ def check_totals(scalars: str, contributors: Sequence[PeerId], data: bytes) -> N
         raise RemoteFault("order", f"FREEZE has {len(data)} bytes for {len(pairs)} scalars")
     numbers = struct.unpack(f"<{len(pairs)}d", data)
     norms = [number for (one, other), number in zip(pairs, numbers, strict=True) if one == other]
-    if not are_norms(norms) or not all(map(math.isfinite, numbers)):
+    if not all(map(math.isfinite, numbers)) or min(norms, default=0.0) < 0.0:
         raise RemoteFault("order", "FREEZE has scalars that nothing can have")
 
 
