@@ -88,8 +88,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
 
     `kind` is one of `kinds.KINDS`. Of a gather op each contributor owns a slice, and all slices are
     the whole of what the op moves (`gathered`). Came later: the result's codec, "" for that of
-    parts, the speed to keep pace with, the rule that takes the mean's place, and what that needs of
-    whole vectors (`scalars`).
+    parts, the speed to keep pace with, the rule in the mean's place, and the scalars that it needs.
     """
 
     op: int
@@ -153,9 +152,8 @@ class SignedRoot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 class Freeze(Body, frozen=True, tag="FREEZE", omit_defaults=True):
     """The contributors of the op, once and for all, and why the others are excluded.
     `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of an
-    owner or ``withdrew:REASON`` of the peer itself; `times` the evidence. `roots` is what the
-    contributors have signed: of a gather op the root of what each has published. `scalars` is what
-    PLAN's rule needs of their whole vectors.
+    owner or ``withdrew:REASON`` of the peer itself; `times` the evidence, `roots` what the
+    contributors have signed (of a gather op: published), `scalars` what PLAN's rule needs of them.
     """
 
     op: int
