@@ -15,7 +15,7 @@ from swarmtrain.errors import cleaned
 from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.brought import brought_names
 from swarmtrain_transport import limits
-from swarmtrain_transport.scalars import NORMS, PRODUCTS
+from swarmtrain_transport.scalars import CENTRED, NORMS, PRODUCTS
 
 _SPREAD_BITS = (
     limits.EXACT_BITS
@@ -124,7 +124,7 @@ _OWN_RANGES: dict[str, dict[str, tuple[float, float]]] = {
 
 _ALWAYS_FEEDING_BACK = frozenset({"sparseloco"})
 
-WHOLE_VECTOR_RULES = {"norm-clip": NORMS, "centered-clip": PRODUCTS, "flag": PRODUCTS}
+WHOLE_VECTOR_RULES = {"norm-clip": NORMS, "centered-clip": CENTRED, "flag": PRODUCTS}
 """Robust rules that need more than a slice, and what; every owner can follow the others alone."""
 
 _TELLABLE = 3

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,6 +83,7 @@ class ChunkSum:
         num_values: values in the chunk, a multiple of the block.
         window: scale window of the plan.
         scalars: what the rule needs of the whole vectors whose chunks are added.
+        centre: what it begins from, float32; b"" for zero.
     """
 
     def __init__(
@@ -92,10 +94,11 @@ class ChunkSum:
         window: Window,
         rule: RobustRule | None = None,
         scalars: tuple[float, ...] = (),
+        centre: Buffer = b"",
     ) -> None:
         self._codec = codec
         self._result_codec = result_codec
-        self._rule, self._scalars = rule, scalars
+        self._rule, self._scalars, self._centre = rule, scalars, centre
         self._num_values = num_values
         self._window = window
         self._parts: list[tuple[Buffer, int]] = []
@@ -131,8 +134,9 @@ class ChunkSum:
         rows = [self._codec.decode(part, self._num_values, self._window) for part, _ in self._parts]
         weights = [weight for _, weight in self._parts]
         try:
-            scalars = _table(rule, self._scalars, len(rows))
-            found = rule.aggregate(rows, weights, scalars=scalars)
+            centre = _floats(self._centre) if self._centre else None
+            scalars = _table(rule, self._scalars, len(rows) + (centre is not None))
+            found = rule.aggregate(rows, weights, scalars=scalars, previous=centre)
         except ValueError as error:
             raise LocalFault(f"the rule {rule.name} cannot be followed: {error}") from error
         return self._result_codec.finish(found.values.double(), 1, self._window)
@@ -163,6 +167,11 @@ def _table(rule: RobustRule, numbers: tuple[float, ...], num_rows: int) -> Tenso
     return table
 
 
+def _floats(values: Buffer) -> Tensor:
+    """What `CodecArithmetic.values` has made, as it was."""
+    return torch.from_numpy(np.frombuffer(bytes(values), dtype="<f4").astype(np.float32))
+
+
 class CodecArithmetic:
     """Chunk arithmetic on this version's codecs; an `Arithmetic` of the exchange."""
 
@@ -191,20 +200,38 @@ class CodecArithmetic:
         _check(result_codec_of(window), chunk, num_values, window)
 
     def accumulator(
-        self, num_values: int, window: Window, scalars: tuple[float, ...] = ()
+        self,
+        num_values: int,
+        window: Window,
+        scalars: tuple[float, ...] = (),
+        centre: Buffer = b"",
     ) -> ChunkSum:
         """A zero sum for a chunk of `num_values` values, or what the plan's rule makes of it."""
         codecs = codec_of(window), result_codec_of(window)
-        return ChunkSum(*codecs, num_values, window, rule_of(window), scalars)
+        return ChunkSum(*codecs, num_values, window, rule_of(window), scalars, centre)
 
     def products(
-        self, part: Buffer, others: Sequence[Buffer], num_values: int, window: Window
-    ) -> tuple[float, ...]:
-        """Inner products of a checked chunk with the same chunk of others, in float64."""
+        self, part: Buffer, others: Sequence[Buffer], num_values: int, window: Window,
+        centre: Buffer = b"",
+    ) -> tuple[float, ...]:  # fmt: skip
+        """Inner products of a checked chunk with the same chunk of others, in float64, and last
+        with the centre if there is one."""
         codec = codec_of(window)
         row = codec.decode(part, num_values, window)
         rows = [row if one is part else codec.decode(one, num_values, window) for one in others]
+        rows += [_floats(centre)] if centre else []
         return tuple(products_with(row, rows).tolist())
+
+    def values(self, chunk: Buffer, num_values: int, window: Window) -> bytes:
+        """A checked result chunk as float32, little-endian."""
+        decoded = result_codec_of(window).decode(chunk, num_values, window)
+        data: bytes = decoded.numpy().astype("<f4", copy=False).tobytes()
+        return data
+
+    def square(self, centre: Buffer) -> float:
+        """Squared norm of such values, in float64."""
+        row = _floats(centre)
+        return float(products_with(row, [row])[0])
 
 
 def _check(codec: Codec, chunk: Buffer, num_values: int, window: Window) -> None:

@@ -36,14 +36,20 @@ class WatchedArithmetic:
         self.check = self._inner.check
         self.check_result = self._inner.check_result
         self.products = self._inner.products
+        self.values, self.square = self._inner.values, self._inner.square
         self.forges_results = False
         self.sums_wrongly = False
 
     def accumulator(
-        self, num_values: int, window: Window, scalars: tuple[float, ...] = ()
+        self,
+        num_values: int,
+        window: Window,
+        scalars: tuple[float, ...] = (),
+        centre: Buffer = b"",
     ) -> Accumulator:
         """A zero sum that is watched."""
-        return _WatchedSum(self._inner.accumulator(num_values, window, scalars), window, self)
+        inner = self._inner.accumulator(num_values, window, scalars, centre)
+        return _WatchedSum(inner, window, self)
 
 
 class _WatchedSum:

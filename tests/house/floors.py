@@ -15,7 +15,7 @@ TRANSPORT = (
     "claims ledger gathered batching sync result failure matrix fetch download flow widths outbox"
     " timers early scalars",
     "actions fold fragments blobs serving",
-    "arrivals audit membership",
+    "arrivals audit membership centre",
     "attendance recovery slicing",
     "planning ownership scatter gathering reports",
     "decisions",

@@ -1,5 +1,7 @@
 """Rules of whole vectors over links give what one process gives that sees everything."""
 
+from typing import Any
+
 import msgspec
 import pytest
 import torch
@@ -32,14 +34,23 @@ def values(seed: int = 1) -> dict[PeerId, Tensor]:
 
 
 def in_one_process(
-    rule: str, codec: str, given: dict[PeerId, Tensor], lost: tuple[PeerId, ...] = ()
+    rule: str,
+    codec: str,
+    given: dict[PeerId, Tensor],
+    lost: tuple[PeerId, ...] = (),
+    before: dict[PeerId, Tensor] | None = None,
 ) -> Tensor:
-    parts = {
-        peer: OwnPart(1, TensorContribution(one), SAMPLES[peer]) for peer, one in given.items()
-    }
+    """With `before`, of a second op: the first had those values."""
     exchange = MeanExchange(Encoder(codec, BLOCK), rule_named(rule))
-    outcome = exchange.run(parts, lost, PEERS, ((0, SIZE),))
-    return decode_result(outcome.results[A])
+    results = []
+    for op, values_of in enumerate([given] if before is None else [before, given]):
+        parts = {
+            peer: OwnPart(op, TensorContribution(one), SAMPLES[peer])
+            for peer, one in values_of.items()
+        }
+        dropped = lost if values_of is given else ()
+        results.append(exchange.run(parts, dropped, PEERS, ((0, SIZE),)).results[A])
+    return decode_result(results[-1])
 
 
 def assert_near(found: Tensor, wanted: Tensor, codec: str) -> None:
@@ -50,6 +61,8 @@ def assert_near(found: Tensor, wanted: Tensor, codec: str) -> None:
 def test_what_a_rule_asks_for_in_a_run_is_what_it_needs():
     needs = {name: rule.needs.value for name, rule in RULES.items()}
     told = {name: WHOLE_VECTOR_RULES.get(name, "coordinates") for name in RULES}
+    assert told["centered-clip"] == "centred"  # products, of the last result too
+    told["centered-clip"] = "products"
     assert told == needs
 
 
@@ -191,3 +204,76 @@ def test_a_contributor_that_says_another_length_than_it_has_is_left_out(rule: st
     assert frozen.contributors == (A, C, D, E) and frozen.excluded == {B: "roots"}
     op.until(Commit)
     assert_near(op.result(), in_one_process(rule, "int8", given, (B,)), "int8")
+
+
+# ---- a rule that remembers
+
+
+def flipped() -> dict[PeerId, Tensor]:
+    """With somebody hostile it shows where the rule begins."""
+    return {peer: one * (-10 if peer == B else 1) for peer, one in values().items()}
+
+
+def earlier() -> dict[PeerId, Tensor]:
+    return {peer: 1.1 * one for peer, one in values().items()}
+
+
+def after_one_op(codec: str, given: dict[PeerId, Tensor], **changes: Any) -> WholeOp:
+    """The second op of a run with centered clipping, the first with other values."""
+    first = WholeOp("centered-clip", codec, earlier(), SAMPLES)
+    first.until(Commit)
+    return WholeOp("centered-clip", codec, given, SAMPLES, before=first, **changes)
+
+
+@CODEC
+@pytest.mark.parametrize("dies", ["", "before FREEZE", "after FREEZE"])
+def test_centered_clipping_begins_from_the_last_result(codec: str, dies: str):
+    given, before = flipped(), earlier()
+    op = after_one_op(codec, given)
+    if dies == "before FREEZE":
+        op.lose(C)
+    frozen = op.until(Freeze)
+    assert len(frozen.scalars) == 8 * (21 if C in frozen.contributors else 15)
+    if dies == "after FREEZE":
+        op.lose(C)
+    op.until(Commit)
+    wanted = in_one_process("centered-clip", codec, given, before=before)
+    without = in_one_process("centered-clip", codec, given, (C,), before=before)
+    spec = op.plan.slices[2]
+    if dies == "before FREEZE":
+        wanted = without
+    elif dies:
+        wanted[spec.start : spec.stop] = without[spec.start : spec.stop]
+    # The centre itself went through the codec, and one process begins from what was not rounded.
+    centre = in_one_process("centered-clip", codec, before)
+    bound = step_of(wanted, codec) + step_of(centre, codec)
+    assert ((op.result() - wanted).abs() <= bound).all()
+    if codec == "none":  # after five iterations the difference drowns in codes
+        from_zero = in_one_process("centered-clip", codec, given)
+        assert not ((op.result() - from_zero).abs() <= bound).all()
+
+
+def test_an_owner_that_has_forgotten_the_last_result_is_relieved_of_its_slice():
+    given = flipped()
+    wanted = after_one_op("int8", given)
+    wanted.until(Commit)
+    first = WholeOp("centered-clip", "int8", earlier(), SAMPLES)
+    first.until(Commit)
+    first.bench.blobs[D].forget(first.plan.op)
+    op = WholeOp("centered-clip", "int8", given, SAMPLES, before=first)
+    assert op.until(Freeze).contributors == PEERS
+    assert op.log[0] == Reassign(2, 3, 1, A, "unreachable for most")
+    op.until(Commit)
+    assert torch.equal(op.result(), wanted.result())
+
+
+@pytest.mark.parametrize("factor", [-10.0, 40.0])
+def test_from_the_last_result_a_hostile_contribution_moves_little(factor: float):
+    given = values()
+    clean = torch.stack([given[peer] for peer in PEERS if peer != B]).mean(dim=0)
+    first = WholeOp("centered-clip", "int8", {**given, B: given[A]})
+    first.until(Commit)
+    given[B] = factor * given[B]
+    op = WholeOp("centered-clip", "int8", given, before=first)
+    op.until(Commit)
+    assert (op.result() - clean).norm() < 0.2 * clean.norm()

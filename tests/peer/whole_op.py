@@ -27,7 +27,9 @@ HEARD = (Got, Have, Roots, SliceDone, Withdraw)
 Tamper = Callable[[PeerId, Any], Any]
 
 
-def plan_of(rule: str, codec: str, samples: Mapping[PeerId, int], num_values: int) -> Plan:
+def plan_of(
+    rule: str, codec: str, samples: Mapping[PeerId, int], num_values: int, centre: int = 0
+) -> Plan:
     """As the coordinator plans it, with equal slices."""
     weights = weights_of(dict(sorted(samples.items())))
     bounds = slices.cut(num_values, BLOCK, slices.shares([0.0] * len(weights)))
@@ -41,7 +43,7 @@ def plan_of(rule: str, codec: str, samples: Mapping[PeerId, int], num_values: in
         codec=codec, exact=False, block=BLOCK, chunk_values=CHUNK,
         e_min=window_floor(0, sum(weights.values())), e_max=0, min_contributors=3,
         result_codec=result if result != codec else "", rule=rule,
-        scalars=WHOLE_VECTOR_RULES.get(rule, ""),
+        scalars=WHOLE_VECTOR_RULES.get(rule, ""), op=centre + 1, centre=centre,
     )  # fmt: skip
     check_plan(plan, num_values)
     return plan
@@ -56,6 +58,7 @@ class WholeOp:
         given: everybody's values, of one length.
         samples: of everybody; the same if None.
         tamper: what becomes of a peer's report on its way.
+        before: the op whose result the rule begins from, of the same peers.
     """
 
     def __init__(
@@ -65,11 +68,15 @@ class WholeOp:
         given: Mapping[PeerId, Tensor],
         samples: Mapping[PeerId, int] | None = None,
         tamper: Tamper = lambda peer, message: message,
+        before: "WholeOp | None" = None,
     ) -> None:
         self.num_values = len(next(iter(given.values())))
-        self.plan = plan_of(rule, codec, samples or dict.fromkeys(given, 4), self.num_values)
+        centre = 0 if before is None else before.plan.op
+        told = samples or dict.fromkeys(given, 4)
+        self.plan = plan_of(rule, codec, told, self.num_values, centre)
         contributions = {peer: TensorContribution(values) for peer, values in given.items()}
-        self.bench = Bench(self.plan, CodecArithmetic(), contributions)
+        earlier = None if before is None else before.bench
+        self.bench = Bench(self.plan, CodecArithmetic(), contributions, earlier)
         self.view = self.bench.view
         self.log: list[Decision] = []
         self.alive = set(given)

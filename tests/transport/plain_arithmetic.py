@@ -68,13 +68,26 @@ class PlainArithmetic:
             raise RemoteFault("scale", "nobody's weight is in it")
 
     def accumulator(
-        self, num_values: int, window: Window, scalars: tuple[float, ...] = ()
+        self,
+        num_values: int,
+        window: Window,
+        scalars: tuple[float, ...] = (),
+        centre: Buffer = b"",
     ) -> PlainSum:
         return PlainSum(num_values, scalars)
 
+    def values(self, chunk: Buffer, num_values: int, window: Window) -> bytes:
+        sums, weight = decode_result(chunk)
+        return struct.pack(f"<{num_values}f", *(value / weight for value in sums))
+
+    def square(self, centre: Buffer) -> float:
+        return sum(value * value for (value,) in struct.iter_unpack("<f", centre))
+
     def products(
-        self, part: Buffer, others: Sequence[Buffer], num_values: int, window: Window
-    ) -> tuple[float, ...]:
+        self, part: Buffer, others: Sequence[Buffer], num_values: int, window: Window,
+        centre: Buffer = b"",
+    ) -> tuple[float, ...]:  # fmt: skip
+        assert not centre  # whole numbers have none
         mine = decode_part(part)
         return tuple(
             float(sum(a * b for a, b in zip(mine, decode_part(other), strict=True)))

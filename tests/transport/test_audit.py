@@ -32,7 +32,7 @@ class _WrongSum(PlainSum):
 
 class WrongArithmetic(PlainArithmetic):
     def accumulator(
-        self, num_values: int, window: Any, scalars: tuple[float, ...] = ()
+        self, num_values: int, window: Any, scalars: tuple[float, ...] = (), centre: Any = b""
     ) -> PlainSum:
         return _WrongSum(num_values, scalars)
 

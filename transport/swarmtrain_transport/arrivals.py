@@ -15,7 +15,7 @@ from swarmtrain_transport.fold import OpView
 from swarmtrain_transport.ledger import SignedRoot
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Roots
-from swarmtrain_transport.scalars import Table, are_norms, totals
+from swarmtrain_transport.scalars import Table, are_norms, totals, vectors
 from swarmtrain_transport.signed import inputs_of, root_over
 
 SliceTry = tuple[int, int]
@@ -99,7 +99,8 @@ class Arrivals:
             self.whole_s.setdefault(peer, now_s)
 
     def _table(self, slice_try: SliceTry) -> Table:
-        plan, planned = self._view.plan, tuple(self._view.weights)
+        plan = self._view.plan
+        planned = vectors(self._view.weights, plan.centre)
         return self._tables.setdefault(slice_try, Table(plan.scalars, planned))
 
     def _is_measured(self, peer: PeerId, signed: Roots, slice_try: SliceTry) -> bool:
@@ -107,14 +108,15 @@ class Arrivals:
         if not self._view.plan.scalars or self._view.frozen is not None:
             return True
         norm, row = signed.norms[slice_try[0]], self.got[slice_try]
-        return self._table(slice_try).fits(peer, norm, sorted(row))
+        return self._table(slice_try).fits(peer, norm, vectors(row, self._view.plan.centre))
 
     def totals(self, contributors: tuple[PeerId, ...]) -> bytes:
         """What FREEZE carries of contributors who are complete with every owner there is."""
         if not self._view.plan.scalars:
             return b""
         tables = [self._table(slice_try) for slice_try in enumerate(self._view.attempts)]
-        return totals(self._view.plan.scalars, contributors, tables)
+        named = vectors(contributors, self._view.plan.centre)
+        return totals(self._view.plan.scalars, named, tables)
 
     def has_come(self, peer: PeerId, slice_index: int) -> bool:
         """Whether the slice's owner has the contributor's bytes whole, right or wrong."""

@@ -11,6 +11,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerAction, SendControl, SendFrame
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution, ContributionRefused
 from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.centre import Centre
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView, num_chunks, set_id, slice_root
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
@@ -40,6 +41,7 @@ class Exchange:
         ignored: where parts are counted that change nothing: ``stale`` ones of another attempt,
             ``repeated`` ones.
         stats: what the shell knows of our link.
+        centre: what the plan's rule begins from, None for zero.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Exchange:
         sign: Sign,
         ignored: Counter[str],
         stats: LocalStats | None = None,
+        centre: Centre | None = None,
     ) -> None:
         self.view = view
         self.scatter: Scatter | None = None
@@ -77,7 +80,7 @@ class Exchange:
         self._own: deque[tuple[SliceOwner, int]] = deque()
         self._has_more = False
         self._now_s = now_s
-        self._sign, self._ignored = sign, ignored
+        self._sign, self._ignored, self._centre = sign, ignored, centre
         self._roots: Roots | None = None
         self._encode_more_s = now_s + limits.NUDGE_S
         told = stats or LocalStats()
@@ -200,7 +203,7 @@ class Exchange:
         """Become the owner of a slice: most of our own part is taken after the others are invited,
         while nothing waits for the link."""
         retention = self._blobs.retention
-        owned = SliceOwner(self.view, index, attempt, self._arithmetic, retention)
+        owned = SliceOwner(self.view, index, attempt, self._arithmetic, retention, self._centre)
         self._owned[index] = owned
         self._published.pop(index, None)
         if self.scatter is not None and self._may_contribute(self._me):
@@ -318,7 +321,7 @@ class Exchange:
         actions: list[PeerAction] = []
         for index, owned in self._owned.items():
             contributors = self.view.slice_sets[index]
-            if contributors is None or owned.result is not None:
+            if contributors is None or owned.result is not None or owned.is_blind:
                 continue
             result = owned.finish(contributors)
             published = self._published.get(index)

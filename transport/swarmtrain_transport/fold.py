@@ -34,7 +34,7 @@ from swarmtrain_transport.ledger import (
     pack_struct,
 )
 from swarmtrain_transport.link import Address, PeerId
-from swarmtrain_transport.scalars import check_totals
+from swarmtrain_transport.scalars import check_totals, vectors
 
 OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
 _OP_DECISIONS = (Reassign, Freeze, SliceFreeze, Commit, Skip)
@@ -184,7 +184,7 @@ class OpView:
         is_gather = self.plan.kind == GATHER
         if is_gather and body.roots.keys() != set(body.contributors):
             raise RemoteFault("order", "FREEZE does not say what each contributor has published")
-        check_totals(self.plan.scalars, sorted(body.contributors), body.scalars)
+        check_totals(self.plan.scalars, vectors(body.contributors, self.plan.centre), body.scalars)
         self.frozen = tuple(sorted(body.contributors))
         self.excluded = dict(body.excluded)
         self.roots, self.scalars = dict(body.roots), body.scalars

@@ -88,7 +88,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
 
     `kind` is one of `kinds.KINDS`. Of a gather op each contributor owns a slice, and all slices are
     the whole of what the op moves (`gathered`). Came later: the result's codec, "" for that of
-    parts, the speed to keep pace with, the rule in the mean's place, and the scalars that it needs.
+    parts, the speed to keep pace with, the rule in the mean's place, its scalars, its centre's op.
     """
 
     op: int
@@ -110,6 +110,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     rule: str = ""
     kind: str = MEAN
     scalars: str = ""
+    centre: int = 0
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN"):

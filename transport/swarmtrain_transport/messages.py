@@ -89,13 +89,14 @@ class Offer(Message, frozen=True, tag="offer"):
 
 class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
     """The inner steps of `op` are done; samples are those since the last READY. The speed is told
-    by peers that keep pace with each other."""
+    by peers that keep pace with each other, and whether the centre is here where a rule has one."""
 
     op: int
     samples: int
     applied_op: int
     state_root: bytes
     steps_per_s: float | None = None
+    has_centre: bool = False
 
 
 class Roots(Message, frozen=True, tag="roots", omit_defaults=True):

@@ -72,8 +72,11 @@ class Operation(Decisions):
         return self._all_held(index, live - {self.view.owners[index]}, 1)
 
     def _reassign(self, index: int, live: set[PeerId], reason: str) -> Decision | None:
-        """The new owner: alive, new to this slice, with the fewest slices now."""
+        """The new owner: alive, new to this slice, with the fewest slices now; it has the centre
+        if the plan names one."""
         tried = set(self.view.tried[index])
+        if self.view.plan.centre:
+            tried |= self.view.boots.keys() - self.view.weights.keys()
         candidates = sorted(
             live - tried, key=lambda peer: (self.view.owners.count(peer), self._rank(peer))
         )

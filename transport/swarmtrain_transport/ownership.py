@@ -10,12 +10,20 @@ Where their rule needs numbers of whole vectors, contributions are measured as t
 from collections.abc import Mapping
 
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer
+from swarmtrain_transport.centre import Centre
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.retention import Kept, Retention
-from swarmtrain_transport.scalars import PRODUCTS, chosen, columns, pack_row
+from swarmtrain_transport.scalars import (
+    CENTRE,
+    NORMS,
+    chosen,
+    columns,
+    pack_row,
+    vectors,
+)
 from swarmtrain_transport.signed import inputs_of, root_over
 
 
@@ -28,6 +36,7 @@ class SliceOwner:
         attempt: which attempt of it.
         arithmetic: exact chunk arithmetic.
         retention: keeps the parts.
+        centre: what the plan's rule begins from; None for zero.
 
     Attributes:
         retained_bytes: parts of others that are kept.
@@ -40,6 +49,7 @@ class SliceOwner:
         attempt: int,
         arithmetic: Arithmetic,
         retention: Retention,
+        centre: Centre | None = None,
     ) -> None:
         self.slice_index = slice_index
         self.attempt = attempt
@@ -58,6 +68,7 @@ class SliceOwner:
         self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
         self._roots: dict[PeerId, bytes] = {}
         self._rows: dict[PeerId, bytes] = {}
+        self._centre = centre
         self._early: dict[int, bytes] = {}
         self._complete: tuple[PeerId, ...] | None = None
 
@@ -156,29 +167,69 @@ class SliceOwner:
                 self._roots[peer] = root_over([digests[k] for k in range(self._num_chunks)])
         return {peer: root for peer, root in self._roots.items() if peer not in self.refused}
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether the plan's rule begins from a result that is not here: then nothing can be
+        measured or made, and the slice goes to somebody else."""
+        if not self._plan.centre:
+            return False
+        spec = self._plan.slices[self.slice_index]
+        return self._centre is None or not self._centre.covers(spec.start, spec.stop)
+
     def measured(self, *, again: bool = False) -> dict[PeerId, bytes]:
         """What the plan's rule needs of whole vectors: a row per contributor that has become
         complete since the last call, or of everybody who is. Nobody asks for it after FREEZE."""
         if not self._plan.scalars or self._view.frozen is not None:
             return {}
         news = [peer for peer in self.complete if peer not in self._rows]
+        if not (news or again) or self.is_blind:
+            return {}
+        if self._plan.centre and CENTRE not in self._rows:
+            self._rows[CENTRE] = self._centre_row()
+            news.append(CENTRE)
         for peer in news:
-            self._rows[peer] = self._row(peer)
+            if peer not in self._rows:
+                self._rows[peer] = self._row(peer)
         return {peer: self._rows[peer] for peer in (self._rows if again else news)}
 
+    def _packed(self, peer: PeerId, row: Mapping[PeerId, float]) -> bytes:
+        planned = vectors(self._weights, self._plan.centre)
+        return pack_row(row, columns(self._plan.scalars, peer, planned))
+
+    def _centre_row(self) -> bytes:
+        total = 0.0
+        for chunk in range(self._num_chunks):
+            total += self._arithmetic.square(self._centre_values(chunk))
+        return self._packed(CENTRE, {CENTRE: total})
+
+    def _centre_values(self, chunk: int) -> bytes:
+        """The same chunk of what the rule begins from; b"" for zero.
+
+        Raises:
+            LocalFault: it is not here (`is_blind`).
+        """
+        if self._centre is None or not self._plan.centre:
+            return b""
+        span = chunk_range(self._plan, self.slice_index, chunk)
+        window, values = self._centre.window, self._arithmetic.values
+        return b"".join(
+            values(piece.chunk, piece.num_values, window)[4 * piece.low : 4 * piece.high]
+            for piece in self._centre.pieces(*span)
+        )
+
     def _row(self, peer: PeerId) -> bytes:
-        """Inner products of this contribution with itself, and with those measured before it."""
-        is_with_all = self._plan.scalars == PRODUCTS
-        others = [peer, *(self._rows if is_with_all else ())]
+        """Inner products of this contribution with itself, with those measured before it and with
+        the centre."""
+        before = [] if self._plan.scalars == NORMS else [one for one in self._rows if one != CENTRE]
+        others = [peer, *before, *([CENTRE] if self._plan.centre else [])]
         sums = [0.0] * len(others)
         for chunk in range(self._num_chunks):
-            part, *parts = [self._parts[other][chunk].read() for other in others]
+            part, *parts = [self._parts[one][chunk].read() for one in (peer, *before)]
             found = self._arithmetic.products(
-                part, [part, *parts], self._values(chunk), self._window
+                part, [part, *parts], self._values(chunk), self._window, self._centre_values(chunk)
             )
             sums = [total + number for total, number in zip(sums, found, strict=True)]
-        order = columns(self._plan.scalars, peer, tuple(self._weights))
-        return pack_row(dict(zip(others, sums, strict=True)), order)
+        return self._packed(peer, dict(zip(others, sums, strict=True)))
 
     def inputs(self, contributors: tuple[PeerId, ...]) -> bytes:
         """One hash over what these complete contributors have given to the slice."""
@@ -223,7 +274,9 @@ class SliceOwner:
     def _summed(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
         """The mean of these contributors' parts, added in the order of their keys."""
         scalars, named = self._scalars_of(contributors), sorted(contributors)
-        accumulator = self._arithmetic.accumulator(self._values(chunk), self._window, scalars)
+        accumulator = self._arithmetic.accumulator(
+            self._values(chunk), self._window, scalars, self._centre_values(chunk)
+        )
         for peer in named:
             accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
         return accumulator.finish(sum(self._weights[peer] for peer in contributors))
@@ -233,4 +286,5 @@ class SliceOwner:
         frozen, scalars = self._view.frozen, self._plan.scalars
         if not scalars or frozen is None:
             return ()
-        return chosen(scalars, frozen, self._view.scalars, sorted(contributors))
+        all_of, some_of = (vectors(one, self._plan.centre) for one in (frozen, contributors))
+        return chosen(scalars, all_of, self._view.scalars, some_of)

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits, slices
+from swarmtrain_transport.centre import centre_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.fragments import values_of
@@ -16,7 +17,7 @@ from swarmtrain_transport.ledger import Member, Plan, SliceSpec
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.recovery import trusted_root
-from swarmtrain_transport.scalars import SCALARS
+from swarmtrain_transport.scalars import CENTRED, SCALARS
 from swarmtrain_transport.slicing import Slicing
 
 
@@ -125,7 +126,11 @@ def next_plan(
         return None
     receivers = {peer: line for peer, line in present.items() if peer not in ready}
     moved = values_of(view.genesis, op, terms.block)
-    return make_plan(terms, op, view.last_outcome, moved, ready, receivers, op_deadline_s, slicing)
+    told = [line.ready is not None and line.ready.has_centre for line in ready.values()]
+    centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
+    return make_plan(
+        terms, op, view.last_outcome, moved, ready, receivers, op_deadline_s, slicing, centre
+    )
 
 
 def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
@@ -162,6 +167,7 @@ def make_plan(
     receivers: Lines,
     op_deadline_s: float,
     slicing: Slicing,
+    centre: int = 0,
 ) -> Plan:
     """The PLAN of one op. Contributors own slices, receivers only follow.
 
@@ -199,6 +205,7 @@ def make_plan(
         fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
         kind=constant_of(terms.kind),
         scalars=terms.scalars,
+        centre=centre,
     )
 
 
@@ -238,6 +245,8 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "a gather op has no rule": plan.kind != GATHER or not plan.rule,
         "scalars that this version does not know": plan.scalars in SCALARS,
         "scalars without a rule": not plan.scalars or bool(plan.rule),
+        "a centre that cannot be one": plan.centre == 0
+        or (plan.scalars == CENTRED and 0 < plan.centre < plan.op),
         "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
         "window too high": plan.e_max <= limits.E_MAX_CEILING,
         "chunks are multiples of the block": plan.block > 0

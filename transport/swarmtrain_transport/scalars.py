@@ -16,7 +16,7 @@ Pure. The arithmetic is the caller's, in operations that give the same bits on e
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.link import PeerId
@@ -24,8 +24,12 @@ from swarmtrain_transport.link import PeerId
 NONE = ""
 NORMS = "norms"
 PRODUCTS = "products"
-SCALARS = frozenset({NONE, NORMS, PRODUCTS})
-"""What PLAN may ask owners for."""
+CENTRED = "centred"
+SCALARS = frozenset({NONE, NORMS, PRODUCTS, CENTRED})
+"""What PLAN may ask owners for. `CENTRED` are products, also with the centre that PLAN names."""
+
+CENTRE: PeerId = b""
+"""Stands for the centre among contributors, behind them all."""
 
 Pair = tuple[PeerId, PeerId]
 """Two contributors, the smaller key first; a contributor twice for its squared norm."""
@@ -43,9 +47,14 @@ def pair_of(one: PeerId, other: PeerId) -> Pair:
     return (one, other) if one <= other else (other, one)
 
 
+def vectors(contributors: Iterable[PeerId], centre: int) -> tuple[PeerId, ...]:
+    """What is measured: contributors in the order of their keys, then the centre if there is one."""
+    return (*sorted(contributors), *([CENTRE] if centre else []))
+
+
 def columns(scalars: str, peer: PeerId, planned: Sequence[PeerId]) -> tuple[PeerId, ...]:
-    """With whom a contributor's row has entries: itself, or all planned contributors."""
-    return tuple(planned) if scalars == PRODUCTS else (peer,)
+    """With whom a contributor's row has entries: itself, or all planned vectors."""
+    return (peer,) if scalars in (NONE, NORMS) else tuple(planned)
 
 
 def pack_row(row: Mapping[PeerId, float], order: Sequence[PeerId]) -> bytes:
@@ -97,7 +106,7 @@ class Table:
 
     def of(self, pair: Pair) -> float:
         """One number that was reported."""
-        return self._numbers[pair]
+        return self._numbers[pair_of(*pair)]
 
     def fits(self, peer: PeerId, norm: float, others: Sequence[PeerId]) -> bool:
         """Whether the contributor was measured as it says itself, and with these others too.
@@ -105,19 +114,20 @@ class Table:
         Args:
             peer: whose.
             norm: the squared norm of the slice that it has reported.
-            others: contributors whose own norms are known to be right.
+            others: contributors whose own norms are known to be right, and the centre.
         """
         if self._numbers.get((peer, peer)) != norm:
             return False
-        return self._scalars != PRODUCTS or all(
-            self._is_possible(pair_of(peer, other), norm * self._numbers[other, other])
-            for other in others
-        )
+        if self._scalars == NORMS:
+            return True
+        return all(self._is_possible(norm, peer, other) for other in others)
 
-    def _is_possible(self, pair: Pair, most: float) -> bool:
+    def _is_possible(self, norm: float, peer: PeerId, other: PeerId) -> bool:
         """Whether a product was reported and is none beyond those of the lengths."""
-        number = self._numbers.get(pair)
-        return number is not None and number * number <= most * _SLACK
+        number, square = self._numbers.get(pair_of(peer, other)), self._numbers.get((other, other))
+        if number is None or square is None or not are_norms([square]):
+            return False
+        return number * number <= norm * square * _SLACK
 
 
 def pairs_of(scalars: str, contributors: Sequence[PeerId]) -> list[Pair]:
@@ -125,17 +135,15 @@ def pairs_of(scalars: str, contributors: Sequence[PeerId]) -> list[Pair]:
 
     Args:
         scalars: what PLAN asks for.
-        contributors: in the order of their keys.
+        contributors: as `vectors` has them.
     """
     if scalars == NORMS:
         return [(peer, peer) for peer in contributors]
-    if scalars == PRODUCTS:
-        return [
-            (peer, other)
-            for place, peer in enumerate(contributors)
-            for other in contributors[place:]
-        ]
-    return []
+    if scalars == NONE:
+        return []
+    return [
+        (peer, other) for place, peer in enumerate(contributors) for other in contributors[place:]
+    ]
 
 
 def totals(scalars: str, contributors: Sequence[PeerId], tables: Sequence[Table]) -> bytes:
@@ -177,7 +185,7 @@ def chosen(
         scalars: what PLAN asks for.
         contributors: FREEZE's.
         data: what it carries.
-        some: whose part of a slice is to be had, in the order of their keys.
+        some: whose part of a slice is to be had, as `vectors` has them.
     """
     pairs = pairs_of(scalars, contributors)
     known = dict(zip(pairs, struct.unpack(f"<{len(pairs)}d", data), strict=True))
