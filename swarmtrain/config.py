@@ -60,11 +60,11 @@ class InnerSection(_Section, frozen=True):
 class OuterSection(_Section, frozen=True):
     """When and what peers exchange, and what they make of it: `strategy` is a name, swarmtrain's
     own or one that an installed package brings; `lr` and `momentum` are those of the outer step,
-    and `robust` is a rule in the place of the mean; centered-clip begins from zero in each round.
-    ddp exchanges gradients in every step, whatever `inner_steps` says, and steps as `[inner]` says.
-    `fragments`, `delay_steps` and `mixing` are for streaming alone: the model goes through the link
-    in `fragments` parts, each once in `inner_steps`; a result takes its place `delay_steps` inner
-    steps after it was begun and keeps `mixing` of what the peer has become meanwhile."""
+    and `robust` is a rule in the place of the mean. ddp exchanges gradients in every step, whatever
+    `inner_steps` says, and steps as `[inner]` says. `fragments`, `delay_steps` and `mixing` are
+    for streaming alone: the model goes through the link in `fragments` parts, each once in
+    `inner_steps`; a result takes its place `delay_steps` inner steps after it was begun and keeps
+    `mixing` of what the peer has become meanwhile."""
 
     strategy: str = "diloco"
     inner_steps: int = 20

@@ -124,7 +124,7 @@ def _scalars(data: bytes) -> None:
     if data and data[0] & 2:
         table = Table(kind, (A, B))
         table.report({A: data[1:]})
-        table.fits(A, 1.0, ())
+        table.fits(A, 1.0, (A, B))
         return
     scalars.check_totals(kind, (A, B), data[1:])
     assert all(math.isfinite(one) for one in scalars.chosen(kind, (A, B), data[1:], (B,)))
@@ -227,6 +227,7 @@ def _targets() -> dict[str, Target]:
                 Knock(1, A, b"token", messages.encode(hello), b"s" * 64),
                 hello,
                 Ready(3, 8, 2, bytes(32)),
+                Ready(3, 8, 2, bytes(32), 1.5, True),
                 Progress(1, 2, 3, "training"),
                 messages.Got(1, 2, 3, {A: B}, {B: "scale"}),
                 messages.Got(1, 2, 3, {A: B}, {}, {A: struct.pack("<2d", 1.0, math.nan)}),

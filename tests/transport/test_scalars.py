@@ -16,7 +16,7 @@ from swarmtrain_transport.ledger import (
     make_record,
     record_from_bytes,
 )
-from swarmtrain_transport.messages import Got, Roots, decode_from_peer, encode
+from swarmtrain_transport.messages import Got, Ready, Roots, decode_from_peer, encode
 from swarmtrain_transport.planning import check_plan
 from swarmtrain_transport.scalars import NORMS, PRODUCTS, Table
 from tests.transport.rig import (
@@ -129,6 +129,9 @@ def test_what_has_no_scalars_has_the_bytes_that_it_had_before_there_were_any():
     assert record_from_bytes(record.to_bytes()) == record
     assert b"scalars" not in encode(Got(1, 0, 0, {A: B})) and b"refused" in encode(Got(1, 0, 0, {}))
     assert b"norms" not in encode(Roots(1, (A,), b"s"))
+    assert b"centre" not in encode(Ready(1, 2, 0, bytes(32)))
+    planned = make_record(0, bytes(32), 1, plan_body(PEERS), sign).body
+    assert b"centre" not in planned and b"scalars" not in planned
     said = Got(1, 0, 0, {A: B}, {}, {A: bytes(8)})
     assert decode_from_peer(encode(said)) == said
 

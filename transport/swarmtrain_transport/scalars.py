@@ -48,7 +48,7 @@ def pair_of(one: PeerId, other: PeerId) -> Pair:
 
 
 def vectors(contributors: Iterable[PeerId], centre: int) -> tuple[PeerId, ...]:
-    """What is measured: contributors in the order of their keys, then the centre if there is one."""
+    """What is measured: contributors in the order of their keys, then the centre, if any."""
     return (*sorted(contributors), *([CENTRE] if centre else []))
 
 
