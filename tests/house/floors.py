@@ -16,7 +16,7 @@ TRANSPORT = (
     " timers early scalars",
     "actions fold fragments blobs serving",
     "arrivals audit membership centre",
-    "attendance recovery slicing",
+    "attendance recovery slicing measuring",
     "planning ownership scatter gathering reports",
     "decisions",
     "operation gather_operation",

@@ -4,7 +4,7 @@ Parts are checked on arrival, in whatever order, and kept. A chunk is summed whe
 it is here; after FREEZE it is summed again, over exactly the set, where that names somebody less.
 Sums are exact, so one that was made without a part has the bits of one that it was taken out of.
 Sums that are not exact (protocol.md rule 7) are made once, after FREEZE, in the order of keys.
-Where their rule needs numbers of whole vectors, contributions are measured as they become complete.
+Where their rule needs numbers of whole vectors, parts are measured as they come (`measuring`).
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,8 @@ from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.measuring import Measuring
 from swarmtrain_transport.retention import Kept, Retention
-from swarmtrain_transport.scalars import (
-    CENTRE,
-    NORMS,
-    chosen,
-    columns,
-    pack_row,
-    vectors,
-)
 from swarmtrain_transport.signed import inputs_of, root_over
 
 
@@ -57,7 +50,8 @@ class SliceOwner:
         self.result: tuple[bytes, ...] | None = None
         self.contributors: tuple[PeerId, ...] = ()
         self.retained_bytes = 0
-        self._view, self._plan = view, view.plan
+        self._plan = view.plan
+        self._measuring = Measuring(view, slice_index, arithmetic, centre)
         self._weights: Mapping[PeerId, int] = view.weights
         self._window = window_of(view.plan)
         self._arithmetic = arithmetic
@@ -67,8 +61,6 @@ class SliceOwner:
         self._held: list[Kept] = []
         self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
         self._roots: dict[PeerId, bytes] = {}
-        self._rows: dict[PeerId, bytes] = {}
-        self._centre = centre
         self._early: dict[int, bytes] = {}
         self._complete: tuple[PeerId, ...] | None = None
 
@@ -114,6 +106,8 @@ class SliceOwner:
             kept = self._retention.keep(body)
             self._held.append(kept)
             self.retained_bytes += len(body)
+        held = {one: parts[chunk] for one, parts in self._parts.items() if chunk in parts}
+        self._measuring.arrived(peer, chunk, body, held)
         self._parts[peer][chunk] = kept
         self._digests[peer][chunk] = digest or content_hash(body)
         if len(self._parts[peer]) == self._num_chunks:
@@ -169,67 +163,12 @@ class SliceOwner:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the plan's rule begins from a result that is not here: then nothing can be
-        measured or made, and the slice goes to somebody else."""
-        if not self._plan.centre:
-            return False
-        spec = self._plan.slices[self.slice_index]
-        return self._centre is None or not self._centre.covers(spec.start, spec.stop)
+        """Whether the plan's rule cannot be followed here, for lack of what it begins from."""
+        return self._measuring.is_blind
 
     def measured(self, *, again: bool = False) -> dict[PeerId, bytes]:
-        """What the plan's rule needs of whole vectors: a row per contributor that has become
-        complete since the last call, or of everybody who is. Nobody asks for it after FREEZE."""
-        if not self._plan.scalars or self._view.frozen is not None:
-            return {}
-        news = [peer for peer in self.complete if peer not in self._rows]
-        if not (news or again) or self.is_blind:
-            return {}
-        if self._plan.centre and CENTRE not in self._rows:
-            self._rows[CENTRE] = self._centre_row()
-            news.append(CENTRE)
-        for peer in news:
-            if peer not in self._rows:
-                self._rows[peer] = self._row(peer)
-        return {peer: self._rows[peer] for peer in (self._rows if again else news)}
-
-    def _packed(self, peer: PeerId, row: Mapping[PeerId, float]) -> bytes:
-        planned = vectors(self._weights, self._plan.centre)
-        return pack_row(row, columns(self._plan.scalars, peer, planned))
-
-    def _centre_row(self) -> bytes:
-        total = 0.0
-        for chunk in range(self._num_chunks):
-            total += self._arithmetic.square(self._centre_values(chunk))
-        return self._packed(CENTRE, {CENTRE: total})
-
-    def _centre_values(self, chunk: int) -> bytes:
-        """The same chunk of what the rule begins from; b"" for zero.
-
-        Raises:
-            LocalFault: it is not here (`is_blind`).
-        """
-        if self._centre is None or not self._plan.centre:
-            return b""
-        span = chunk_range(self._plan, self.slice_index, chunk)
-        window, values = self._centre.window, self._arithmetic.values
-        return b"".join(
-            values(piece.chunk, piece.num_values, window)[4 * piece.low : 4 * piece.high]
-            for piece in self._centre.pieces(*span)
-        )
-
-    def _row(self, peer: PeerId) -> bytes:
-        """Inner products of this contribution with itself, with those measured before it and with
-        the centre."""
-        before = [] if self._plan.scalars == NORMS else [one for one in self._rows if one != CENTRE]
-        others = [peer, *before, *([CENTRE] if self._plan.centre else [])]
-        sums = [0.0] * len(others)
-        for chunk in range(self._num_chunks):
-            part, *parts = [self._parts[one][chunk].read() for one in (peer, *before)]
-            found = self._arithmetic.products(
-                part, [part, *parts], self._values(chunk), self._window, self._centre_values(chunk)
-            )
-            sums = [total + number for total, number in zip(sums, found, strict=True)]
-        return self._packed(peer, dict(zip(others, sums, strict=True)))
+        """What the plan's rule needs of whole vectors (`Measuring.rows`)."""
+        return self._measuring.rows(self.complete, again=again)
 
     def inputs(self, contributors: tuple[PeerId, ...]) -> bytes:
         """One hash over what these complete contributors have given to the slice."""
@@ -273,18 +212,10 @@ class SliceOwner:
 
     def _summed(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
         """The mean of these contributors' parts, added in the order of their keys."""
-        scalars, named = self._scalars_of(contributors), sorted(contributors)
         accumulator = self._arithmetic.accumulator(
-            self._values(chunk), self._window, scalars, self._centre_values(chunk)
-        )
-        for peer in named:
+            self._values(chunk), self._window, self._measuring.of(contributors),
+            self._measuring.centre_values(chunk),
+        )  # fmt: skip
+        for peer in sorted(contributors):
             accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
         return accumulator.finish(sum(self._weights[peer] for peer in contributors))
-
-    def _scalars_of(self, contributors: tuple[PeerId, ...]) -> tuple[float, ...]:
-        """What FREEZE says of these contributors' whole vectors, in the order of their keys."""
-        frozen, scalars = self._view.frozen, self._plan.scalars
-        if not scalars or frozen is None:
-            return ()
-        all_of, some_of = (vectors(one, self._plan.centre) for one in (frozen, contributors))
-        return chosen(scalars, all_of, self._view.scalars, some_of)
