@@ -106,8 +106,9 @@ class SliceOwner:
             kept = self._retention.keep(body)
             self._held.append(kept)
             self.retained_bytes += len(body)
-        held = {one: parts[chunk] for one, parts in self._parts.items() if chunk in parts}
-        self._measuring.arrived(peer, chunk, body, held)
+        if self._plan.scalars:
+            held = {one: parts[chunk] for one, parts in self._parts.items() if chunk in parts}
+            self._measuring.arrived(peer, chunk, body, held)
         self._parts[peer][chunk] = kept
         self._digests[peer][chunk] = digest or content_hash(body)
         if len(self._parts[peer]) == self._num_chunks:
