@@ -1,5 +1,6 @@
 """Rules of whole vectors over links give what one process gives that sees everything."""
 
+import random
 from typing import Any
 
 import msgspec
@@ -10,15 +11,24 @@ from torch import Tensor
 from swarmtrain.compare.encoding import Encoder
 from swarmtrain.compare.exchange import MeanExchange
 from swarmtrain.config_limits import WHOLE_VECTOR_RULES
-from swarmtrain.peer.arithmetic import TensorContribution, codec_of, decode_result
+from swarmtrain.peer.arithmetic import (
+    CodecArithmetic,
+    TensorContribution,
+    codec_of,
+    decode_result,
+)
 from swarmtrain.peer.driver import OwnPart
+from swarmtrain.simulate.memory import SimFile
 from swarmtrain_optimizers.robust import RULES, rule_named
-from swarmtrain_transport.fold import window_of
+from swarmtrain_transport.fold import chunk_range, num_chunks, window_of
 from swarmtrain_transport.ledger import Commit, Freeze, Reassign, SliceFreeze
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Got, Roots
-from tests.peer.whole_op import BLOCK, CHUNK, WholeOp, drawn, step_of
-from tests.transport.rig import A, B, C, D, E
+from swarmtrain_transport.ownership import SliceOwner
+from swarmtrain_transport.retention import Retention
+from swarmtrain_transport.scalars import Table, totals
+from tests.peer.whole_op import BLOCK, CHUNK, WholeOp, drawn, plan_of, step_of
+from tests.transport.rig import A, B, C, D, E, view_of
 
 torch.set_num_threads(1)
 PEERS = (A, B, C, D, E)
@@ -277,3 +287,47 @@ def test_from_the_last_result_a_hostile_contribution_moves_little(factor: float)
     op = WholeOp("centered-clip", "int8", given, before=first)
     op.until(Commit)
     assert (op.result() - clean).norm() < 0.2 * clean.norm()
+
+
+@pytest.mark.parametrize("rule", ["norm-clip", "flag"])
+def test_whatever_part_comes_first_an_owner_finds_the_same_bits(rule: str):
+    plan = plan_of(rule, "int8", SAMPLES, SIZE)
+    view, spec = view_of(plan), plan.slices[1]
+    chunks = range(num_chunks(plan, 1))
+    parts = {
+        (peer, chunk): TensorContribution(one).encode(*chunk_range(plan, 1, chunk), window_of(plan))
+        for peer, one in values().items()
+        for chunk in chunks
+    }
+    seen = set()
+    for seed in range(4):
+        owner = SliceOwner(view, 1, 0, CodecArithmetic(), Retention(SimFile(), 200 * seed))
+        places, rows = list(parts), {}
+        random.Random(seed).shuffle(places)
+        for peer, chunk in places:
+            owner.accept(peer, chunk, parts[peer, chunk])
+            rows |= owner.measured()
+        assert rows == owner.measured(again=True)
+        table = Table(plan.scalars, PEERS)
+        table.report(rows)
+        seen.add(totals(plan.scalars, PEERS, [table]))
+    (found,) = seen
+    decoded = torch.stack(
+        [
+            torch.cat(
+                [
+                    codec_of(window_of(plan)).decode(
+                        parts[peer, chunk], CHUNK if chunk < len(chunks) - 1 else
+                        (spec.stop - spec.start - 1) % CHUNK + 1, window_of(plan),
+                    )
+                    for chunk in chunks
+                ]
+            )
+            for peer in PEERS
+        ]
+    ).double()  # fmt: skip
+    naive = decoded @ decoded.T
+    upper = naive[tuple(torch.triu_indices(5, 5))]
+    wanted = naive.diagonal() if rule == "norm-clip" else upper
+    numbers = torch.frombuffer(bytearray(found), dtype=torch.float64)
+    torch.testing.assert_close(numbers, wanted, rtol=1e-12, atol=0)
