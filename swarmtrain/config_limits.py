@@ -127,7 +127,7 @@ _ALWAYS_FEEDING_BACK = frozenset({"sparseloco"})
 WHOLE_VECTOR_RULES = {"norm-clip": NORMS, "centered-clip": CENTRED, "flag": PRODUCTS}
 """Robust rules that need more than a slice, and what; every owner can follow the others alone."""
 
-_TELLABLE = 3
+TELLABLE = 3
 """Contributors of which a robust rule can tell one from the others."""
 
 _OWN_SETTINGS_MAX = 64
@@ -269,10 +269,10 @@ def _robust_problems(config: RunConfig) -> Iterator[Problem]:
             f"must be none with outer.strategy {config.outer.strategy}, it is {robust}",
             "Every peer makes the mean of what it gathers; there is no owner to follow a rule.",
         )
-    if config.exchange.min_contributors < _TELLABLE:
+    if config.exchange.min_contributors < TELLABLE:
         yield Problem(
             "exchange.min_contributors",
-            f"must be at least {_TELLABLE} with outer.robust {robust}, it is "
+            f"must be at least {TELLABLE} with outer.robust {robust}, it is "
             f"{config.exchange.min_contributors}",
             "Of two that differ, either may be the hostile one.",
         )
