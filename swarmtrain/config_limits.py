@@ -16,6 +16,7 @@ from swarmtrain.errors import cleaned
 from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.brought import brought_names
 from swarmtrain_transport import limits
+from swarmtrain_transport.scalars import CENTRED, NORMS, PRODUCTS
 
 _SPREAD_BITS = (
     limits.EXACT_BITS
@@ -108,10 +109,10 @@ _OWN_RANGES: dict[str, dict[str, tuple[float, float]]] = {
 
 _ALWAYS_FEEDING_BACK = frozenset({"sparseloco"})
 
-_BY_COORDINATE = ("trimmed-mean", "median")
-"""Robust rules that every owner can follow for its slice alone."""
+WHOLE_VECTOR_RULES = {"norm-clip": NORMS, "centered-clip": CENTRED, "flag": PRODUCTS}
+"""Robust rules that need more than a slice, and what; every owner can follow the others alone."""
 
-_TELLABLE = 3
+TELLABLE = 3
 """Contributors of which a robust rule can tell one from the others."""
 
 _OWN_SETTINGS_MAX = 64
@@ -249,23 +250,16 @@ def _robust_problems(config: RunConfig) -> Iterator[Problem]:
     robust = config.outer.robust
     if robust == "none":
         return
-    if robust not in _BY_COORDINATE:
-        yield Problem(
-            "outer.robust",
-            f"must be none or one of {', '.join(_BY_COORDINATE)} in a run, it is {robust}",
-            "It needs numbers of whole vectors, which owners of slices do not exchange yet. On one "
-            f"machine: swarmtrain compare --robust {robust}.",
-        )
     if config.outer.strategy in GATHERING:
         yield Problem(
             "outer.robust",
             f"must be none with outer.strategy {config.outer.strategy}, it is {robust}",
             "Every peer makes the mean of what it gathers; there is no owner to follow a rule.",
         )
-    if config.exchange.min_contributors < _TELLABLE:
+    if config.exchange.min_contributors < TELLABLE:
         yield Problem(
             "exchange.min_contributors",
-            f"must be at least {_TELLABLE} with outer.robust {robust}, it is "
+            f"must be at least {TELLABLE} with outer.robust {robust}, it is "
             f"{config.exchange.min_contributors}",
             "Of two that differ, either may be the hostile one.",
         )

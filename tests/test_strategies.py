@@ -17,6 +17,8 @@ from swarmtrain.coordinator.service import run_terms
 from swarmtrain.errors import UserError
 from swarmtrain.strategies import make_strategy, strategy_of
 from swarmtrain.tensors import Layout, ParameterSpec
+from swarmtrain_optimizers.robust import RULES
+from swarmtrain_optimizers.robust.base import Needs
 from swarmtrain_optimizers.strategies import brought
 from swarmtrain_optimizers.strategies.delayed_nesterov import DelayedNesterov
 
@@ -194,12 +196,18 @@ def test_a_codec_that_loses_much_without_error_feedback_is_warned_of(tmp_path: P
     assert config_limits.warnings(config_of()) == ()
 
 
-def test_robust_rules_of_a_run_are_those_that_slices_can_follow(tmp_path: Path):
+def test_a_run_may_have_every_robust_rule_where_somebody_can_be_told_from_the_others(
+    tmp_path: Path,
+):
     few = "[exchange]\nmin_contributors = 3\nstart_peers = 3\n"
-    assert loaded(tmp_path, f'[outer]\nrobust = "median"\n{few}').outer.robust == "median"
-    with pytest.raises(UserError, match=r"outer.robust. must be none or one of") as caught:
-        loaded(tmp_path, f'[outer]\nrobust = "flag"\n{few}')
-    assert "swarmtrain compare --robust flag" in caught.value.meaning
+    for name, rule in RULES.items():
+        config = loaded(tmp_path, f'[outer]\nrobust = "{name}"\n{few}')
+        terms = run_terms(config)
+        assert (terms.rule, terms.exact) == (name, False)
+        needs = "" if rule.needs is Needs.COORDINATES else rule.needs.value
+        assert terms.scalars == needs
+    with pytest.raises(UserError, match="robust"):
+        loaded(tmp_path, f'[outer]\nrobust = "krum"\n{few}')
     with pytest.raises(UserError, match=r"must be at least 3 with outer\.robust median"):
         loaded(tmp_path, '[outer]\nrobust = "median"\n')
     with pytest.raises(UserError, match=r"must be none with outer\.strategy sparseloco"):

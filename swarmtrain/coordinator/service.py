@@ -20,7 +20,7 @@ from aiohttp import web
 
 from swarmtrain import config_file, descriptors
 from swarmtrain.config import RunConfig
-from swarmtrain.config_limits import GATHERING
+from swarmtrain.config_limits import GATHERING, WHOLE_VECTOR_RULES
 from swarmtrain.config_pairs import PAIRED
 from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator.admission import Door, standing_invite
@@ -234,6 +234,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         rule=rule,
         value_bytes=max(one.bytes_per_value(exchange.block) for one in (parts, result)),
         kind=GATHER if gathers else PAIR if pairs else MEAN,
+        scalars=WHOLE_VECTOR_RULES.get(rule, ""),
     )
 
 

@@ -7,8 +7,10 @@ other side's bytes were wrong (RemoteFault), or our own values cannot be sent
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +25,7 @@ from swarmtrain_optimizers.codecs.base import (
 from swarmtrain_optimizers.flush import flush_tiny_
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_optimizers.robust.base import Needs, RobustRule
+from swarmtrain_optimizers.robust.rows import products_with
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.result import OpResult
@@ -50,18 +53,14 @@ def rule_of(window: Window) -> RobustRule | None:
     """What a plan names in the place of the mean, None for the mean.
 
     Raises:
-        RemoteFault: reason ``rule``, this version does not know it, or it cannot be followed slice
-            by slice.
+        RemoteFault: reason ``rule``, this version does not know it.
     """
     if not window.rule:
         return None
     try:
-        rule = rule_named(window.rule)
+        return rule_named(window.rule)
     except ValueError as exc:
         raise RemoteFault("rule", str(exc)) from exc
-    if rule.needs is not Needs.COORDINATES:
-        raise RemoteFault("rule", f"{rule.name} needs more than one slice")
-    return rule
 
 
 def _named(name: str) -> Codec:
@@ -83,6 +82,8 @@ class ChunkSum:
         rule: takes the place of the mean, None for the mean.
         num_values: values in the chunk, a multiple of the block.
         window: scale window of the plan.
+        scalars: what the rule needs of the whole vectors whose chunks are added.
+        centre: what it begins from, float32; b"" for zero.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class ChunkSum:
         num_values: int,
         window: Window,
         rule: RobustRule | None = None,
+        scalars: tuple[float, ...] = (),
+        centre: Buffer = b"",
     ) -> None:
         self._codec = codec
         self._result_codec = result_codec
-        self._rule = rule
+        self._rule, self._scalars, self._centre = rule, scalars, centre
         self._num_values = num_values
         self._window = window
         self._parts: list[tuple[Buffer, int]] = []
@@ -129,11 +132,44 @@ class ChunkSum:
     def _ruled(self, rule: RobustRule) -> bytes:
         """What the rule makes of the parts, which come in the order of keys; rule 7."""
         rows = [self._codec.decode(part, self._num_values, self._window) for part, _ in self._parts]
+        weights = [weight for _, weight in self._parts]
         try:
-            found = rule.aggregate(rows, [weight for _, weight in self._parts])
+            centre = _floats(self._centre) if self._centre else None
+            scalars = _table(rule, self._scalars, len(rows) + (centre is not None))
+            found = rule.aggregate(rows, weights, scalars=scalars, previous=centre)
         except ValueError as error:
             raise LocalFault(f"the rule {rule.name} cannot be followed: {error}") from error
         return self._result_codec.finish(found.values.double(), 1, self._window)
+
+
+def _table(rule: RobustRule, numbers: tuple[float, ...], num_rows: int) -> Tensor | None:
+    """What FREEZE carries as the rule wants it: (n,) norms or (n, n) products, float64.
+
+    Raises:
+        ValueError: these are not the numbers that the rule needs.
+    """
+    wanted = {
+        Needs.COORDINATES: 0,
+        Needs.NORMS: num_rows,
+        Needs.PRODUCTS: num_rows * (num_rows + 1) // 2,
+    }[rule.needs]
+    if len(numbers) != wanted:
+        raise ValueError(f"{len(numbers)} scalars of whole vectors, it needs {wanted}")
+    known = torch.tensor(numbers, dtype=torch.float64)
+    if rule.needs is Needs.COORDINATES:
+        return None
+    if rule.needs is Needs.NORMS:
+        return known
+    table = torch.zeros((num_rows, num_rows), dtype=torch.float64)
+    rows, columns = torch.triu_indices(num_rows, num_rows)
+    table[rows, columns] = known
+    table[columns, rows] = known
+    return table
+
+
+def _floats(values: Buffer) -> Tensor:
+    """What `CodecArithmetic.values` has made, as it was."""
+    return torch.from_numpy(np.frombuffer(bytes(values), dtype="<f4").astype(np.float32))
 
 
 class CodecArithmetic:
@@ -163,11 +199,39 @@ class CodecArithmetic:
         """The same of a result's chunk, which may be in another codec; raises as `check`."""
         _check(result_codec_of(window), chunk, num_values, window)
 
-    def accumulator(self, num_values: int, window: Window) -> ChunkSum:
-        """A zero sum for a chunk of `num_values` values."""
-        return ChunkSum(
-            codec_of(window), result_codec_of(window), num_values, window, rule_of(window)
-        )
+    def accumulator(
+        self,
+        num_values: int,
+        window: Window,
+        scalars: tuple[float, ...] = (),
+        centre: Buffer = b"",
+    ) -> ChunkSum:
+        """A zero sum for a chunk of `num_values` values, or what the plan's rule makes of it."""
+        codecs = codec_of(window), result_codec_of(window)
+        return ChunkSum(*codecs, num_values, window, rule_of(window), scalars, centre)
+
+    def products(
+        self, part: Buffer, others: Sequence[Buffer], num_values: int, window: Window,
+        centre: Buffer = b"",
+    ) -> tuple[float, ...]:  # fmt: skip
+        """Inner products of a checked chunk with the same chunk of others, in float64, and last
+        with the centre if there is one."""
+        codec = codec_of(window)
+        row = codec.decode(part, num_values, window)
+        rows = [row if one is part else codec.decode(one, num_values, window) for one in others]
+        rows += [_floats(centre)] if centre else []
+        return tuple(products_with(row, rows).tolist())
+
+    def values(self, chunk: Buffer, num_values: int, window: Window) -> bytes:
+        """A checked result chunk as float32, little-endian."""
+        decoded = result_codec_of(window).decode(chunk, num_values, window)
+        data: bytes = decoded.numpy().astype("<f4", copy=False).tobytes()
+        return data
+
+    def square(self, centre: Buffer) -> float:
+        """Squared norm of such values, in float64."""
+        row = _floats(centre)
+        return float(products_with(row, [row])[0])
 
 
 def _check(codec: Codec, chunk: Buffer, num_values: int, window: Window) -> None:

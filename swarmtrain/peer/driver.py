@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
@@ -23,7 +24,6 @@ from swarmtrain_optimizers.strategies.base import (
 )
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Contribution, Window
-from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.result import OpResult
 

@@ -18,7 +18,8 @@ from swarmtrain import checkpoint
 from swarmtrain.config import RunConfig
 from swarmtrain.config_file import config_hash
 from swarmtrain.errors import disk_full, translate
-from swarmtrain.peer.driver import Driver, StateImage
+from swarmtrain.peer.driver import Driver
+from swarmtrain.peer.state_image import StateImage
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.tensors import Layout
 from swarmtrain_transport import limits

@@ -16,10 +16,11 @@ from torch import Tensor
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.peer.ahead import known_of
-from swarmtrain.peer.driver import Driver, StateImage
+from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.meter import Meter, Pace
 from swarmtrain.peer.saves import Saves
 from swarmtrain.peer.shell import ForTrainer, TrainerNote
+from swarmtrain.peer.state_image import StateImage
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.thread import PeerThread
 from swarmtrain.tensors import Layout

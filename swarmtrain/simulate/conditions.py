@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from swarmtrain.config_limits import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_optimizers.strategies.noloco import NoLoCo
@@ -35,6 +36,7 @@ class Conditions:
         fragments: parts of the vector that ops move in turn, each as long as the vector without.
         kind: of the ops.
         codec: of parts and results; sums are watched as int8's are.
+        rule: of mean ops, in the place of the mean; with it three contributors are needed.
     """
 
     num_peers: int = 3
@@ -55,6 +57,7 @@ class Conditions:
     fragments: int = 1
     kind: str = MEAN
     codec: str = "int8"
+    rule: str = ""
 
     @property
     def op_values(self) -> int:
@@ -110,16 +113,18 @@ class Conditions:
             config_hash=bytes(32),
             rounds=self.rounds,
             codec=self.codec,
-            exact=True,
+            exact=not self.rule,
             block=self.block,
             chunk_values=self.chunk_values,
             e_max=0,
-            min_contributors=self.min_contributors,
+            min_contributors=max(self.min_contributors, TELLABLE if self.rule else 1),
             start_peers=self.num_peers,
             wait_ready_s=5.0,
             deadline_floor_s=self.deadline_s,
             deadline_cap_s=self.deadline_s,
             checkpoint_rounds=1000,
             snapshot_rounds=snapshot_rounds,
+            rule=self.rule,
             kind=self.kind,
+            scalars=WHOLE_VECTOR_RULES.get(self.rule, ""),
         )

@@ -92,6 +92,7 @@ def world_of(
     kinds: tuple[str, ...] = (),
     fragments: int = 1,
     kind: str = MEAN,
+    rule: str = "",
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -103,6 +104,7 @@ def world_of(
         kinds: of faults that may happen; all of them if it is empty.
         fragments: parts of the vector that ops move in turn.
         kind: of the ops.
+        rule: in the place of the mean.
     """
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
     rng = random.Random(int.from_bytes(digest[:8], "little"))
@@ -127,6 +129,7 @@ def world_of(
         fragments=fragments,
         kind=kind,
         codec=codec,
+        rule=rule,
     )
     world.weather = DrawnWeather(world, rng, kinds)
     return world
@@ -140,9 +143,10 @@ def run_seed(
     kinds: tuple[str, ...] = (),
     fragments: int = 1,
     kind: str = MEAN,
+    rule: str = "",
 ) -> SeedResult:
     """Run one world to its end; the arguments are those of `world_of`."""
-    world = world_of(seed, peers, ops, trace, kinds, fragments, kind)
+    world = world_of(seed, peers, ops, trace, kinds, fragments, kind, rule)
     weather = world.weather
     assert isinstance(weather, DrawnWeather)
     return _outcome(seed, world, weather)

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from swarmtrain.peer.ahead import known_of
-from swarmtrain.peer.driver import Driver, StateImage
+from swarmtrain.peer.driver import Driver
+from swarmtrain.peer.state_image import StateImage
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain.simulate.memory import WatchedMemory
 from swarmtrain.simulate.process import Process

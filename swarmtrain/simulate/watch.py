@@ -35,12 +35,21 @@ class WatchedArithmetic:
         self.chunk_bytes = self._inner.chunk_bytes
         self.check = self._inner.check
         self.check_result = self._inner.check_result
+        self.products = self._inner.products
+        self.values, self.square = self._inner.values, self._inner.square
         self.forges_results = False
         self.sums_wrongly = False
 
-    def accumulator(self, num_values: int, window: Window) -> Accumulator:
+    def accumulator(
+        self,
+        num_values: int,
+        window: Window,
+        scalars: tuple[float, ...] = (),
+        centre: Buffer = b"",
+    ) -> Accumulator:
         """A zero sum that is watched."""
-        return _WatchedSum(self._inner.accumulator(num_values, window), window, self)
+        inner = self._inner.accumulator(num_values, window, scalars, centre)
+        return _WatchedSum(inner, window, self)
 
 
 class _WatchedSum:
@@ -52,6 +61,7 @@ class _WatchedSum:
 
     def __init__(self, inner: ChunkSum, window: Window, watch: WatchedArithmetic) -> None:
         self._inner = inner
+        self._is_sum = not window.rule
         self._unit = 2.0 ** (window.e_min - 7)
         self._watch = watch
         self._parts: dict[bytes, int] = {}
@@ -65,9 +75,11 @@ class _WatchedSum:
         self._inner.add(part, weight)
 
     def finish(self, total_weight: int) -> bytes:
-        """I5: a sum is a multiple of 2^(e_min - 7), and no larger than float64 holds exactly."""
+        """I5: a sum is a multiple of 2^(e_min - 7), and no larger than float64 holds exactly; a
+        rule has no sum."""
         total: npt.NDArray[np.float64] = self._inner.total.numpy() / self._unit
-        if not (np.abs(total) <= _EXACT).all() or not (total == np.rint(total)).all():
+        fits = bool((np.abs(total) <= _EXACT).all()) and bool((total == np.rint(total)).all())
+        if self._is_sum and not fits:
             self._watch.report("I5", "a sum is not exact")
         result = self._inner.finish(total_weight)
         if self._watch.sums_wrongly:

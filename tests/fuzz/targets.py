@@ -6,6 +6,8 @@ the coverage-guided fuzzer beside this file.
 """
 
 import dataclasses
+import math
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,7 @@ from swarmtrain.peer import ledger_file
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.storage import parse_result
 from swarmtrain_optimizers.codecs import CODECS
-from swarmtrain_transport import frames, limits, messages
+from swarmtrain_transport import frames, limits, messages, scalars
 from swarmtrain_transport.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.audit import (
@@ -37,9 +39,17 @@ from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import Attest, body_of, make_record, pack_struct, record_from_bytes
+from swarmtrain_transport.ledger import (
+    Attest,
+    Freeze,
+    body_of,
+    make_record,
+    pack_struct,
+    record_from_bytes,
+)
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.messages import Challenge, Knock, Progress, Ready, Records, Welcome
+from swarmtrain_transport.scalars import NORMS, PRODUCTS, Table
 from swarmtrain_transport.sync import ArraySpec, describe_state, manifest_from_bytes
 from tests.transport.gather_table import gather_plan
 from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
@@ -106,6 +116,19 @@ def _codec(data: bytes) -> None:
     CodecArithmetic().check(payload, num_values, window)
     decoded = codec_of(window).decode(payload, num_values, window)
     assert decoded.shape == (num_values,) and bool(torch.isfinite(decoded).all())
+
+
+def _scalars(data: bytes) -> None:
+    """A byte names what was asked for, the rest is a row or what FREEZE carries. What is believed
+    can be added and told again."""
+    kind = (NORMS, PRODUCTS)[data[0] & 1] if data else NORMS
+    if data and data[0] & 2:
+        table = Table(kind, (A, B))
+        table.report({A: data[1:]})
+        table.fits(A, 1.0, (A, B))
+        return
+    scalars.check_totals(kind, (A, B), data[1:])
+    assert all(math.isfinite(one) for one in scalars.chosen(kind, (A, B), data[1:], (B,)))
 
 
 def _zap(data: bytes) -> None:
@@ -175,7 +198,9 @@ PLANNED = make_record(2, JOINED.hash, 1, plan_body((A, B)), sign)
 GATHER = make_record(3, PLANNED.hash, 1, gather_plan((A, B)), sign)
 ATTEST = Attest(1, bytes(32), roots=((A, bytes(32)),))
 ATTESTED = make_record(4, GATHER.hash, 1, ATTEST, sign)
-RECORDS = (RECORD, JOINED, PLANNED, GATHER, ATTESTED)
+FREEZE = Freeze(1, (A, B), {}, scalars=struct.pack("<2d", 1.0, 2.0))
+FROZEN = make_record(5, ATTESTED.hash, 1, FREEZE, sign)
+RECORDS = (RECORD, JOINED, PLANNED, GATHER, ATTESTED, FROZEN)
 CANONICAL = config_file.canonical(CONFIG)
 
 
@@ -202,9 +227,12 @@ def _control_targets() -> dict[str, Target]:
         Knock(1, A, b"token", messages.encode(hello), b"s" * 64),
         hello,
         Ready(3, 8, 2, bytes(32)),
+        Ready(3, 8, 2, bytes(32), 1.5, True),
         Progress(1, 2, 3, "training"),
         messages.Got(1, 2, 3, {A: B}, {B: "scale"}),
+        messages.Got(1, 2, 3, {A: B}, {}, {A: struct.pack("<2d", 1.0, math.nan)}),
         messages.Roots(1, (A, B), bytes(64)),
+        messages.Roots(1, (A, B), bytes(64), (0.0, 1e300)),
         messages.SliceDone(1, 2, 3, 4, (A, B), bytes(32), bytes(64)),
         messages.Accuse(1, A),
         messages.Applied(3, bytes(32), bytes(32)),
@@ -237,6 +265,11 @@ def _ledger_targets() -> dict[str, Target]:
             lambda data: body_of(msgspec.structs.replace(RECORD, body=data)),
             REMOTE,
             tuple(record.body for record in RECORDS),
+        ),
+        "scalars": Target(
+            _scalars,
+            REMOTE,
+            tuple(bytes([kind]) + bytes(8 * n) for kind, n in enumerate((2, 3, 1, 2))),
         ),
         "evidence": Target(shown_from_bytes, REMOTE, (pack_struct(shown),)),
         "proof": Target(proof_from_bytes, REMOTE, (proof.to_bytes(),)),

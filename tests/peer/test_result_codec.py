@@ -136,10 +136,17 @@ def test_a_robust_rule_takes_the_place_of_the_mean(name: str, rule: str):
     assert ((decoded.double() - naive).abs().reshape(-1, BLOCK) <= 0.52 * step + 1e-7).all()
 
 
-def test_rules_of_whole_vectors_and_unknown_ones_are_refused():
-    for rule in ("flag", "norm-clip", "fair"):
-        with pytest.raises(RemoteFault, match="rule"):
-            ARITHMETIC.accumulator(SIZE, Window("int8", BLOCK, -20, 4, "", rule))
+def test_unknown_rules_are_refused_and_so_is_a_rule_without_what_it_needs():
+    with pytest.raises(RemoteFault, match="rule"):
+        ARITHMETIC.accumulator(SIZE, Window("int8", BLOCK, -20, 4, "", "fair"))
+    for rule in ("flag", "norm-clip", "centered-clip"):
+        window = Window("int8", BLOCK, -20, 4, "", rule)
+        for scalars in ((), (1.0,) * 7):
+            total = ARITHMETIC.accumulator(SIZE, window, scalars)
+            for part in parts_of(window):
+                total.add(part, 1)
+            with pytest.raises(LocalFault, match="scalars of whole vectors"):
+                total.finish(3)
     window = Window("int8", BLOCK, -20, 4, "", "median")
     total = ARITHMETIC.accumulator(SIZE, window)
     total.add(TensorContribution(torch.zeros(SIZE)).encode(0, SIZE, window), 1)

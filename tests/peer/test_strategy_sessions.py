@@ -17,6 +17,7 @@ from swarmtrain.config import (
 )
 from swarmtrain.config_limits import STRATEGIES, first_problem
 from swarmtrain.config_pairs import PAIRED
+from swarmtrain_optimizers.robust import RULES
 from tests.peer.crowd import Crowd, Member, crowd_of
 from tests.peer.lanes import LANES
 
@@ -222,7 +223,7 @@ def test_who_was_killed_comes_back_by_replay(tmp_path: Path):
         assert_agreed([again, *members])
 
 
-@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+@pytest.mark.parametrize("rule", sorted(RULES))
 def test_a_robust_rule_carries_a_run_through_a_death(tmp_path: Path, rule: str):
     config = config_of("diloco", min_contributors=3)
     outer = msgspec.structs.replace(config.outer, robust=rule)
@@ -236,3 +237,28 @@ def test_a_robust_rule_carries_a_run_through_a_death(tmp_path: Path, rule: str):
         assert_agreed(members, members[0].driver.op)
         plans = [op.plan for op in members[0].machine_itself.view.commits.values()]
         assert {(plan.rule, plan.exact) for plan in plans} == {(rule, False)}
+
+
+@pytest.mark.parametrize("name", ["diloco", "streaming"])
+def test_centered_clipping_begins_from_the_last_result_as_soon_as_all_have_it(
+    tmp_path: Path, name: str
+):
+    """A newcomer, a return without its state's results and a new coordinator change nothing."""
+    config = config_of(name, rounds=10, codec="int8", min_contributors=3)
+    outer = msgspec.structs.replace(config.outer, robust="centered-clip")
+    config = msgspec.structs.replace(config, outer=outer)
+    turns = config.outer.fragments
+    with crowd_of(config, tmp_path) as crowd:
+        members = founded(crowd)
+        crowd.run(until=lambda: members[0].driver.op >= 4)
+        late = crowd.add(4)
+        crowd.run()
+        assert_agreed([*members, late], 10)
+        views = members[0].machine_itself.view
+        plans = {op: view.plan for op, view in views.commits.items()}
+        assert not views.skips and len(plans) == 10
+        assert any(late.peer in view.weights for view in views.commits.values())
+        for op, plan in plans.items():
+            assert plan.scalars == "centred" and plan.centre in (0, op - turns)
+        assert [plans[op].centre for op in (1, turns)] == [0, 0]
+        assert all(plans[op].centre == op - turns for op in (turns + 1, 10))

@@ -1,11 +1,13 @@
 """Exchanges of several peers around one op, with frames that a test delivers."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from swarmtrain_transport.actions import PeerAction, SendControl, SendFrame
+from swarmtrain_transport.arithmetic import Arithmetic, Contribution
 from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.centre import Centre
 from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.frames import Frame, FrameKind
@@ -28,9 +30,20 @@ def values(peer: PeerId) -> list[int | None]:
 
 
 class Bench:
-    """Exchanges of one op around one view. Frames wait in `wires` until they are delivered."""
+    """Exchanges of one op around one view. Frames wait in `wires` until they are delivered.
 
-    def __init__(self, plan: Plan | None = None, **own: list[int | None]) -> None:
+    Whole numbers, unless an arithmetic and everybody's contributions to it are given. `before` is
+    a committed op whose result everybody has in `blobs`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan | None = None,
+        arithmetic: Arithmetic | None = None,
+        given: Mapping[PeerId, Contribution] | None = None,
+        before: "Bench | None" = None,
+        **own: list[int | None],
+    ) -> None:
         self.plan = plan or plan_body((A, B, C))
         self.view = view_of(self.plan)
         self.now_s = 0.0
@@ -43,14 +56,19 @@ class Bench:
         self.ignored: Counter[str] = Counter()
         for member in self.plan.members:
             peer = member.peer
-            self.blobs[peer] = Blobs()
+            self.blobs[peer] = Blobs() if before is None else before.blobs[peer]
             self.fetchers[peer] = Fetcher(list)
             self.told[peer] = []
-            contribution = PlainContribution(own.get(f"p{peer[0]}", values(peer)))
+            contribution: Contribution = (
+                PlainContribution(own.get(f"p{peer[0]}", values(peer)))
+                if given is None
+                else given[peer]
+            )
             self.peers[peer] = Exchange(
-                peer, self.view, TAG, PlainArithmetic(),
+                peer, self.view, TAG, arithmetic or PlainArithmetic(),
                 contribution if member.weight else None,
                 self.blobs[peer], self.fetchers[peer], 0.0, sign_as(peer), self.ignored,
+                centre=None if before is None else Centre(before.view, self.blobs[peer]),
             )  # fmt: skip
 
     def begin(self) -> "Bench":

@@ -29,14 +29,17 @@ def decode_result(chunk: Buffer) -> tuple[tuple[int, ...], int]:
 
 
 class PlainSum:
-    """Whole numbers, which are always exact."""
+    """Whole numbers, which are always exact. With scalars of a rule each part is taken so many
+    times as the first of them that belongs to it says."""
 
-    def __init__(self, num_values: int) -> None:
+    def __init__(self, num_values: int, scalars: tuple[float, ...] = ()) -> None:
         self._sums = [0] * num_values
+        self._scalars = list(scalars)
         self._spent = False
 
     def add(self, part: Buffer, weight: int) -> None:
-        self._sums = [a + weight * b for a, b in zip(self._sums, decode_part(part), strict=True)]
+        times = weight * (int(self._scalars.pop(0)) if self._scalars else 1)
+        self._sums = [a + times * b for a, b in zip(self._sums, decode_part(part), strict=True)]
 
     def finish(self, total_weight: int) -> bytes:
         if self._spent or total_weight <= 0:
@@ -64,8 +67,32 @@ class PlainArithmetic:
         if bytes(chunk[-8:]) == bytes(8):
             raise RemoteFault("scale", "nobody's weight is in it")
 
-    def accumulator(self, num_values: int, window: Window) -> PlainSum:
-        return PlainSum(num_values)
+    def accumulator(
+        self,
+        num_values: int,
+        window: Window,
+        scalars: tuple[float, ...] = (),
+        centre: Buffer = b"",
+    ) -> PlainSum:
+        return PlainSum(num_values, scalars)
+
+    def values(self, chunk: Buffer, num_values: int, window: Window) -> bytes:
+        sums, weight = decode_result(chunk)
+        return struct.pack(f"<{num_values}f", *(value / weight for value in sums))
+
+    def square(self, centre: Buffer) -> float:
+        return sum(value * value for (value,) in struct.iter_unpack("<f", centre))
+
+    def products(
+        self, part: Buffer, others: Sequence[Buffer], num_values: int, window: Window,
+        centre: Buffer = b"",
+    ) -> tuple[float, ...]:  # fmt: skip
+        assert not centre  # whole numbers have none
+        mine = decode_part(part)
+        return tuple(
+            float(sum(a * b for a, b in zip(mine, decode_part(other), strict=True)))
+            for other in others
+        )
 
 
 class PlainContribution:

@@ -31,8 +31,10 @@ class _WrongSum(PlainSum):
 
 
 class WrongArithmetic(PlainArithmetic):
-    def accumulator(self, num_values: int, window: Any) -> PlainSum:
-        return _WrongSum(num_values)
+    def accumulator(
+        self, num_values: int, window: Any, scalars: tuple[float, ...] = (), centre: Any = b""
+    ) -> PlainSum:
+        return _WrongSum(num_values, scalars)
 
 
 def evictions(swarm: Swarm) -> list[Gone]:

@@ -230,10 +230,12 @@ FROM_COORDINATOR: tuple[type[messages.Message], ...] = get_args(messages.Coordin
 
 FIELD_VALUES = {
     int: st.integers(-(2**63), 2**63 - 1),
+    bool: st.booleans(),
     float: st.floats(allow_nan=False),
     float | None: st.none() | st.floats(allow_nan=False),
     str: st.text(max_size=20),
     bytes: st.binary(max_size=40),
+    tuple[float, ...]: st.lists(st.floats(allow_nan=False), max_size=5).map(tuple),
     tuple[int, ...]: st.lists(st.integers(0, 2**32), max_size=5).map(tuple),
     tuple[bytes, ...]: st.lists(st.binary(max_size=40), max_size=5).map(tuple),
     tuple[bool, ...]: st.lists(st.booleans(), max_size=20).map(tuple),

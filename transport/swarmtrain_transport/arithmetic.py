@@ -4,6 +4,7 @@ Transport has no torch. A peer hands in an implementation on its codec; the mach
 opaque chunks, ask for exact sums and compare hashes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,8 +67,35 @@ class Arithmetic(Protocol):
             RemoteFault: reason ``length`` or ``scale``.
         """
 
-    def accumulator(self, num_values: int, window: Window) -> Accumulator:
-        """A zero sum for a chunk of `num_values` values."""
+    def accumulator(
+        self,
+        num_values: int,
+        window: Window,
+        scalars: tuple[float, ...] = (),
+        centre: Buffer = b"",
+    ) -> Accumulator:
+        """A zero sum for a chunk of `num_values` values.
+
+        Args:
+            num_values: of the chunk.
+            window: the plan's.
+            scalars: what the plan's rule needs of the whole vectors, in the layout of
+                `scalars.pairs_of` for the parts in the order in which they are added.
+            centre: what the rule begins from there, as `values` has given it; b"" for zero.
+        """
+
+    def products(
+        self, part: Buffer, others: Sequence[Buffer], num_values: int, window: Window,
+        centre: Buffer = b"",
+    ) -> tuple[float, ...]:  # fmt: skip
+        """Inner products of a legal chunk with the same chunk of others, or with itself, and last
+        with the centre if there is one; the same bits on every machine, whichever is `part`."""
+
+    def values(self, chunk: Buffer, num_values: int, window: Window) -> bytes:
+        """A legal result chunk as float32, little-endian."""
+
+    def square(self, centre: Buffer) -> float:
+        """Squared norm of such values."""
 
 
 class Contribution(Protocol):

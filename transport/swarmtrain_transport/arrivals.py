@@ -2,7 +2,9 @@
 
 A contribution is complete at an owner when the owner reports its slice root and that is the one
 which the contributor has signed. Either message may come first. Whoever sends an owner other bytes
-than it signed is never complete there, and the owner is not to blame for it.
+than it signed is never complete there, and the owner is not to blame for it. Where the plan's rule
+needs scalars of whole vectors, complete is who was also measured, with all who are complete, and
+found as long as it says itself (`scalars`).
 """
 
 from collections.abc import Mapping
@@ -13,6 +15,7 @@ from swarmtrain_transport.fold import OpView
 from swarmtrain_transport.ledger import SignedRoot
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Roots
+from swarmtrain_transport.scalars import Table, are_norms, totals, vectors
 from swarmtrain_transport.signed import inputs_of, root_over
 
 SliceTry = tuple[int, int]
@@ -42,13 +45,19 @@ class Arrivals:
         self._view = view
         self._claims: dict[SliceTry, dict[PeerId, bytes]] = {}
         self._inputs: dict[tuple[int, tuple[PeerId, ...]], bytes] = {}
+        self._tables: dict[SliceTry, Table] = {}
 
     def report_roots(self, peer: PeerId, message: Roots, now_s: float) -> None:
         """A contributor has signed its contribution; the first word stands.
 
         Raises:
-            RemoteFault: reason ``roots``: it has signed another one before.
+            RemoteFault: reason ``roots``: it has signed another one before; or ``scalars``: it
+                says no norms where the plan asks for them, or others than there can be.
         """
+        if len(message.norms) != len(self._view.owners) * bool(self._view.plan.scalars):
+            raise RemoteFault("scalars", f"{len(message.norms)} norms")
+        if not are_norms(message.norms):
+            raise RemoteFault("scalars", "a norm that nothing can have")
         known = self.signed.setdefault(peer, message)
         if known.slice_roots != message.slice_roots:
             raise RemoteFault("roots", "two contributions to one op are signed")
@@ -58,10 +67,15 @@ class Arrivals:
 
     def report_got(
         self, slice_try: SliceTry, complete: Mapping[PeerId, bytes],
-        refused: Mapping[PeerId, str], now_s: float,
+        refused: Mapping[PeerId, str], scalars: Mapping[PeerId, bytes], now_s: float,
     ) -> None:  # fmt: skip
         """The owner of (slice, attempt) has these contributions whole and legal, with these slice
-        roots."""
+        roots, and has measured them.
+
+        Raises:
+            RemoteFault: reason ``scalars``; nothing of the report is used.
+        """
+        self._table(slice_try).report(scalars)
         self.got.setdefault(slice_try, set())
         claims = self._claims.setdefault(slice_try, {})
         for peer in complete.keys() & self._view.weights.keys():
@@ -77,10 +91,32 @@ class Arrivals:
             return
         if signed.slice_roots[slice_try[0]] != self._claims[slice_try][peer]:
             return
+        if not self._is_measured(peer, signed, slice_try):
+            return
         row.add(peer)
         self.last_s[peer] = now_s
         if all(peer in one for one in self.rows()):
             self.whole_s.setdefault(peer, now_s)
+
+    def _table(self, slice_try: SliceTry) -> Table:
+        plan = self._view.plan
+        planned = vectors(self._view.weights, plan.centre)
+        return self._tables.setdefault(slice_try, Table(plan.scalars, planned))
+
+    def _is_measured(self, peer: PeerId, signed: Roots, slice_try: SliceTry) -> bool:
+        """Whether FREEZE may count on what the owner has measured; after it nobody measures."""
+        if not self._view.plan.scalars or self._view.frozen is not None:
+            return True
+        norm, row = signed.norms[slice_try[0]], self.got[slice_try]
+        return self._table(slice_try).fits(peer, norm, vectors(row, self._view.plan.centre))
+
+    def totals(self, contributors: tuple[PeerId, ...]) -> bytes:
+        """What FREEZE carries of contributors who are complete with every owner there is."""
+        if not self._view.plan.scalars:
+            return b""
+        tables = [self._table(slice_try) for slice_try in enumerate(self._view.attempts)]
+        named = vectors(contributors, self._view.plan.centre)
+        return totals(self._view.plan.scalars, named, tables)
 
     def has_come(self, peer: PeerId, slice_index: int) -> bool:
         """Whether the slice's owner has the contributor's bytes whole, right or wrong."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.centre import has_centre
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import LedgerView, OpView, num_chunks, window_of
@@ -143,6 +144,10 @@ class CatchUp:
     def is_known(self, op: int) -> bool:
         """Whether the view still remembers the plan and outcome of a committed op."""
         return op in self._view.commits
+
+    def has_centre(self, op: int) -> bool:
+        """Whether READY of `op` may say that the result is here which its rule begins from."""
+        return has_centre(self._view, self._blobs, op)
 
     def is_lost(self) -> bool:
         """Whether a piece that is waited for is, again and again, with nobody who is here."""

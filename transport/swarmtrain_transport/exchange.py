@@ -11,6 +11,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerAction, SendControl, SendFrame
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution, ContributionRefused
 from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.centre import Centre
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView, num_chunks, set_id, slice_root
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
@@ -40,6 +41,7 @@ class Exchange:
         ignored: where parts are counted that change nothing: ``stale`` ones of another attempt,
             ``repeated`` ones.
         stats: what the shell knows of our link.
+        centre: what the plan's rule begins from, None for zero.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Exchange:
         sign: Sign,
         ignored: Counter[str],
         stats: LocalStats | None = None,
+        centre: Centre | None = None,
     ) -> None:
         self.view = view
         self.scatter: Scatter | None = None
@@ -77,7 +80,7 @@ class Exchange:
         self._own: deque[tuple[SliceOwner, int]] = deque()
         self._has_more = False
         self._now_s = now_s
-        self._sign, self._ignored = sign, ignored
+        self._sign, self._ignored, self._centre = sign, ignored, centre
         self._roots: Roots | None = None
         self._encode_more_s = now_s + limits.NUDGE_S
         told = stats or LocalStats()
@@ -85,7 +88,7 @@ class Exchange:
             # Not a method of ours: in a circle with us a whole vector would wait for the collector.
             self.scatter = Scatter(
                 me, view, contribution, run_tag, lambda owner: owner in told.waiting,
-                retention=blobs.retention,
+                retention=blobs.retention, arithmetic=arithmetic,
             )  # fmt: skip
 
     # ---- events
@@ -176,7 +179,7 @@ class Exchange:
         if self._roots is not None:
             actions.append(SendControl(self._roots))
         for owned in self._owned.values():
-            actions.append(self._got(owned))
+            actions.append(self._got(owned, again=True))
             if owned.slice_index in self._published:
                 actions.append(self._done(owned))
         return actions + _controls(self._gather.reports(again=True))
@@ -200,7 +203,7 @@ class Exchange:
         """Become the owner of a slice: most of our own part is taken after the others are invited,
         while nothing waits for the link."""
         retention = self._blobs.retention
-        owned = SliceOwner(self.view, index, attempt, self._arithmetic, retention)
+        owned = SliceOwner(self.view, index, attempt, self._arithmetic, retention, self._centre)
         self._owned[index] = owned
         self._published.pop(index, None)
         if self.scatter is not None and self._may_contribute(self._me):
@@ -306,11 +309,11 @@ class Exchange:
     def _may_contribute(self, peer: PeerId) -> bool:
         return self.view.frozen is None or peer in self.view.frozen
 
-    def _got(self, owned: SliceOwner) -> PeerAction:
+    def _got(self, owned: SliceOwner, *, again: bool = False) -> PeerAction:
         self._refusals_told[owned.slice_index] = len(owned.refused)
         return SendControl(
             Got(self.view.plan_id, owned.slice_index, owned.attempt, owned.received,
-                dict(owned.refused))
+                dict(owned.refused), owned.measured(again=again))
         )  # fmt: skip
 
     def _finish_owned(self) -> list[PeerAction]:
@@ -318,7 +321,7 @@ class Exchange:
         actions: list[PeerAction] = []
         for index, owned in self._owned.items():
             contributors = self.view.slice_sets[index]
-            if contributors is None or owned.result is not None:
+            if contributors is None or owned.result is not None or owned.is_blind:
                 continue
             result = owned.finish(contributors)
             published = self._published.get(index)
@@ -362,7 +365,7 @@ class Exchange:
         if self._roots is not None or slice_roots is None:
             return []
         payload = contribution_payload(self.view.plan_hash, root_over(slice_roots))
-        self._roots = Roots(self.view.plan_id, slice_roots, self._sign(payload))
+        self._roots = Roots(self.view.plan_id, slice_roots, self._sign(payload), scatter.norms)
         return [SendControl(self._roots)]
 
     def _encode_more(self, scatter: Scatter) -> list[PeerAction]:

@@ -3,6 +3,7 @@
 from swarmtrain_transport.ahead import Ahead
 from swarmtrain_transport.arithmetic import Arithmetic, Contribution
 from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.centre import Centre
 from swarmtrain_transport.exchange import Exchange
 from swarmtrain_transport.fetch import Fetcher
 from swarmtrain_transport.fold import OpView
@@ -28,12 +29,14 @@ def exchange_of(
     sign: Sign,
     stats: LocalStats,
     ahead: Ahead | None = None,
+    centre_view: OpView | None = None,
 ) -> AnyExchange:
-    """One peer in the op that `view` tells of; the arguments are those of `Exchange`, and of a
-    pair op what has come before it."""
+    """One peer in the op that `view` tells of; the arguments are those of `Exchange`, of a pair op
+    what has come before it, and the view of the op whose result the plan's rule begins from."""
     given = (me, view, run_tag, arithmetic, contribution, blobs, fetcher, now_s, sign)
     if view.plan.kind == PAIR:
         return PairExchange(*given, stats.ignored, ahead)
     if view.plan.kind == GATHER:
         return GatherExchange(*given, stats.ignored)
-    return Exchange(*given, stats.ignored, stats)
+    centre = None if centre_view is None else Centre(centre_view, blobs)
+    return Exchange(*given, stats.ignored, stats, centre)

@@ -36,6 +36,7 @@ from swarmtrain_transport.ledger import (
 from swarmtrain_transport.lineage import Lineage
 from swarmtrain_transport.link import Address, PeerId
 from swarmtrain_transport.samples import SampleCount
+from swarmtrain_transport.scalars import check_totals, vectors
 
 OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
 _OP_DECISIONS = (Reassign, Freeze, SliceFreeze, Commit, Skip)
@@ -97,6 +98,7 @@ class OpView:
         slice_sets: contributors per slice, None where they are not decided yet.
         outcome: COMMIT or SKIP; `outcome_hash` is the hash of that record.
         roots: what the contributors have signed, from FREEZE.
+        scalars: what the rule needs of their whole vectors, from FREEZE.
         plan_id: first 8 bytes of the plan's hash: the fence of its data frames.
         weights: planned contributors and their weights.
         boots: boot id per planned member.
@@ -115,6 +117,7 @@ class OpView:
     outcome: Commit | Skip | None = None
     outcome_hash: bytes = b""
     roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
+    scalars: bytes = b""
     plan_id: int = field(init=False)
     weights: Mapping[PeerId, int] = field(init=False)
     boots: Mapping[PeerId, bytes] = field(init=False)
@@ -183,9 +186,10 @@ class OpView:
         is_whole = self.plan.kind in WHOLE
         if is_whole and body.roots.keys() != set(body.contributors):
             raise RemoteFault("order", "FREEZE does not say what each contributor has published")
+        check_totals(self.plan.scalars, vectors(body.contributors, self.plan.centre), body.scalars)
         self.frozen = tuple(sorted(body.contributors))
         self.excluded = dict(body.excluded)
-        self.roots = dict(body.roots)
+        self.roots, self.scalars = dict(body.roots), body.scalars
         for index, attempt in enumerate(self.attempts):
             if attempt == 0:
                 own = tuple(peer for peer in self.frozen if peer == self.owners[index])

@@ -14,7 +14,7 @@ import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import MEAN
-from swarmtrain_transport.messages import kinds_of, unpack_limited
+from swarmtrain_transport.messages import kinds_of, unpack_limited, written
 
 GENESIS_HASH = bytes(32)
 
@@ -88,7 +88,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
 
     `kind` is one of `kinds.KINDS`. Where contributions stay whole each contributor's slice is all
     that the op moves (`gathered`); partners stand side by side (`pairing`). Came later: the
-    result's codec, "" for that of parts, the speed to keep pace with, a rule for the mean's place.
+    result's codec, "" for that of parts, the speed to keep pace with, a rule for the mean's place,
+    its scalars, its centre's op.
     """
 
     op: int
@@ -111,6 +112,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     """Each contributor's since its last READY, where the run counts them (`samples`)."""
     rule: str = ""
     kind: str = MEAN
+    scalars: str = ""
+    centre: int = 0
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN"):
@@ -150,18 +153,20 @@ class SignedRoot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     signature: bytes
 
 
-class Freeze(Body, frozen=True, tag="FREEZE"):
+class Freeze(Body, frozen=True, tag="FREEZE", omit_defaults=True):
     """The contributors of the op, once and for all, and why the others are excluded.
     `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of an
     owner or ``withdrew:REASON`` of the peer itself; `times` the evidence. `roots` is what the
-    contributors have signed; where contributions stay whole, the root of what each has published.
+    contributors have signed (where they stay whole, the root of what each has published), `scalars`
+    what PLAN's rule needs of them.
     """
 
     op: int
     contributors: tuple[bytes, ...]
     excluded: dict[bytes, str]
-    times: dict[bytes, Times] = {}
-    roots: dict[bytes, SignedRoot] = {}
+    times: dict[bytes, Times] = msgspec.field(default_factory=written)
+    roots: dict[bytes, SignedRoot] = msgspec.field(default_factory=written)
+    scalars: bytes = b""
 
 
 class SliceFreeze(Body, frozen=True, tag="SFREEZE"):

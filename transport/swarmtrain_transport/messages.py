@@ -20,6 +20,11 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     """Base of all control messages; the field ``t`` names the type."""
 
 
+def written() -> dict[Any, Any]:
+    """An empty dict that is on the wire even where defaults are left out."""
+    return {}
+
+
 # ---- at the door (the shell's part, before any machine hears of the peer)
 
 
@@ -84,35 +89,40 @@ class Offer(Message, frozen=True, tag="offer"):
 
 class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
     """The inner steps of `op` are done; samples are those since the last READY. The speed is told
-    by peers that keep pace with each other."""
+    by peers that keep pace with each other, and whether the centre is here where a rule has one."""
 
     op: int
     samples: int
     applied_op: int
     state_root: bytes
     steps_per_s: float | None = None
+    has_centre: bool = False
 
 
-class Roots(Message, frozen=True, tag="roots"):
+class Roots(Message, frozen=True, tag="roots", omit_defaults=True):
     """Contributor: all of its contribution is encoded, and this is what it is.
 
-    A slice root per slice of the plan; the signature is over the root above them (signed.py).
+    A slice root per slice of the plan; the signature is over the root above them (signed.py). The
+    squared norm per slice is told where the plan asks for scalars (scalars.py).
     """
 
     plan_id: int
     slice_roots: tuple[bytes, ...]
     signature: bytes
+    norms: tuple[float, ...] = ()
 
 
-class Got(Message, frozen=True, tag="got"):
+class Got(Message, frozen=True, tag="got", omit_defaults=True):
     """Owner: these contributors are complete and valid for (slice, attempt), each with the slice
-    root of what has come."""
+    root of what has come. `scalars` are rows of those who became so since it was last said, and of
+    all after HELLO (scalars.py)."""
 
     plan_id: int
     slice_index: int
     attempt: int
     complete: dict[bytes, bytes]
-    refused: dict[bytes, str] = {}
+    refused: dict[bytes, str] = msgspec.field(default_factory=written)
+    scalars: dict[bytes, bytes] = {}
 
 
 class SliceDone(Message, frozen=True, tag="slice_done"):

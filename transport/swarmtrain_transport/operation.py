@@ -72,8 +72,11 @@ class Operation(Decisions):
         return self._all_held(index, live - {self.view.owners[index]}, 1)
 
     def _reassign(self, index: int, live: set[PeerId], reason: str) -> Decision | None:
-        """The new owner: alive, new to this slice, with the fewest slices now."""
+        """The new owner: alive, new to this slice, with the fewest slices now; it has the centre
+        if the plan names one."""
         tried = set(self.view.tried[index])
+        if self.view.plan.centre:
+            tried |= self.view.boots.keys() - self.view.weights.keys()
         candidates = sorted(
             live - tried, key=lambda peer: (self.view.owners.count(peer), self._rank(peer))
         )
@@ -86,14 +89,22 @@ class Operation(Decisions):
         return next(i for i, member in enumerate(self.view.plan.members) if member.peer == peer)
 
     def _freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
-        """T4. Slices that were reassigned already are settled by SFREEZE, not by this matrix."""
+        """T4. Slices that were reassigned already are settled by SFREEZE, not by this matrix; but
+        a rule of whole vectors needs what all slices were measured to be."""
         candidates = self._contributors(live)
-        staying = [i for i, attempt in enumerate(self.view.attempts) if attempt == 0]
-        rows = {index: self.got.get((index, 0), set()) for index in staying}
+        is_whole = bool(self.view.plan.scalars)
+        places = list(enumerate(self.view.attempts))
+        rows = {
+            index: self.got.get((index, attempt), set())
+            for index, attempt in places
+            if is_whole or attempt == 0
+        }
+        repaired = [index for index, attempt in places if is_whole and attempt]
+        due_s = max([self.timers.scatter_s, *map(self.timers.repair_s, repaired)])
         signed = self.arrivals.signed.keys()
-        if candidates <= signed and all(candidates <= rows[index] for index in staying):
+        if candidates <= signed and all(candidates <= row for row in rows.values()):
             verdict = MatrixVerdict(frozenset(candidates), None)
-        elif now_s < self.timers.scatter_s:
+        elif now_s < due_s:
             return None
         else:
             verdict = matrix_rule(candidates, rows, self.view.plan.min_contributors)
@@ -112,7 +123,8 @@ class Operation(Decisions):
         }
         named = tuple(sorted(contributors))
         roots = self.arrivals.signed_roots(named)
-        return Freeze(self.view.plan.op, named, excluded, roots=roots)
+        scalars = self.arrivals.totals(named)
+        return Freeze(self.view.plan.op, named, excluded, roots=roots, scalars=scalars)
 
     def _whole(self, rows: Mapping[int, AbstractSet[PeerId]]) -> set[PeerId]:
         """Who has given all that it had to give, alive or not.

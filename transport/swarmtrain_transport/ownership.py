@@ -4,15 +4,18 @@ Parts are checked on arrival, in whatever order, and kept. A chunk is summed whe
 it is here; after FREEZE it is summed again, over exactly the set, where that names somebody less.
 Sums are exact, so one that was made without a part has the bits of one that it was taken out of.
 Sums that are not exact (protocol.md rule 7) are made once, after FREEZE, in the order of keys.
+Where their rule needs numbers of whole vectors, parts are measured as they come (`measuring`).
 """
 
 from collections.abc import Mapping
 
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer
+from swarmtrain_transport.centre import Centre
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.measuring import Measuring
 from swarmtrain_transport.retention import Kept, Retention
 from swarmtrain_transport.signed import inputs_of, root_over
 
@@ -26,6 +29,7 @@ class SliceOwner:
         attempt: which attempt of it.
         arithmetic: exact chunk arithmetic.
         retention: keeps the parts.
+        centre: what the plan's rule begins from; None for zero.
 
     Attributes:
         retained_bytes: parts of others that are kept.
@@ -38,6 +42,7 @@ class SliceOwner:
         attempt: int,
         arithmetic: Arithmetic,
         retention: Retention,
+        centre: Centre | None = None,
     ) -> None:
         self.slice_index = slice_index
         self.attempt = attempt
@@ -46,6 +51,7 @@ class SliceOwner:
         self.contributors: tuple[PeerId, ...] = ()
         self.retained_bytes = 0
         self._plan = view.plan
+        self._measuring = Measuring(view, slice_index, arithmetic, centre)
         self._weights: Mapping[PeerId, int] = view.weights
         self._window = window_of(view.plan)
         self._arithmetic = arithmetic
@@ -100,6 +106,9 @@ class SliceOwner:
             kept = self._retention.keep(body)
             self._held.append(kept)
             self.retained_bytes += len(body)
+        if self._plan.scalars:
+            held = {one: parts[chunk] for one, parts in self._parts.items() if chunk in parts}
+            self._measuring.arrived(peer, chunk, body, held)
         self._parts[peer][chunk] = kept
         self._digests[peer][chunk] = digest or content_hash(body)
         if len(self._parts[peer]) == self._num_chunks:
@@ -153,6 +162,15 @@ class SliceOwner:
                 self._roots[peer] = root_over([digests[k] for k in range(self._num_chunks)])
         return {peer: root for peer, root in self._roots.items() if peer not in self.refused}
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether the plan's rule cannot be followed here, for lack of what it begins from."""
+        return self._measuring.is_blind
+
+    def measured(self, *, again: bool = False) -> dict[PeerId, bytes]:
+        """What the plan's rule needs of whole vectors (`Measuring.rows`)."""
+        return self._measuring.rows(self.complete, again=again)
+
     def inputs(self, contributors: tuple[PeerId, ...]) -> bytes:
         """One hash over what these complete contributors have given to the slice."""
         received = self.received
@@ -195,7 +213,10 @@ class SliceOwner:
 
     def _summed(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
         """The mean of these contributors' parts, added in the order of their keys."""
-        accumulator = self._arithmetic.accumulator(self._values(chunk), self._window)
+        accumulator = self._arithmetic.accumulator(
+            self._values(chunk), self._window, self._measuring.of(contributors),
+            self._measuring.centre_values(chunk),
+        )  # fmt: skip
         for peer in sorted(contributors):
             accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
         return accumulator.finish(sum(self._weights[peer] for peer in contributors))

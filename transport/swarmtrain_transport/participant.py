@@ -307,6 +307,7 @@ class Participant:
         self.exchange = exchange_of(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
             self._fetcher, self._now_s, self._sign, self.stats, self._ahead,
+            self.view.commits.get(plan.centre),
         )  # fmt: skip
         return self._decided(self.exchange)
 

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits, slices
+from swarmtrain_transport.centre import centre_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.fragments import values_of
@@ -18,6 +19,7 @@ from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.pairing import contributors_of, order_of
 from swarmtrain_transport.recovery import trusted_root
 from swarmtrain_transport.samples import are_legal, believed
+from swarmtrain_transport.scalars import CENTRED, SCALARS
 from swarmtrain_transport.slicing import Slicing
 
 
@@ -37,6 +39,7 @@ class RunTerms:
         rule: what takes the place of the mean, "" for the mean; never exact.
         value_bytes: encoded bytes per value of a part, or of the result where that is longer.
         kind: of its ops, one of `kinds.KINDS`.
+        scalars: what the rule needs of whole vectors, one of `scalars.SCALARS`.
     """
 
     run_id: str
@@ -61,6 +64,7 @@ class RunTerms:
     value_bytes: float = 4.0
     rule: str = ""
     kind: str = MEAN
+    scalars: str = ""
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -132,8 +136,10 @@ def next_plan(
         before = contributors_of(view.op.plan if view.op is not None else None)
         order = order_of(view.run_tag, op, before, ready.keys())
     standing = {peer: ready[peer] for peer in order}
+    told = [line.ready is not None and line.ready.has_centre for line in ready.values()]
+    centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
     return make_plan(
-        terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing
+        terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre
     )
 
 
@@ -173,6 +179,7 @@ def make_plan(
     receivers: Lines,
     op_deadline_s: float,
     slicing: Slicing,
+    centre: int = 0,
 ) -> Plan:
     """The PLAN of one op. Contributors own slices, receivers only follow.
 
@@ -212,6 +219,8 @@ def make_plan(
         samples=believed(told),
         fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
         kind=constant_of(terms.kind),
+        scalars=terms.scalars,
+        centre=centre,
     )
 
 
@@ -256,6 +265,10 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
         "what is no sum cannot be exact": not (plan.exact and plan.rule),
         "what stays whole has no rule": plan.kind not in WHOLE or not plan.rule,
+        "scalars that this version does not know": plan.scalars in SCALARS,
+        "scalars without a rule": not plan.scalars or bool(plan.rule),
+        "a centre that cannot be one": plan.centre == 0
+        or (plan.scalars == CENTRED and 0 < plan.centre < plan.op),
         "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
         "window too high": plan.e_max <= limits.E_MAX_CEILING,
         "chunks are multiples of the block": plan.block > 0

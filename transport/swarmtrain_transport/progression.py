@@ -144,7 +144,8 @@ class Progression:
             messages.append(do.SendControl(Applied(*state, self.chain)))
         else:  # READY says it, too
             own = self.pending
-            messages.append(do.SendControl(Ready(own.op, own.samples, *state, own.steps_per_s)))
+            told = own.steps_per_s, self._catchup.has_centre(own.op)
+            messages.append(do.SendControl(Ready(own.op, own.samples, *state, *told)))
         return messages
 
     def _collect(self, op: int, connected: bool) -> list[do.PeerAction]:

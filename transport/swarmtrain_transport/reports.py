@@ -91,7 +91,7 @@ class Reports:
         """A report on this op; the answer is what its members must hear of it.
 
         Raises:
-            RemoteFault: reason ``roots``: the peer has signed two contributions.
+            RemoteFault: reason ``roots``: the peer has signed two contributions; or ``scalars``.
         """
         self._now_s = now_s
         if isinstance(message, Withdraw):
@@ -104,7 +104,7 @@ class Reports:
             return None
         slice_try = (message.slice_index, message.attempt)
         if isinstance(message, Got):
-            self.report_got(peer, slice_try, message.complete, message.refused)
+            self.report_got(peer, slice_try, message.complete, message.refused, message.scalars)
         elif isinstance(message, Have):
             self.report_have(peer, slice_try, message.set_id, message.chunks)
         else:
@@ -140,12 +140,16 @@ class Reports:
 
     def report_got(
         self, owner: PeerId, slice_try: SliceTry, complete: Mapping[PeerId, bytes],
-        refused: Mapping[PeerId, str],
+        refused: Mapping[PeerId, str], scalars: Mapping[PeerId, bytes],
     ) -> None:  # fmt: skip
-        """An owner holds these contributions whole and valid, with these slice roots."""
+        """An owner holds these contributions whole and valid, with these slice roots and scalars.
+
+        Raises:
+            RemoteFault: reason ``scalars``.
+        """
         if self._is_owner(owner, slice_try):
             self._idle = None
-            self.arrivals.report_got(slice_try, complete, refused, self._now_s)
+            self.arrivals.report_got(slice_try, complete, refused, scalars, self._now_s)
 
     def creditors(self, peer: PeerId) -> set[PeerId]:
         """Other owners that wait for this contributor's part, and have those of most.

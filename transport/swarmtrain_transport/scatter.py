@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.arithmetic import Buffer, Contribution
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.frames import Frame, FrameKind, Ranges
@@ -47,6 +47,7 @@ class Scatter:
         run_tag: fence of the run.
         is_waiting: whether something for this peer is known to be still on its way.
         retention: keeps the parts; None keeps them in memory.
+        arithmetic: measures the parts where the plan asks for scalars.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Scatter:
         run_tag: int,
         is_waiting: Callable[[PeerId], bool] = lambda owner: False,
         retention: Retention | None = None,
+        arithmetic: Arithmetic | None = None,
     ) -> None:
         self._me = me
         self._view = view
@@ -66,6 +68,8 @@ class Scatter:
         self._retention = retention or Retention()
         self._parts: dict[tuple[int, int], Kept] = {}
         self._digests: dict[tuple[int, int], bytes] = {}
+        self._squares: dict[tuple[int, int], float] = {}
+        self._arithmetic = arithmetic if view.plan.scalars else None
         self._chunks = [num_chunks(view.plan, index) for index in range(len(view.plan.slices))]
         self._slice_roots: tuple[bytes, ...] | None = None
         self._owners: dict[PeerId, _OwnerLine] = {}
@@ -88,7 +92,11 @@ class Scatter:
         if key in self._parts:
             return self._parts[key].read()
         start, stop = chunk_range(self._view.plan, slice_index, chunk)
-        part = self._contribution.encode(start, stop, window_of(self._view.plan))
+        window = window_of(self._view.plan)
+        part = self._contribution.encode(start, stop, window)
+        if self._arithmetic is not None:
+            (square,) = self._arithmetic.products(part, [part], stop - start, window)
+            self._squares[key] = square
         self._parts[key], self._digests[key] = self._retention.keep(part), content_hash(part)
         return part
 
@@ -125,6 +133,20 @@ class Scatter:
         """Hashes of a slice's encoded chunks, in order; all of them must have been encoded."""
         count = self._chunks[slice_index]
         return tuple(self._digests[slice_index, chunk] for chunk in range(count))
+
+    @property
+    def norms(self) -> tuple[float, ...]:
+        """The squared norm of what each slice gets, where the plan asks for scalars; everything
+        must have been encoded. Added as owners add, so both find the same bits."""
+        if not self._view.plan.scalars:
+            return ()
+        return tuple(self._norm(index) for index in range(len(self._chunks)))
+
+    def _norm(self, slice_index: int) -> float:
+        total = 0.0
+        for chunk in range(self._chunks[slice_index]):
+            total += self._squares[slice_index, chunk]
+        return total
 
     def encode_more(self) -> None:
         """Encode what no owner asks for: without it there is nothing to sign.

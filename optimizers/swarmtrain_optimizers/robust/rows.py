@@ -91,6 +91,15 @@ def inner_products(rows: Sequence[Tensor]) -> Tensor:
     return totals
 
 
+def products_with(row: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """(n,) float64: inner products of one row with others, the bits of `inner_products`."""
+    totals = torch.zeros(len(others), dtype=torch.float64)
+    for piece in pieces(row.numel()):
+        values = _stacked(others, piece)
+        totals.add_(_folded(values.mul_(_stacked([row], piece)[0])))
+    return totals
+
+
 def check_products(table: Tensor, num_rows: int) -> None:
     """Refuse a table of inner products of another size.
 

@@ -1,0 +1,95 @@
+"""What a rule begins from: which result that is, and when PLAN may name it."""
+
+import math
+
+import pytest
+
+from swarmtrain_transport import limits, scalars
+from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.centre import centre_of, has_centre
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.failure import LifeLine
+from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.ledger import Attest
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.membership import PeerLine
+from swarmtrain_transport.messages import Hello, Ready
+from swarmtrain_transport.planning import check_plan, next_plan
+from swarmtrain_transport.scalars import CENTRE, CENTRED, PRODUCTS, Table
+from swarmtrain_transport.slicing import Slicing
+from tests.transport.rig import BOOT, A, B, C, begun_chain, plan_body, terms_of, view_of
+
+PEERS = (A, B, C)
+ROOT = b"R" * 32
+
+
+def test_a_centre_is_an_earlier_op_of_a_rule_that_has_one():
+    fitting = {"rule": "centered-clip", "exact": False, "op": 3}
+    check_plan(plan_body(PEERS, **fitting, scalars=CENTRED, centre=2), 24)
+    check_plan(plan_body(PEERS, **fitting, scalars=CENTRED), 24)
+    for scalars_of, centre in ((CENTRED, 3), (CENTRED, -1), (PRODUCTS, 2)):
+        with pytest.raises(RemoteFault, match="centre"):
+            check_plan(plan_body(PEERS, **fitting, scalars=scalars_of, centre=centre), 24)
+
+
+def viewed(*commits: int, fragments: tuple[int, ...] = ()) -> LedgerView:
+    view = LedgerView(genesis=Attest(0, bytes(32), 24, bytes(32), fragments))
+    for op in commits:
+        view.commits[op] = view_of(plan_body(PEERS, op=op))
+    return view
+
+
+def test_the_centre_is_the_newest_result_of_the_same_values():
+    assert centre_of(viewed(), 1) == 0
+    assert centre_of(viewed(1, 2), 3) == 2
+    assert centre_of(viewed(1, 2), 5) == 2  # 3 and 4 were skipped
+    assert centre_of(viewed(1, 2, 3, 4, fragments=(8, 8, 8)), 5) == 2
+    assert centre_of(viewed(1, 2, 3, 4, fragments=(8, 8, 8)), 7) == 4
+    assert centre_of(viewed(1, 3, 4, fragments=(8, 8, 8)), 5) == 0
+
+
+def test_a_result_that_peers_may_forget_amid_the_op_is_no_centre():
+    kept = limits.RESULT_KEEP_OPS
+    assert centre_of(viewed(1), kept) == 1
+    assert centre_of(viewed(1), kept + 1) == 0
+
+
+def test_nobody_says_that_it_has_a_centre_where_no_rule_has_one():
+    view = viewed(1)
+    view.op = view_of(plan_body(PEERS, rule="flag", scalars=PRODUCTS, exact=False))
+    assert not has_centre(view, Blobs(), 2)
+    view.op = None
+    assert not has_centre(view, Blobs(), 2)
+
+
+@pytest.mark.parametrize("square", [-1.0, 1e101, math.nan])
+def test_an_owner_whose_centre_has_no_possible_length_has_nobody_complete(square: float):
+    named = scalars.vectors(PEERS, centre=1)
+    assert named == (*PEERS, CENTRE)
+    table = Table(CENTRED, named)
+    rows = {CENTRE: {CENTRE: square}, A: {A: 4.0, CENTRE: 1.0}}
+    table.report({peer: scalars.pack_row(row, named) for peer, row in rows.items()})
+    assert table.fits(A, 4.0, ()) and not table.fits(A, 4.0, (CENTRE,))
+
+
+def ready_line(peer: PeerId, has_centre: bool) -> PeerLine:
+    """Connected, alive and ready for op 2."""
+    hello = Hello(BOOT, "name", peer, "127.0.0.1", 1, -1, b"", 1, ROOT, 1 << 30)
+    line = PeerLine(hello, LifeLine(0.0), acked_index=1 << 20, applied_op=1, state_root=ROOT)
+    line.ready, line.active = Ready(2, 8, 1, ROOT, None, has_centre), True
+    return line
+
+
+@pytest.mark.parametrize("told", [(True,) * 3, (True, False, True), (False,) * 3])
+def test_a_plan_names_the_centre_once_all_contributors_have_said_that_they_have_it(
+    told: tuple[bool, ...],
+):
+    view = begun_chain(PEERS).view
+    view.commits[1], view.last_op = view_of(plan_body(PEERS)), 1
+    view.attests[1] = ROOT
+    lines = {peer: ready_line(peer, has) for peer, has in zip(PEERS, told, strict=True)}
+    for asked, wanted in ((CENTRED, int(all(told))), (PRODUCTS, 0)):
+        terms = terms_of(rule="centered-clip", scalars=asked, exact=False)
+        plan = next_plan(terms, view, lines, set(lines), 100.0, 0.0, Slicing())
+        assert plan is not None and plan.centre == wanted
+        check_plan(plan, 24)
