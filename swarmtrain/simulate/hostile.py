@@ -8,7 +8,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import num_chunks, slice_root
 from swarmtrain_transport.frames import Frame, FrameKind, pack
 from swarmtrain_transport.gathered import NOTHING_SUMMED, content_name
-from swarmtrain_transport.kinds import WHOLE
+from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.messages import (
     Accuse,
     Evaluated,
@@ -107,6 +107,10 @@ class Hostile:
             Frame(FrameKind.PROVE, tag, plan_id, index, 0, rng.randrange(99)),
             Frame(FrameKind.EVIDENCE, tag, plan_id, index, body=rng.randbytes(rng.randrange(300))),
         )
+        if self._world.conditions.kind == PAIR:
+            op, chunk = target.machine.view.last_op + 1, rng.choice((0, 5, 1 << 30))
+            body = bytes(rng.randrange(600))
+            frames += (Frame(FrameKind.AHEAD, tag, chunk=chunk, set_id=op, body=body),)
         return rng.choice(frames)
 
     # ---- the control lane

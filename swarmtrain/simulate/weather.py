@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from swarmtrain.simulate.faults import NO_HANDICAP, Strike
 from swarmtrain.simulate.troubles import HOSTILE_OWNER, LONGEST_S, Troubles
 from swarmtrain_transport.frames import FrameKind
-from swarmtrain_transport.kinds import WHOLE
+from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Reassign, SliceFreeze
 from swarmtrain_transport.messages import (
     Applied,
@@ -162,13 +162,15 @@ class DrawnWeather(RepeatedWeather):
         self._gap = rng.choice(_GAPS)
         self._lurks = rng.choice((0.0, 0.0, 0.2, 0.5))
         self._ambushes = rng.choice((0.0, 0.3, 0.7))
+        is_paired = world.conditions.kind == PAIR
+        self._ambushed = (*_AMBUSHED, FrameKind.AHEAD) if is_paired else _AMBUSHED
         self._left = 0
         self._plan_next()
 
     def strike(self) -> None:
         """Something goes wrong now, or when the next few messages of some kind were heard."""
         if self.awaited is None and self._draw.random() < self._ambushes:
-            self.awaited = self._draw.choice(_AMBUSHED)
+            self.awaited = self._draw.choice(self._ambushed)
             self._left = self._draw.randint(1, _AMBUSH_MESSAGES)
             self.next_boundary = (
                 self._world.boundary + 2 * _AMBUSH_MESSAGES + self._gap // 2

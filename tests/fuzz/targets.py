@@ -37,7 +37,7 @@ from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import body_of, make_record, pack_struct, record_from_bytes
+from swarmtrain_transport.ledger import Attest, body_of, make_record, pack_struct, record_from_bytes
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.messages import Challenge, Knock, Progress, Ready, Records, Welcome
 from swarmtrain_transport.sync import ArraySpec, describe_state, manifest_from_bytes
@@ -176,7 +176,10 @@ def _targets() -> dict[str, Target]:
     joined = make_record(1, record.hash, 1, join_body(A), sign)
     planned = make_record(2, joined.hash, 1, plan_body((A, B)), sign)
     gather = make_record(3, planned.hash, 1, gather_plan((A, B)), sign)
-    records = tuple(found.to_bytes() for found in (record, joined, planned, gather))
+    attest = Attest(1, bytes(32), roots=((A, bytes(32)),))
+    attested = make_record(4, gather.hash, 1, attest, sign)
+    made = (record, joined, planned, gather, attested)
+    records = tuple(found.to_bytes() for found in made)
     manifest, _ = describe_state(bytes(32), (ArraySpec("anchor", 8),), bytes(32))
     invite = Invite("127.0.0.1", 8400, "tiny", bytes(range(32)), bytes(range(16)))
     canonical = config_file.canonical(CONFIG)
@@ -207,6 +210,7 @@ def _targets() -> dict[str, Target]:
                 messages.Roots(1, (A, B), bytes(64)),
                 messages.SliceDone(1, 2, 3, 4, (A, B), bytes(32), bytes(64)),
                 messages.Accuse(1, A),
+                messages.Applied(3, bytes(32), bytes(32)),
                 messages.Have(1, 2, 3, 4, (True, False)),
             ),
         ),
@@ -225,7 +229,7 @@ def _targets() -> dict[str, Target]:
         "record-body": Target(
             lambda data: body_of(msgspec.structs.replace(record, body=data)),
             remote,
-            (record.body, joined.body, planned.body, gather.body),
+            tuple(found.body for found in made),
         ),
         "evidence": Target(shown_from_bytes, remote, (pack_struct(shown),)),
         "proof": Target(proof_from_bytes, remote, (proof.to_bytes(),)),

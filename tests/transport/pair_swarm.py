@@ -4,8 +4,11 @@ A peer gives its difference and then its state's low bits. A step with a partner
 a group of one, and neither is linear, so two peers have the same root only by the same history.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.frames import FrameKind
 from swarmtrain_transport.ledger import Attest, Commit, Plan, Skip, body_of
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.pairing import whole_pairs
@@ -63,11 +66,16 @@ class PairMember(Member):
 
 
 class PairSwarm(Swarm):
-    """A swarm of pair ops."""
+    """A swarm of pair ops, whose peers send ahead what they know.
+
+    Attributes:
+        frames: how many of each kind were sent.
+    """
 
     member_type = PairMember
 
     def __init__(self, seed: int, **terms) -> None:
+        self.frames: Counter[FrameKind] = Counter()
         super().__init__(seed, **{"kind": "pair", "exact": True, "min_contributors": 2, **terms})
 
     def bodies(self, *kinds: type) -> list:
@@ -81,6 +89,17 @@ class PairSwarm(Swarm):
     @property
     def attested(self) -> list[Attest]:
         return self.bodies(Attest)
+
+    def _applied(self, member: Member, op: int) -> None:
+        super()._applied(member, op)
+        if member.peer in self.members:
+            known = PlainContribution([0] * VALUES + [number % 1000 for number in member.numbers])
+            self._carry(member, member.machine.give_ahead(op + 1, known, VALUES, self.now_s))
+
+    def _carry(self, member: Member, actions: Iterable[do.PeerAction]) -> None:
+        actions = tuple(actions)
+        self.frames.update(one.frame.kind for one in actions if isinstance(one, do.SendFrame))
+        super()._carry(member, actions)
 
     def until(self, is_so: Callable[[], bool], steps: int) -> bool:
         """Go on until something is so; whether that came within so many steps."""
