@@ -1,5 +1,7 @@
 """A peer's side of one op, of whatever kind."""
 
+from collections.abc import Mapping
+
 from swarmtrain_transport.ahead import Ahead
 from swarmtrain_transport.arithmetic import Arithmetic, Contribution
 from swarmtrain_transport.blobs import Blobs
@@ -28,15 +30,16 @@ def exchange_of(
     now_s: float,
     sign: Sign,
     stats: LocalStats,
+    commits: Mapping[int, OpView],
     ahead: Ahead | None = None,
-    centre_view: OpView | None = None,
 ) -> AnyExchange:
-    """One peer in the op that `view` tells of; the arguments are those of `Exchange`, of a pair op
-    what has come before it, and the view of the op whose result the plan's rule begins from."""
+    """One peer in the op that `view` tells of; the arguments are those of `Exchange`, the ops whose
+    results the plan's rule may begin from, and of a pair op what has come before it."""
     given = (me, view, run_tag, arithmetic, contribution, blobs, fetcher, now_s, sign)
     if view.plan.kind == PAIR:
         return PairExchange(*given, stats.ignored, ahead)
     if view.plan.kind == GATHER:
         return GatherExchange(*given, stats.ignored)
-    centre = None if centre_view is None else Centre(centre_view, blobs)
+    begins_from = commits.get(view.plan.centre)
+    centre = None if begins_from is None else Centre(begins_from, blobs)
     return Exchange(*given, stats.ignored, stats, centre)

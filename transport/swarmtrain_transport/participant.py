@@ -306,8 +306,7 @@ class Participant:
             self.exchange.close()
         self.exchange = exchange_of(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
-            self._fetcher, self._now_s, self._sign, self.stats, self._ahead,
-            self.view.commits.get(plan.centre),
+            self._fetcher, self._now_s, self._sign, self.stats, self.view.commits, self._ahead,
         )  # fmt: skip
         return self._decided(self.exchange)
 
