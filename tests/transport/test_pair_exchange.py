@@ -36,7 +36,7 @@ class Station:
         given = PlainContribution([me[0] * 10 + i for i in range(8)])
         self.exchange = exchange_of(
             me, self.view, 7, PlainArithmetic(), given, self.blobs, self.fetcher, 0.0,
-            sign_as(me), self.stats,
+            sign_as(me), self.stats, {},
         )  # fmt: skip
         assert isinstance(self.exchange, PairExchange)
         self.actions = list(self.exchange.decided(0.0))
