@@ -34,7 +34,8 @@ from swarmtrain.cli.options import check_name, default_endpoint, parse_endpoint
 from swarmtrain.errors import UserError, misuse, render, translate
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.model_weights import ModelWeights
-from swarmtrain.peer.session import Hooks, RoundReport, Session
+from swarmtrain.peer.rounds import RoundReport
+from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.tensors import Layout
 from swarmtrain_transport.invite import Invite
 

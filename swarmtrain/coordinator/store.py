@@ -9,6 +9,7 @@ It knows two things of what records mean: an op has one outcome, and a JOIN uses
 """
 
 import contextlib
+import math
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -150,16 +151,16 @@ class Store:
             if len(row) != _LOG_COLUMNS or not isinstance(row[-1], bytes):
                 raise damaged(self.path, f"record {position} is no record")
             try:
-                record = record_from_bytes(row[-1])
-                expected = _log_row(record)
+                records.append(record_from_bytes(row[-1]))
+                body_of(records[-1])
             except RemoteFault as exc:
                 raise damaged(self.path, f"record {row[0]} does not decode") from exc
-            if record.index != position or row != expected:
+        for position, (row, expected) in enumerate(zip(rows, _rows(records), strict=True)):
+            if records[position].index != position or row != expected:
                 raise damaged(self.path, f"record {position} is missing or altered")
-            if record.prev_hash != newest_hash:
+            if records[position].prev_hash != newest_hash:
                 raise damaged(self.path, f"record {position} does not continue the chain")
-            newest_hash = record.hash
-            records.append(record)
+            newest_hash = records[position].hash
         return tuple(records)
 
     def append(self, record: Record) -> None:
@@ -320,7 +321,23 @@ def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
     return meta
 
 
-def _log_row(record: Record) -> tuple[int, bytes, bytes, int, str, int | None, bytes]:
+_LogRow = tuple[int, bytes, bytes, int, str, int | None, bytes]
+
+
+def _rows(records: Sequence[Record]) -> list[_LogRow]:
+    """The rows of a whole log: an outcome that a later REWIND has cancelled is none any more."""
+    rows: list[_LogRow] = []
+    kept = math.inf
+    for record in reversed(records):
+        row, body = _log_row(record), body_of(record)
+        if isinstance(body, Rewind):
+            kept = min(kept, body.op)
+        is_cancelled = row[5] is not None and row[5] > kept
+        rows.append((*row[:5], None, row[6]) if is_cancelled else row)
+    return rows[::-1]
+
+
+def _log_row(record: Record) -> _LogRow:
     """The row of a record in the table `log`."""
     body = body_of(record)
     kind = str(type(body).__struct_config__.tag)

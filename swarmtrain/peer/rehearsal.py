@@ -1,8 +1,9 @@
 """Rehearsal of a death: a link that stops in the middle of sending, on an event, not on a clock.
 
 In the round that is asked for it lets the first half of what this peer gives pass and holds the
-rest back: of every slice's parts, or of the one contribution that a gather op pushes to everybody,
-a pair op to the partner. Who misses the rest asks for it: owners repeat their RANGES, and peers who
+rest back: of every slice's parts, or of the one contribution that a gather op pushes to everybody.
+Of what a pair op pushes to the partner it is the first quarter: the second half may have gone ahead
+in the round before. Who misses the rest asks for it: owners repeat their RANGES, and peers who
 gather say GET. Once that shows that the first half arrived, the world has seen a contribution begin
 and not end, and whoever asked is told. What follows (being killed) is the asker's affair. The
 machine behind it is the production one and knows nothing of this. What has one chunk has no half:
@@ -22,6 +23,12 @@ from swarmtrain_transport.participant import Participant
 
 _PUSHED = frozenset({GATHER, PAIR})
 """Kinds of op whose contributions go as they are, in RESULT frames."""
+
+
+def _passing(plan: Plan, slice_index: int) -> int:
+    """How many chunks of a slice pass: the first ones."""
+    count = num_chunks(plan, slice_index)
+    return min(-(-count // 4), count - 1) if plan.kind == PAIR else count // 2
 
 
 class FreezingLink:
@@ -67,7 +74,7 @@ class FreezingLink:
         plan = self._plan()
         if plan is not None and self._is_given(plan, frame):
             # Half of every slice, not of them all: an owner that has its part repeats no RANGES.
-            if self._is_frozen or frame.chunk >= num_chunks(plan, frame.slice_index) // 2:
+            if self._is_frozen or frame.chunk >= _passing(plan, frame.slice_index):
                 if plan.kind in _PUSHED:
                     self._held.add(content_hash(frame.body))
                 return True

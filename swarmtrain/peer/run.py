@@ -21,7 +21,8 @@ from swarmtrain.config import RunConfig
 from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.peer.control import CoordinatorUnreachable
 from swarmtrain.peer.membership import Membership
-from swarmtrain.peer.session import Hooks, RoundReport, Session
+from swarmtrain.peer.rounds import RoundReport
+from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.peer.shell import PeerShell
 from swarmtrain.peer.text import TextFeed
 from swarmtrain.peer.trainer import BuiltinTrainer

@@ -18,6 +18,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer.ahead import known_of
 from swarmtrain.peer.driver import Driver, StateImage
 from swarmtrain.peer.meter import Meter, Pace
+from swarmtrain.peer.rounds import RoundReport, report_of
 from swarmtrain.peer.saves import Saves
 from swarmtrain.peer.shell import ForTrainer, TrainerNote
 from swarmtrain.peer.storage import PeerStorage
@@ -27,6 +28,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import CheckpointWritten, Evaluated, LeaseGrant, Welcome
+from swarmtrain_transport.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
 
 _GLANCE_S = 0.25
@@ -38,28 +40,6 @@ _LONELY_S = 5.0
 
 _JUDGED_STEPS = 20
 """Rounds of one inner step between two evaluations."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundReport:
-    """How one round ended for this peer.
-
-    Attributes:
-        round: its number.
-        outcome: ``merged``, ``left-out``, ``replayed``, ``followed`` or ``skipped``; of a pair op
-            ``merged`` with a partner, ``alone``, or ``followed``.
-        contributors: how many peers are in the result (of its first slice), this one's pair.
-        reason: why, where it was skipped.
-        partner: with whom, in a pair op.
-        chain: of pair ops, this peer's chain after it, the same at its partner.
-    """
-
-    round: int
-    outcome: str
-    contributors: int
-    reason: str = ""
-    partner: PeerId = b""
-    chain: bytes = b""
 
 
 @dataclass(slots=True)
@@ -325,7 +305,7 @@ class Session:
         self._report(self.driver.end_op(result))
         self._give_ahead()
         self.driver.keep_pace(self._pace.steps_per_s, result.fastest_steps_per_s)
-        self._ended(_report_of(result, self.driver, took_part=took_part, me=self._me))
+        self._ended(report_of(result, self.driver, took_part=took_part, me=self._me))
         self._keep_state(result)
         if result.evaluate_by == self._me and self._is_judged(result.op):
             self._evaluate(result.op)
@@ -360,12 +340,18 @@ class Session:
         )
 
     def _give_ahead(self) -> None:
-        """What the next op's partner will get from us is on its way during the inner steps."""
-        known = known_of(self.driver)
-        if known is not None:
-            self._thread.machine(
-                lambda participant, now_s: participant.give_ahead(*known, known[1].start, now_s)
-            )
+        """What the next op's partner will get from us is on its way during the inner steps, if
+        there is a next one."""
+        known = None if self._stop_wanted else known_of(self.driver)
+        if known is None:
+            return
+
+        def give(participant: Participant, now_s: float) -> Actions:
+            if participant.view.committed >= self._config.run.rounds:
+                return ()
+            return participant.give_ahead(*known, known[1].start, now_s)
+
+        self._thread.machine(give)
 
     def _evaluate(self, op: int) -> None:
         if self._hooks.evaluate is not None:
@@ -383,16 +369,3 @@ class Session:
         self._thread.note(
             TrainerNote(self._phase, self.driver.steps, meter.loss, meter.rate, meter.tokens)
         )
-
-
-def _report_of(result: OpResult, driver: Driver, *, took_part: bool, me: PeerId) -> RoundReport:
-    """How a committed op ended for this peer."""
-    if driver.is_paired and not result.slices:
-        outcome, contributors = ("alone", 1) if driver.is_alone else ("followed", 0)
-        return RoundReport(result.op, outcome, contributors)
-    named = result.ranges[0][2]
-    outcome = "merged" if driver.included else "left-out"
-    if result.replayed or not took_part:
-        outcome = "replayed" if result.replayed else "followed"
-    partner = next((peer for peer in named if peer != me), b"") if driver.is_paired else b""
-    return RoundReport(result.op, outcome, len(named), partner=partner, chain=result.chain)

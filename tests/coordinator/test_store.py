@@ -16,7 +16,7 @@ from swarmtrain.coordinator.store_errors import (
     StoreFull,
     StoreLocked,
 )
-from swarmtrain_transport.ledger import Commit, Record, Skip
+from swarmtrain_transport.ledger import Commit, Record, Rewind, Skip
 from tests.coordinator.rig import Chain, join_body, run_body
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +109,25 @@ def test_an_op_has_one_outcome(tmp_path: Path) -> None:
     store.append(chain.next(Skip(8, "test")))
     assert len(store.records()) == 3
     store.close()
+
+
+def test_a_log_with_a_rewind_is_read_again_and_its_cancelled_rounds_have_new_outcomes(
+    tmp_path: Path,
+) -> None:
+    store, chain = filled(tmp_path, 1)
+    bodies = (Skip(1, "a"), Skip(2, "a"), Rewind(1, "lost"), Skip(2, "b"), Skip(3, "b"),
+              Rewind(0, "lost"), Skip(1, "c"), Skip(2, "c"))  # fmt: skip
+    for body in bodies:
+        store.append(chain.next(body))
+    kept = store.records()
+    store.close()
+    assert records_after_reopening(tmp_path) == kept and len(kept) == 9
+    rows = sqlite3.connect(tmp_path / FILE_NAME)
+    rows.execute("UPDATE log SET op = 9 WHERE idx = 4")
+    rows.commit()
+    rows.close()
+    with pytest.raises(StoreDamaged, match="record 4 is missing or altered"):
+        records_after_reopening(tmp_path)
 
 
 def test_a_use_is_counted_once_per_new_key_and_together_with_its_join(tmp_path: Path) -> None:

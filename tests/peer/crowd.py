@@ -21,7 +21,8 @@ from swarmtrain.coordinator.service import run_terms
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.model_weights import ModelWeights
-from swarmtrain.peer.session import Hooks, RoundReport, Session
+from swarmtrain.peer.rounds import RoundReport
+from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout

@@ -9,7 +9,8 @@ import torch
 
 from swarmtrain.config import ExchangeSection, OuterSection, RunConfig, RunSection
 from swarmtrain.errors import UserError
-from swarmtrain.peer.session import Hooks, RoundReport, Session
+from swarmtrain.peer.rounds import RoundReport
+from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout, ParameterSpec
 from swarmtrain_transport import actions as do

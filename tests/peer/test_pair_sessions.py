@@ -1,6 +1,8 @@
 """Runs of pair ops through sessions over memory links: what each peer keeps, and who comes back."""
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +12,8 @@ from swarmtrain import checkpoint
 from swarmtrain.config import RunConfig
 from swarmtrain.config_limits import first_problem
 from swarmtrain.peer.storage import links, result_paths
+from swarmtrain_transport.fold import num_chunks
+from swarmtrain_transport.frames import Frame, FrameKind
 from tests.peer.crowd import Member, crowd_of
 from tests.peer.test_strategy_sessions import assert_agreed, config_of, founded, state_of
 
@@ -54,6 +58,32 @@ def test_t4_peers_that_do_the_same_have_the_same_bits_paired_or_alone(tmp_path: 
         for op in range(6):
             assert len({one.roots[op] for one in members}) == 1
         assert {report.outcome for one in members for report in one.reports} == {"merged", "alone"}
+
+
+@pytest.mark.parametrize("codec", ["none", "int8"])
+def test_anchors_travel_during_the_inner_steps_and_are_not_sent_again(tmp_path: Path, codec: str):
+    config = config_of("noloco", rounds=5, codec=codec)
+    exchange = msgspec.structs.replace(config.exchange, start_peers=2)
+    with crowd_of(msgspec.structs.replace(config, exchange=exchange), tmp_path) as crowd:
+        members = [crowd.add(number) for number in (1, 2)]
+        sent = Counter[tuple[FrameKind, int]]()
+        for one in members:
+            send = one.link.send
+
+            def counted(peer: bytes, frame: Frame, send: Any = send) -> bool:
+                sent[frame.kind, frame.chunk] += 1
+                return bool(send(peer, frame))
+
+            one.link.send = counted  # type: ignore[method-assign]
+        crowd.run()
+        assert_agreed(members, 5)
+        plan = next(iter(members[0].machine_itself.view.commits.values())).plan
+        count, half = num_chunks(plan, 0), members[0].toy.layout.padded // plan.chunk_values
+        assert count == 2 * half
+        for chunk in range(count):  # nobody's partner was expected in the first round
+            rounds, ahead = (10, 0) if chunk < half else (2, 8)
+            assert sent[FrameKind.RESULT, chunk] == rounds
+            assert sent[FrameKind.AHEAD, chunk] == ahead
 
 
 @pytest.mark.parametrize("codec", ["int8", "e3m0", "none"])

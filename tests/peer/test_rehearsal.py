@@ -105,9 +105,20 @@ def test_an_owner_that_holds_nothing_yet_proves_nothing():
     assert scene.frozen == []
 
 
-@pytest.mark.parametrize("kind", [GATHER, PAIR])
-def test_who_gathers_or_is_the_partner_gets_half_and_asks_in_vain_for_the_rest(kind: str):
-    scene = Scene([4, 4], kind=kind)
+def test_a_partner_gets_a_quarter_since_half_may_have_gone_ahead():
+    scene = Scene([8, 8], kind=PAIR)
+    bodies = [bytes([chunk]) * 8 for chunk in range(8)]
+    for chunk in range(4):  # the others are there already
+        assert scene.link.send(b"peer", Frame(FrameKind.RESULT, 1, chunk=chunk, body=bodies[chunk]))
+    assert [frame.chunk for frame in scene.real.sent] == [0, 1]
+    for chunk in (1, 3):
+        body = Wanted(content_hash(bodies[chunk])).pack()
+        scene.link.heard(Frame(FrameKind.GET, 1, body=body))
+    assert scene.frozen == [(2, 8)]
+
+
+def test_who_gathers_gets_half_and_asks_in_vain_for_the_rest():
+    scene = Scene([4, 4], kind=GATHER)
     bodies = [bytes([chunk]) * 8 for chunk in range(4)]
     for chunk, body in enumerate(bodies):
         assert scene.link.send(b"peer", Frame(FrameKind.RESULT, 1, chunk=chunk, body=body))
