@@ -93,7 +93,7 @@ class Hostile:
         plan_id = exchange.view.plan_id if exchange is not None else rng.getrandbits(64)
         slices = len(exchange.view.owners) if exchange is not None else 4
         index = rng.choice((rng.randrange(slices), rng.randrange(1 << 16)))
-        frames = (
+        frames: tuple[Frame, ...] = (
             Frame(FrameKind.PART, tag, plan_id, index, 0, rng.randrange(99, 1 << 30), body=b"x"),
             Frame(FrameKind.PART, tag, plan_id, index, rng.randrange(7, 99), 0, body=bytes(264)),
             Frame(FrameKind.PART, tag, rng.getrandbits(64), index, body=bytes(264)),
