@@ -53,6 +53,10 @@ def _long(words: str) -> Trial:
     return Trial(words, length=Length.LONG)
 
 
+def _twice(words: str) -> Trial:
+    return Trial(words, length=Length.TWICE)
+
+
 def _confirmed(words: str) -> Trial:
     return Trial(words, length=Length.CONFIRM)
 
@@ -127,6 +131,9 @@ def _against_ddp() -> list[Shape]:
     return [
         Shape("diloco-4", "diloco, 50 inner steps, int8: loss at most 1.02 of ddp's, 4 peers",
               (DILOCO, DDP), loss_ratio, loss_at_most(1.02)),
+        Shape("diloco-4-twice", "the same with twice as many steps: at most 1.02",
+              (_twice("diloco"), _twice("ddp")), loss_ratio, loss_at_most(1.02),
+              "one seed: whether the distance shrinks with the length"),
         Shape("diloco-8", "the same with 8 peers: at most 1.04",
               (_wide("diloco"), _wide("ddp")), loss_ratio, loss_at_most(1.04)),
         Shape("diloco-bytes", "ddp sends at least 190 x the bytes of diloco, 4 peers",

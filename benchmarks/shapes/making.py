@@ -8,10 +8,11 @@ from estimate import factor
 from judged import Figure, Shape, Verdict, judge
 from kept import Kept, Results, key_of
 from seats import run_plans
-from sweeps import SWEEPS, Sweep, Winner, winner
+from sweeps import SWEEPS, Sweep, Winner, finalists, winner
 from trials import Edition, Run, default_rates
 
 from swarmtrain.compare.plan import Plan
+from swarmtrain.compare.tuned import Rates
 from swarmtrain.data.corpus import Corpus
 
 SEEDS_MAX = 8
@@ -105,15 +106,37 @@ class Making:
 
     # ---- sweeps
 
+    def sweep_plans(self, sweep: Sweep) -> list[Plan]:
+        """Of the grid and of its finalists; before these are known, the grid's first stand in."""
+        finals = self._finalists(sweep) or sweep.points(self.edition)[: self.edition.finalists]
+        return [*sweep.plans(self.edition), *sweep.finals(self.edition, finals)]
+
+    def make_sweeps(self, sweeps: Sequence[Sweep]) -> None:
+        """Every grid, then every final."""
+        self.make(plan for sweep in sweeps for plan in sweep.plans(self.edition))
+        self.make(
+            plan for sweep in sweeps for plan in sweep.finals(self.edition, self._finalists(sweep))
+        )
+
     def winners(self, sweeps: Iterable[Sweep]) -> dict[str, Winner]:
         """Of those sweeps that are finished."""
         found = {}
         for sweep in sweeps:
-            runs = [self.find(plan) for plan in sweep.plans(self.edition)]
-            whole = [run for run in runs if run is not None]
-            if len(whole) == len(runs):
-                found[sweep.name] = winner(sweep, self.edition, whole)
+            finals = self._finalists(sweep)
+            runs = self._all_of(sweep.finals(self.edition, finals))
+            if runs:
+                found[sweep.name] = winner(sweep, self.edition, finals, runs)
         return found
+
+    def _finalists(self, sweep: Sweep) -> tuple[Rates, ...]:
+        """None as long as the grid is not finished."""
+        runs = self._all_of(sweep.plans(self.edition))
+        return finalists(sweep, self.edition, runs) if runs else ()
+
+    def _all_of(self, plans: Sequence[Plan]) -> list[Run]:
+        """Of every plan its run, or nothing."""
+        runs = [run for run in map(self.find, plans) if run is not None]
+        return runs if len(runs) == len(plans) else []
 
     # ---- shapes
 

@@ -107,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> int:
     _say(_left(making, shapes, winners, processes))
     if args.list:
         return 0
-    making.make(plan for sweep in needed for plan in sweep.plans(edition))
+    making.make_sweeps(needed)
     winners = making.winners(needed)
     making.make_shapes(shapes, winners)
     if args.more_seeds:
@@ -133,7 +133,7 @@ def _corpus(edition: Edition) -> Corpus:
 def _left(
     making: Making, shapes: Sequence[Shape], winners: dict[str, Winner], processes: int
 ) -> str:
-    plans = [plan for sweep in sweeps_of(shapes) for plan in sweep.plans(making.edition)]
+    plans = [plan for sweep in sweeps_of(shapes) for plan in making.sweep_plans(sweep)]
     for shape in shapes:
         for of_trial in making.plans(shape, winners, range(making.base_seeds(shape))):
             plans += of_trial

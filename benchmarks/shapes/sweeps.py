@@ -3,13 +3,17 @@
 A grid is 4 learning rates of the inner optimizer by 4 outer steps (rate, momentum), 16 runs of one
 seed that no shape uses, at two fifths of the length. ddp has no outer step, so its 16 runs are 16
 learning rates, over a wider range and three times as fine; its batch is that of all peers together,
-as many tokens per step as the others make between them. The lowest loss wins. A winner at the end
-of its grid's learning rates is marked: a better one may lie beyond.
+as many tokens per step as the others make between them.
+
+Outer momentum pays late: of 8 rounds alone one would choose too little of it. So 4 finalists run
+again at full length, each outer step with its best learning rate (of ddp, the 4 best rates), and
+the lowest loss among them wins. A winner at the end of its grid's learning rates is marked: a
+better one may lie beyond.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -51,6 +55,11 @@ class Sweep:
         """One per point."""
         return [self.trial.plan(edition, rates, SEED) for rates in self.points(edition)]
 
+    def finals(self, edition: Edition, finalists: Sequence[Rates]) -> list[Plan]:
+        """One per finalist, at full length."""
+        trial = replace(self.trial, length=Length.FINAL)
+        return [trial.plan(edition, rates, SEED) for rates in finalists]
+
 
 def _sweep(name: str, words: str, grid: tuple[Rates, ...]) -> Sweep:
     return Sweep(name, Trial(words, length=Length.SWEEP), grid)
@@ -84,8 +93,8 @@ class Winner:
 
     Attributes:
         rates: of the point.
-        loss: that it ended with.
-        runs: how many points were run.
+        loss: that it ended with at full length.
+        runs: how many were made to find it.
         is_at_edge: whether its learning rate is the lowest or the highest of the grid.
     """
 
@@ -95,27 +104,54 @@ class Winner:
     is_at_edge: bool
 
 
-def winner(sweep: Sweep, edition: Edition, runs: Sequence[Run]) -> Winner:
-    """The point with the lowest loss.
+def finalists(sweep: Sweep, edition: Edition, runs: Sequence[Run]) -> tuple[Rates, ...]:
+    """The points that run again: the best of each outer step, then the best of all others.
 
     Args:
         sweep: whose.
-        edition: says which points were run.
+        edition: says which points were run, and how many run again.
         runs: of these points, in their order.
 
     Raises:
         ValueError: no run of the grid ended with a finite loss.
     """
+    ranked = _ranked(sweep, sweep.points(edition), runs)
+    best = {(rates.outer_lr, rates.outer_momentum): rates for _, rates in reversed(ranked)}
+    order = [rates for _, rates in ranked if rates in best.values()]
+    order += [rates for _, rates in ranked if rates not in order]
+    return tuple(order[: edition.finalists])
+
+
+def winner(sweep: Sweep, edition: Edition, finals: Sequence[Rates], runs: Sequence[Run]) -> Winner:
+    """The finalist with the lowest loss at full length.
+
+    Args:
+        sweep: whose.
+        edition: says which points were run before.
+        finals: what `finalists` has found.
+        runs: of these, in their order.
+
+    Raises:
+        ValueError: none of them ended with a finite loss.
+    """
+    loss, rates = _ranked(sweep, finals, runs)[0]
+    points = sweep.points(edition)
+    inner = sorted({point.inner_lr for point in points})
+    at_edge = rates.inner_lr in (inner[0], inner[-1])
+    return Winner(rates, loss, len(points) + len(runs), at_edge)
+
+
+def _ranked(
+    sweep: Sweep, points: Sequence[Rates], runs: Sequence[Run]
+) -> list[tuple[float, Rates]]:
     found = [
         (run.result.val_loss, rates)
-        for run, rates in zip(runs, sweep.points(edition), strict=True)
+        for run, rates in zip(runs, points, strict=True)
         if run.result.val_loss is not None
     ]
     if not found:
         raise ValueError(f"every run of the sweep {sweep.name} diverged: its grid is too hot")
-    loss, rates = min(found, key=lambda pair: pair[0])
-    inner = sorted({point.inner_lr for point in sweep.points(edition)})
-    return Winner(rates, loss, len(runs), rates.inner_lr in (inner[0], inner[-1]))
+    return sorted(found, key=lambda pair: pair[0])
 
 
 def write_winners(path: Path, winners: Mapping[str, Winner]) -> None:

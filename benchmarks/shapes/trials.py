@@ -25,6 +25,8 @@ class Length(Enum):
     TIMING = "timing"
     CONFIRM = "confirm"
     SWEEP = "sweep"
+    FINAL = "final"
+    TWICE = "twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Edition:
         windows: of held-out text per judgement.
         seeds: of every shape that has more than one.
         grid: how many points of a sweep's grid are run; 0 for all.
+        finalists: how many of them are run again at full length.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Edition:
     windows: int
     seeds: int
     grid: int = 0
+    finalists: int = 4
 
 
 FULL = Edition(
@@ -73,11 +77,13 @@ FULL = Edition(
         Length.SHORT: Span(1000, 50),
         # 51 is a multiple of 3 fragments; 20 whole rounds.
         Length.FRAGMENTS: Span(1020, 51),
-        Length.LONG: Span(5000, 500),
-        Length.HOSTILE: Span(400, 50),
+        Length.TWICE: Span(2000, 50, is_single=True),
+        Length.LONG: Span(4000, 500),
+        Length.HOSTILE: Span(300, 50),
         Length.TIMING: Span(100, 50, is_single=True),
         Length.CONFIRM: Span(612, 51, "demo", is_single=True),
         Length.SWEEP: Span(400, 50, is_single=True),
+        Length.FINAL: Span(1000, 50, is_single=True),
     },
     points=10,
     windows=256,
@@ -89,16 +95,19 @@ QUICK = Edition(
     {
         Length.SHORT: Span(4, 2, "tiny", fragments=2),
         Length.FRAGMENTS: Span(4, 2, "tiny", fragments=2),
+        Length.TWICE: Span(8, 2, "tiny", is_single=True, fragments=2),
         Length.LONG: Span(8, 4, "tiny", fragments=2),
         Length.HOSTILE: Span(2, 1, "tiny", fragments=2),
         Length.TIMING: Span(2, 1, "tiny", is_single=True, fragments=2),
         Length.CONFIRM: Span(4, 2, "tiny", is_single=True, fragments=2),
         Length.SWEEP: Span(2, 2, "tiny", is_single=True, fragments=2),
+        Length.FINAL: Span(4, 2, "tiny", is_single=True, fragments=2),
     },
     points=2,
     windows=2,
     seeds=2,
     grid=1,
+    finalists=1,
 )
 """Every trial and every line of the report in seconds; what comes out means nothing."""
 

@@ -142,10 +142,10 @@ def listing(making: Making, judged: Sequence[Judged], winners: Mapping[str, Winn
     slower = making.slower()
     lines = []
     for name, sweep in SWEEPS.items():
-        left = making.missing(sweep.plans(making.edition))
+        plans = making.sweep_plans(sweep)
+        left = making.missing(plans)
         cost = duration(total_s(left, processes, slower))
-        lines.append(f"sweep {name}: {len(sweep.points(making.edition))} runs, {len(left)} left, "
-                     f"{cost}")  # fmt: skip
+        lines.append(f"sweep {name}: {len(plans)} runs, {len(left)} left, {cost}")
     for one in judged:
         seeds = making.base_seeds(one.shape)
         plans = making.plans(one.shape, winners, range(seeds))

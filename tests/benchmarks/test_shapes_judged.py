@@ -142,24 +142,47 @@ def test_all_sweeps_have_the_same_effort_and_no_seed_of_a_shape(load):
         }
 
 
-def test_the_lowest_loss_wins_and_the_end_of_a_grid_is_said(load):
-    sweeps, trials = load("sweeps"), load("trials")
-    sweep = sweeps.SWEEPS["diloco"]
-    plans = sweep.plans(trials.FULL)
+def ended(load: Any, plans: Any, losses: Any) -> list[Any]:
+    return [
+        load("trials").Run(plan, result_of(plan, loss))
+        for plan, loss in zip(plans, losses, strict=True)
+    ]
 
-    def runs(best: int) -> list[Any]:
-        losses = [None if i == 0 else 1.5 if i == best else 2.0 for i in range(16)]
-        return [
-            trials.Run(plan, result_of(plan, loss))
-            for plan, loss in zip(plans, losses, strict=True)
-        ]
 
-    middle = sweeps.winner(sweep, trials.FULL, runs(6))
-    assert (middle.rates, middle.loss, middle.is_at_edge) == (sweep.grid[6], 1.5, False)
-    assert sweeps.winner(sweep, trials.FULL, runs(15)).is_at_edge
+def test_finalists_are_the_best_of_each_outer_step_and_of_ddp_the_best_rates(load):
+    sweeps, edition = load("sweeps"), load("trials").FULL
+    for name, losses, wanted in (
+        # Two of the first outer step are the best of all: only one of them runs again.
+        ("diloco", [1.0 if i in (0, 4) else 2.0 + i / 100 for i in range(16)], {0, 1, 2, 3}),
+        ("diloco", [None if i < 4 else 3.0 - i / 100 for i in range(16)], {12, 13, 14, 15}),
+        ("ddp", [abs(i - 7.1) for i in range(16)], {6, 7, 8, 9}),
+    ):
+        sweep = sweeps.SWEEPS[name]
+        found = sweeps.finalists(sweep, edition, ended(load, sweep.plans(edition), losses))
+        assert {sweep.grid.index(rates) for rates in found} == wanted
+        assert len(found) == edition.finalists
+        plans = sweep.finals(edition, found)
+        assert {plan.steps for plan in plans} == {1000}
+        assert [plan.inner_lr for plan in plans] == [rates.inner_lr for rates in found]
     with pytest.raises(ValueError, match="diverged"):
-        diverged = [trials.Run(plan, result_of(plan, None)) for plan in plans]
-        sweeps.winner(sweep, trials.FULL, diverged)
+        sweeps.finalists(sweep, edition, ended(load, sweep.plans(edition), [None] * 16))
+
+
+def test_the_lowest_loss_at_full_length_wins_and_the_end_of_a_grid_is_said(load):
+    sweeps, edition = load("sweeps"), load("trials").FULL
+    sweep = sweeps.SWEEPS["diloco"]
+    finals = [sweep.grid[i] for i in (6, 15, 8, 9)]
+
+    def won(*losses: float | None) -> Any:
+        runs = ended(load, sweep.finals(edition, finals), losses)
+        return sweeps.winner(sweep, edition, finals, runs)
+
+    middle = won(1.5, 2.0, None, 2.0)
+    assert (middle.rates, middle.loss, middle.is_at_edge) == (sweep.grid[6], 1.5, False)
+    assert middle.runs == 20
+    assert won(1.5, 1.4, 2.0, 2.0).is_at_edge
+    with pytest.raises(ValueError, match="diverged"):
+        won(None, None, None, None)
 
 
 def test_winners_are_written_as_rates_of_compare(load):

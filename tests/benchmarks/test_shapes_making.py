@@ -141,13 +141,13 @@ def test_a_shape_is_not_run_before_the_sweep_that_its_rates_come_from(
     assert table.judged(one, {}).verdict.value == "not run"
     sweeps = load("making").sweeps_of([one])
     assert [sweep.name for sweep in sweeps] == ["diloco", "ddp"]
-    plans = [plan for sweep in sweeps for plan in sweep.plans(table.edition)]
-    table.make(plans[:-1])
+    table.make_sweeps(sweeps[:1])
+    table.make(sweeps[1].plans(table.edition))
     assert list(table.winners(sweeps)) == ["diloco"]
-    table.make(plans)
+    table.make_sweeps(sweeps)
     winners = table.winners(sweeps)
     table.make_shapes([one], winners)
-    assert len(story.made) == 2 * 16 + 2 * 3
+    assert len(story.made) == 2 * (16 + 4) + 2 * 3
     assert story.made[-1].inner_lr == winners["ddp"].rates.inner_lr
     judged = table.judged(one, winners)
     assert (judged.figure.values, judged.seeds, judged.verdict.value) == ((1.0,) * 3, 3, "holds")
@@ -160,7 +160,7 @@ def test_what_is_not_resolved_gets_more_seeds_until_it_is(load, story, tmp_path,
         story.losses["diloco", seed] = loss
         story.losses["diloco:drop=0.3", seed] = loss
     needed = load("making").sweeps_of(shapes)
-    table.make(plan for sweep in needed for plan in sweep.plans(table.edition))
+    table.make_sweeps(needed)
     winners = table.winners(needed)
     table.make_shapes(shapes, winners)
     verdicts = [table.judged(one, winners).verdict.value for one in shapes]
@@ -179,7 +179,7 @@ def test_seeds_end_at_eight(load, story, tmp_path, corpus):
     for seed in range(20):
         story.losses["diloco", seed] = 1.8 if seed % 2 else 2.2
     needed = load("making").sweeps_of([one])
-    table.make(plan for sweep in needed for plan in sweep.plans(table.edition))
+    table.make_sweeps(needed)
     winners = table.winners(needed)
     table.make_shapes([one], winners)
     table.make_more_seeds([one], winners)
@@ -218,7 +218,7 @@ def test_an_estimate_is_steps_times_peers_and_learns_from_finished_runs(load, tm
 def test_the_whole_table_is_made_in_less_than_three_hours_on_two_cores(load, tmp_path, corpus):
     estimate, sweeps = load("estimate"), load("sweeps")
     table = making(load, tmp_path / "runs.jsonl", corpus)
-    plans = [plan for sweep in sweeps.SWEEPS.values() for plan in sweep.plans(table.edition)]
+    plans = [plan for sweep in sweeps.SWEEPS.values() for plan in table.sweep_plans(sweep)]
     for one in load("declared").SHAPES:
         for of_trial in table.plans(one, {}, range(table.base_seeds(one))):
             plans += of_trial
