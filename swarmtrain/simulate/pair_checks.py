@@ -112,8 +112,8 @@ class PairChecks:
         self.chains[plan.op] = after
 
     def rewound(self, op: int) -> None:
-        """Later ops are cancelled."""
-        for later in [key for key in self.chains if key > op]:
+        """Later ops are cancelled; before op 0, too, nobody has exchanged anything."""
+        for later in [key for key in self.chains if key > max(0, op)]:
             del self.chains[later]
 
     # ---- the peers

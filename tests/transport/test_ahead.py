@@ -13,7 +13,7 @@ from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import Attest, Commit
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.local import LocalStats
+from swarmtrain_transport.local import Card, LocalStats
 from swarmtrain_transport.messages import Hashes, Have, SliceDone
 from swarmtrain_transport.pair_exchange import PairExchange
 from swarmtrain_transport.pairing import drawn, order_of
@@ -25,7 +25,7 @@ from tests.transport.plain_arithmetic import (
     PlainContribution,
     encode_part,
 )
-from tests.transport.rig import LAYOUT, A, B, C, D, sign_as, view_of
+from tests.transport.rig import BOOT, LAYOUT, A, B, C, D, join_body, sign_as, view_of
 
 TAG = 7
 VALUES = 16
@@ -42,12 +42,14 @@ def values_of(peer: PeerId) -> list[int]:
 class Side:
     """One peer between op 1 and op 2."""
 
-    def __init__(self, me: PeerId) -> None:
+    def __init__(self, me: PeerId, boot: bytes = BOOT) -> None:
         self.me = me
         self.view = LedgerView(run_tag=TAG, genesis=Attest(0, bytes(32), 8, LAYOUT), last_op=1)
         self.view.op = view_of(pair_plan(tag=TAG, num_values=VALUES))
+        self.view.roster.update({peer: join_body(peer) for peer in (A, B, C, D)})
         self.stats, self.blobs = LocalStats(), Blobs()
-        self.ahead = Ahead(me, self.view, self.blobs.retention, self.stats)
+        card = Card(me, boot, "name", me, "127.0.0.1", 4242)
+        self.ahead = Ahead(card, self.view, self.blobs.retention, self.stats)
         self.fetcher = Fetcher(list)
         self.given = PlainContribution(values_of(me))
 
@@ -210,6 +212,16 @@ def test_values_that_are_no_numbers_are_not_sent_and_another_op_is_not_begun():
     ada.ahead.give(2, PlainContribution(values_of(FIRST)), 8)
     ada.begin()
     assert not ada.ahead.is_giving
+
+
+def test_who_has_left_or_come_back_as_another_process_gets_nothing_ahead():
+    for join in (None, join_body(SECOND, b"another")):
+        ada = Side(FIRST)
+        ada.view.roster.pop(SECOND)
+        if join is not None:
+            ada.view.roster[SECOND] = join
+        assert ada.give() == []
+    assert Side(FIRST, b"another").give() == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,6 +8,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import result_root, slice_root
 from swarmtrain_transport.ledger import Commit, Freeze, Skip
 from swarmtrain_transport.messages import Hashes, Withdraw
+from swarmtrain_transport.timers import Pace
 from tests.transport.gather_table import DEADLINE_S, GATHER_S, SCATTER_S, hashes_of, published_by
 from tests.transport.pair_table import pair_table
 from tests.transport.rig import BOOT, A, B, C, D, E
@@ -262,3 +263,15 @@ def test_at_every_order_of_reports_and_deaths_the_ledger_can_be_folded_and_the_o
         }
         assert set(outcome.contributors) == set().union(*whole)
         assert len(whole) == 2 or dead not in outcome.contributors
+
+
+def test_how_long_an_op_takes_is_learned_from_those_who_are_in_pairs():
+    op = pair_table(A, B, C)
+    pace = Pace()
+    op.now_s = 2.0
+    op.frozen(A, B)
+    op.now_s = 5.0
+    op.cross(A, B)
+    assert op.committed() == (A, B)
+    op.op.teach(pace, 5.0)
+    assert (pace.scatter_s, pace.gather_s) == (2.0, 3.0)

@@ -21,7 +21,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger import Plan
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.local import LocalStats
+from swarmtrain_transport.local import Card, LocalStats
 from swarmtrain_transport.pairing import expected_partner
 from swarmtrain_transport.retention import Kept, Retention
 
@@ -30,16 +30,16 @@ class Ahead:
     """One peer's part of the next op that is under way already.
 
     Args:
-        me: own id.
+        card: who we are.
         view: the ledger's fold.
         retention: keeps what comes.
         stats: what the shell knows of our link, and where useless frames are counted.
     """
 
     def __init__(
-        self, me: PeerId, view: LedgerView, retention: Retention, stats: LocalStats
+        self, card: Card, view: LedgerView, retention: Retention, stats: LocalStats
     ) -> None:
-        self._me = me
+        self._me, self._boot = card.peer_id, card.boot
         self._view = view
         self._retention = retention
         self._stats = stats
@@ -64,7 +64,7 @@ class Ahead:
             contribution: encodes values of that part by their places in the whole.
             start: first value that is known.
         """
-        self._stop()
+        self.stop()
         plan = self._newest
         if plan is None or op != self._view.last_op + 1 or plan.op >= op:
             return
@@ -81,7 +81,7 @@ class Ahead:
         if plan is None or contribution is None or partner is None:
             return []
         stop = self._num_values(plan)
-        if plan.op >= self._op or self._next_start >= stop:
+        if plan.op >= self._op or self._next_start >= stop or not self._is_there(partner):
             self._contribution = None
             return []
         frames: list[SendFrame] = []
@@ -106,6 +106,10 @@ class Ahead:
             self._sent.add(digest)
             self._next_start, waiting = start + plan.chunk_values, waiting + len(data)
         return frames
+
+    def stop(self) -> None:
+        """Nothing more is given."""
+        self._contribution, self._sent = None, set()
 
     @property
     def is_giving(self) -> bool:
@@ -155,7 +159,7 @@ class Ahead:
         if partner is None or (op, partner) != (self._kept_op, self._kept_of):
             self._forget()
         here, self._kept = self._kept, {}
-        self._stop()
+        self.stop()
         self._forget()
         return here, sent
 
@@ -170,8 +174,13 @@ class Ahead:
         op = self._view.last_op + 1
         return values_of(genesis, op, plan.block, PAIR) if genesis is not None else 0
 
-    def _stop(self) -> None:
-        self._contribution, self._sent = None, set()
+    def _is_there(self, peer: PeerId) -> bool:
+        """Whether a peer is still the process that was planned, and so are we: only these know each
+        other, and are expected to be ready soon."""
+        join, op = self._view.roster.get(peer), self._view.op
+        if join is None or op is None or op.boots.get(self._me) != self._boot:
+            return False
+        return join.boot == op.boots.get(peer)
 
     def _forget(self) -> None:
         for kept in self._kept.values():

@@ -85,7 +85,7 @@ class Decisions(Reports, ABC):
         contributors took to hold the result, if this term saw all of it.
         """
         outcome, frozen = self.view.outcome, self.view.frozen or ()
-        scatter_s = most_arrived_s(list(self.arrivals.whole_s.values()), len(self.view.weights))
+        scatter_s = most_arrived_s(list(self.arrivals.whole_s.values()), self._num_awaited)
         held = [self._held_s[peer] for peer in frozen if peer in self._held_s]
         gather_s = most_arrived_s(held, len(frozen))
         if isinstance(outcome, Skip):
@@ -93,6 +93,11 @@ class Decisions(Reports, ABC):
                 pace.was_too_short(self.view.plan.deadline_s)
         elif scatter_s is not None and gather_s is not None and scatter_s <= self._frozen_s:
             pace.measured(scatter_s - self.timers.start_s, max(0.0, gather_s - self._frozen_s))
+
+    @property
+    def _num_awaited(self) -> int:
+        """How many contributions the op waits for."""
+        return len(self.view.weights)
 
     # ---- why somebody is left out
 

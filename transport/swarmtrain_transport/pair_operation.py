@@ -78,6 +78,11 @@ class PairOperation(GatherOperation):
         """Who is left out has published nothing; one peer would have had it."""
         return 0, int(peer in self._partners)
 
+    @property
+    def _num_awaited(self) -> int:
+        """The odd one publishes nothing."""
+        return len(self._partners)
+
     # ---- what follows from the reports
 
     def _is_whole(self, pair: Pair) -> bool:

@@ -85,7 +85,7 @@ class Participant:
         self.audits = Auditing(
             card.peer_id, self.view, self.blobs, self._fetcher, arithmetic, verify
         )
-        self._ahead = Ahead(card.peer_id, self.view, self.blobs.retention, self.stats)
+        self._ahead = Ahead(card, self.view, self.blobs.retention, self.stats)
         self._trade = Trade(
             self._fetcher, self._states, Serving(self.blobs), self.audits, self.blobs, self._ahead
         )
@@ -196,6 +196,7 @@ class Participant:
     def leave(self, reason: str, now_s: float) -> Actions:
         """Go on purpose."""
         self._now_s = now_s
+        self._ahead.stop()
         return (do.SendControl(self._progress()), do.SendControl(say.Leave(reason)))
 
     # ---- events from the control lane

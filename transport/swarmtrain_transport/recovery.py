@@ -75,7 +75,8 @@ def rewind_due(view: LedgerView, lines: Lines, *, all_heard: bool) -> Rewind | N
     lost = view.next_commit(newest)
     if newest < 0 or lost is None:
         return None
-    return Rewind(newest, f"nobody who is here holds the result of op {lost}")
+    what = "a state after" if view.goes_by_pairs else "the result of"
+    return Rewind(newest, f"nobody who is here holds {what} op {lost}")
 
 
 def _is_ours(view: LedgerView, line: PeerLine) -> bool:
