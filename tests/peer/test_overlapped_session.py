@@ -32,7 +32,8 @@ class Overlapped:
     def __init__(self) -> None:
         self.op, self.steps, self.given, self.skipped = 0, 0, -1, list[int]()
         self.fragments = ()
-        self.keeps_pace = False
+        self.keeps_pace = self.is_dithered = False
+        self.strategy = None  # of whose contributions nothing is known ahead
 
     @property
     def is_waiting(self) -> bool:
