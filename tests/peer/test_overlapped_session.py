@@ -33,7 +33,7 @@ class Overlapped:
         self.op, self.steps, self.given, self.skipped = 0, 0, -1, list[int]()
         self.fragments = ()
         self.keeps_pace = self.is_dithered = False
-        self.strategy = None
+        self.strategy = None  # of whose contributions nothing is known ahead
 
     @property
     def is_waiting(self) -> bool:

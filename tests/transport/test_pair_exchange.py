@@ -144,6 +144,16 @@ def test_a_partner_that_is_left_out_is_not_asked_for():
     assert not ada.fetcher.requests(100.0)
 
 
+def test_a_partner_that_is_left_out_gets_nothing_more():
+    ben = Station(B)
+    signed = SignedRoot(ben.relayed().chunk_hashes[0], b"s")
+    ben.view.apply(Freeze(1, (B,), {A: "late"}, roots={B: signed}))
+    ben.actions += ben.exchange.decided(1.0)
+    ben.hears(ben.relayed())
+    ben.actions += ben.exchange.tick(1.0)
+    assert not ben.sent
+
+
 def test_after_hello_everything_is_said_again():
     ada, ben = published(A), published(B)
     ada.hears(ben.relayed())

@@ -88,6 +88,13 @@ class PairExchange(GatherExchange):
         """We have published, or our partner has; what others have is not ours to hold."""
         return super().hashes(message, now_s) if message.slice_index in self._ours else []
 
+    @property
+    def _is_in(self) -> bool:
+        """Whether we are still in, and our partner is: else it needs nothing of us."""
+        view, partner = self.view, self.partner
+        is_there = partner is not None and view.slice_sets[view.owners.index(partner)] != ()
+        return is_there and super()._is_in
+
     def _unsent(self) -> list[int]:
         """What went ahead of the op is not pushed again; what got lost of it is asked for."""
         return [

@@ -88,10 +88,11 @@ def may_plan(terms: RunTerms, view: LedgerView, lines: Lines) -> bool:
     """Whether enough peers say that they are ready: else `next_plan` need not be asked."""
     op = view.last_op + 1
     given = sum(line.ready is not None and line.ready.op == op for line in lines.values())
-    return given >= _needed(terms, op)
+    return given >= needed_peers(terms, op)
 
 
-def _needed(terms: RunTerms, op: int) -> int:
+def needed_peers(terms: RunTerms, op: int) -> int:
+    """How many must be ready for an op; nobody is a pair alone."""
     least = 2 if terms.kind == PAIR else 1
     return max(least, terms.start_peers if op == 1 else terms.min_contributors)
 
@@ -124,7 +125,7 @@ def next_plan(
         },
     )
     ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
-    if len(ready) < _needed(terms, op):
+    if len(ready) < needed_peers(terms, op):
         return None
     first_s = min(line.ready_s for line in ready.values())
     if expected - set(ready) and now_s < first_s + terms.wait_ready_s:

@@ -6,6 +6,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.claims import finite, shown
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import CoordinatorStatus, PeerLine, PeerStatus
+from swarmtrain_transport.planning import needed_peers
 from swarmtrain_transport.recovery import disputed
 
 if TYPE_CHECKING:
@@ -76,8 +77,10 @@ def _waiting_for(coordinator: "Rendezvous") -> str:
         if not synced:
             # Unattested: its contributors went before a majority of them had reported.
             state = f"state root {root.hex()[:16]}" if root else "the state, not attested yet,"
+            if view.goes_by_pairs:
+                state = "a state"  # of its own
             return f"a peer that holds {state} (round {view.last_op})"
-    needed = terms.start_peers if view.last_op < 1 else terms.min_contributors
+    needed = needed_peers(terms, max(1, view.last_op + 1))
     if len(alive) < needed:
         return f"{needed - len(alive)} more peer(s)"
     return ""
