@@ -26,6 +26,7 @@ from swarmtrain.verify.peer_state import prove_peer
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport import ledger as log
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.fold import LedgerView, result_root, slice_root
 from swarmtrain_transport.gathered import NOTHING_SUMMED, gathered_slices, outcome_of
 from swarmtrain_transport.hashing import content_hash
@@ -75,7 +76,7 @@ class Pairs:
         ANN.save(self.directory / "identity.json")
         self.storage = PeerStorage(self.directory)
         self.storage.keep_run(config_file.canonical(CONFIG))
-        self.ledger, self.view = log.Ledger(verify), LedgerView()
+        self.ledger, self.view = Ledger(verify), LedgerView()
         torch.manual_seed(7)
         self.layout = Layout.of(nn.Linear(7, 5), 16)
         self.held = Held(torch.zeros(self.layout.padded))
