@@ -42,7 +42,7 @@ def naive_sum(member: Member) -> int:
     return total
 
 
-@pytest.mark.parametrize("name", ["diloco", "ddp", "streaming"])
+@pytest.mark.parametrize("name", ["diloco", "ddp", "streaming", "noloco", "sparseloco"])
 def test_a_newcomer_and_who_comes_back_know_what_the_whole_swarm_has_trained_on(
     tmp_path: Path, name: str
 ):

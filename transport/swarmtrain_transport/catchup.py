@@ -101,7 +101,7 @@ class CatchUp:
         commit = view.outcome
         assert isinstance(commit, Commit)
         if view.plan.kind == PAIR:
-            result = self._paired(view, commit, replayed=replayed)
+            result = self._paired(view, commit, replayed=replayed, samples_before=before)
             self._lacking = () if result is not None else now
             return result
         slices: list[tuple[Buffer, ...]] = []
@@ -114,9 +114,12 @@ class CatchUp:
             return None
         return result_of(view, slices, replayed=replayed, samples_before=before)
 
-    def _paired(self, view: OpView, commit: Commit, *, replayed: bool) -> OpResult | None:
+    def _paired(
+        self, view: OpView, commit: Commit, *, replayed: bool, samples_before: int
+    ) -> OpResult | None:
         """What a pair op brings us: our partner's half, or nothing at all."""
-        empty = result_of(view, [()] * len(commit.slices), replayed=replayed)
+        nothing = [()] * len(commit.slices)
+        empty = result_of(view, nothing, replayed=replayed, samples_before=samples_before)
         partner = partner_of(view, self._me)
         if partner is None:
             return dataclasses.replace(empty, slices=())
