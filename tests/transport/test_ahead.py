@@ -148,6 +148,20 @@ def test_nobody_else_and_no_other_op_is_heard():
     assert not ben.exchange._gather.early
 
 
+def test_who_would_be_the_partner_in_a_far_op_cannot_displace_what_the_next_one_gives():
+    ben = Side(SECOND)
+    frames = Side(FIRST).give()
+    for frame in frames:
+        ben.ahead.heard(FIRST, frame)
+    body = encode_part([9] * 4)
+    for op in range(3, 40):
+        for peer in (FIRST, *OTHERS):
+            ben.ahead.heard(peer, Frame(FrameKind.AHEAD, TAG, chunk=2, set_id=op, body=body))
+    assert ben.stats.ignored["stale"] == 37 * 3
+    ben.begin()
+    assert set(ben.exchange._gather.early) == {content_hash(frame.body) for frame in frames}
+
+
 def test_when_another_partner_is_planned_it_was_for_nothing():
     ada, ben = Side(FIRST), Side(SECOND)
     for frame in ada.give():

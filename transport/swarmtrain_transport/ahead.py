@@ -132,7 +132,9 @@ class Ahead:
             RemoteFault: reason ``length``: it is no chunk of such an op.
         """
         plan, op = self._newest, frame.set_id
-        tag, is_next = self._view.run_tag, plan is not None and op > plan.op
+        tag = self._view.run_tag
+        # Of a later op somebody else would be drawn, and displace what the partner has given.
+        is_next = plan is not None and op == plan.op + 1
         if plan is None or not is_next or peer != expected_partner(tag, op, plan, self._me):
             self._stats.ignored["stale"] += 1
             return
