@@ -310,7 +310,15 @@ class Driver:
         whole, or it did not take part."""
         self.included = False
         if self._own is not None and isinstance(self._strategy, StepsAlone):
-            self._weights.write_weights(self._strategy.solo(self._weights.read_weights()))
+            now = self._weights.read_weights()
+            self.is_alone = bool(torch.isfinite(now).all())
+            if self.is_alone:
+                self._weights.write_weights(self._strategy.solo(now))
+            else:
+                # Nobody's mean would make the anchor a number again: such work is dropped.
+                self._strategy.skip()
+                anchor = dict(self._strategy.state_arrays())["anchor"]
+                self._weights.write_weights(anchor.clone())
             self._ended(op)
         self.op = op
         return self._image(op, copy=self._is_copied(op))

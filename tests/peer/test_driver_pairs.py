@@ -234,3 +234,23 @@ def test_an_op_moves_difference_and_anchor_of_the_whole_vector():
     driver, _ = driven(0)
     assert driver.is_paired and driver.fragments == ()
     assert driver.strategy.exchange(5).num_values == PAIR_VECTORS * SIZE
+
+
+def test_work_that_is_no_number_is_dropped_and_leaves_the_anchor_as_it_was():
+    (driver, held), (other, other_held) = driven(0), driven(1)
+    train(driver, held, 1)
+    held.vector[3] = torch.nan
+    driver.contribute()
+    kept = [(name, array.clone()) for name, array in driver.strategy.state_arrays()]
+    driver.end_op(nothing(1))
+    assert driver.op == 1 and not driver.is_waiting and not driver.is_alone
+    for (name, before), (_, after) in zip(kept, driver.strategy.state_arrays(), strict=True):
+        assert torch.equal(before, after), name
+    assert torch.equal(held.vector, anchor_of(driver))
+    train(driver, held, 2)
+    train(other, other_held, 2)
+    other.end_op(nothing(1))
+    mine, theirs = driver.contribute(), other.contribute()
+    driver.end_op(half_of(2, NAMES[:2], given(theirs, "none"), "none"))
+    other.end_op(half_of(2, NAMES[:2], given(mine, "none"), "none"))
+    assert torch.isfinite(anchor_of(driver)).all() and torch.isfinite(anchor_of(other)).all()
