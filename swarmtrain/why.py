@@ -7,7 +7,7 @@ copy, also years later. Pure: records in, sentences out.
 from collections.abc import Iterable, Iterator
 
 from swarmtrain import why_pairs
-from swarmtrain_transport.kinds import GATHER, PAIR
+from swarmtrain_transport.kinds import GATHER, PAIR, WHOLE
 from swarmtrain_transport.ledger import (
     AnyBody,
     Attest,
@@ -81,8 +81,8 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
             if isinstance(body, Commit) and plan is not None and plan.kind == PAIR:
                 lines += why_pairs.committed(plan, freeze, body, names)
             else:
-                is_gather = plan is not None and plan.kind == GATHER
-                lines += _told(body, names, is_gather=is_gather)
+                is_whole = plan is not None and plan.kind in WHOLE
+                lines += _told(body, names, is_whole=is_whole)
     return [*lines, "It is still in progress."] if is_open else lines
 
 
@@ -92,7 +92,7 @@ def _name(body: Join, names: dict[bytes, str]) -> str:
     return f"{body.name} ({body.peer.hex()[:8]})" if body.name in taken else body.name
 
 
-def _told(body: AnyBody, names: dict[bytes, str], *, is_gather: bool) -> Iterator[str]:
+def _told(body: AnyBody, names: dict[bytes, str], *, is_whole: bool) -> Iterator[str]:
     match body:
         case Plan():
             yield from _plan(body, names)
@@ -109,7 +109,7 @@ def _told(body: AnyBody, names: dict[bytes, str], *, is_gather: bool) -> Iterato
                     continue  # PLAN says so
                 yield f"{names.get(peer, '?')} was left out ({reason}): {_why(reason)}."
                 if peer in body.times:
-                    yield "  " + _evidence(body.times[peer], is_gather=is_gather)
+                    yield "  " + _evidence(body.times[peer], is_whole=is_whole)
         case SliceFreeze():
             yield (
                 f"Slice {body.slice_index} (attempt {body.attempt}) sums "
@@ -158,9 +158,9 @@ def _plan(plan: Plan, names: dict[bytes, str]) -> Iterator[str]:
     yield f"{cut} The whole exchange had {plan.deadline_s:.1f} s, {needed}"
 
 
-def _evidence(times: Times, *, is_gather: bool) -> str:
+def _evidence(times: Times, *, is_whole: bool) -> str:
     has_come = times.last_s >= 0
-    if is_gather:  # there is no owner that sums it
+    if is_whole:  # there is no owner that sums it
         whole = "It had published " + (f"it at {times.last_s:.1f} s" if has_come else "nothing")
     else:
         whole = f"It was whole at {times.complete} of {times.owners} owners"

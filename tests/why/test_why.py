@@ -75,7 +75,7 @@ def test_who_published_nothing_in_a_gather_op_is_not_told_of_owners() -> None:
     assert "It had published nothing; last heard of at 6.5 s; left out at 10.0 s" in story
     assert "owner" not in story
     refused = msgspec.structs.replace(nothing, last_s=2.0)
-    assert "It had published it at 2.0 s; last heard" in _evidence(refused, is_gather=True)
+    assert "It had published it at 2.0 s; last heard" in _evidence(refused, is_whole=True)
 
 
 def test_a_skipped_round_says_why_and_that_nothing_is_lost() -> None:

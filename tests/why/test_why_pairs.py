@@ -52,6 +52,7 @@ def test_a_pair_of_which_one_is_silent_and_one_whose_halves_do_not_cross():
     committed(chain, (A, B, C), (A, B), {D: "lost", E: "alone"})
     story = told(chain)
     assert "heron was left out (lost): nothing was heard of it any more." in story
+    assert "It had published nothing; last heard of at 6.5 s" in story and "owners" not in story
     assert (
         "crane and heron, as far as they were still there, stepped alone: heron had published "
         "nothing." in story
