@@ -11,13 +11,28 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.failure import LifeLine
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.ledger import Attest
+from swarmtrain_transport.ledger_copy import LedgerCopy
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.messages import Hello, Ready
 from swarmtrain_transport.planning import check_plan, next_plan
 from swarmtrain_transport.scalars import CENTRE, CENTRED, PRODUCTS, Table
 from swarmtrain_transport.slicing import Slicing
-from tests.transport.rig import BOOT, A, B, C, begun_chain, plan_body, terms_of, view_of
+from tests.transport.rig import (
+    BOOT,
+    LAYOUT,
+    A,
+    B,
+    C,
+    Chain,
+    begun_chain,
+    join_body,
+    plan_body,
+    run_body,
+    terms_of,
+    verify,
+    view_of,
+)
 
 PEERS = (A, B, C)
 ROOT = b"R" * 32
@@ -46,6 +61,24 @@ def test_the_centre_is_the_newest_result_of_the_same_values():
     assert centre_of(viewed(1, 2, 3, 4, fragments=(8, 8, 8)), 5) == 2
     assert centre_of(viewed(1, 2, 3, 4, fragments=(8, 8, 8)), 7) == 4
     assert centre_of(viewed(1, 3, 4, fragments=(8, 8, 8)), 5) == 0
+
+
+def test_a_peer_refuses_a_plan_whose_rule_would_begin_from_other_values():
+    chain = Chain(run_body(), join_body(A), Attest(0, ROOT, 24, LAYOUT, (4, 20)))
+    for num_values in (4, 20):
+        chain.add(chain.plan((A,), num_values))
+        chain.commit(A)
+    for centre, is_refused in ((0, False), (1, False), (2, True)):
+        copy = LedgerCopy(verify, chain.records)
+        plan = chain.plan(
+            (A,), 4, rule="centered-clip", exact=False, scalars=CENTRED, centre=centre
+        )
+        raw = chain.next_record(plan).to_bytes()
+        if is_refused:
+            with pytest.raises(RemoteFault, match="no rule begins from"):
+                copy.take(raw)
+        else:
+            assert copy.take(raw) is not None
 
 
 def test_a_result_that_peers_may_forget_amid_the_op_is_no_centre():

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer, Window
 from swarmtrain_transport.blobs import Blobs
-from swarmtrain_transport.errors import LocalFault
+from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.fold import LedgerView, OpView, chunk_range, num_chunks, window_of
-from swarmtrain_transport.ledger import Commit
+from swarmtrain_transport.ledger import Commit, Plan
 from swarmtrain_transport.scalars import CENTRED
 
 
@@ -28,6 +28,17 @@ def centre_of(view: LedgerView, op: int) -> int:
     recent = range(op - 1, max(0, op - limits.RESULT_KEEP_OPS), -1)
     fitting = (number for number in recent if (op - number) % max(1, turns) == 0)
     return next((number for number in fitting if number in view.commits), 0)
+
+
+def check_centre(view: LedgerView, plan: Plan) -> None:
+    """Whether a PLAN names the result that its rule may begin from: one of other values, or one
+    that is not known, would be read as if it fitted.
+
+    Raises:
+        RemoteFault: reason ``plan``.
+    """
+    if plan.centre and plan.centre != centre_of(view, plan.op):
+        raise RemoteFault("plan", f"op {plan.op}: no rule begins from the result of {plan.centre}")
 
 
 def has_centre(view: LedgerView, blobs: Blobs, op: int) -> bool:

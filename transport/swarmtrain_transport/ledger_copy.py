@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from swarmtrain_transport.centre import check_centre
 from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import LedgerView, OpView
@@ -57,6 +58,7 @@ class LedgerCopy:
             check_plan(body, values_of(genesis, body.op, max(1, body.block), body.kind))
             before = self.view.op.plan if self.view.op is not None else None
             check_drawn(self.view.run_tag, before, body)
+            check_centre(self.view, body)
         if isinstance(body, Freeze) and self.view.in_progress is not None:
             check_given(self.view.in_progress, body, self._verify)
         self.view.apply(record, body)
