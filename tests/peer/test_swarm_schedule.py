@@ -38,7 +38,8 @@ def naive_sum(member: Member) -> int:
     total = 0
     for op in member.machine_itself.view.commits.values():
         told = dict(zip(op.weights, op.plan.samples, strict=True))
-        total += sum(told[peer] for peer in op.outcome.contributors)
+        is_paired = member.driver.is_paired  # who is in no pair makes its step too
+        total += sum(told[peer] for peer in (told if is_paired else op.outcome.contributors))
     return total
 
 

@@ -2,7 +2,8 @@
 
 PLAN repeats what contributors said in READY, COMMIT names those who are in the result, so the sum
 follows from the ledger alone: a newcomer and a restarted peer know it as the others do, and a
-REWIND takes back what it cancels. Only runs whose schedule asks for it tell samples. Pure.
+REWIND takes back what it cancels. Where ops go by pairs everybody planned counts: who is in no pair
+makes its step too. Only runs whose schedule asks for it tell samples. Pure.
 
 References:
     Scaling laws for DiLoCo, arXiv 2503.09799 (a run is as long as its tokens, not its steps).
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger import AnyBody, Commit, Plan, Rewind
 
 
@@ -34,7 +36,10 @@ def are_legal(plan: Plan) -> bool:
 
 
 def in_result(plan: Plan, commit: Commit) -> int:
-    """Samples of those who are in a committed result, 0 where PLAN names none."""
+    """Samples of those who are in a committed result, 0 where PLAN names none; of a pair op of all
+    who were to give something, in a pair or alone."""
+    if plan.kind == PAIR:
+        return sum(plan.samples)
     named = [member.peer for member in plan.members if member.weight]
     kept = set(commit.contributors)
     return sum(count for peer, count in zip(named, plan.samples, strict=False) if peer in kept)
