@@ -1,4 +1,4 @@
-"""A schedule by tokens where ops go by pairs: everybody knows what the whole swarm has trained on."""
+"""A schedule by tokens where ops go by pairs: everybody knows what all have trained on."""
 
 import pytest
 
