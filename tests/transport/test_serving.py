@@ -168,3 +168,19 @@ def test_a_snapshot_stays_while_a_joiner_asks_for_it_and_its_results_are_kept() 
         if 4 in blobs.snapshot_ops:
             stayed.append(op)
     assert stayed[-1] == 4 + limits.RESULT_KEEP_OPS - 4
+
+
+def test_states_that_a_rewind_cancels_take_no_place_of_those_that_come_then() -> None:
+    blobs = Blobs()
+
+    def pin(op: int) -> bytes:
+        manifest, chunks = describe_state(LAYOUT, (ArraySpec("a", 2),), bytes([op]) * 8)
+        blobs.pin_snapshot(op, manifest, chunks, 0.0)
+        return manifest.root
+
+    cancelled = [pin(op) for op in (8, 9)]
+    blobs.rewound(4)
+    assert not any(root in blobs for root in cancelled)
+    for op in (4, 5, 6):
+        assert pin(op) in blobs
+    assert blobs.snapshot_ops == (5, 6)

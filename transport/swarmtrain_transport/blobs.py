@@ -111,9 +111,13 @@ class Blobs:
             self._reindex()
 
     def rewound(self, op: int) -> None:
-        """Whatever came after `op` was cancelled."""
+        """Whatever came after `op` was cancelled; of snapshots the newest stay, and what comes now
+        is newer than those."""
         for later in [key for key in self._results if key > op]:
             self._drop(later)
+        for later in [key for key in self._snapshots if key > op]:
+            del self._snapshots[later]
+            self._asked_s.pop(later, None)
         self._reindex()
 
     def pin_snapshot(
