@@ -5,10 +5,10 @@ seed that no shape uses, at two fifths of the length. ddp has no outer step, so 
 learning rates, over a wider range and three times as fine; its batch is that of all peers together,
 as many tokens per step as the others make between them.
 
-Outer momentum pays late: of 8 rounds alone one would choose too little of it. So 4 finalists run
-again at full length, each outer step with its best learning rate (of ddp, the 4 best rates), and
-the lowest loss among them wins. A winner at the end of its grid's learning rates is marked: a
-better one may lie beyond.
+Outer momentum pays late: of 8 rounds alone one would choose too little of it. So 3 finalists run
+again, the best outer steps with their best learning rates (of ddp, the best rates), as long as runs
+that will be judged by them, and the lowest loss among them wins. A winner at the end of its grid's
+learning rates is marked: a better one may lie beyond.
 """
 
 import json
@@ -41,11 +41,13 @@ class Sweep:
         name: what trials say in `tuned`.
         trial: what is run at each of its points.
         grid: the points.
+        final: how long its finalists run.
     """
 
     name: str
     trial: Trial
     grid: tuple[Rates, ...]
+    final: Length = Length.FINAL
 
     def points(self, edition: Edition) -> tuple[Rates, ...]:
         """All of the grid, or its first points where the table is tiny."""
@@ -57,19 +59,25 @@ class Sweep:
 
     def finals(self, edition: Edition, finalists: Sequence[Rates]) -> list[Plan]:
         """One per finalist, at full length."""
-        trial = replace(self.trial, length=Length.FINAL)
+        trial = replace(self.trial, length=self.final)
         return [trial.plan(edition, rates, SEED) for rates in finalists]
 
 
-def _sweep(name: str, words: str, grid: tuple[Rates, ...]) -> Sweep:
-    return Sweep(name, Trial(words, length=Length.SWEEP), grid)
+def _sweep(name: str, words: str, grid: tuple[Rates, ...], final: Length = Length.FINAL) -> Sweep:
+    return Sweep(name, Trial(words, length=Length.SWEEP), grid, final)
+
+
+_DDP = tuple(Rates(1e-3 * 2 ** (i / 3), 1.0, 0.0) for i in range(16))
 
 
 SWEEPS: Mapping[str, Sweep] = {
     sweep.name: sweep
     for sweep in (
-        _sweep("ddp", "ddp", tuple(Rates(1e-3 * 2 ** (i / 3), 1.0, 0.0) for i in range(16))),
+        _sweep("ddp", "ddp", _DDP),
         _sweep("diloco", "diloco", _joint(*_OUTER)),
+        # The same grids; finalists run as long as the runs that are judged by them.
+        _sweep("ddp-far", "ddp", _DDP, Length.FAR),
+        _sweep("diloco-far", "diloco", _joint(*_OUTER), Length.FAR),
         _sweep("diloco-muon", "diloco:inner=muon", _joint(*_OUTER)),
         # 2 fragments divide the sweep's rounds of 50 steps.
         _sweep("streaming", "streaming:codec=int8:fragments=2", _joint(*_OUTER)),

@@ -26,7 +26,8 @@ class Length(Enum):
     CONFIRM = "confirm"
     SWEEP = "sweep"
     FINAL = "final"
-    TWICE = "twice"
+    FAR = "far"
+    FAR_ONCE = "far once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Edition:
     windows: int
     seeds: int
     grid: int = 0
-    finalists: int = 4
+    finalists: int = 3
 
 
 FULL = Edition(
@@ -77,9 +78,10 @@ FULL = Edition(
         Length.SHORT: Span(1000, 50),
         # 51 is a multiple of 3 fragments; 20 whole rounds.
         Length.FRAGMENTS: Span(1020, 51),
-        Length.TWICE: Span(2000, 50, is_single=True),
+        Length.FAR: Span(4000, 50),
+        Length.FAR_ONCE: Span(4000, 50, is_single=True),
         Length.LONG: Span(4000, 500),
-        Length.HOSTILE: Span(300, 50),
+        Length.HOSTILE: Span(250, 50),
         Length.TIMING: Span(100, 50, is_single=True),
         Length.CONFIRM: Span(612, 51, "demo", is_single=True),
         Length.SWEEP: Span(400, 50, is_single=True),
@@ -95,7 +97,8 @@ QUICK = Edition(
     {
         Length.SHORT: Span(4, 2, "tiny", fragments=2),
         Length.FRAGMENTS: Span(4, 2, "tiny", fragments=2),
-        Length.TWICE: Span(8, 2, "tiny", is_single=True, fragments=2),
+        Length.FAR: Span(8, 2, "tiny", fragments=2),
+        Length.FAR_ONCE: Span(8, 2, "tiny", is_single=True, fragments=2),
         Length.LONG: Span(8, 4, "tiny", fragments=2),
         Length.HOSTILE: Span(2, 1, "tiny", fragments=2),
         Length.TIMING: Span(2, 1, "tiny", is_single=True, fragments=2),

@@ -135,7 +135,7 @@ def test_a_shape_is_not_run_before_the_sweep_that_its_rates_come_from(
     load, story, tmp_path, corpus
 ):
     table = making(load, tmp_path / "runs.jsonl", corpus)
-    one = shape(load, "diloco-4")
+    one = shape(load, "diloco-4-short")
     table.make_shapes([one], {})
     assert story.made == []
     assert table.judged(one, {}).verdict.value == "not run"
@@ -147,7 +147,7 @@ def test_a_shape_is_not_run_before_the_sweep_that_its_rates_come_from(
     table.make_sweeps(sweeps)
     winners = table.winners(sweeps)
     table.make_shapes([one], winners)
-    assert len(story.made) == 2 * (16 + 4) + 2 * 3
+    assert len(story.made) == 2 * (16 + 3) + 2 * 3
     assert story.made[-1].inner_lr == winners["ddp"].rates.inner_lr
     judged = table.judged(one, winners)
     assert (judged.figure.values, judged.seeds, judged.verdict.value) == ((1.0,) * 3, 3, "holds")
@@ -155,7 +155,7 @@ def test_a_shape_is_not_run_before_the_sweep_that_its_rates_come_from(
 
 def test_what_is_not_resolved_gets_more_seeds_until_it_is(load, story, tmp_path, corpus):
     table = making(load, tmp_path / "runs.jsonl", corpus)
-    shapes = [shape(load, "diloco-4"), shape(load, "drop"), shape(load, "confirm-noloco")]
+    shapes = [shape(load, "diloco-4-short"), shape(load, "drop"), shape(load, "confirm-noloco")]
     for seed, loss in enumerate((2.0, 2.08, 2.0, 2.0, 2.0)):
         story.losses["diloco", seed] = loss
         story.losses["diloco:drop=0.3", seed] = loss
@@ -175,7 +175,7 @@ def test_what_is_not_resolved_gets_more_seeds_until_it_is(load, story, tmp_path,
 
 def test_seeds_end_at_eight(load, story, tmp_path, corpus):
     table = making(load, tmp_path / "runs.jsonl", corpus)
-    one = shape(load, "diloco-4")
+    one = shape(load, "diloco-4-short")
     for seed in range(20):
         story.losses["diloco", seed] = 1.8 if seed % 2 else 2.2
     needed = load("making").sweeps_of([one])
