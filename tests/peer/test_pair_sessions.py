@@ -61,7 +61,9 @@ def test_t4_peers_that_do_the_same_have_the_same_bits_paired_or_alone(tmp_path: 
 
 
 @pytest.mark.parametrize("codec", ["none", "int8"])
-def test_anchors_travel_during_the_inner_steps_and_are_not_sent_again(tmp_path: Path, codec: str):
+def test_anchors_travel_during_the_inner_steps_and_are_not_sent_again(
+    tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
+):
     config = config_of("noloco", rounds=5, codec=codec)
     exchange = msgspec.structs.replace(config.exchange, start_peers=2)
     with crowd_of(msgspec.structs.replace(config, exchange=exchange), tmp_path) as crowd:
@@ -74,7 +76,7 @@ def test_anchors_travel_during_the_inner_steps_and_are_not_sent_again(tmp_path: 
                 sent[frame.kind, frame.chunk] += 1
                 return bool(send(peer, frame))
 
-            one.link.send = counted  # type: ignore[method-assign]
+            monkeypatch.setattr(one.link, "send", counted)
         crowd.run()
         assert_agreed(members, 5)
         plan = next(iter(members[0].machine_itself.view.commits.values())).plan

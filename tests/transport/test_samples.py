@@ -69,7 +69,8 @@ def test_a_receiver_stands_between_and_counts_nothing() -> None:
     chain = begun_chain()
     chain.add(plan_body(members=members, samples=(10, 30), previous_outcome=_outcome(chain)))
     chain.add(Freeze(1, (C,), {A: "late"}))
-    commit = commit_of(chain.view.op)  # type: ignore[arg-type]
+    assert chain.view.op is not None
+    commit = commit_of(chain.view.op)
     assert in_result(plan, commit) == 30
 
 
