@@ -69,9 +69,8 @@ class OuterSection(_Section, frozen=True):
     `inner_steps` says, and steps as `[inner]` says. `fragments`, `delay_steps` and `mixing` are
     for streaming alone: the model goes through the link in `fragments` parts, each once in
     `inner_steps`; a result takes its place `delay_steps` inner steps after it was begun and keeps
-    `mixing` of what the peer has become meanwhile. With noloco a file that does not name them means
-    `lr` 0.7, `momentum` 0.5, exchange.codec none, and 2 for exchange.min_contributors and
-    exchange.start_peers; `pull` stands in ``[strategy.noloco]``."""
+    `mixing` of what the peer has become meanwhile. The defaults here are diloco's; what other
+    strategies mean where the file says nothing is in `config_defaults`."""
 
     strategy: str = "diloco"
     inner_steps: int = 20

@@ -19,7 +19,7 @@ import msgspec
 
 from swarmtrain import config_limits
 from swarmtrain.config import RunConfig, Setting
-from swarmtrain.config_pairs import defaults_of
+from swarmtrain.config_defaults import defaults_of
 from swarmtrain.config_problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport.errors import RemoteFault
@@ -66,8 +66,8 @@ def load(path: Path) -> RunConfig:
     text = _read(path)
     try:
         tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # Python reads no number of 5000 digits
-        problem = "nested too deeply" if isinstance(error, RecursionError) else error
+    except (ValueError, RecursionError) as error:
+        problem = _in_words(error)
         raise UserError(
             "SWT-E603",
             f"{path}: {problem}.",
@@ -75,6 +75,14 @@ def load(path: Path) -> RunConfig:
             "Correct that place. Texts stand in quotes, sections in [brackets].",
         ) from error
     return _Reader(str(path), text).config(tables)
+
+
+def _in_words(error: ValueError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, tomllib.TOMLDecodeError):
+        return str(error)
+    return "a number with thousands of digits"  # which Python does not read at all
 
 
 def canonical(config: RunConfig) -> bytes:

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from swarmtrain.config import OuterSection, RunConfig
-from swarmtrain.config_pairs import PAIRED, PULL, pair_problems
+from swarmtrain.config_pairs import PULL, pair_problems
 from swarmtrain.config_problem import INTEGER_MAX, Problem, too_long
+from swarmtrain.config_values import loses_for_good, value_problems
 from swarmtrain.errors import cleaned
-from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.brought import brought_names
 from swarmtrain_transport import limits
-from swarmtrain_transport.scalars import CENTRED, NORMS, PRODUCTS
 
 _SPREAD_BITS = (
     limits.EXACT_BITS
@@ -93,9 +92,6 @@ STRATEGIES = (
 )  # fmt: skip
 """swarmtrain's own that a run can have. Other names are those of installed packages."""
 
-GATHERING = frozenset({"sparseloco"})
-"""Of these those whose ops gather: everybody gets every contribution and makes the mean itself."""
-
 _ELSEWHERE = {"local": "It never exchanges, so there is nothing to join."}
 """Strategies that `swarmtrain compare` has on one machine."""
 
@@ -106,14 +102,6 @@ _OWN_RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "sparseloco": {"beta": (0.0, 1.0)},
 }
 """What swarmtrain's own strategies take from their section."""
-
-_ALWAYS_FEEDING_BACK = frozenset({"sparseloco"})
-
-WHOLE_VECTOR_RULES = {"norm-clip": NORMS, "centered-clip": CENTRED, "flag": PRODUCTS}
-"""Robust rules that need more than a slice, and what; every owner can follow the others alone."""
-
-TELLABLE = 3
-"""Contributors of which a robust rule can tell one from the others."""
 
 _OWN_SETTINGS_MAX = 64
 _OWN_TEXT_MAX = 200
@@ -172,10 +160,10 @@ def not_here(config: RunConfig) -> Problem | None:
     if name in known:
         return None
     near = get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = f" (did you mean {near[0]}?)" if near else ""
     return Problem(
         "outer.strategy",
-        f"must be one that is known here: {', '.join(known)}; it is {cleaned(name)}.{hint}",
+        f"must be one that is known here: {', '.join(known)}; it is {cleaned(name)}{hint}",
         "A package brings one by the entry point group swarmtrain.strategies.",
     )
 
@@ -183,13 +171,11 @@ def not_here(config: RunConfig) -> Problem | None:
 def warnings(config: RunConfig) -> tuple[str, ...]:
     """What will work, but hardly as it was meant."""
     codec = config.exchange.codec
-    has_feedback = config.outer.error_feedback or config.outer.strategy in _ALWAYS_FEEDING_BACK
-    loses = config.outer.strategy == "ddp" or not has_feedback
-    if not facts_of(codec).is_biased or not loses or config.outer.strategy not in STRATEGIES:
+    if config.outer.strategy not in STRATEGIES or not loses_for_good(config):
         return ()
     remedy = (
         f"{config.outer.strategy} has none: take int8 or none."
-        if config.outer.strategy in {"ddp", *PAIRED}
+        if config.outer.strategy == "ddp"
         else "Set outer.error_feedback = true."
     )
     return (f"exchange.codec {codec} without error feedback loses what it does not send. {remedy}",)
@@ -246,49 +232,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _robust_problems(config: RunConfig) -> Iterator[Problem]:
-    robust = config.outer.robust
-    if robust == "none":
-        return
-    if config.outer.strategy in GATHERING:
-        yield Problem(
-            "outer.robust",
-            f"must be none with outer.strategy {config.outer.strategy}, it is {robust}",
-            "Every peer makes the mean of what it gathers; there is no owner to follow a rule.",
-        )
-    if config.exchange.min_contributors < TELLABLE:
-        yield Problem(
-            "exchange.min_contributors",
-            f"must be at least {TELLABLE} with outer.robust {robust}, it is "
-            f"{config.exchange.min_contributors}",
-            "Of two that differ, either may be the hostile one.",
-        )
-
-
-def _codec_problems(config: RunConfig) -> Iterator[Problem]:
-    exchange = config.exchange
-    try:
-        facts = facts_of(exchange.codec)
-    except ValueError:
-        yield Problem(
-            "exchange.codec",
-            f"must be one of {', '.join(CODEC_NAMES)}; it is {cleaned(exchange.codec)!r}",
-        )
-        return
-    if text := facts.block_problem(exchange.block):
-        yield Problem(
-            "exchange.block",
-            f"{text} with exchange.codec {exchange.codec}, it is {exchange.block}",
-            "A block's codes fill whole bytes, and of a block topk keeps some values.",
-        )
-    if exchange.rounding == "stochastic" and not facts.dithers:
-        yield Problem(
-            "exchange.rounding",
-            f"must be nearest with exchange.codec {exchange.codec}, it is stochastic",
-            "Only int8, int4 and e3m0 have levels enough to round to either side.",
-        )
-
-
 def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
     if outer.strategy != "streaming":
         for name, plain in (("fragments", 1), ("delay_steps", 0), ("mixing", 0.0)):
@@ -327,6 +270,13 @@ def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
             "inner.schedule_tokens",
             f"must be 0 with inner.schedule {inner.schedule}, it is {inner.schedule_tokens}",
         )
+    elif inner.schedule_tokens and config.schedule_steps <= inner.warmup_steps:
+        yield Problem(
+            "inner.schedule_tokens",
+            f"must be above {inner.warmup_steps * config.tokens_per_step}, which warming up takes, "
+            f"it is {inner.schedule_tokens}",
+            "inner.warmup_steps x exchange.start_peers x inner.batch x model.context.",
+        )
     if outer.lr_rule == "contributors" and outer.strategy != "diloco":
         yield Problem(
             "outer.lr_rule",
@@ -339,8 +289,7 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _schedule_problems(config)
     yield from _outer_problems(config.outer)
     yield from _strategy_problems(config)
-    yield from _codec_problems(config)
-    yield from _robust_problems(config)
+    yield from value_problems(config)
     model, exchange = config.model, config.exchange
     if model.width % model.heads:
         yield Problem(

@@ -1,12 +1,13 @@
-"""What a run file says otherwise where ops go by pairs: defaults of its own, and what fits them.
+"""What fits together in a run file where ops go by pairs.
 
 Kept out of `config_limits` for its size. Not here: what a pair op is.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from swarmtrain.config import RunConfig, Setting
+from swarmtrain.config import RunConfig
+from swarmtrain.config_defaults import PAIR
 
 PAIRED = frozenset({"noloco"})
 """Strategies whose ops go by pairs: each peer has a state of its own."""
@@ -17,34 +18,12 @@ PULL = "pull"
 PULL_DEFAULT = 0.7
 """As in the paper's code (arXiv 2506.10911), and as `NoLoCo` has it."""
 
-_PAIR = 2
-"""Peers that an op needs: one alone has nobody to exchange with."""
-
-_DEFAULTS: Mapping[str, Mapping[str, Setting]] = {
-    "outer": {"lr": 0.7, "momentum": 0.5},
-    "exchange": {"codec": "none", "min_contributors": _PAIR, "start_peers": _PAIR},
-}
-"""The paper's rates; values travel as they are, because a codec's loss in an anchor is noise that
-nothing takes back; and nobody waits for himself."""
-
-
-def defaults_of(strategy: str) -> Mapping[str, Mapping[str, Setting]]:
-    """By section: what is meant where a run file of this strategy says nothing. Others have the
-    defaults of `config`."""
-    return _DEFAULTS if strategy in PAIRED else {}
-
 
 def pair_problems(config: RunConfig) -> Iterator[tuple[str, str, str]]:
     """(key, rest of a sentence that begins with it, reason) for what cannot work with pairs."""
     outer, name = config.outer, config.outer.strategy
     if name not in PAIRED:
         return
-    if outer.error_feedback:
-        yield (
-            "outer.error_feedback",
-            f"must be false with outer.strategy {name}",
-            "Half of what is sent is the anchor, and what a codec loses of it is not owed later.",
-        )
     if outer.robust != "none":
         yield (
             "outer.robust",
@@ -59,10 +38,10 @@ def pair_problems(config: RunConfig) -> Iterator[tuple[str, str, str]]:
             "Else the mean over the peers does not converge.",
         )
     yield from _pull_problems(config)
-    if config.exchange.min_contributors < _PAIR:
+    if config.exchange.min_contributors < PAIR:
         yield (
             "exchange.min_contributors",
-            f"must be at least {_PAIR} with outer.strategy {name}, it is "
+            f"must be at least {PAIR} with outer.strategy {name}, it is "
             f"{config.exchange.min_contributors}",
             "A peer alone has nobody to exchange with: its rounds would all be skipped.",
         )

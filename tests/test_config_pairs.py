@@ -56,6 +56,8 @@ def test_the_pull_that_is_meant_without_a_word_is_the_strategys():
         ("lr = 0.5\n", "outer.lr"),
         ("error_feedback = true\n", "outer.error_feedback"),
         ('robust = "median"\n[exchange]\nmin_contributors = 3\nstart_peers = 3\n', "outer.robust"),
+        ('[exchange]\ncodec = "two_bit"\n', "exchange.codec"),
+        ('[exchange]\ncodec = "topk-256"\n', "exchange.codec"),
         ("fragments = 2\n", "outer.fragments"),
         ("[exchange]\nmin_contributors = 1\n", "exchange.min_contributors"),
         ("[strategy.noloco]\npull = 0.5\n", "strategy.noloco.pull"),
@@ -69,8 +71,3 @@ def test_settings_that_do_not_go_with_pairs_name_the_key(tmp_path: Path, text: s
     with pytest.raises(UserError) as caught:
         loaded(tmp_path, NOLOCO + text)
     assert f"`{key}`" in caught.value.what and caught.value.code == "SWT-E605"
-
-
-def test_a_codec_that_loses_much_of_an_anchor_is_warned_of(tmp_path: Path):
-    lossy = loaded(tmp_path, f'{NOLOCO}[exchange]\ncodec = "two_bit"\n')
-    assert "noloco has none" in config_limits.warnings(lossy)[0]

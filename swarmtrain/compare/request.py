@@ -4,7 +4,6 @@ A strategy may carry settings of its own, `diloco:codec=none:inner_steps=500`, s
 can hold what differs in nothing else. Checked here once, without loading torch.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -12,12 +11,12 @@ from types import MappingProxyType
 
 from swarmtrain.compare.plan import BROUGHT, NETS, PRESETS, SIZES, Attack, Pace, Plan
 from swarmtrain.config import Setting
+from swarmtrain.config_pairs import PAIRED
+from swarmtrain.config_values import GATHERING, NEVER_FEEDING_BACK
 from swarmtrain.errors import cleaned, misuse
+from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.brought import brought_names
 from swarmtrain_transport.limits import PEERS_MAX
-
-CODECS = ("int8", "int4", "e3m0", "two_bit", "sign", "topk", "none")
-"""The names of `swarmtrain_optimizers.codecs`, which load torch; a test compares."""
 
 RULES = ("norm-clip", "trimmed-mean", "median", "centered-clip", "flag")
 """The names of `swarmtrain_optimizers.robust`."""
@@ -59,16 +58,21 @@ def parse_speeds(text: str, peers: int) -> tuple[float, ...]:
     """
     if not text:
         return ()
+    like = "for instance --speeds 1,1,0.5,0.25 with --peers 4."
     try:
         speeds = tuple(float(word) for word in text.split(","))
     except ValueError:
         speeds = ()
-    if len(speeds) != peers or not all(0.01 <= speed <= 100 for speed in speeds):
+    if len(speeds) != peers:
         raise misuse(
-            f"{cleaned(text)!r} are not the speeds of {peers} peers.",
-            "Write one number from 0.01 to 100 for each, for instance --speeds 1,1,0.5,0.25 with "
-            "--peers 4.",
+            f"{cleaned(text)!r} are not the speeds of {peers} peers.", f"Write one for each, {like}"
         )
+    for speed in speeds:
+        if not 0.01 <= speed <= 100:
+            raise misuse(
+                f"{speed:g} in {cleaned(text)!r} is no speed.",
+                f"Each is a number from 0.01 to 100, {like}",
+            )
     return speeds
 
 
@@ -178,12 +182,10 @@ def _check(plan: Plan) -> None:
                 f"{name} of {cleaned(plan.label)!r} is {value:g}.",
                 f"It can be {low:g} to {high:g}.",
             )
-    _check_together(plan)
     tables: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("--model", plan.size, tuple(SIZES)),
         ("--net", plan.net, tuple(NETS)),
         ("--inner", plan.inner, ("adamw", "muon")),
-        ("codec", re.sub("-[1-9][0-9]{0,4}$", "", plan.codec), CODECS),
         ("--robust", plan.robust or RULES[0], RULES),
     )
     for what, name, known in tables:
@@ -191,11 +193,40 @@ def _check(plan: Plan) -> None:
             raise misuse(
                 f"{what} {cleaned(name)!r} is not known.", f"There are: {', '.join(known)}."
             )
+    _check_values(plan)
+    _check_together(plan)
 
 
-_SPARSE = "sparseloco"
-_PAIRED = "noloco"
 _AT_ONCE = frozenset({"streaming", "delayed", "eager", "noloco"})
+
+
+def _check_values(plan: Plan) -> None:
+    """Refuse a codec that there is not, or that cannot do here what it does in a run.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    label, codec = cleaned(plan.label), cleaned(plan.codec)
+    try:
+        facts = facts_of(plan.codec)
+    except ValueError:
+        names = ", ".join(CODEC_NAMES)
+        raise misuse(f"codec {codec!r} is not known.", f"There are: {names}.") from None
+    if problem := facts.block_problem(plan.block):
+        raise misuse(
+            f"{label!r} cannot exchange with {codec!r}.",
+            f"Its blocks {problem} values, and this model has blocks of {plan.block}.",
+        )
+    if facts.is_biased and plan.strategy in PAIRED:
+        raise misuse(
+            f"{label!r} cannot exchange with {codec!r}.",
+            "Half of what a pair sends is an anchor, and nothing takes back what it lost.",
+        )
+    if plan.error_feedback and plan.strategy in NEVER_FEEDING_BACK:
+        raise misuse(
+            f"{label!r} has no error feedback.",
+            "What a codec loses of a gradient or of an anchor is not owed later.",
+        )
 
 
 def _check_together(plan: Plan) -> None:
@@ -205,17 +236,12 @@ def _check_together(plan: Plan) -> None:
         UserError: SWT-E610.
     """
     label = cleaned(plan.label)
-    if plan.codec.startswith("topk") and plan.strategy != _SPARSE:
-        raise misuse(
-            f"{label!r} cannot exchange with {cleaned(plan.codec)!r}.",
-            f"A mean has more values than that codec keeps; {_SPARSE} sends every part to all.",
-        )
     if plan.strategy == "ddp" and plan.inner != "adamw":
         raise misuse(
             f"{label!r} cannot step by {plan.inner}.",
             "Its step is made by all peers alike, which is built in for adamw.",
         )
-    if plan.robust and plan.strategy in (_SPARSE, _PAIRED):
+    if plan.robust and plan.strategy in GATHERING | PAIRED:
         raise misuse(
             f"{label!r} cannot be made robust by {cleaned(plan.robust)!r}.",
             "Such a rule takes the place of a mean that owners make.",

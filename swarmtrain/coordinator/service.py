@@ -20,8 +20,8 @@ from aiohttp import web
 
 from swarmtrain import config_file, descriptors
 from swarmtrain.config import RunConfig
-from swarmtrain.config_limits import GATHERING, WHOLE_VECTOR_RULES
 from swarmtrain.config_pairs import PAIRED
+from swarmtrain.config_values import GATHERING, WHOLE_VECTOR_RULES
 from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp

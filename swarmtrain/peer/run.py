@@ -171,7 +171,7 @@ def _in_words(report: RoundReport) -> str:
         "followed": f"followed a result of {report.contributors} peers"
         if report.contributors
         else "passed: the others have exchanged in pairs",
-        "alone": "stepped alone: no partner's half was here in time",
+        "alone": "stepped alone: it had no partner, or not the whole half of one",
         "skipped": f"skipped: {report.reason}; work is kept",
     }[report.outcome]
 

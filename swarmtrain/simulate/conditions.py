@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swarmtrain.config_limits import TELLABLE, WHOLE_VECTOR_RULES
+from swarmtrain.config_values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_optimizers.strategies.noloco import NoLoCo

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from swarmtrain.compare.encoding import Encoder
 from swarmtrain.compare.exchange import MeanExchange
-from swarmtrain.config_limits import WHOLE_VECTOR_RULES
+from swarmtrain.config_values import WHOLE_VECTOR_RULES
 from swarmtrain.peer.arithmetic import (
     CodecArithmetic,
     TensorContribution,

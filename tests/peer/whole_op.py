@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swarmtrain.config_limits import WHOLE_VECTOR_RULES
+from swarmtrain.config_values import WHOLE_VECTOR_RULES
 from swarmtrain.peer.arithmetic import CodecArithmetic, TensorContribution, decode_result
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport import slices

@@ -1,0 +1,92 @@
+"""A run file that names only its strategy: what it means, and that compare means the same."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarmtrain import config_file, config_limits
+from swarmtrain.compare.plan import PRESETS, Plan
+from swarmtrain.compare.request import plans
+from swarmtrain.config import RunConfig
+from swarmtrain.errors import UserError
+from swarmtrain.models.byte_transformer import build_model
+from swarmtrain.strategies import strategy_of
+from swarmtrain.tensors import Layout
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
+
+torch.set_num_threads(1)
+BASE = Plan("", "", "", size="demo")
+
+
+def loaded(directory: Path, text: str) -> RunConfig:
+    path = directory / "run.toml"
+    path.write_text(f'[run]\nname = "t"\n{text}', encoding="utf-8")
+    return config_file.load(path)
+
+
+def named(strategy: str, more: str = "") -> str:
+    return f'[outer]\nstrategy = "{strategy}"\n{more}'
+
+
+@pytest.mark.parametrize("strategy", config_limits.STRATEGIES)
+def test_a_strategy_alone_is_a_whole_run_file(tmp_path: Path, strategy: str):
+    config = loaded(tmp_path, named(strategy))
+    assert config_limits.warnings(config) == ()
+    assert config_file.from_canonical(config_file.canonical(config)) == config
+    layout = Layout.of(build_model(config.model, 0), config.exchange.block)
+    made = strategy_of(config, layout)
+    assert type(made) is BUILT_IN[strategy]
+    assert made.inner_steps == config.steps_per_round
+    assert config.steps_per_round == {"ddp": 1, "streaming": 10}.get(strategy, 20)
+    weights = torch.randn(layout.padded)
+    made.set_initial(weights)
+    assert torch.equal(dict(made.state_arrays())["anchor"], weights)
+
+
+@pytest.mark.parametrize("strategy", sorted(set(config_limits.STRATEGIES) - {"ddp"}))
+def test_compare_means_the_same_by_the_name(tmp_path: Path, strategy: str):
+    config, preset = loaded(tmp_path, named(strategy)), PRESETS[strategy]
+    assert config.exchange.codec == preset.codec
+    assert config.outer.fragments == (preset.fragments or 1)
+    assert config.outer.delay_steps == (preset.delay_steps or 0)
+    assert config.outer.mixing == (preset.alpha or 0.0)
+    rates = (config.outer.lr, config.outer.momentum)
+    assert rates == (preset.rates.outer_lr, preset.rates.outer_momentum)
+    if strategy == "sparseloco":
+        assert config.exchange.block == plans(strategy, BASE, [0], {})[0].block
+
+
+def test_what_the_file_says_counts(tmp_path: Path):
+    more = 'lr = 0.6\nfragments = 1\n[exchange]\ncodec = "int8"\n'
+    config = loaded(tmp_path, named("streaming", more))
+    assert (config.outer.lr, config.outer.fragments, config.exchange.codec) == (0.6, 1, "int8")
+    assert (config.outer.delay_steps, config.outer.mixing) == (1, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (named("ddp", "error_feedback = true\n"), "outer.error_feedback"),
+        ('[inner]\nschedule = "tokens"\nschedule_tokens = 40960\n', "inner.schedule_tokens"),
+        (named("streaming", "inner_steps = 25\n"), "outer.inner_steps"),
+    ],
+)
+def test_what_would_be_left_undone_is_refused(tmp_path: Path, text: str, key: str):
+    with pytest.raises(UserError) as caught:
+        loaded(tmp_path, text)
+    assert f"`{key}`" in caught.value.what and caught.value.code == "SWT-E605"
+    assert ".." not in str(caught.value)
+
+
+def test_an_unknown_strategy_is_one_sentence(tmp_path: Path):
+    for name, hint in (("streming", "(did you mean streaming?)."), ("zzz", "it is zzz.")):
+        with pytest.raises(UserError) as caught:
+            loaded(tmp_path, named(name))
+        assert hint in caught.value.what
+
+
+def test_a_number_without_end_is_told_in_our_words(tmp_path: Path):
+    with pytest.raises(UserError) as caught:
+        loaded(tmp_path, f"seed = {'9' * 5000}\n")
+    assert caught.value.code == "SWT-E603" and "thousands of digits" in caught.value.what
