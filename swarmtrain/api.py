@@ -125,7 +125,8 @@ def join(
     Args:
         model: all its trainable parameters are exchanged; names, shapes and types must be those of
             the other peers' models. Buffers and frozen parameters stay your own.
-        optimizer: whose steps count. Its state stays your own.
+        optimizer: whose steps count. Its state stays your own; only that of a parameter which has
+            become NaN or infinite is dropped when the run's weights replace it.
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
         name: shown to others; "" for one drawn from the peer's key.
         listen: ``HOST:PORT`` for the other peers; "" for a free port, on loopback if the invite is.
@@ -196,7 +197,9 @@ class _Member(Swarm):
         try:
             layout = Layout.of(model, membership.config.exchange.block)
             self._session = membership.session(
-                ModelWeights(model, layout), layout, Hooks(on_round=_log_round)
+                ModelWeights(model, layout, self._optimizer),
+                layout,
+                Hooks(on_round=_log_round),
             )
             self._session.start()
         except BaseException:

@@ -4,12 +4,14 @@ A parameter of bfloat16 or float16 cannot hold what the exchange computes in flo
 cut off is remembered and given back at the next reading, so that the difference that a peer sends
 is what its own steps changed, and not the rounding of the last result.
 
-Not here: buffers, frozen parameters and optimizer state, which stay with the peer.
+Not here: buffers, frozen parameters and optimizer state, which stay with the peer, but for what an
+optimizer remembers of weights that had become NaN.
 """
 
 import torch
 from torch import Tensor, nn
 
+from swarmtrain.peer.moments import forget_broken
 from swarmtrain.tensors import Layout
 
 
@@ -20,11 +22,15 @@ class ModelWeights:
         model: anybody's; its parameters are copied into, never exchanged for others, so that
             optimizers, tied layers and captured references go on working.
         layout: of that model.
+        optimizer: whose memory of weights that are no numbers any more goes with them.
     """
 
-    def __init__(self, model: nn.Module, layout: Layout) -> None:
+    def __init__(
+        self, model: nn.Module, layout: Layout, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
         self._model = model
         self._layout = layout
+        self._optimizer = optimizer
         self._is_rounded = any(spec.dtype in _SHORT_DTYPES for spec in layout.parameters)
         self._cut_off: Tensor | None = None
 
@@ -43,8 +49,10 @@ class ModelWeights:
         """Go on from `vector`, (padded,) float32.
 
         Raises:
-            LayoutMismatch: as `read_weights`; nothing changed.
+            LayoutMismatch: as `read_weights`; no weight changed.
         """
+        if self._optimizer is not None:
+            forget_broken(self._optimizer)
         self._layout.write(self._model, vector)
         if self._is_rounded:
             self._cut_off = torch.sub(vector, self._layout.read(self._model))

@@ -18,6 +18,7 @@ from torch.func import functional_call
 from swarmtrain.config import InnerSection, RunConfig
 from swarmtrain.data.batches import Batch, ByteStream, validation_batches
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES, build_model, generate
+from swarmtrain.peer.moments import forget_broken
 from swarmtrain.tensors import Layout
 from swarmtrain_optimizers.inner.muon import MatrixScale, Muon, muon_groups
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
@@ -101,7 +102,10 @@ class BuiltinTrainer:
         return self.layout.read(self.model, out)
 
     def write_weights(self, vector: Tensor) -> None:
-        """Train on from `vector`, (padded,) float32. Optimizer state stays."""
+        """Train on from `vector`, (padded,) float32. Optimizer state stays, but for that of
+        weights that were no numbers any more; then the rate is ramped up again."""
+        if forget_broken(self._optimizer):
+            self._is_fresh, self._steps_since_fresh = True, 0
         self.layout.write(self.model, vector)
 
     def inner_step(self) -> float:
