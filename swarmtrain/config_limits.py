@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from swarmtrain.config import OuterSection, RunConfig
+from swarmtrain.config import ModelSection, OuterSection, RunConfig
 from swarmtrain.config_pairs import PULL, pair_problems
 from swarmtrain.config_problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config_values import loses_for_good, value_problems
@@ -232,7 +232,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
+def _outer_problems(outer: OuterSection, model: ModelSection) -> Iterator[Problem]:
     if outer.strategy != "streaming":
         for name, plain in (("fragments", 1), ("delay_steps", 0), ("mixing", 0.0)):
             value = getattr(outer, name)
@@ -241,6 +241,13 @@ def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
                     f"outer.{name}",
                     f"is for outer.strategy streaming, it is {value:g} with {outer.strategy}",
                 )
+    if model.kind != "custom" and outer.fragments > model.layers + 1:
+        yield Problem(
+            "outer.fragments",
+            f"must be at most {model.layers + 1} with {model.layers} model.layers, it is "
+            f"{outer.fragments}",
+            "Fragments are whole layers, and one is what belongs to no layer.",
+        )
     interval, rest = divmod(outer.inner_steps, outer.fragments)
     if rest:
         yield Problem(
@@ -287,7 +294,7 @@ def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _schedule_problems(config)
-    yield from _outer_problems(config.outer)
+    yield from _outer_problems(config.outer, config.model)
     yield from _strategy_problems(config)
     yield from value_problems(config)
     model, exchange = config.model, config.exchange

@@ -70,6 +70,7 @@ def test_what_the_file_says_counts(tmp_path: Path):
         (named("ddp", "error_feedback = true\n"), "outer.error_feedback"),
         ('[inner]\nschedule = "tokens"\nschedule_tokens = 40960\n', "inner.schedule_tokens"),
         (named("streaming", "inner_steps = 25\n"), "outer.inner_steps"),
+        (named("streaming", "inner_steps = 60\nfragments = 6\n"), "outer.fragments"),
     ],
 )
 def test_what_would_be_left_undone_is_refused(tmp_path: Path, text: str, key: str):
