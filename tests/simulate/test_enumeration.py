@@ -1,4 +1,4 @@
-"""Every death and trouble at every message of one op: equal roots on all survivors each time."""
+"""T12: every death and trouble at every message of one op: equal roots on all survivors."""
 
 import json
 
