@@ -50,6 +50,18 @@ def peer_of(chain: Chain) -> Participant:
     return machine
 
 
+def test_a_state_that_is_not_the_runs_takes_no_place_among_snapshots():
+    ours, chunks = state_of([7] * 24)
+    other, others = state_of([8] * 24)
+    chain = Chain(run_body(), *(join_body(peer) for peer in (A, B)), genesis_body(24, ours.root))
+    machine = peer_of(chain)
+    machine.attach(0, ours, chunks, 1, 0.0)
+    machine.applied(0, other, others, 0.0)
+    assert machine.applied_op == -1 and machine.blobs.snapshot_ops == ()
+    machine.applied(0, ours, chunks, 0.0)
+    assert machine.applied_op == 0 and machine.blobs.snapshot_ops == (0,)
+
+
 def records(chain: Chain, first: int) -> m.Records:
     return m.Records(first, tuple(record.to_bytes() for record in chain.records[first:]))
 

@@ -188,9 +188,9 @@ class Participant:
             now_s: the time.
         """
         self._now_s = now_s
-        if chunks is not None:
-            self.blobs.pin_snapshot(op, manifest, chunks, now_s)
         self._place.applied(op, manifest.root)
+        if chunks is not None and self.applied_op == op:  # neither void by now nor another's
+            self.blobs.pin_snapshot(op, manifest, chunks, now_s)
         return self._go_on(self._place.reports(connected=self._connected))
 
     def leave(self, reason: str, now_s: float) -> Actions:
