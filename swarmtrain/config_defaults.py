@@ -35,7 +35,18 @@ _DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Setting]]] = {
 }
 
 
-def defaults_of(strategy: str) -> Mapping[str, Mapping[str, Setting]]:
+_OF_CUSTOM: Mapping[str, Mapping[str, Mapping[str, Setting]]] = {
+    # Nothing is known of the layers of somebody else's model.
+    "streaming": {"outer": {"fragments": 1, "delay_steps": 1, "mixing": 0.5}},
+}
+
+
+def defaults_of(strategy: str, *, custom: bool = False) -> Mapping[str, Mapping[str, Setting]]:
     """By section: what is meant where a run file of this strategy says nothing. What is not here
-    is as `config` has it."""
-    return _DEFAULTS.get(strategy, {})
+    is as `config` has it.
+
+    Args:
+        strategy: its name.
+        custom: whether the model is brought by a Python hook.
+    """
+    return {**_DEFAULTS.get(strategy, {}), **(_OF_CUSTOM.get(strategy, {}) if custom else {})}

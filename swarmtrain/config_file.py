@@ -302,7 +302,8 @@ class _Reader:
 
 def _with_defaults(config: RunConfig, tables: dict[str, Any]) -> RunConfig:
     """What the file does not say is as its strategy has it."""
-    for section, defaults in defaults_of(config.outer.strategy).items():
+    custom = config.model.kind == "custom"
+    for section, defaults in defaults_of(config.outer.strategy, custom=custom).items():
         unsaid = {key: defaults[key] for key in defaults if key not in tables.get(section, {})}
         changed = msgspec.structs.replace(getattr(config, section), **unsaid)
         config = msgspec.structs.replace(config, **{section: changed})

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from swarmtrain.config import ModelSection, OuterSection, RunConfig
+from swarmtrain.config import OuterSection, RunConfig
+from swarmtrain.config_fragments import fragment_problems
 from swarmtrain.config_pairs import PULL, pair_problems
 from swarmtrain.config_problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config_values import loses_for_good, value_problems
@@ -155,17 +156,20 @@ def _value(config: RunConfig, key: str) -> float:
 def not_here(config: RunConfig) -> Problem | None:
     """What the organiser's machine finds out before anybody joins: a strategy that nobody brings
     here is a misspelt one. Peers of a run say so when they make it."""
-    name = config.outer.strategy
     known = (*STRATEGIES, *brought_names())
-    if name in known:
-        return None
-    near = get_close_matches(name, known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return Problem(
-        "outer.strategy",
-        f"must be one that is known here: {', '.join(known)}; it is {cleaned(name)}{hint}",
-        "A package brings one by the entry point group swarmtrain.strategies.",
-    )
+    for key, name in (
+        ("outer.strategy", config.outer.strategy),
+        *((f"strategy.{name}", name) for name in config.strategy if name not in _ELSEWHERE),
+    ):
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            return Problem(
+                cleaned(key),
+                f"must be one that is known here: {', '.join(known)}; it is {cleaned(name)}{hint}",
+                "A package brings one by the entry point group swarmtrain.strategies.",
+            )
+    return None
 
 
 def warnings(config: RunConfig) -> tuple[str, ...]:
@@ -197,8 +201,21 @@ def _strategy_problems(config: RunConfig) -> Iterator[Problem]:
             f"must be adamw with outer.strategy ddp, it is {config.inner.optimizer}",
             "ddp's step is made by all peers alike, in operations that give the same bits.",
         )
+    if name == "ddp" and config.model.kind == "custom":
+        yield Problem(
+            "outer.strategy",
+            "must not be ddp with model.kind custom",
+            "A loop of one's own steps its model itself, and ddp's step is everybody's.",
+        )
+    if name == "sparseloco" and config.outer.momentum != 0:
+        yield Problem(
+            "outer.momentum",
+            f"must be 0 with outer.strategy {name}, it is {config.outer.momentum:g}",
+            "What error feedback keeps is in its place (arXiv 2508.15706).",
+        )
     for owner, own in config.strategy.items():
         yield from _own_problems(owner, own)
+    yield from _spread_problems(config.strategy.get("delayed_nesterov", {}))
     for problem in pair_problems(config):
         yield Problem(*problem)
 
@@ -228,11 +245,23 @@ def _own_problems(owner: str, own: dict[str, bool | int | float | str]) -> Itera
             yield Problem(place, f"must be a short name with at most {_OWN_TEXT_MAX} characters")
 
 
+def _spread_problems(own: dict[str, bool | int | float | str]) -> Iterator[Problem]:
+    arrivals, spread = own.get("arrivals", 1), own.get("spread", 0.0)
+    if not _is_number(arrivals) or not _is_number(spread) or float(arrivals) < 1:
+        return  # said before
+    if float(spread) * float(arrivals) > 1:
+        yield Problem(
+            "strategy.delayed_nesterov.spread",
+            f"must be at most 1 / arrivals ({arrivals}), it is {spread}",
+            "More momentum than there is would be given out.",
+        )
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _outer_problems(outer: OuterSection, model: ModelSection) -> Iterator[Problem]:
+def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
     if outer.strategy != "streaming":
         for name, plain in (("fragments", 1), ("delay_steps", 0), ("mixing", 0.0)):
             value = getattr(outer, name)
@@ -241,13 +270,6 @@ def _outer_problems(outer: OuterSection, model: ModelSection) -> Iterator[Proble
                     f"outer.{name}",
                     f"is for outer.strategy streaming, it is {value:g} with {outer.strategy}",
                 )
-    if model.kind != "custom" and outer.fragments > model.layers + 1:
-        yield Problem(
-            "outer.fragments",
-            f"must be at most {model.layers + 1} with {model.layers} model.layers, it is "
-            f"{outer.fragments}",
-            "Fragments are whole layers, and one is what belongs to no layer.",
-        )
     interval, rest = divmod(outer.inner_steps, outer.fragments)
     if rest:
         yield Problem(
@@ -294,15 +316,16 @@ def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _schedule_problems(config)
-    yield from _outer_problems(config.outer, config.model)
+    yield from _outer_problems(config.outer)
+    yield from fragment_problems(config)
     yield from _strategy_problems(config)
     yield from value_problems(config)
     model, exchange = config.model, config.exchange
-    if model.width % model.heads:
+    if model.kind != "custom" and model.width % (2 * model.heads):
         yield Problem(
             "model.width",
-            f"must be a multiple of model.heads ({model.heads}), it is {model.width}",
-            "Every head gets an equal share of the width.",
+            f"must be a multiple of 2 x model.heads ({2 * model.heads}), it is {model.width}",
+            "Every head gets an equal share of the width, and turns its values in pairs.",
         )
     if exchange.chunk_values % exchange.block:
         yield Problem(

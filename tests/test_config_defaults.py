@@ -8,7 +8,8 @@ import torch
 from swarmtrain import config_file, config_limits
 from swarmtrain.compare.plan import PRESETS, Plan
 from swarmtrain.compare.request import plans
-from swarmtrain.config import RunConfig
+from swarmtrain.config import ModelSection, RunConfig
+from swarmtrain.config_fragments import parameters_of
 from swarmtrain.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.strategies import strategy_of
@@ -71,6 +72,18 @@ def test_what_the_file_says_counts(tmp_path: Path):
         ('[inner]\nschedule = "tokens"\nschedule_tokens = 40960\n', "inner.schedule_tokens"),
         (named("streaming", "inner_steps = 25\n"), "outer.inner_steps"),
         (named("streaming", "inner_steps = 60\nfragments = 6\n"), "outer.fragments"),
+        (
+            named("streaming", "[model]\nlayers = 2\nwidth = 16\n[exchange]\nblock = 65536\n"),
+            "outer.fragments",
+        ),
+        (named("ddp", '[model]\nkind = "custom"\n'), "outer.strategy"),
+        (named("sparseloco", "momentum = 0.5\n"), "outer.momentum"),
+        (
+            named("delayed_nesterov", "[strategy.delayed_nesterov]\narrivals = 4\nspread = 0.5\n"),
+            "strategy.delayed_nesterov.spread",
+        ),
+        (named("noloco", "[strategy.nolocco]\npull = 1.0\n"), "strategy.nolocco"),
+        ("[model]\nwidth = 96\nheads = 32\n", "model.width"),
     ],
 )
 def test_what_would_be_left_undone_is_refused(tmp_path: Path, text: str, key: str):
@@ -78,6 +91,23 @@ def test_what_would_be_left_undone_is_refused(tmp_path: Path, text: str, key: st
         loaded(tmp_path, text)
     assert f"`{key}`" in caught.value.what and caught.value.code == "SWT-E605"
     assert ".." not in str(caught.value)
+
+
+def test_sections_of_strategies_that_a_file_does_not_name_may_stay(tmp_path: Path):
+    both = "[strategy.noloco]\npull = 0.9\n[strategy.sparseloco]\nbeta = 0.9\n"
+    assert loaded(tmp_path, named("diloco", both)).strategy["noloco"] == {"pull": 0.9}
+
+
+def test_a_model_of_ones_own_is_one_fragment_where_nothing_is_said(tmp_path: Path):
+    config = loaded(tmp_path, named("streaming", '[model]\nkind = "custom"\n'))
+    assert (config.outer.fragments, config.outer.delay_steps, config.outer.mixing) == (1, 1, 0.5)
+    assert config.exchange.codec == "e3m0"
+
+
+def test_the_built_in_models_parameters_are_known_before_it_is_made():
+    section = ModelSection(layers=3, width=32, heads=4)
+    made = Layout.of(build_model(section, 0), 16).parameters
+    assert parameters_of(section) == [(spec.name, spec.num_values) for spec in made]
 
 
 def test_an_unknown_strategy_is_one_sentence(tmp_path: Path):

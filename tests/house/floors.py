@@ -67,7 +67,7 @@ SWARMTRAIN = (
     "error_table config control_lane",
     "errors tensors",
     "config_problem",
-    "config_defaults",
+    "config_defaults config_fragments",
     "config_pairs",
     "config_values",
     "config_limits",

@@ -27,6 +27,7 @@ OWN: dict[str, dict[str, Any]] = {
     "noloco": {"error_feedback": False, "lr": 0.7},
     "streaming": {"fragments": 2, "delay_steps": 1, "mixing": 0.5, "inner_steps": 4},
     "ddp": {"error_feedback": False},
+    "sparseloco": {"momentum": 0.0},
 }
 
 

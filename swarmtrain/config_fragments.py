@@ -1,0 +1,47 @@
+"""Whether the built-in model can be cut into as many fragments as a run file asks for.
+
+Known before any model is made: its parameters' names and sizes follow from four numbers.
+"""
+
+from collections.abc import Iterator
+
+from swarmtrain.config import ModelSection, RunConfig
+from swarmtrain.config_problem import Problem
+from swarmtrain_optimizers.strategies.fragments import fragments_of
+
+_BYTES = 256
+_MLP_RATIO = 4
+
+
+def parameters_of(model: ModelSection) -> list[tuple[str, int]]:
+    """(name, values) of every parameter of the built-in model, in its order."""
+    width, square = model.width, model.width**2
+    found = [("embedding.weight", _BYTES * width)]
+    for layer in range(model.layers):
+        sizes = (
+            ("attention_norm", width),
+            ("query_key_value", 3 * square),
+            ("attention_out", square),
+            ("mlp_norm", width),
+            ("mlp_up", _MLP_RATIO * square),
+            ("mlp_down", _MLP_RATIO * square),
+        )
+        found += [(f"blocks.{layer}.{name}.weight", size) for name, size in sizes]
+    return [*found, ("norm.weight", width), ("head.weight", _BYTES * width)]
+
+
+def fragment_problems(config: RunConfig) -> Iterator[Problem]:
+    """What peers would find out when they join."""
+    fragments, block = config.outer.fragments, config.exchange.block
+    if config.model.kind == "custom" or fragments == 1:
+        return
+    parameters = parameters_of(config.model)
+    num_values = -(-sum(size for _, size in parameters) // block) * block
+    try:
+        fragments_of(parameters, fragments, block=block, num_values=num_values)
+    except ValueError as error:
+        yield Problem(
+            "outer.fragments",
+            f"must be fewer for this model, it is {fragments}: {error}",
+            "Fragments are whole layers, and one is what belongs to no layer.",
+        )
