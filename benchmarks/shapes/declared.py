@@ -39,6 +39,7 @@ FEEDBACK = Trial("diloco:codec=two_bit:error_feedback=yes")
 STREAMING = Trial("streaming:codec=int8", length=Length.FRAGMENTS)
 DILOCO_51 = Trial("diloco", length=Length.FRAGMENTS)
 EAGER = Trial("eager")
+EAGER_FAR = Trial("eager", "eager-far", Length.FAR)
 NOLOCO = Trial("noloco")
 SPARSE = {kept: Trial(f"sparseloco:codec=topk-{kept}") for kept in (64, 256, 512)}
 DENSE = Trial(
@@ -153,7 +154,6 @@ def _codecs() -> list[Shape]:
 
 def _overlap() -> list[Shape]:
     one_step = Trial("streaming:codec=int8:fragments=1:delay_steps=1:alpha=0", "diloco")
-    delayed = Trial("delayed")
     return [
         Shape("streaming", "streaming, 3 fragments, int8: loss at most 1.01 of diloco's",
               (STREAMING, DILOCO_51), loss_ratio, loss_at_most(1.01),
@@ -165,11 +165,13 @@ def _overlap() -> list[Shape]:
         Shape("overlap-1", "overlap of one inner step: loss no more than the spread above diloco's",
               (one_step, DILOCO), loss_ratio_and_noise, Bar(Sense.NO_WORSE)),
         Shape("eager", "eager: loss at most 1.04 of diloco's",
-              (EAGER, DILOCO), loss_ratio, loss_at_most(1.04)),
+              (EAGER_FAR, DILOCO_FAR), loss_ratio, loss_at_most(1.04), "80 rounds"),
+        Shape("eager-short", "the same in 20 rounds",
+              (EAGER, DILOCO), loss_ratio, loss_at_most(1.04), "a quarter of the steps"),
         Shape("eager-hidden", "only its last exchange, which no steps follow, is waited for",
               (EAGER, DILOCO), of_each(_exchanges_waited_for), Bar(Sense.AT_MOST, 1.01)),
         Shape("delayed", "plain delay of one round: worse than eager",
-              (delayed, EAGER), loss_ratio, Bar(Sense.AT_LEAST)),
+              (Trial("delayed"), EAGER), loss_ratio, Bar(Sense.AT_LEAST), "20 rounds"),
     ]  # fmt: skip
 
 
@@ -189,9 +191,9 @@ def _pairs_and_sparse() -> list[Shape]:
               (SPARSE[64],), of_each(_bytes_per_value), Bar(Sense.AT_MOST, 0.03),
               "of one copy: a gather sends it to every other peer"),
         Shape("sparse-256", "256 of 4096: loss at most 1.03 of diloco's",
-              (SPARSE[256], DILOCO), loss_ratio, loss_at_most(1.03)),
+              (SPARSE[256], DILOCO), loss_ratio, loss_at_most(1.03), "20 rounds"),
         Shape("sparse-512", "512 of 4096: at most 1.03",
-              (SPARSE[512], DILOCO), loss_ratio, loss_at_most(1.03)),
+              (SPARSE[512], DILOCO), loss_ratio, loss_at_most(1.03), "20 rounds"),
         Shape("sparse-64", "64 of 4096: in a run of 20 rounds more than 1.03 of diloco's",
               (SPARSE[64], DILOCO), loss_ratio, Bar(Sense.AT_LEAST, 1.03)),
         Shape("sparse-waits", "why: at the end more still waits with 64 than with 512",

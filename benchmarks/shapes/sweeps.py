@@ -27,6 +27,7 @@ SEED = 100
 
 _INNER = (2e-3, 4e-3, 8e-3, 1.6e-2)
 _OUTER = ((1.0, 0.0), (0.7, 0.5), (0.9, 0.8), (0.7, 0.9))
+_EAGER = ((1.0, 0.0), (0.7, 0.0), (0.7, 0.5), (0.5, 0.5))
 
 
 def _joint(*outer: tuple[float, float]) -> tuple[Rates, ...]:
@@ -81,9 +82,10 @@ SWEEPS: Mapping[str, Sweep] = {
         _sweep("diloco-muon", "diloco:inner=muon", _joint(*_OUTER)),
         # 2 fragments divide the sweep's rounds of 50 steps.
         _sweep("streaming", "streaming:codec=int8:fragments=2", _joint(*_OUTER)),
-        _sweep("eager", "eager", _joint(*_OUTER)),
-        # A delayed step wants at most half of the outer rate.
+        # What is a round late wants less momentum, and a delayed step at most half of the rate.
+        _sweep("eager", "eager", _joint(*_EAGER)),
         _sweep("delayed", "delayed", _joint((0.5, 0.0), (0.35, 0.5), (0.45, 0.8), (0.7, 0.5))),
+        _sweep("eager-far", "eager", _joint(*_EAGER), Length.FAR),
         # Its rate must be above its momentum, and its pull too.
         _sweep("noloco", "noloco", _joint((0.7, 0.5), (0.9, 0.5), (0.7, 0.3), (1.0, 0.0))),
         # No outer momentum: error feedback takes its place.

@@ -223,7 +223,7 @@ def test_the_whole_table_is_made_in_less_than_three_hours_on_two_cores(load, tmp
         for of_trial in table.plans(one, {}, range(table.base_seeds(one))):
             plans += of_trial
     hours = estimate.total_s(table.missing(plans), 2, estimate.CROWD) / 3600
-    assert 1 < hours < 2.75
+    assert 1 < hours < 3
 
 
 @pytest.mark.parametrize(
