@@ -1,8 +1,9 @@
 """What a run file means where it says nothing, for each strategy.
 
 The defaults in `config` are diloco's. A run file that changes only `outer.strategy` is to run that
-strategy as its paper has it and as `swarmtrain compare` shows it (a test holds both together), not
-with another's rates. Not here: which values fit together.
+strategy as its paper has it, not with another's rates. `swarmtrain compare` exchanges in the same
+way (a test holds both together); its rates are tuned for its own short runs. Not here: which values
+fit together.
 """
 
 from collections.abc import Mapping
