@@ -5,7 +5,10 @@ import tomllib
 
 from source import ROOT, report, text_files
 
-PAPERS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "LICENSE")
+PAPERS = (
+    "README.md", "ARCHITECTURE.md", "docs/protocol.md", "docs/run-file.md", "CONTRIBUTING.md",
+    "SECURITY.md", "CHANGELOG.md", "LICENSE",
+)  # fmt: skip
 
 
 def pinned() -> dict[str, str]:
@@ -49,8 +52,29 @@ def test_links_between_papers_lead_somewhere():
     for name in PAPERS[:-1]:
         text = (ROOT / name).read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#\s]+)", text):
-            if "://" not in target and not (ROOT / target).exists():
+            if "://" not in target and not ((ROOT / name).parent / target).exists():
                 found.append(f"{name}: {target}")
+    report(found)
+
+
+def test_what_is_cited_of_the_protocol_stands_there():
+    paper = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    rules, steps = paper.split("## 2. Protocol")
+    known = {f"rule {number}" for number in re.findall(r"^(\d+)\. \*\*", rules, re.M)}
+    known |= set(re.findall(r"\*\*(T\d+) ", steps)) | set(re.findall(r"^\| ([IL]\d+) ", steps, re.M))
+    known |= set(re.findall(r"^- \*\*([IL]\d+)\*\*", steps, re.M))
+    found = []
+    for path, text in text_files():
+        for cited in re.findall(r"protocol\.md[\s#)]*([^.;)\]]{1,60})", text):
+            words = " ".join(cited.split())
+            named = re.match(r"(?:part \d,? )?rules? ((?:\d+(?:, | and | to )?)+)", words)
+            named_rules = {f"rule {n}" for n in re.findall(r"\d+", named[1])} if named else set()
+            named_steps = set(re.findall(r"\b[TIL]\d+\b", words)) if not named else set()
+            found += [
+                f"{path.relative_to(ROOT)}: {one}"
+                for one in sorted((named_rules | named_steps) - known)
+            ]
+    assert {"rule 1", "rule 10", "T1", "T15", "I1", "I10", "L3"} <= known
     report(found)
 
 

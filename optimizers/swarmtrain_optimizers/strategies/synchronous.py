@@ -1,4 +1,4 @@
-"""What becomes of a peer's work where the op is waited for: protocol.md rules 8, 9 and 10.
+"""What becomes of a peer's work where the op is waited for: protocol.md rules 9 and 10.
 
 Every peer keeps the anchor phi and the outer optimizer's state and makes the outer step itself
 from the same decoded bytes, so there is no parameter server and nothing to broadcast. DiLoCo and
