@@ -123,8 +123,9 @@ def join(
     a swarm that does nothing.
 
     Args:
-        model: all its trainable parameters are exchanged; names, shapes and types must be those of
-            the other peers' models. Buffers and frozen parameters stay your own.
+        model: what has `requires_grad` now is exchanged, such as the adapters alone of a frozen
+            model (examples/adapters.py); names, shapes and types must be those of the other peers'
+            models. Buffers and frozen parameters stay your own, and nobody compares them.
         optimizer: whose steps count. Its state stays your own; only that of a parameter which has
             become NaN or infinite is dropped when the run's weights replace it.
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.

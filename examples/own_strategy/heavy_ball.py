@@ -1,7 +1,8 @@
 """A strategy of one's own: DiLoCo with the heavy ball's momentum instead of Nesterov's.
 
-m <- mu m + d; phi <- phi - eta m, with d the mean difference (form N2 in the notes on DiLoCo; it
-is what some public code calls Nesterov). What becomes of work that an op left out is inherited.
+m <- mu m + d; phi <- phi - eta m, with phi the anchor, d the mean difference, m the momentum buffer
+(zero at first), mu its decay and eta the learning rate; some public code calls this Nesterov. What
+becomes of work that an op left out is inherited.
 
     pip install ./examples/own_strategy
     swarmtrain compare --strategies diloco,heavy_ball --peers 4 --steps 200
@@ -14,7 +15,9 @@ and in a run file, which every peer of the run must have the package for:
     lr = 0.7
     momentum = 0.5
 
-What only this strategy knows would stand in a section [strategy.heavy_ball].
+What only this strategy knows would stand in a section [strategy.heavy_ball]. A strategy that a
+package brings can only exchange means: it chooses when, what is given and what is made of the
+result; gathering and pairs are for swarmtrain's own.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Muon for hidden matrices, AdamW for the rest, as one optimizer.
 
-For a matrix W of d_out rows and d_in columns with gradient G, momentum mu, learning rate lr and
-decoupled weight decay wd:
+For a matrix W of d_out rows and d_in columns with gradient G, momentum buffer B, zero at first, its
+decay mu, learning rate lr, `scale` as in `MatrixScale` and decoupled weight decay wd:
 
     B <- mu B + G
     D  = B, or G + mu B with `nesterov`
@@ -17,7 +17,8 @@ weights' own type, and only exists from torch 2.9 on.
 
 References:
     MuLoCo, arXiv 2505.23725 (Muon as DiLoCo's inner optimizer: mu 0.9 without `nesterov`, AdamW
-    with betas 0.9 and 0.99, outer lr 0.9 and momentum 0.8); Jordan et al., "Muon: an optimizer for
+    with betas 0.9 and 0.99, outer lr 0.9 and momentum 0.8; read were its abstract and the authors'
+    code and configurations, so no section is named); Jordan et al., "Muon: an optimizer for
     hidden layers in neural networks", 2024 (the iteration and its coefficients).
 """
 

@@ -3,8 +3,8 @@
 The baseline with which the others are compared. Every peer makes the optimizer step itself from
 the same decoded bytes, so weights and moments are shared state and need no broadcast; a gradient
 that was left out is lost, as it belongs to weights that are no more. A skipped op is a step whose
-update was lost: the schedule and the bias correction count it. Not here: clipping, which is done
-to a peer's own gradient before it is given.
+update was lost: the schedule and the bias correction count it. Not here: clipping. The driver clips
+each peer's own gradient before it is given, so what is clipped are the parts, not their mean.
 
 References:
     Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv 1711.05101, Alg. 2
@@ -33,8 +33,13 @@ libraries; after this the next float32 operation cannot tell."""
 
 @dataclass(frozen=True, slots=True)
 class AdamW:
-    """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; theta <- theta - lr wd theta
-    - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps), with t the op.
+    """With theta the weights, g the mean gradient, lr the step's learning rate, t the op's number,
+    counted from 1, and m, v the first and second moment, zero at the beginning:
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; theta <- theta - lr wd theta
+    - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps); all by coordinate.
+
+    Every value decays, gains and biases too: the strategy sees a vector and no names. The built-in
+    trainer's AdamW lets gains be.
 
     Attributes:
         beta1: b1.
@@ -67,7 +72,9 @@ class AdamW:
 
 @dataclass(frozen=True, slots=True)
 class SGD:
-    """theta <- theta - lr wd theta - lr (g + mu m), m <- mu m + g (Nesterov as in `outer`).
+    """With theta the weights, g the mean gradient, lr the step's learning rate and m the momentum
+    buffer, zero at the beginning: m <- mu m + g; theta <- theta - lr wd theta - lr (g + mu m), with
+    the new m (Nesterov as in `outer`; PyTorch's form of it).
 
     Attributes:
         momentum: mu.

@@ -11,8 +11,9 @@ skipped) is held and goes with the next one, with or without error feedback.
 
 References:
     Kale et al., Eager Updates for Overlapped Communication and Computation in DiLoCo,
-    arXiv 2502.12996, where it is the naive delay of one outer step; the pipeline of two rounds of
-    PCCL, arXiv 2505.14065, has the same staleness.
+    arXiv 2502.12996, figure 2 (delayed outer gradients) and table 2 (the losses above). Of the
+    paper these were read, not the sections. The pipeline of two rounds in the examples of PCCL,
+    arXiv 2505.14065, has the same staleness.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +28,10 @@ from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 
 
 class Delayed(Giving):
-    """With phi the anchor, theta the weights, eta, mu as in DiLoCo, at the end of round t:
-    m <- mu m + d(t-1); phi' = phi - eta (mu m + d(t-1)); Delta(t) = phi - theta is given to op t;
-    theta <- phi'; d(t-1) is the weighted mean of the included Delta(t-1), d(0) = 0.
+    """With phi the anchor, theta the weights, m the outer momentum buffer, zero in op 0, eta its
+    learning rate and mu its decay, at the end of round t:
+    m <- mu m + d(t-1); phi' = phi - eta (mu m + d(t-1)), with the new m; Delta(t) = phi - theta is
+    given to op t; theta <- phi'; d(t-1) is the weighted mean of the included Delta(t-1), d(0) = 0.
 
     Args:
         num_values: length of the padded vector.

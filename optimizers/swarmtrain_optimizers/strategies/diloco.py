@@ -5,8 +5,9 @@ strategy whose ops are waited for (`synchronous`).
 
 References:
     Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models,
-    arXiv 2311.08105, Alg. 1. Charles et al., Communication-Efficient Language Model Training
-    Scales Reliably and Robustly, arXiv 2503.09799 (the learning rate by contributors).
+    arXiv 2311.08105, section 2 and Alg. 1, with PyTorch's form of Nesterov's step. Charles et al.,
+    Communication-Efficient Language Model Training Scales Reliably and Robustly, arXiv 2503.09799
+    (the learning rate by contributors).
 """
 
 import torch
@@ -20,9 +21,9 @@ from swarmtrain_optimizers.strategies.synchronous import Synchronous
 class DiLoCo(Synchronous):
     """DiLoCo with optional error feedback.
 
-    With phi the anchor, theta the weights after the inner steps, mu the momentum and eta the
-    learning rate: Delta = phi - theta; d = weighted mean of the included Delta; m <- mu m + d;
-    phi' = phi - eta (mu m + d); theta <- phi'.
+    With phi the anchor, theta the weights after the inner steps, m the outer momentum buffer, zero
+    in op 0, mu its decay and eta the learning rate: Delta = phi - theta; d = weighted mean of the
+    included Delta; m <- mu m + d; phi' = phi - eta (mu m + d), with the new m; theta <- phi'.
 
     Args:
         num_values: length of the padded vector.

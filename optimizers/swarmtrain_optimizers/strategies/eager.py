@@ -8,8 +8,9 @@ between own shares and is this peer's own. Not here: how large the share is; an 
 
 References:
     Kale et al., Eager Updates for Overlapped Communication and Computation in DiLoCo,
-    arXiv 2502.12996. Of the paper the tables were read; the formula is as others state it, and
-    its two limits (one peer is DiLoCo, many peers are the naive delay) are tested.
+    arXiv 2502.12996, tables 2 and 3. Of the paper the tables were read, no section; the formula is
+    as others state it, and its two limits (one peer is DiLoCo, many peers are the naive delay) are
+    tested.
 """
 
 from collections.abc import Sequence
@@ -23,9 +24,11 @@ from swarmtrain_optimizers.strategies.delayed import Delayed
 
 
 class Eager(Delayed):
-    """With Delta(t) this peer's difference of round t, d(t) the mean, s the share, 1 / peers:
-    the peer's own anchor takes u(t) = s Delta(t) + (d(t-1) - s Delta(t-1)) by DiLoCo's outer step.
-    Kept as phi + psi: phi takes d(t-1), psi, which begins with 0, takes s Delta(t) - s Delta(t-1).
+    """With Delta(t) this peer's difference of round t, d(t) the mean, s the share, 1 / peers, eta
+    and mu learning rate and decay of the outer step: the peer's own anchor takes
+    u(t) = s Delta(t) + (d(t-1) - s Delta(t-1)) by DiLoCo's outer step, m <- mu m + u(t),
+    then - eta (mu m + u(t)). Kept as phi + psi, each with a momentum m of its own, zero at first:
+    phi, the shared anchor, takes d(t-1); psi, which begins with 0, takes s Delta(t) - s Delta(t-1).
 
     With one peer this is DiLoCo. Whatever share was guessed when a difference was given is taken
     out with the next one, so a wrong guess costs nothing but one round's precision. A state that

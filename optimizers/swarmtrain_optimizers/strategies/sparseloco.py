@@ -8,7 +8,8 @@ does follows protocol.md rule 9, as in every strategy whose ops are waited for.
 
 References:
     Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo, arXiv 2508.15706. Of
-    this the abstract was read; the rule is as the report on Covenant-72B states it.
+    this the abstract was read, so no section is named; the rule is as the report on Covenant-72B
+    states it.
 """
 
 import torch
@@ -19,10 +20,10 @@ from swarmtrain_optimizers.strategies.synchronous import Synchronous
 
 
 class SparseLoCo(Synchronous):
-    """With phi the anchor, theta the weights, e the residual, beta its decay, alpha the rate:
-    Delta = phi - theta; a = beta e + Delta; c = top-k of a in two bits; e <- a - c;
-    d = mean of the included c, with 0 where a peer chose nothing; phi' = phi - alpha d;
-    theta <- phi'.
+    """With phi the anchor, theta the weights, e the residual, zero in op 0, beta its decay, alpha
+    the rate, a what is due and c what is sent of it: Delta = phi - theta; a = beta e + Delta;
+    c = top-k of a in two bits; e <- a - c; d = mean of the included c, with 0 where a peer chose
+    nothing; phi' = phi - alpha d; theta <- phi'.
 
     The mean is over all contributors, not over those alone that chose a value: the latter, which
     is found in public code, makes up to peers times larger steps where few chose.

@@ -24,9 +24,11 @@ from swarmtrain_optimizers.strategies.fragments import Ranges, check_fragments
 
 
 class Streaming:
-    """With phi_p the anchor of fragment p, theta the weights, eta, mu as in DiLoCo: Delta_p =
-    phi_p - theta_p; tau steps later d = mean of Delta_p; m_p <- mu m_p + d; phi_p' = phi_p -
-    eta (mu m_p + d); theta_p <- alpha theta_p + (1 - alpha) phi_p'.
+    """With phi_p the anchor of fragment p, theta_p the peer's weights there, m_p the fragment's
+    outer momentum buffer, zero in op 0, mu its decay and eta the outer learning rate: Delta_p =
+    phi_p - theta_p; tau steps later d = weighted mean of the included Delta_p; m_p <- mu m_p + d;
+    phi_p' = phi_p - eta (mu m_p + d), with the new m_p; then
+    theta_p <- alpha theta_p + (1 - alpha) phi_p'.
 
     With one fragment, tau 0 and alpha 0 this is DiLoCo bit for bit; with alpha 1 peers are
     independent. What was left out of an op is rebased as in DiLoCo before it is mixed; with tau
