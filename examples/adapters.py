@@ -42,7 +42,7 @@ class Adapted(nn.Module):
 
 
 def build() -> nn.Sequential:
-    """The same frozen model at every peer; the first one's adapters are those that all begin with."""
+    """The same frozen model at every peer; all begin with the adapters of the run's first one."""
     torch.manual_seed(0)
     layers = [nn.Linear(2, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)]
     first, second, third = (layer.requires_grad_(False) for layer in layers)

@@ -3,11 +3,11 @@
 A package brings one by an entry point in the group ``swarmtrain.strategies`` whose name is the
 strategy's and whose value is a class, or a function, that is called with the length of the padded
 vector and the strategy's own settings as keywords. Nothing of it is imported before somebody asks
-for that name, and it cannot take a name that swarmtrain uses itself. A strategy that is brought can only
-exchange means (`OpKind.MEAN`); one that gathers or goes by pairs is refused when it is made, as the
-coordinator, which plans the ops and loads no strategy, knows of swarmtrain's own alone what they
-exchange. Not here: the settings, which the run file holds, and trust: a package that is installed
-runs with its user's rights.
+for that name, and it cannot take a name that swarmtrain uses itself. A strategy that is brought can
+only exchange means (`OpKind.MEAN`); one that gathers or goes by pairs is refused when it is made,
+as the coordinator, which plans the ops and loads no strategy, knows of swarmtrain's own alone what
+they exchange. Not here: the settings, which the run file holds, and trust: a package that is
+installed runs with its user's rights.
 """
 
 from collections.abc import Callable, Mapping
