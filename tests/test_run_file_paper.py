@@ -91,6 +91,15 @@ def test_strategies_and_their_own_defaults_are_those_of_the_code():
         found.setdefault(name(strategy), {}).setdefault(section, {})[key] = value(default)
     here = {one: dict(defaults_of(one)) for one in config_limits.STRATEGIES if defaults_of(one)}
     assert found == here
+    of_custom = {
+        (strategy, section, key): setting
+        for strategy in config_limits.STRATEGIES
+        for section, keys in defaults_of(strategy, custom=True).items()
+        for key, setting in keys.items()
+        if here[strategy][section][key] != setting
+    }
+    assert of_custom == {("streaming", "outer", "fragments"): 1}
+    assert 'With `model.kind = "custom"` streaming\'s `outer.fragments` is 1' in PAPER
     listed = PAPER.split("- Strategies: ")[1].split(".\n")[0]
     assert tuple(re.findall(r"`(\w+)`", listed)) == config_limits.STRATEGIES
 
