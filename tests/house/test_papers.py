@@ -61,9 +61,7 @@ def test_what_is_cited_of_the_protocol_stands_there():
     paper = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     rules, steps = paper.split("## 2. Protocol")
     known = {f"rule {number}" for number in re.findall(r"^(\d+)\. \*\*", rules, re.M)}
-    known |= set(re.findall(r"\*\*(T\d+) ", steps)) | set(
-        re.findall(r"^\| ([IL]\d+) ", steps, re.M)
-    )
+    known |= set(re.findall(r"^- \*\*(T\d+) ", steps, re.M))
     known |= set(re.findall(r"^- \*\*([IL]\d+)\*\*", steps, re.M))
     found = []
     for path, text in text_files():
