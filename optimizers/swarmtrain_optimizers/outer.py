@@ -88,6 +88,10 @@ def chain(*transforms: OuterTransform) -> OuterTransform:
 def nesterov(lr: float, momentum: float) -> OuterTransform:
     """t = m*mu; m = t+d; t = m*mu; t = t+d; t = t*lr; then phi = phi-t (protocol.md rule 4).
 
+    With d the mean difference, m the momentum buffer, mu its decay `momentum`, phi the anchor and
+    t a value on the way: PyTorch's form of Nesterov's step, m <- mu m + d, then
+    phi <- phi - lr (mu m + d).
+
     >>> phi, after = torch.ones(1), torch.empty(1)
     >>> m, m_after = torch.zeros(1), torch.empty(1)
     >>> outer_step(nesterov(0.7, 0.9), torch.ones(1), phi, (m,), after, (m_after,))
@@ -98,7 +102,8 @@ def nesterov(lr: float, momentum: float) -> OuterTransform:
 
 
 def sgd(lr: float) -> OuterTransform:
-    """phi = phi - lr*d; with lr 1 this is plain averaging (FedAvg, local SGD)."""
+    """phi = phi - lr*d, with phi the anchor and d the mean difference; lr 1 is plain averaging
+    (FedAvg, local SGD)."""
     return scale(lr)
 
 
