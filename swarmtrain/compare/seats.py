@@ -1,32 +1,42 @@
 """Runs side by side: one process per seat, one thread each, one run at a time.
 
-A seat asks for its next run when it has finished one, so that no run is begun after the time that
-may be spent. If this process ends, so do its seats: at once where it can say so, else when they
-have finished their run.
+A seat gets its next run when it has finished one, so a slow run holds no other back, and none is
+begun after the time that may be spent. If this process ends, so do its seats: at once where it can
+say so, else when they have finished their run. How many there are changes no bit.
 """
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from signal import SIG_IGN, SIGINT, signal
 
+import torch
+
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.results import RunResult
 from swarmtrain.compare.shards import PIECE_BYTES
+from swarmtrain.compare.swarm import Swarm
 from swarmtrain.data.corpus import Corpus, build_corpus
+from swarmtrain.errors import UserError
 
 Finished = tuple[Plan, RunResult, float]
 """What was run, what came out, and the seconds that it took."""
 
 
+def cores() -> int:
+    """Of this machine, those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def run_here(plan: Plan, corpus: Corpus) -> Finished:
     """One run, in this process."""
-    from swarmtrain.compare.sweep import run_one
-
     began_s = time.perf_counter()
-    result = run_one(plan, corpus)
+    result = Swarm(plan, corpus).run()
     return plan, result, time.perf_counter() - began_s
 
 
@@ -42,12 +52,12 @@ def run_plans(
         corpus: the text of runs that are made here; seats read the built-in one themselves.
 
     Raises:
-        RuntimeError: a seat died, which the system does to processes that need too much memory.
+        UserError: SWT-E406, the system ended a seat, as it does where memory is short.
+        RuntimeError: a seat ended by itself, after it has shown why.
+        ValueError: the text is too short for so many peers.
     """
     allowed = (plan for plan in plans if may_begin())
     if processes == 1:
-        import torch
-
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -99,16 +109,22 @@ def _next(seats: dict[Connection, SpawnProcess]) -> tuple[Connection, Finished]:
     except EOFError:
         process = seats[ours]
         process.join()
-        raise RuntimeError(
-            f"a process that ran a trial ended with status {process.exitcode}. Its run is lost, "
-            "the finished ones are kept: start again, with --processes 1 if memory was short."
-        ) from None
+        raise _ended(process.exitcode or 0) from None
+
+
+def _ended(status: int) -> Exception:
+    if status >= 0:
+        return RuntimeError(f"a process that made a run ended with status {status}")
+    return UserError(
+        "SWT-E406",
+        f"A process that made a run was ended by signal {-status}.",
+        "Its run is lost, the finished ones are kept. The system does so where memory is short.",
+        "Start again with the same command, and with fewer --processes if memory was short.",
+    )
 
 
 def _sit(link: Connection) -> None:
     """Runs what comes until nothing more does; Ctrl+C is for the parent."""
-    import torch
-
     signal(SIGINT, SIG_IGN)
     torch.set_num_threads(1)
     corpus = build_corpus(PIECE_BYTES)
