@@ -6,6 +6,7 @@ its distribution's version, and what of the package its module imports. Nothing 
 """
 
 import ast
+import functools
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,8 +39,9 @@ def sources() -> list[Path]:
     return sorted(_trees())
 
 
+@functools.cache
 def code_digest() -> str:
-    """Of the sources as they are."""
+    """Of the sources as they are when it is first asked for: those that are running."""
     trees = _trees()
     return _digest((path.name, trees[path]) for path in sorted(trees))
 
