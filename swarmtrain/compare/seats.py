@@ -7,11 +7,13 @@ say so, else when they have finished their run. How many there are changes no bi
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from signal import SIG_IGN, SIGINT, signal
 
 import torch
 
@@ -96,9 +98,25 @@ def _open_seat() -> tuple[Connection, SpawnProcess]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_sit, args=(theirs,), daemon=True)
-    process.start()
+    with _without_interrupts():
+        process.start()
     theirs.close()
     return ours, process
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Who is started in here is never told of Ctrl+C, not even before it could ignore it; this
+    process hears of it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # whose own start would lift the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _next(seats: dict[Connection, SpawnProcess]) -> tuple[Connection, Finished]:
@@ -125,7 +143,7 @@ def _ended(status: int) -> Exception:
 
 def _sit(link: Connection) -> None:
     """Runs what comes until nothing more does; Ctrl+C is for the parent."""
-    signal(SIGINT, SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     corpus = build_corpus(PIECE_BYTES)
     while True:

@@ -40,3 +40,12 @@ def test_a_process_that_ends_by_itself_has_shown_why_and_is_a_fault():
 
 def test_there_is_at_least_one_core():
     assert seats.cores() >= 1
+
+
+def test_a_process_is_never_told_of_ctrl_c_from_its_first_moment():
+    def blocked() -> bool:
+        return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+    with seats._without_interrupts():
+        assert blocked()
+    assert not blocked()
