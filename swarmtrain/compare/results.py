@@ -4,6 +4,7 @@ A run is one JSON file named by its plan's key, written beside its place and mov
 sweep that is stopped leaves whole files only. A file that cannot be read is made anew.
 """
 
+import errno
 import json
 import math
 import os
@@ -144,7 +145,7 @@ class Shelf:
             there. None raises it instead.
 
     Raises:
-        UserError: SWT-E403, it cannot be made.
+        UserError: SWT-E403, it cannot be made or nothing can be written there.
     """
 
     def __init__(
@@ -155,6 +156,8 @@ class Shelf:
         try:
             if directory is not None:
                 dirs.make_owned(directory)
+                if not os.access(directory, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             self._give_up(directory, error)
 

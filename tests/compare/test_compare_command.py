@@ -1,6 +1,7 @@
 """`swarmtrain compare`: what it prints, keeps and refuses."""
 
 import json
+import os
 import sys
 from dataclasses import replace
 from inspect import signature
@@ -262,6 +263,12 @@ def test_a_cache_that_cannot_be_made_stops_nothing(capsys, monkeypatch, tmp_path
     code, _, err = ending(capsys, *QUICK, "--out", tmp_path / "file")
     assert (code, err.split()[0]) == (73, "SWT-E403")
     assert "--out" in err
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_before_any_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UserError, match="Permission denied"):
+        Shelf(tmp_path)
 
 
 def test_a_cache_that_fails_later_is_told_once_and_a_named_place_stops_the_sweep(tmp_path):
