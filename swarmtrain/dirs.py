@@ -1,5 +1,6 @@
 """Where state lives on this machine. Directories are made for their owner alone (0700)."""
 
+import errno
 from pathlib import Path
 
 import platformdirs
@@ -27,6 +28,11 @@ def reports_dir() -> Path:
     return Path(platformdirs.user_state_dir("swarmtrain", appauthor=False)) / "reports"
 
 
+def compared_dir() -> Path:
+    """Where finished runs of comparisons are kept unless another place is named."""
+    return Path(platformdirs.user_cache_dir("swarmtrain", appauthor=False)) / "compare"
+
+
 def make_private(directory: Path) -> Path:
     """Make the directory and those above it that are missing, for the owner alone.
 
@@ -35,19 +41,28 @@ def make_private(directory: Path) -> Path:
     Raises:
         UserError: SWT-E403, it cannot be made or is a file; SWT-E401, the disk is full.
     """
+    try:
+        make_owned(directory)
+    except OSError as error:
+        raise translate(error) or _unusable(directory, error.strerror or str(error)) from error
+    return directory
+
+
+def make_owned(directory: Path) -> None:
+    """The same for who has words of its own.
+
+    Raises:
+        OSError: it cannot be made or is a file.
+    """
     missing = []
     place = directory
     while not place.exists() and place != place.parent:
         missing.append(place)
         place = place.parent
-    try:
-        for place in reversed(missing):
-            place.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise translate(error) or _unusable(directory, error.strerror or str(error)) from error
+    for place in reversed(missing):
+        place.mkdir(mode=0o700, exist_ok=True)
     if not directory.is_dir():
-        raise _unusable(directory, "it is a file")
-    return directory
+        raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(directory))
 
 
 def _unusable(directory: Path, reason: str) -> UserError:

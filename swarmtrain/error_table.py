@@ -152,6 +152,12 @@ _ROWS = (
         "midnight, local time. Join again then with the same state directory, or allow more.",
     ),
     ErrorKind(
+        "SWT-E406", "A process was ended by the system", EXIT_TRY_LATER,
+        "`swarmtrain compare` makes runs side by side, each in a process, and one of these was\n"
+        "ended from outside, usually because memory ran out. Runs that were finished are kept:\n"
+        "the same command goes on with the others. Fewer --processes need less memory.",
+    ),
+    ErrorKind(
         "SWT-E501", "The other side broke the protocol", EXIT_PROTOCOL,
         "A message was refused because it could not be meant so. Usually the two sides run\n"
         "different builds; else somebody sends hostile data. Compare `swarmtrain --version`.",

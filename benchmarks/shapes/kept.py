@@ -1,96 +1,18 @@
 """Finished runs: one line of JSON each, under a key over settings and code.
 
 The key holds every setting of the plan, torch, the text and a digest of the sources that the bits
-depend on; so a run made by other code is made again, and a change of comments is none. A line that
-was cut off in writing is left out. Labels are not in the key: what is the same run is run once.
+depend on (`swarmtrain.compare.sources`). A line that was cut off in writing is left out.
 """
 
-import ast
-import hashlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from estimate import seconds_of
 
-import swarmtrain
-import swarmtrain_optimizers
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.results import Point, RunResult
-
-_HOUSE = Path(swarmtrain.__file__).parent
-_OPTIMIZERS = Path(swarmtrain_optimizers.__file__).parent
-
-_FIRST = "swarmtrain.compare.swarm"
-
-_NO_BITS = frozenset({
-    "swarmtrain.compare.html", "swarmtrain.compare.table", "swarmtrain.compare.request",
-    "swarmtrain.compare.tuned", "swarmtrain.errors", "swarmtrain.error_table", "swarmtrain.dirs",
-})  # fmt: skip
-"""What reads, shows and refuses settings. Those themselves are in a plan."""
-
-
-def sources() -> list[Path]:
-    """Every file that a run's bits depend on: swarmtrain_optimizers, and what of swarmtrain one
-    run imports. Not the transport, of which a comparison uses what protocols fix."""
-    found: set[Path] = set(_OPTIMIZERS.rglob("*.py"))
-    waiting = [_FIRST]
-    while waiting:
-        name = waiting.pop()
-        path = _HOUSE.parent.joinpath(*name.split(".")).with_suffix(".py")
-        if name in _NO_BITS or path in found or not path.is_file():
-            continue  # a package, a name in a module, or of another house
-        found.add(path)
-        waiting += _imports(ast.parse(path.read_text(encoding="utf-8")))
-    return sorted(found)
-
-
-def _imports(tree: ast.Module) -> Iterator[str]:
-    for part in ast.walk(tree):
-        if isinstance(part, ast.Import):
-            yield from (alias.name for alias in part.names)
-        elif isinstance(part, ast.ImportFrom) and part.module:
-            yield part.module
-            yield from (f"{part.module}.{alias.name}" for alias in part.names)
-
-
-def digest_of(texts: Iterator[tuple[str, str]]) -> str:
-    """Hex digest of modules (name, source) without their comments and docstrings."""
-    total = hashlib.sha256()
-    for name, text in texts:
-        tree = ast.parse(text)
-        for part in ast.walk(tree):
-            body = getattr(part, "body", None)
-            if isinstance(body, list):
-                body[:] = [line for line in body if not _is_text(line)]
-        total.update(f"{name}\n{ast.dump(tree)}\n".encode())
-    return total.hexdigest()[:16]
-
-
-def _is_text(line: ast.stmt) -> bool:
-    return (
-        isinstance(line, ast.Expr)
-        and isinstance(line.value, ast.Constant)
-        and isinstance(line.value.value, str)
-    )
-
-
-def code_digest() -> str:
-    """Of the sources as they are."""
-    return digest_of((path.name, path.read_text(encoding="utf-8")) for path in sources())
-
-
-def key_of(plan: Plan, versions: str, code: str) -> str:
-    """Hex name of the run.
-
-    Args:
-        plan: what is run.
-        versions: torch and the text, as `swarmtrain.compare.sweep.versions` says them.
-        code: `code_digest`.
-    """
-    return replace(plan, label="").key(f"{versions} code {code}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from estimate import factor
 from judged import Figure, Shape, Verdict, judge
-from kept import Kept, Results, key_of
-from seats import run_plans
+from kept import Kept, Results
 from sweeps import SWEEPS, Sweep, Winner, finalists, winner
 from trials import Edition, Run, default_rates
 
 from swarmtrain.compare.plan import Plan
+from swarmtrain.compare.seats import run_plans
+from swarmtrain.compare.sources import key_of
 from swarmtrain.compare.tuned import Rates
 from swarmtrain.data.corpus import Corpus
 

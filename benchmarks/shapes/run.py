@@ -31,7 +31,7 @@ import written
 from declared import SHAPES
 from estimate import duration, total_s
 from judged import Shape
-from kept import Results, code_digest
+from kept import Results
 from making import Judged, Making, sweeps_of
 from sweeps import Winner
 from trials import FULL, QUICK, Edition
@@ -40,7 +40,9 @@ import swarmtrain
 from swarmtrain.compare import html
 from swarmtrain.compare.plan import SIZES
 from swarmtrain.compare.results import RunResult
+from swarmtrain.compare.seats import cores
 from swarmtrain.compare.shards import PIECE_BYTES
+from swarmtrain.compare.sources import code_digest
 from swarmtrain.compare.sweep import versions
 from swarmtrain.compare.tuned import TUNED
 from swarmtrain.data.corpus import Corpus, build_corpus
@@ -68,8 +70,8 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=seconds, default=math.inf,
                         help="begin no run after 90s, 20m or 1.5h")  # fmt: skip
     parser.add_argument("--more-seeds", action="store_true", help="up to 8 where not resolved")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1,
-                        help="runs side by side, one thread each")  # fmt: skip
+    parser.add_argument("--processes", type=int, default=cores(),
+                        help="runs side by side; default: one per core")  # fmt: skip
     parser.add_argument("--out", type=Path, default=None, help="default: out/ beside this script")
     parser.add_argument("--list", action="store_true", help="what there is and how long it takes")
     parser.add_argument("--quick", action="store_true", help="all of it tiny, in one process")
@@ -206,13 +208,13 @@ def _num_parameters(size: str) -> int:
 
 
 def _machine() -> str:
-    cores = os.cpu_count() or 1
+    count = os.cpu_count() or 1
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{cores} cores, {names[0] if names else platform.processor() or platform.machine()}"
+    return f"{count} cores, {names[0] if names else platform.processor() or platform.machine()}"
 
 
 def _commit() -> str:

@@ -11,11 +11,11 @@ import typer
 from swarmtrain.cli.arguments import Verbose
 from swarmtrain.cli.situation import Situation, say
 from swarmtrain.error_table import EXIT_DONE
-from swarmtrain.errors import misuse, translate
+from swarmtrain.errors import UserError, misuse
 
 if TYPE_CHECKING:
     from swarmtrain.compare.plan import Plan
-    from swarmtrain.compare.results import RunResult
+    from swarmtrain.compare.results import RunResult, Shelf
 
 
 Strategies = Annotated[
@@ -51,8 +51,17 @@ Robust = Annotated[
 ]
 Drop = Annotated[float, typer.Option(help="Probability that a contribution is lost.")]
 NetName = Annotated[str, typer.Option(help="Link to model: dsl, fibre or lan.")]
-Processes = Annotated[int, typer.Option(min=1, max=64, help="Runs side by side.")]
-Out = Annotated[Path | None, typer.Option(help="Keep finished runs here; a stopped sweep goes on.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, max=64, help="Runs side by side.", show_default="one per core"),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep finished runs here; a stopped sweep goes on.",
+        show_default="swarmtrain/compare in the user's cache",
+    ),
+]
 Html = Annotated[Path | None, typer.Option(help="Write a report with curves.")]
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout.")]
 
@@ -79,7 +88,7 @@ def compare(
     robust: Robust = "",
     drop: Drop = 0.0,
     net: NetName = "dsl",
-    processes: Processes = 1,
+    processes: Processes = None,
     out: Out = None,
     html: Html = None,
     as_json: AsJson = False,
@@ -113,30 +122,61 @@ def compare(
 
 
 def _run(
-    plans: "list[Plan]", processes: int, out: Path | None, html: Path | None, *, as_json: bool
+    plans: "list[Plan]",
+    processes: int | None,
+    out: Path | None,
+    html: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    script = ""
-    if html is not None:
-        from swarmtrain.compare.html import plotly_script
-
-        script = plotly_script()  # before hours of work, not after them
-    from swarmtrain.compare.results import Shelf, rows
+    script = _begin_html(html) if html is not None else ""
+    from swarmtrain.compare.results import rows
+    from swarmtrain.compare.seats import cores
     from swarmtrain.compare.sweep import run_all
     from swarmtrain.compare.table import text_table
 
-    results = run_all(plans, Shelf(out), processes, _tell)
+    shelf = _shelf(out)
+    try:
+        results = run_all(plans, shelf, processes or cores(), _tell)
+    except KeyboardInterrupt:
+        if shelf.directory is not None:
+            say(f"stopped; finished runs are kept in {shelf.directory}, the same command goes on")
+        raise
+    if as_json:
+        print(json.dumps({"results": [asdict(result) for result in results]}), flush=True)
+    else:
+        print(text_table(rows(results)), flush=True)
     if html is not None:
         _write_html(html, results, script)
-    if as_json:
-        print(json.dumps({"results": [asdict(result) for result in results]}))
-    else:
-        print(text_table(rows(results)))
+
+
+def _shelf(out: Path | None) -> "Shelf":
+    """Where finished runs are kept. The place that nobody named may fail without harm."""
+    from swarmtrain import dirs
+    from swarmtrain.compare.results import Shelf
+
+    if out is not None:
+        return Shelf(out)
+    return Shelf(dirs.compared_dir(), lambda error: say(f"{error.what} {error.remedy}"))
 
 
 def _tell(result: "RunResult", is_kept: bool) -> None:
     loss = f"{result.val_loss:.4f}" if result.val_loss is not None else "diverged"
     kept = ", kept" if is_kept else ""
-    say(f"{result.strategy} seed {result.seed}: loss {loss}, {result.ops} ops{kept}")
+    skipped = f", {result.skipped} skipped" if result.skipped else ""
+    say(f"{result.strategy} seed {result.seed}: loss {loss}, {result.ops} ops{skipped}{kept}")
+
+
+def _begin_html(path: Path) -> str:
+    """What the file needs, before hours of work and not after them."""
+    from swarmtrain.compare import html
+
+    script = html.plotly_script()
+    try:
+        html.try_place(path)
+    except OSError as error:
+        raise _unwritten(path, error) from error
+    return script
 
 
 def _write_html(path: Path, results: "list[RunResult]", script: str) -> None:
@@ -145,4 +185,11 @@ def _write_html(path: Path, results: "list[RunResult]", script: str) -> None:
     try:
         html.write(path, html.page(results, " ".join(["swarmtrain", *sys.argv[1:]]), script))
     except OSError as error:
-        raise translate(error) or misuse(f"Cannot write {path}: {error.strerror}.") from error
+        raise _unwritten(path, error) from error
+
+
+def _unwritten(path: Path, error: OSError) -> UserError:
+    return misuse(
+        f"Cannot write {path}: {error.strerror}.",
+        "Name a file of --html in a directory that is there and that you can write to.",
+    )

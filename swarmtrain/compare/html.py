@@ -4,13 +4,14 @@ plotly (`swarmtrain[report]`) brings the script that draws; it is put into the f
 report can be opened anywhere and offline. Figures are plain data until then.
 """
 
+import errno
 import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from swarmtrain.compare.results import Point, RunResult, rows
-from swarmtrain.compare.table import human_bytes
+from swarmtrain.compare.table import HEAD, cells
 from swarmtrain.errors import UserError
 
 _AXES = (
@@ -70,9 +71,26 @@ def write(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    beside = path.with_name(path.name + ".part")
+    beside = _beside(path)
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
+
+
+def try_place(path: Path) -> None:
+    """See whether `write` could work, and leave nothing there.
+
+    Raises:
+        OSError: it could not.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
+    beside = _beside(path)
+    beside.touch()
+    beside.unlink()
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
 
 
 def _json(value: object) -> str:
@@ -130,18 +148,9 @@ def _layout(title: str) -> dict[str, object]:
 
 
 def _table(results: Sequence[RunResult]) -> str:
-    head = ("strategy", "codec", "seeds", "loss", "spread", "bytes per peer", "peak", "modelled s")
-    lines = [f"<tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>"]
-    for row in rows(results):
-        cells = (
-            escape(row.strategy),
-            escape(row.codec),
-            str(row.seeds),
-            f"{row.loss:.4f}" if row.loss is not None else "diverged",
-            f"{row.spread:.4f}" if row.spread is not None else "",
-            human_bytes(row.bytes_up_per_peer),
-            human_bytes(row.peak_bytes_per_step),
-            f"{row.modelled_seconds:.1f}",
-        )
-        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    return f"<table>{''.join(lines)}</table>"
+    lines = [HEAD, *(cells(row) for row in rows(results))]
+    marked = [
+        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line)
+        for tag, line in zip(["th", *["td"] * len(lines)], lines, strict=False)
+    ]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in marked)}</table>"

@@ -194,7 +194,7 @@ class Plan:
         beta: how much of the residual is sent again, in sparseloco.
         pull: how strongly the anchors of a pair are pulled together, in noloco.
         arrivals: ops in which delayed_nesterov renews its momentum once; 0 for as many as peers
-            have different speeds.
+            have different speeds where they go apart, and 1 where all arrive together.
         net: a name of NETS.
         points: how often the anchor is judged, at equal distances in tokens.
         windows: of held-out text per judgement.

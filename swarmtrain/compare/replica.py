@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain.compare.hostile import contribution_of
-from swarmtrain.compare.plan import Plan
+from swarmtrain.compare.plan import Pace, Plan
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.trainer import BuiltinTrainer
@@ -101,7 +101,7 @@ def settings_of(plan: Plan) -> StrategySettings:
             "alpha": plan.alpha,
             "beta": plan.beta,
             "pull": plan.pull,
-            "arrivals": plan.arrivals or len(set(plan.relative_speeds())),
+            "arrivals": plan.arrivals or _arrivals(plan),
         },
         fragments=plan.fragments,
         block=plan.block,
@@ -109,6 +109,11 @@ def settings_of(plan: Plan) -> StrategySettings:
         total_steps=config.run.rounds * config.outer.inner_steps,
         own=dict(plan.own),
     )
+
+
+def _arrivals(plan: Plan) -> int:
+    """In how many ops peers arrive that began together: in one, unless they go apart."""
+    return len(set(plan.relative_speeds())) if plan.pace is Pace.APART else 1
 
 
 def begin(replicas: Sequence[Replica]) -> None:

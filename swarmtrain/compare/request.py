@@ -12,7 +12,7 @@ from types import MappingProxyType
 from swarmtrain.compare.plan import BROUGHT, NETS, PRESETS, SIZES, Attack, Pace, Plan
 from swarmtrain.config import Setting
 from swarmtrain.config_pairs import PAIRED
-from swarmtrain.config_values import GATHERING, NEVER_FEEDING_BACK
+from swarmtrain.config_values import GATHERING, TELLABLE
 from swarmtrain.errors import cleaned, misuse
 from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.brought import brought_names
@@ -48,6 +48,25 @@ _OWN: Mapping[str, Callable[[str], object]] = MappingProxyType(
     }
 )
 """Settings that a strategy in the list may have of its own, and how they are read."""
+
+_TRAINING = frozenset({"inner", "inner_lr"})
+_ROUNDS = _TRAINING | {"codec", "inner_steps", "pace", "drop", "hostile"}
+_MEANS = _ROUNDS | {"robust", "outer_lr", "outer_momentum", "error_feedback"}
+
+TAKES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "ddp": _TRAINING | {"codec", "drop", "hostile", "robust"},  # no rounds, always waits
+        "local": _TRAINING | {"pace"},
+        "diloco": _MEANS,
+        "streaming": _MEANS | {"fragments", "delay_steps", "alpha"},
+        "delayed": _MEANS,
+        "eager": _MEANS,
+        "delayed_nesterov": _MEANS | {"arrivals"},
+        "noloco": _ROUNDS | {"outer_lr", "outer_momentum", "pull"},
+        "sparseloco": _ROUNDS | {"outer_lr", "beta"},
+    }
+)
+"""Which of them do anything in swarmtrain's own strategies. What a package brings may have all."""
 
 
 def parse_speeds(text: str, peers: int) -> tuple[float, ...]:
@@ -120,10 +139,30 @@ def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
         key, _, value = setting.partition("=")
         if is_brought and key not in _OWN and key.isidentifier():
             own[key] = _as_setting(value)  # whether it is one, its maker says
-        else:
-            shared[key] = _own_value(word, key, value)
+            continue
+        shared[key] = _own_value(word, key, value)
+        _check_use(word, name, key, shared[key], base)
     shared["own"] = tuple(sorted(own.items()))
     return replace(base, label=word, strategy=name, **shared)  # type: ignore[arg-type]
+
+
+def _check_use(word: str, name: str, key: str, value: object, base: Plan) -> None:
+    """Refuse a setting that would change nothing.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    takes = TAKES.get(name, frozenset(_OWN))
+    if key not in takes:
+        raise misuse(
+            f"{cleaned(word)!r} has a setting that changes nothing: {name} takes no {key}.",
+            f"It takes {', '.join(one for one in _OWN if one in takes)}.",
+        )
+    if key == "pace" and value is not Pace.WAIT and not base.speeds:
+        raise misuse(
+            f"The pace of {cleaned(word)!r} changes nothing without --speeds.",
+            "Give each peer a speed.",
+        )
 
 
 def _as_setting(text: str) -> Setting:
@@ -222,11 +261,6 @@ def _check_values(plan: Plan) -> None:
             f"{label!r} cannot exchange with {codec!r}.",
             "Half of what a pair sends is an anchor, and nothing takes back what it lost.",
         )
-    if plan.error_feedback and plan.strategy in NEVER_FEEDING_BACK:
-        raise misuse(
-            f"{label!r} has no error feedback.",
-            "What a codec loses of a gradient or of an anchor is not owed later.",
-        )
 
 
 def _check_together(plan: Plan) -> None:
@@ -245,6 +279,11 @@ def _check_together(plan: Plan) -> None:
         raise misuse(
             f"{label!r} cannot be made robust by {cleaned(plan.robust)!r}.",
             "Such a rule takes the place of a mean that owners make.",
+        )
+    if plan.robust and plan.peers < TELLABLE:
+        raise misuse(
+            f"{label!r} cannot be made robust with {plan.peers} peers.",
+            f"Of two that differ, either may be the hostile one: take {TELLABLE} or more.",
         )
     if plan.pace is Pace.APART and plan.strategy in _AT_ONCE:
         raise misuse(

@@ -4,15 +4,17 @@ A run is one JSON file named by its plan's key, written beside its place and mov
 sweep that is stopped leaves whole files only. A file that cannot be read is made anew.
 """
 
+import errno
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
 from swarmtrain import dirs
+from swarmtrain.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class RunResult:
         peak_bytes_per_step: most that one peer sends per inner step.
         modelled_seconds: of inner steps and of the exchanges that they do not hide.
         exchange_seconds: those of them in which nobody trains.
-        state_roots: the state at the end; one if all peers have the same.
+        state_roots: the state at the end; one if all peers have the same. Where nothing is ever
+            exchanged, of each peer's own weights.
         curve: at equal distances in tokens.
     """
 
@@ -87,6 +90,7 @@ class Row:
     Attributes:
         loss: mean over seeds, None if any is not finite.
         spread: standard deviation over seeds, None for one seed.
+        round_seconds: modelled, from one exchange to the next; None where there is none.
     """
 
     strategy: str
@@ -97,6 +101,7 @@ class Row:
     bytes_up_per_peer: float
     peak_bytes_per_step: float
     modelled_seconds: float
+    round_seconds: float | None
 
 
 def finite(value: float) -> float | None:
@@ -113,6 +118,7 @@ def rows(results: Sequence[RunResult]) -> list[Row]:
 def _row(runs: Sequence[RunResult]) -> Row:
     losses = [run.val_loss for run in runs if run.val_loss is not None]
     is_whole = len(losses) == len(runs)
+    rounds = [run.modelled_seconds / (run.ops + run.skipped) for run in runs if _exchanges(run)]
     return Row(
         strategy=runs[0].strategy,
         codec=runs[0].codec,
@@ -122,7 +128,12 @@ def _row(runs: Sequence[RunResult]) -> Row:
         bytes_up_per_peer=mean(run.bytes_up_per_peer for run in runs),
         peak_bytes_per_step=mean(run.peak_bytes_per_step for run in runs),
         modelled_seconds=mean(run.modelled_seconds for run in runs),
+        round_seconds=mean(rounds) if rounds else None,
     )
+
+
+def _exchanges(run: RunResult) -> bool:
+    return run.ops + run.skipped > 0
 
 
 class Shelf:
@@ -130,13 +141,30 @@ class Shelf:
 
     Args:
         directory: made if it is not there; None keeps nothing.
+        unkept: for a directory that nobody has asked for: hears once why nothing more is kept
+            there. None raises it instead.
 
     Raises:
-        UserError: SWT-E403 or SWT-E401, it cannot be made.
+        UserError: SWT-E403, it cannot be made or nothing can be written there.
     """
 
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = dirs.make_private(directory) if directory is not None else None
+    def __init__(
+        self, directory: Path | None, unkept: Callable[[UserError], None] | None = None
+    ) -> None:
+        self._unkept = unkept
+        self._directory = directory
+        try:
+            if directory is not None:
+                dirs.make_owned(directory)
+                if not os.access(directory, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            self._give_up(directory, error)
+
+    @property
+    def directory(self) -> Path | None:
+        """Where runs are kept; None if they are not."""
+        return self._directory
 
     def find(self, key: str) -> RunResult | None:
         """The run of this key, if it is here and whole."""
@@ -144,18 +172,36 @@ class Shelf:
             return None
         try:
             return _from_json((self._directory / f"{key}.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return None  # not there, or damaged: it is made anew
+        except (OSError, ValueError, TypeError, KeyError):
+            return None  # not there, or not readable: it is made anew
 
     def keep(self, key: str, plan_json: str, result: RunResult) -> None:
         """Keep a run, whole or not at all.
 
         Raises:
-            OSError: it cannot be written.
+            UserError: SWT-E403, it cannot be written.
         """
         if self._directory is None:
             return
-        place = self._directory / f"{key}.json"
+        try:
+            self._write(self._directory, key, plan_json, result)
+        except OSError as error:
+            self._give_up(self._directory, error)
+
+    def _give_up(self, directory: Path | None, cause: OSError) -> None:
+        self._directory = None
+        error = UserError(
+            "SWT-E403",
+            f"Cannot keep finished runs in {directory}: {cause.strerror or cause}.",
+            "A comparison that is stopped would begin anew.",
+            "Name a directory that you own, on a disk with space, with --out.",
+        )
+        if self._unkept is None:
+            raise error from cause
+        self._unkept(error)
+
+    def _write(self, directory: Path, key: str, plan_json: str, result: RunResult) -> None:
+        place = directory / f"{key}.json"
         beside = place.with_suffix(f".{os.getpid()}.part")
         text = json.dumps({"plan": json.loads(plan_json), "result": asdict(result)}, indent=1)
         with open(beside, "w", encoding="utf-8") as file:

@@ -164,7 +164,7 @@ class Swarm:
         if self._outcome is not None:
             self._place(self._outcome)
         left = [replica for replica in self._replicas if replica.driver.steps]
-        if left and self._leader.driver.strategy.is_due(_EVER):
+        if left and self._exchanges:
             self._begin_op(left if self._plan.pace is Pace.APART else self._replicas)
             if self._outcome is not None:
                 self._place(self._outcome)
@@ -182,10 +182,15 @@ class Swarm:
         self._curve.append(point)
         tell(point)
 
+    @property
+    def _exchanges(self) -> bool:
+        """Whether the strategy ever exchanges anything."""
+        return self._leader.driver.strategy.is_due(_EVER)
+
     def _loss(self) -> float | None:
         """Of the anchor, or of the mean of anchors; where nobody ever exchanges, the mean of what
         every replica's own weights lose."""
-        if self._leader.driver.strategy.is_due(_EVER):
+        if self._exchanges:
             if not self._is_paired:
                 return finite(self._judge.loss(self._leader.anchor))
             anchors = torch.stack([replica.anchor for replica in self._replicas])
@@ -198,8 +203,14 @@ class Swarm:
         """Whether every replica has an anchor of its own."""
         return self._leader.driver.strategy.exchange(1).kind is OpKind.PAIR
 
+    def _root_of(self, replica: Replica) -> bytes:
+        """Of its state; where nobody ever exchanges, of its own weights as if a run began there."""
+        if self._exchanges:
+            return replica.driver.root
+        return replica.driver.offer().manifest.root
+
     def _result(self) -> RunResult:
-        roots = dict.fromkeys(replica.driver.root.hex() for replica in self._replicas)
+        roots = dict.fromkeys(self._root_of(replica).hex() for replica in self._replicas)
         return RunResult(
             strategy=self._plan.label,
             codec=self._plan.codec,

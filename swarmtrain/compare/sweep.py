@@ -1,21 +1,17 @@
-"""Many runs: those that are kept already are read, the others made, side by side in processes.
+"""Many runs: those that are kept already are read, the others made, side by side in processes."""
 
-Every process has one torch thread, so how many there are changes no bit. Results come in the order
-of the plans.
-"""
-
-import multiprocessing
 import platform
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.replica import settings_of
 from swarmtrain.compare.results import RunResult, Shelf
+from swarmtrain.compare.seats import run_plans
 from swarmtrain.compare.shards import PIECE_BYTES
+from swarmtrain.compare.sources import code_digest, code_of, key_of
 from swarmtrain.compare.swarm import Swarm
 from swarmtrain.data.corpus import Corpus, build_corpus
 from swarmtrain.errors import cleaned, misuse
@@ -66,53 +62,48 @@ def run_all(
     tell: Callable[[RunResult, bool], None],
     corpus: Corpus | None = None,
 ) -> list[RunResult]:
-    """Every plan's result.
+    """Every plan's result, in the order of the plans; each is kept at once when it is there.
 
     Args:
-        plans: what to run.
+        plans: what to run; those that differ in nothing but the label are run once.
         shelf: where finished runs are kept.
         processes: how many runs are made side by side; 1 makes them here.
         tell: hears of each result, and whether it was kept already, as it comes.
-        corpus: the text; None reads the built-in one.
+        corpus: the text, and then all runs are made here; None reads the built-in one.
 
     Raises:
-        UserError: SWT-E610, a strategy's settings do not fit together.
+        UserError: SWT-E610, a strategy's settings do not fit together; SWT-E406, a process was
+            ended by the system; SWT-E401 or SWT-E403, a finished run cannot be kept.
         CorpusMissing: this Python comes without its sources.
-        OSError: a finished run cannot be kept.
     """
     check(plans)
     text = corpus or build_corpus(PIECE_BYTES)
-    keys = [plan.key(versions(text)) for plan in plans]
-    kept = [shelf.find(key) for key in keys]
-    made = _made(
-        [plan for plan, old in zip(plans, kept, strict=True) if old is None], processes, text
-    )
-    results = []
-    for plan, key, old in zip(plans, keys, kept, strict=True):
-        result = old
-        if result is None:
-            result = next(made)
-            shelf.keep(key, plan.as_json(), result)
-        tell(result, old is not None)
-        results.append(result)
-    return results
+    keys = _keys(plans, versions(text))
+    results: dict[str, RunResult] = {}
+
+    def heard(key: str, result: RunResult, *, is_kept: bool) -> None:
+        results[key] = result
+        for plan in plans:
+            if keys[plan] == key:
+                tell(replace(result, strategy=plan.label), is_kept)
+
+    missing: dict[str, Plan] = {}
+    for plan, key in keys.items():
+        if key in results or key in missing:
+            continue
+        kept = shelf.find(key)
+        if kept is None:
+            missing[key] = plan
+        else:
+            heard(key, kept, is_kept=True)
+    seats = 1 if corpus is not None else max(1, min(processes, len(missing)))
+    for plan, result, _ in run_plans(missing.values(), seats, lambda: True, text):
+        shelf.keep(keys[plan], plan.as_json(), result)
+        heard(keys[plan], result, is_kept=False)
+    return [replace(results[keys[plan]], strategy=plan.label) for plan in plans]
 
 
-def _made(plans: Sequence[Plan], processes: int, corpus: Corpus) -> Iterator[RunResult]:
-    if processes == 1 or len(plans) < 2:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield from (run_one(plan, corpus) for plan in plans)
-        finally:
-            torch.set_num_threads(threads)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(min(processes, len(plans)), initializer=_begin_process) as pool:
-        yield from pool.imap(partial(run_one), plans)
-
-
-def _begin_process() -> None:
-    """One of several: Ctrl+C is for their parent, who ends them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
+def _keys(plans: Sequence[Plan], computing: str) -> dict[Plan, str]:
+    digest = code_digest()
+    codes = {name: code_of(name, digest) for name in {plan.strategy for plan in plans}}
+    return {plan: key_of(plan, computing, codes[plan.strategy]) for plan in plans}

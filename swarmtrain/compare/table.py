@@ -4,15 +4,21 @@ from collections.abc import Sequence
 
 from swarmtrain.compare.results import Row
 
-_HEAD = ("strategy", "codec", "seeds", "loss", "spread", "bytes/peer", "peak/step", "modelled s")
+HEAD = (
+    "strategy", "codec", "seeds", "loss", "spread", "bytes/peer", "peak/step", "s/round",
+    "modelled s",
+)  # fmt: skip
+"""Titles of the columns."""
+
 _TEXT_COLUMNS = 2
 
 
 def text_table(rows: Sequence[Row]) -> str:
     """Aligned columns: loss in nats per byte with its standard deviation over seeds, payload that
-    a peer sends, most of it per inner step, and modelled seconds."""
-    lines = [_HEAD, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
+    a peer sends, most of it per inner step, and modelled seconds from one exchange to the next and
+    of the whole run."""
+    lines = [HEAD, *(cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     return "\n".join(
         "  ".join(
             cell.ljust(width) if column < _TEXT_COLUMNS else cell.rjust(width)
@@ -22,7 +28,8 @@ def text_table(rows: Sequence[Row]) -> str:
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def cells(row: Row) -> tuple[str, ...]:
+    """What a row shows in each column."""
     return (
         row.strategy,
         row.codec,
@@ -31,6 +38,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.spread:.4f}" if row.spread is not None else "-",
         human_bytes(row.bytes_up_per_peer),
         human_bytes(row.peak_bytes_per_step),
+        f"{row.round_seconds:.3f}" if row.round_seconds is not None else "-",
         f"{row.modelled_seconds:.1f}",
     )
 

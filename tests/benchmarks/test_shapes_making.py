@@ -13,6 +13,7 @@ import pytest
 from shapes_modules import PLACE, loaded, result_of
 
 import swarmtrain
+from swarmtrain.compare import seats
 from swarmtrain.data.corpus import build_corpus
 
 
@@ -33,38 +34,7 @@ def plan_of(load: Any, words: str = "diloco", seed: int = 0) -> Any:
     return trial.plan(trials.QUICK, trials.default_rates(trial.sweep), seed)
 
 
-# ---- keys and the file
-
-
-def test_a_key_is_over_settings_and_code_and_not_over_the_label(load):
-    key_of = load("kept").key_of
-    plan = plan_of(load)
-    others = [
-        key_of(plan, "torch 1", "abc"),
-        key_of(replace(plan, seed=1), "torch 1", "abc"),
-        key_of(replace(plan, inner_lr=0.5), "torch 1", "abc"),
-        key_of(replace(plan, points=3), "torch 1", "abc"),
-        key_of(plan, "torch 2", "abc"),
-        key_of(plan, "torch 1", "abd"),
-    ]
-    assert len(set(others)) == len(others)
-    assert key_of(replace(plan, label="another"), "torch 1", "abc") == others[0]
-
-
-def test_the_digest_follows_what_code_does_and_not_what_is_said_of_it(load):
-    kept = load("kept")
-
-    def digest(text: str) -> str:
-        return str(kept.digest_of(iter([("a.py", text)])))
-
-    plain = 'def f(x):\n    """One."""\n    return x + 1\n'
-    said = '"""A."""\n# why\ndef f(x):\n    """Other."""\n    return x + 1  # so\n'
-    assert digest(plain) == digest(said)
-    assert digest(plain) != digest(plain.replace("+", "-"))
-    names = {path.name for path in kept.sources()}
-    wanted = {"diloco.py", "swarm.py", "trainer.py", "byte_transformer.py", "int8.py", "config.py"}
-    assert wanted <= names
-    assert not names & {"html.py", "tuned.py", "session.py", "errors.py"}
+# ---- the file
 
 
 def test_a_line_that_was_cut_off_is_made_again_and_spoils_no_other(load, tmp_path):
@@ -92,10 +62,10 @@ def test_a_line_that_was_cut_off_is_made_again_and_spoils_no_other(load, tmp_pat
 class Story:
     """Makes up runs, and says how long they took."""
 
-    def __init__(self, load: Any, monkeypatch: Any) -> None:
+    def __init__(self, monkeypatch: Any) -> None:
         self.made: list[Any] = []
         self.losses: dict[tuple[str, int], float] = {}
-        monkeypatch.setattr(load("seats"), "run_here", self.run)
+        monkeypatch.setattr(seats, "run_here", self.run)
 
     def run(self, plan: Any, corpus: Any) -> Any:
         self.made.append(plan)
@@ -103,8 +73,8 @@ class Story:
 
 
 @pytest.fixture
-def story(load: Any, monkeypatch: Any) -> Story:
-    return Story(load, monkeypatch)
+def story(monkeypatch: Any) -> Story:
+    return Story(monkeypatch)
 
 
 def making(load: Any, path: Path, corpus: Any, edition: Any = None, budget_s: float = 1e9) -> Any:
@@ -185,17 +155,6 @@ def test_seeds_end_at_eight(load, story, tmp_path, corpus):
     table.make_more_seeds([one], winners)
     judged = table.judged(one, winners)
     assert (judged.seeds, judged.verdict.value) == (8, "not resolved")
-
-
-def test_two_seats_make_what_one_process_makes(load, corpus, tmp_path):
-    seats = load("seats")
-    plans = [replace(plan_of(load, seed=seed), peers=2, windows=1) for seed in range(3)]
-    text = build_corpus(65_536)
-    found = seats.run_plans(plans, 2, lambda: True, text)
-    beside = {plan.seed: result for plan, result, _ in found}
-    ((_, here, _),) = seats.run_plans(plans[2:], 1, lambda: True, text)
-    assert sorted(beside) == [0, 1, 2]
-    assert beside[2] == here
 
 
 # ---- estimates

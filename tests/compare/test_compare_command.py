@@ -1,28 +1,43 @@
 """`swarmtrain compare`: what it prints, keeps and refuses."""
 
 import json
+import os
 import sys
 from dataclasses import replace
+from inspect import signature
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 from compare_text import TINY, small_corpus
 
+from swarmtrain.cli import compare
 from swarmtrain.cli.main import main
-from swarmtrain.compare import html, request, sweep
+from swarmtrain.compare import html, request, seats, sweep
 from swarmtrain.compare.plan import PRESETS, Pace, Plan
 from swarmtrain.compare.results import Point, RunResult, Shelf, rows
 from swarmtrain.compare.table import human_bytes, text_table
+from swarmtrain.errors import UserError
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_optimizers.robust import RULES
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
-QUICK = ("--model", "tiny", "--steps", "2", "--peers", "2", "--inner-steps", "1")
+QUICK = (
+    "--model", "tiny", "--steps", "2", "--peers", "2", "--inner-steps", "1", "--processes", "1",
+)  # fmt: skip
 
 RUN = RunResult(
     "diloco", "int8", 0, 2.0, None, 0.0, 0.0, 12288, 64, 2, 0, 0, 1290, 645, 3.5, 0.5, ("ab",),
     (Point(0, 0, 0.0, 5.5, 0.0), Point(64, 1290, 3.5, 2.0, 0.0)),
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path_factory) -> Path:
+    """The user's cache, so that no test writes into the real one."""
+    place = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    return place
 
 
 @pytest.fixture
@@ -82,18 +97,6 @@ def test_finished_runs_are_kept_and_damaged_ones_made_again(tmp_path, corpus):
     assert sorted(heard) == [False, True]
 
 
-def test_a_key_names_every_setting_and_the_versions():
-    others = [
-        replace(TINY, seed=1),
-        replace(TINY, pace=Pace.DYNAMIC),
-        replace(TINY, speeds=(1.0, 1.0, 0.5)),
-        replace(TINY, outer_lr=0.8),
-    ]
-    keys = {plan.key("torch 1") for plan in [TINY, *others]} | {TINY.key("torch 2")}
-    assert len(keys) == 6
-    assert TINY.key("torch 1") == replace(TINY).key("torch 1")
-
-
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -113,11 +116,12 @@ def test_a_key_names_every_setting_and_the_versions():
         (["--drop", "nan"], "drop"),
         (["--robust", "hope"], "hope"),
         (["--strategies", "noloco:codec=topk"], "anchor"),
-        (["--strategies", "noloco:error_feedback=yes"], "no error feedback"),
+        (["--strategies", "diloco:inner_steps=9", "--robust", "flag", "--peers", "2"], "2 peers"),
+        (["--strategies", "diloco:pace=dynamic"], "without --speeds"),
         (["--strategies", "sparseloco:codec=topk-5000"], "blocks of"),
         (["--strategies", "diloco:codec=int4-99999"], "topk-K"),
         (["--strategies", "noloco:robust=median"], "median"),
-        (["--strategies", "eager:pace=apart"], "apart"),
+        (["--strategies", "eager:pace=apart", "--speeds", "1,1,1,2"], "cannot go apart"),
         (["--strategies", "ddp:inner=muon"], "muon"),
         (["--strategies", "noloco:outer_lr=0.4"], "momentum 0.5"),
         (["--strategies", "streaming", "--inner-steps", "5"], "no multiple of 2"),
@@ -131,10 +135,52 @@ def test_what_cannot_be_meant_is_refused_with_its_value(capsys, words, hint):
 
 def test_settings_of_one_strategy_win_over_those_of_all_and_these_over_presets():
     words = "diloco,diloco:outer_lr=0.5:pace=dynamic:error_feedback=yes"
-    one, other = request.plans(words, TINY, [3], {"outer_lr": 0.7})
+    base = replace(TINY, speeds=(1.0, 1.0, 0.5))
+    one, other = request.plans(words, base, [3], {"outer_lr": 0.7})
     assert (one.outer_lr, one.pace, one.error_feedback) == (0.7, Pace.WAIT, False)
     assert (other.outer_lr, other.pace, other.error_feedback) == (0.5, Pace.DYNAMIC, True)
     assert (one.outer_momentum, one.seed) == (Plan("", "", "").outer_momentum, 3)
+
+
+INERT = [
+    "diloco:fragments=4", "diloco:beta=0.5", "diloco:alpha=0.5", "diloco:pull=0.7",
+    "diloco:arrivals=2", "diloco:delay_steps=1", "sparseloco:error_feedback=yes",
+    "sparseloco:outer_momentum=0.5", "noloco:error_feedback=no", "ddp:outer_lr=50",
+    "ddp:pace=dynamic", "ddp:inner_steps=5", "local:codec=int8", "local:outer_lr=1",
+    "local:drop=0.3", "local:hostile=1", "local:robust=median", "local:inner_steps=3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", INERT)
+def test_a_setting_that_would_change_nothing_is_refused_and_those_that_do_are_named(word):
+    name, _, setting = word.partition(":")
+    base = replace(TINY, speeds=(1.0, 1.0, 0.5))
+    with pytest.raises(UserError, match="changes nothing") as caught:
+        request.plans(word, base, [0], {})
+    assert f"{name} takes no {setting.partition('=')[0]}" in caught.value.what
+    assert "inner_lr" in caught.value.remedy
+
+
+def test_settings_for_all_may_change_nothing_in_some():
+    assert len(request.plans("ddp,diloco,local", TINY, [0], {"outer_lr": 0.5})) == 3
+
+
+FOR_MAKERS = {
+    "inner_steps", "outer_lr", "outer_momentum", "error_feedback", "fragments", "delay_steps",
+    "alpha", "beta", "pull", "arrivals",
+}  # fmt: skip
+NAMES = {"lr": "outer_lr", "momentum": "outer_momentum"}
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "local"])
+def test_a_strategy_takes_the_settings_that_its_maker_asks_for(name):
+    asked = {NAMES.get(keyword, keyword) for keyword in signature(BUILT_IN[name]).parameters}
+    assert request.TAKES[name] & FOR_MAKERS == asked & FOR_MAKERS
+
+
+def test_local_has_rounds_that_nobody_sees():
+    assert set(signature(BUILT_IN["local"]).parameters) & FOR_MAKERS == {"inner_steps"}
+    assert set(request.TAKES) == set(BUILT_IN)
 
 
 def test_every_codec_and_every_strategy_can_be_asked_for_by_name():
@@ -156,13 +202,7 @@ def test_a_report_without_plotly_says_how_to_get_it_before_any_run(capsys, monke
     assert "swarmtrain[report]" in err
 
 
-def test_a_report_holds_the_script_the_table_and_three_figures(
-    capsys, monkeypatch, tmp_path, corpus
-):
-    offline = ModuleType("plotly.offline")
-    offline.get_plotlyjs = lambda: "var Plotly = 'the script';"
-    monkeypatch.setitem(sys.modules, "plotly", ModuleType("plotly"))
-    monkeypatch.setitem(sys.modules, "plotly.offline", offline)
+def test_a_report_holds_the_script_the_table_and_three_figures(capsys, plotly, tmp_path, corpus):
     path = tmp_path / "report.html"
     assert ending(capsys, *QUICK, "--html", path)[0] == 0
     page = path.read_text()
@@ -170,6 +210,134 @@ def test_a_report_holds_the_script_the_table_and_three_figures(
     assert page.count("Plotly.newPlot(") == 3
     assert "http" not in page
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.fixture
+def plotly(monkeypatch) -> None:
+    """The script that draws, whether or not it is installed."""
+    offline = ModuleType("plotly.offline")
+    offline.get_plotlyjs = lambda: "var Plotly = 'the script';"
+    monkeypatch.setitem(sys.modules, "plotly", ModuleType("plotly"))
+    monkeypatch.setitem(sys.modules, "plotly.offline", offline)
+
+
+@pytest.mark.parametrize("name", ["missing/report.html", "."])
+def test_a_report_that_cannot_be_written_is_refused_before_any_run(
+    capsys, monkeypatch, tmp_path, plotly, name
+):
+    monkeypatch.setattr(sweep, "run_all", lambda *_: pytest.fail("a run was made"))
+    code, _, err = ending(capsys, *QUICK, "--html", tmp_path / name)
+    assert (code, err.split()[0]) == (2, "SWT-E610")
+    assert str(tmp_path / name) in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_are_printed_though_their_report_can_no_longer_be_written(
+    capsys, monkeypatch, tmp_path, plotly, corpus
+):
+    def fail(path, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(html, "write", fail)
+    code, out, err = ending(capsys, *QUICK, "--html", tmp_path / "report.html", "--json")
+    assert (code, err.splitlines()[-2].split()[0]) == (2, "SWT-E610")
+    assert json.loads(out)["results"][0]["strategy"] == "diloco"
+
+
+# ---- where finished runs are kept, and what they take
+
+
+def test_finished_runs_are_kept_though_no_place_was_named(capsys, cache, corpus):
+    assert ", kept" not in ending(capsys, *QUICK)[2]
+    assert len(list((cache / "swarmtrain" / "compare").glob("*.json"))) == 1
+    assert ", kept" in ending(capsys, *QUICK)[2]
+    assert ", kept" in ending(capsys, *QUICK, "--strategies", "diloco:codec=int8")[2]
+
+
+def test_a_cache_that_cannot_be_made_stops_nothing(capsys, monkeypatch, tmp_path, corpus):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    code, out, err = ending(capsys, *QUICK)
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert "Cannot keep finished runs in" in err
+    code, _, err = ending(capsys, *QUICK, "--out", tmp_path / "file")
+    assert (code, err.split()[0]) == (73, "SWT-E403")
+    assert "--out" in err
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_before_any_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UserError, match="Permission denied"):
+        Shelf(tmp_path)
+
+
+def test_a_cache_that_fails_later_is_told_once_and_a_named_place_stops_the_sweep(tmp_path):
+    heard = []
+    shelf = Shelf(tmp_path / "cache", heard.append)
+    named = Shelf(tmp_path / "named")
+    for place in ("cache", "named"):
+        (tmp_path / place).rmdir()
+    shelf.keep("key", TINY.as_json(), RUN)
+    shelf.keep("other", TINY.as_json(), RUN)
+    assert [error.code for error in heard] == ["SWT-E403"]
+    assert (shelf.directory, shelf.find("key")) == (None, None)
+    with pytest.raises(UserError, match="Cannot keep"):
+        named.keep("key", TINY.as_json(), RUN)
+
+
+def test_a_run_is_kept_when_it_ends_and_not_when_those_before_it_do(tmp_path, monkeypatch, corpus):
+    slow, quick = (replace(TINY, steps=2, seed=seed) for seed in (0, 1))
+
+    def stopped(plans, processes, may_begin, text):
+        yield quick, RUN, 1.0
+        raise KeyboardInterrupt
+
+    shelf = Shelf(tmp_path)
+    monkeypatch.setattr(sweep, "run_plans", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run_all([slow, quick], shelf, 2, lambda result, is_kept: None)
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_someone_who_stops_a_sweep_reads_where_its_finished_runs_are(capsys, cache, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "run_all", stopped)
+    code, _, err = ending(capsys, *QUICK)
+    assert code == 130
+    assert f"kept in {cache}" in err
+
+
+def test_there_is_a_process_for_every_core_and_none_too_many(monkeypatch, tmp_path, corpus):
+    wanted = []
+
+    def seen(plans, processes, may_begin, text):
+        wanted.append(processes)
+        return iter([(plan, RUN, 1.0) for plan in plans])
+
+    monkeypatch.setattr(seats, "cores", lambda: 5)
+    monkeypatch.setattr(sweep, "run_plans", seen)
+    unsaid = QUICK[: QUICK.index("--processes")]
+    for count in ("1", "3", "8"):
+        main(["compare", *unsaid, "--out", str(tmp_path / count), "--seeds", count])
+    assert wanted == [1, 3, 5]
+
+
+def test_what_is_the_same_run_is_made_once(corpus):
+    plans = request.plans("diloco,diloco:codec=int8", replace(TINY, steps=2), [0], {})
+    heard = []
+    results = sweep.run_all(plans, Shelf(None), 1, lambda result, _: heard.append(result.strategy))
+    assert heard == [result.strategy for result in results] == ["diloco", "diloco:codec=int8"]
+    assert results[0] == replace(results[1], strategy="diloco")
+
+
+def test_skipped_ops_are_told(capsys):
+    compare._tell(replace(RUN, skipped=3), False)
+    compare._tell(RUN, True)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("2 ops, 3 skipped")
+    assert second.endswith("2 ops, kept")
 
 
 def test_nothing_in_a_report_can_end_its_script():
@@ -185,8 +353,18 @@ def test_rows_are_means_with_the_spread_over_seeds():
     assert one.spread == pytest.approx(0.5**0.5)
     lines = text_table([one, other]).splitlines()
     assert lines[1].split() == ["diloco", "int8", "2", "2.5000", "0.7071", "1.29", "kB", "645", "B",
-                                "3.5"]  # fmt: skip
+                                "1.750", "3.5"]  # fmt: skip
     assert "diverged" in lines[2]
+
+
+def test_a_round_of_what_never_exchanges_has_no_length(capsys):
+    (row,) = rows([replace(RUN, ops=0)])
+    (skipping,) = rows([replace(RUN, ops=1, skipped=6)])
+    assert (row.round_seconds, skipping.round_seconds) == (None, 0.5)
+    assert text_table([row]).splitlines()[1].split()[-2:] == ["-", "3.5"]
+    page = html.page([replace(RUN, ops=0), replace(RUN, seed=1)], "", "")
+    assert "<th>s/round</th>" in page
+    assert "<td>1.750</td>" in page
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_every_strategy_learns_and_repeats_bit_for_bit(corpus, strategy):
     assert result == run_one(plan, corpus)
     assert result.val_loss < result.curve[0].val_loss
     assert result.tokens == plan.tokens
-    assert len(result.state_roots) == (3 if strategy == "noloco" else 1)
+    assert len(result.state_roots) == (3 if strategy in ("noloco", "local") else 1)
 
 
 @pytest.mark.parametrize("strategy", EVERY)
@@ -223,6 +223,25 @@ def test_a_strategy_that_takes_gradients_needs_somebody_who_gives_them(corpus):
             num_values=trainer.layout.num_values,
             snapshot_rounds=1,
         )
+
+
+def test_peers_arrive_in_several_ops_only_where_they_go_apart(corpus):
+    speeds = {"speeds": (1.0, 1.0, 0.5)}
+    paces = {"wait": 1, "dynamic": 1, "apart": 2}
+    found = {
+        pace: settings_of(of(f"delayed_nesterov:pace={pace}", **speeds)).numbers["arrivals"]
+        for pace in paces
+    }
+    assert found == paces
+    wanted = of("delayed_nesterov:pace=apart:arrivals=3", **speeds)
+    assert settings_of(wanted).numbers["arrivals"] == 3
+    waiting = run_one(of("delayed_nesterov", steps=12, **speeds), corpus)
+    assert waiting.state_roots == run_one(of("delayed_nesterov", steps=12), corpus).state_roots
+
+
+def test_a_state_root_of_local_is_of_the_weights_that_a_peer_ended_with(corpus):
+    short, long = (run_one(of("local", steps=steps), corpus) for steps in (2, 4))
+    assert len({*short.state_roots, *long.state_roots}) == 6
 
 
 def test_noloco_sends_two_vectors_to_one_peer_however_many_there_are(corpus):

@@ -1,0 +1,165 @@
+"""Which sources a run's bits depend on, as digests that belong into its key.
+
+A run that was made by other code is made again; a change of comments or docstrings is none. Digests
+are over syntax trees, so they hold for one version of Python. Of a strategy that a package brings:
+its distribution's version, and what of the package its module imports. Nothing is run here.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import swarmtrain
+import swarmtrain_optimizers
+from swarmtrain.compare.plan import PRESETS, Plan
+from swarmtrain_optimizers.strategies.brought import brought
+
+_HOUSE = Path(swarmtrain.__file__).parent
+_OPTIMIZERS = Path(swarmtrain_optimizers.__file__).parent
+
+_FIRST = "swarmtrain.compare.swarm"
+
+_NO_BITS = frozenset({
+    "swarmtrain.compare.html", "swarmtrain.compare.table", "swarmtrain.compare.request",
+    "swarmtrain.compare.tuned", "swarmtrain.errors", "swarmtrain.error_table", "swarmtrain.dirs",
+})  # fmt: skip
+"""What reads, shows and refuses settings. Those themselves are in a plan."""
+
+_DIGITS = 16
+
+
+def sources() -> list[Path]:
+    """Every file that a run's bits depend on: swarmtrain_optimizers, and what of swarmtrain one
+    run imports. Not the transport, of which a comparison uses what protocols fix."""
+    return sorted(_trees())
+
+
+@functools.cache
+def code_digest() -> str:
+    """Of the sources as they are when it is first asked for: those that are running."""
+    trees = _trees()
+    return _digest((path.name, trees[path]) for path in sorted(trees))
+
+
+def code_of(strategy: str, digest: str) -> str:
+    """What a run of this strategy is made by, for its key.
+
+    Args:
+        strategy: a name of PRESETS, or one that a package brings, and then that counts too.
+        digest: `code_digest`, made once for all strategies.
+    """
+    points = () if strategy in PRESETS else brought(strategy)
+    return " ".join([digest, *map(_brought_code, points)])
+
+
+def key_of(plan: Plan, versions: str, code: str) -> str:
+    """Hex name of the run. Labels are not in it: what is the same run is run once.
+
+    Args:
+        plan: what is run.
+        versions: torch and the text, as `swarmtrain.compare.sweep.versions` says them.
+        code: `code_of` the plan's strategy.
+    """
+    return replace(plan, label="").key(f"{versions} code {code}")
+
+
+def digest_of(texts: Iterable[tuple[str, str]]) -> str:
+    """Hex digest of modules (name, source) without their comments and docstrings."""
+    return _digest((name, ast.parse(text)) for name, text in texts)
+
+
+def _digest(trees: Iterable[tuple[str, ast.Module]]) -> str:
+    total = hashlib.sha256()
+    for name, tree in trees:
+        for part in ast.walk(tree):
+            body = getattr(part, "body", None)
+            if isinstance(body, list):
+                body[:] = [line for line in body if not _is_text(line)]
+        total.update(f"{name}\n{ast.dump(tree)}\n".encode())
+    return total.hexdigest()[:_DIGITS]
+
+
+def _is_text(line: ast.stmt) -> bool:
+    return (
+        isinstance(line, ast.Expr)
+        and isinstance(line.value, ast.Constant)
+        and isinstance(line.value.value, str)
+    )
+
+
+# ---- which files
+
+
+def _trees() -> dict[Path, ast.Module]:
+    found = {path: _parsed(path) for path in _OPTIMIZERS.rglob("*.py")}
+    return {**found, **reached(_FIRST, _HOUSE.parent)}
+
+
+def reached(first: str, root: Path, *, with_faces: bool = False) -> Mapping[Path, ast.Module]:
+    """Files of one package that a module's import brings in, itself included.
+
+    Args:
+        first: the module's dotted name.
+        root: directory that its topmost package, or itself, lies in. What else lies there, as all
+            that is installed may, is not looked at.
+        with_faces: whether ``__init__.py`` counts; those of swarmtrain hold nothing.
+    """
+    found: dict[Path, ast.Module] = {}
+    waiting, seen = [first], set(_NO_BITS)
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name.partition(".")[0] != first.partition(".")[0]:
+            continue
+        seen.add(name)
+        place = root.joinpath(*name.split("."))
+        face = place / "__init__.py"
+        is_face = with_faces and face.is_file()
+        path = face if is_face else place.with_name(f"{place.name}.py")
+        if not path.is_file():
+            continue  # a package without a face, or a name in a module
+        found[path] = _parsed(path)
+        waiting += _imports(found[path], name if is_face else name.rpartition(".")[0])
+    return found
+
+
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Names that may be modules, with the packages that they lie in."""
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Import):
+            for alias in part.names:
+                yield from _with_parents(alias.name)
+        elif isinstance(part, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - part.level + 1]
+            parts = [*(above if part.level else []), *([part.module] if part.module else [])]
+            for alias in part.names:
+                yield from _with_parents(".".join([*parts, alias.name]))
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    words = name.split(".")
+    yield from (".".join(words[:count]) for count in range(len(words), 0, -1))
+
+
+def _brought_code(point: EntryPoint) -> str:
+    """Distribution, version and digest of a strategy's module and of what that imports."""
+    words = [] if point.dist is None else [point.dist.name, point.dist.version]
+    spec = importlib.util.find_spec(point.module)
+    if spec is None or spec.origin is None:
+        return " ".join([*words, point.value])
+    path = Path(spec.origin)
+    if path.suffix != ".py":  # compiled
+        return " ".join([*words, hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]])
+    is_face = spec.submodule_search_locations is not None
+    root = path.parents[point.module.count(".") + is_face]
+    trees = reached(point.module, root, with_faces=True)
+    names = ((str(place.relative_to(root)), trees[place]) for place in sorted(trees))
+    return " ".join([*words, _digest(names)])

@@ -1,0 +1,51 @@
+"""Runs side by side, a process each: the same bits, none held back, and a dead process told."""
+
+import signal
+from dataclasses import replace
+
+import pytest
+from compare_text import TINY
+
+from swarmtrain.compare import seats
+from swarmtrain.data.corpus import build_corpus
+from swarmtrain.errors import UserError
+
+
+class Deadly:
+    """Ends the process that reads it, as the system does where memory is short."""
+
+    def __reduce__(self):
+        return signal.raise_signal, (signal.SIGKILL,)
+
+
+def test_two_seats_make_what_one_process_makes():
+    plans = [replace(TINY, seed=seed, peers=2, steps=2, windows=1) for seed in range(3)]
+    text = build_corpus(65_536)
+    found = seats.run_plans(plans, 2, lambda: True, text)
+    beside = {plan: result for plan, result, _ in found}
+    ((_, here, _),) = seats.run_plans(plans[2:], 1, lambda: True, text)
+    assert set(beside) == set(plans)
+    assert beside[plans[2]] == here
+
+
+def test_a_process_that_the_system_ends_is_told_and_nobody_waits_for_it():
+    with pytest.raises(UserError, match="signal 9") as caught:
+        list(seats.run_plans([Deadly(), Deadly()], 2, lambda: True, None))
+    assert caught.value.code == "SWT-E406"
+
+
+def test_a_process_that_ends_by_itself_has_shown_why_and_is_a_fault():
+    assert isinstance(seats._ended(1), RuntimeError)
+
+
+def test_there_is_at_least_one_core():
+    assert seats.cores() >= 1
+
+
+def test_a_process_is_never_told_of_ctrl_c_from_its_first_moment():
+    def blocked() -> bool:
+        return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+    with seats._without_interrupts():
+        assert blocked()
+    assert not blocked()
