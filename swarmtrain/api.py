@@ -126,8 +126,10 @@ def join(
         model: what has `requires_grad` now is exchanged, such as the adapters alone of a frozen
             model (examples/adapters.py); names, shapes and types must be those of the other peers'
             models. Buffers and frozen parameters stay your own, and nobody compares them.
-        optimizer: whose steps count. Its state stays your own; only that of a parameter which has
-            become NaN or infinite is dropped when the run's weights replace it.
+        optimizer: whose steps count. Its state stays your own; only what it remembers of a
+            parameter that has become NaN or infinite, or is so itself, is dropped when the run's
+            weights replace it. Another optimizer of the same loop is the loop's own affair: that
+            its state outlives a NaN is not seen here.
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
         name: shown to others; "" for one drawn from the peer's key.
         listen: ``HOST:PORT`` for the other peers; "" for a free port, on loopback if the invite is.

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
+from swarmtrain.peer.own_work import OwnContribution, decoded_own, is_lost, without_broken
 from swarmtrain.peer.state_image import StateImage, arrays_of, image_of
 from swarmtrain_optimizers.strategies.base import (
     HearsOfSwarm,
@@ -22,8 +22,8 @@ from swarmtrain_optimizers.strategies.base import (
     Strategy,
     SwarmFacts,
 )
+from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport.actions import LoadState
-from swarmtrain_transport.arithmetic import Contribution, Window
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.result import OpResult
 
@@ -36,13 +36,6 @@ class Weights(Protocol):
 
     def write_weights(self, vector: Tensor) -> None:
         """Go on from these weights, (padded,) float32."""
-
-
-class OwnContribution(Contribution, Protocol):
-    """What is given to an op, and what the others make of it. `TensorContribution` is one."""
-
-    def decoded(self, start: int, stop: int, window: Window) -> Tensor:
-        """(stop - start,) float32, for error feedback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +118,7 @@ class Driver:
         self._has_kept = False
         self._samples = 0
         self._own: OwnPart | None = None
+        self._values: Tensor | None = None  # what our part was made of, while its op is under way
         self._given = (0, 0)
 
     @property
@@ -206,6 +200,7 @@ class Driver:
         meanwhile = self._strategy.weights_under_way()
         if meanwhile is not None:
             self._weights.write_weights(meanwhile)
+        self._values = values
         self._own = OwnPart(op, self._contributed(values, op), self._samples)
         self._given = (self.steps, self._samples)
         return self._own
@@ -284,7 +279,7 @@ class Driver:
         if own is not None:
 
             def decoded(start: int, stop: int) -> Tensor:
-                values = _decoded_own(own, result, start, stop)
+                values = decoded_own(own, result, start, stop)
                 for low, high in self._padding(result.op):
                     values[max(0, low - start) : max(0, high - start)] = 0
                 return values
@@ -298,6 +293,8 @@ class Driver:
             op=result.op,
             own_share=1 / contributors if contributors else None,
         )
+        if is_lost(self._values, included):
+            weights = without_broken(self._strategy, weights)
         self._weights.write_weights(weights)
         self.included = own is not None and any(here for _, _, here in included)
         if own is not None:
@@ -311,14 +308,13 @@ class Driver:
         self.included = False
         if self._own is not None and isinstance(self._strategy, StepsAlone):
             now = self._weights.read_weights()
-            self.is_alone = bool(torch.isfinite(now).all())
+            self.is_alone = is_finite(now)
             if self.is_alone:
                 self._weights.write_weights(self._strategy.solo(now))
             else:
                 # Nobody's mean would make the anchor a number again: such work is dropped.
                 self._strategy.skip()
-                anchor = dict(self._strategy.state_arrays())["anchor"]
-                self._weights.write_weights(anchor.clone())
+                self._weights.write_weights(without_broken(self._strategy, now))
             self._ended(op)
         self.op = op
         return self._image(op, copy=self._is_copied(op))
@@ -349,9 +345,12 @@ class Driver:
         return mean
 
     def skip(self, op: int) -> None:
-        """The op ended without a result: train on from where we are."""
+        """The op ended without a result: train on from where we are, if that is a place at all."""
         if self._own is not None:
             self._strategy.skip()
+            if is_lost(self._values):
+                now = self._weights.read_weights()
+                self._weights.write_weights(without_broken(self._strategy, now))
             self._ended(op)
         self.op = op
 
@@ -374,7 +373,7 @@ class Driver:
             self.steps, self._samples = steps, samples
 
     def _reset(self, op: int) -> None:
-        self._own = None
+        self._own = self._values = None
         self.steps = 0
         self._samples = 0
         self.op = op
@@ -383,12 +382,3 @@ class Driver:
         image = image_of(self._strategy, self._layout, self._num_values, op, copy=copy)
         self.root = image.manifest.root
         return image
-
-
-def _decoded_own(own: OwnContribution, result: OpResult, start: int, stop: int) -> Tensor:
-    """What the others decoded from our part of one slice, chunk by chunk."""
-    pieces = [
-        own.decoded(low, min(low + result.chunk_values, stop), result.window)
-        for low in range(start, stop, result.chunk_values)
-    ]
-    return torch.cat(pieces) if pieces else torch.empty(0)

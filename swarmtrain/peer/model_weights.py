@@ -2,16 +2,17 @@
 
 A parameter of bfloat16 or float16 cannot hold what the exchange computes in float32. What rounding
 cut off is remembered and given back at the next reading, so that the difference that a peer sends
-is what its own steps changed, and not the rounding of the last result.
+is what its own steps changed, and not the rounding of the last result. What is beyond a type's
+range is cut off too: there the parameter holds the largest value that it can.
 
 Not here: buffers, frozen parameters and optimizer state, which stay with the peer, but for what an
-optimizer remembers of weights that had become NaN.
+optimizer remembers of weights that had become NaN (`moments`).
 """
 
 import torch
 from torch import Tensor, nn
 
-from swarmtrain.peer.moments import forget_broken
+from swarmtrain.peer.moments import Moments
 from swarmtrain.tensors import Layout
 
 
@@ -30,8 +31,12 @@ class ModelWeights:
     ) -> None:
         self._model = model
         self._layout = layout
-        self._optimizer = optimizer
-        self._is_rounded = any(spec.dtype in _SHORT_DTYPES for spec in layout.parameters)
+        self._moments = None if optimizer is None else Moments(optimizer)
+        self._largest = {
+            spec.name: torch.finfo(getattr(torch, spec.dtype)).max
+            for spec in layout.parameters
+            if spec.dtype in _SHORT_DTYPES
+        }
         self._cut_off: Tensor | None = None
 
     def read_weights(self, out: Tensor | None = None) -> Tensor:
@@ -51,11 +56,25 @@ class ModelWeights:
         Raises:
             LayoutMismatch: as `read_weights`; no weight changed.
         """
-        if self._optimizer is not None:
-            forget_broken(self._optimizer)
-        self._layout.write(self._model, vector)
-        if self._is_rounded:
-            self._cut_off = torch.sub(vector, self._layout.read(self._model))
+        if self._moments is not None:
+            self._moments.forget_broken()
+        self._layout.write(self._model, self._within_range(vector))
+        if self._largest:
+            cut_off = torch.sub(vector, self._layout.read(self._model))
+            self._cut_off = cut_off.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _within_range(self, vector: Tensor) -> Tensor:
+        """`vector`, or a copy where a value is beyond what its parameter's type can hold."""
+        if not self._largest:
+            return vector
+        lowest, highest = torch.aminmax(vector)
+        if max(-float(lowest), float(highest)) <= min(self._largest.values()):
+            return vector
+        held = vector.clone()
+        views = self._layout.named_views(held)
+        for name, largest in self._largest.items():
+            views[name].clamp_(-largest, largest)
+        return held
 
 
 _SHORT_DTYPES = frozenset({"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"})

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from swarmtrain.config import InnerSection, RunConfig
 from swarmtrain.data.batches import Batch, ByteStream, validation_batches
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES, build_model, generate
-from swarmtrain.peer.moments import forget_broken
+from swarmtrain.peer.moments import Moments
 from swarmtrain.tensors import Layout
 from swarmtrain_optimizers.inner.muon import MatrixScale, Muon, muon_groups
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
@@ -77,6 +77,7 @@ class BuiltinTrainer:
         self._is_fresh = False
         self._steps_since_fresh = 0
         self._optimizer = _make_optimizer(self.model, config.inner)
+        self._moments = Moments(self._optimizer)
 
     @property
     def bytes_per_step(self) -> int:
@@ -96,15 +97,16 @@ class BuiltinTrainer:
         self._is_fresh = step > 0
         self._steps_since_fresh = 0
         self._optimizer = _make_optimizer(self.model, self._config.inner)
+        self._moments = Moments(self._optimizer)
 
     def read_weights(self, out: Tensor | None = None) -> Tensor:
         """The live weights, (padded,) float32; written into `out` if given."""
         return self.layout.read(self.model, out)
 
     def write_weights(self, vector: Tensor) -> None:
-        """Train on from `vector`, (padded,) float32. Optimizer state stays, but for that of
-        weights that were no numbers any more; then the rate is ramped up again."""
-        if forget_broken(self._optimizer):
+        """Train on from `vector`, (padded,) float32. Optimizer state stays, but for what is not
+        finite or is of weights that are not; then the rate is ramped up again."""
+        if self._moments.forget_broken():
             self._is_fresh, self._steps_since_fresh = True, 0
         self.layout.write(self.model, vector)
 

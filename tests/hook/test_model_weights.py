@@ -1,5 +1,6 @@
 """Reading and replacing the weights of a model that somebody else made."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -43,3 +44,31 @@ def test_float64_weights_survive_a_round_trip_within_float32():
     weights.write_weights(vector)
     assert torch.equal(weights.read_weights(), vector)
     assert model.weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+)
+def test_what_is_beyond_a_types_range_is_held_at_its_largest_and_given_back(dtype: torch.dtype):
+    model = nn.Linear(3, 2).to(dtype)
+    layout = Layout.of(model, 16)
+    weights = ModelWeights(model, layout)
+    vector = torch.zeros(16)
+    vector[:4] = torch.tensor([3.402e38, -3.402e38, 7e4, 0.5])
+    weights.write_weights(vector)
+    held = layout.read(model)
+    largest = torch.finfo(dtype).max
+    assert held[:2].tolist() == [largest, -largest]
+    assert torch.equal(weights.read_weights(), vector)
+
+
+def test_a_nan_that_is_written_is_gone_when_a_number_is():
+    model = nn.Linear(3, 2).to(torch.float16)
+    weights = ModelWeights(model, Layout.of(model, 16))
+    vector = torch.zeros(16)
+    vector[0] = torch.nan
+    weights.write_weights(vector)
+    assert weights.read_weights()[1:].eq(0).all()
+    with torch.no_grad():
+        model.weight[0, 0] = 0.25  # somebody's own mending
+    assert weights.read_weights()[0] == 0.25

@@ -13,7 +13,7 @@ from torch import Tensor
 from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import OuterTransform, outer_step
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
-from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector
+from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector, is_finite
 
 
 class Anchored:
@@ -102,6 +102,16 @@ class Anchored:
     def weights_under_way(self) -> Tensor | None:
         """None: an op under way changes no weights."""
         return None
+
+    def drop_broken(self, weights: Tensor) -> Tensor:
+        """The weights, or the anchor where they are not finite; see `DropsBroken`.
+
+        Raises:
+            ValueError: `weights` is not (num_values,).
+        """
+        self._check(weights, "weights")
+        now = weights.detach()
+        return (now if is_finite(now) else self._anchor).clone()
 
     def _forget(self) -> None:
         """Drop this peer's own work, after new state was loaded."""

@@ -200,6 +200,28 @@ class StepsAlone(Protocol):
 
 
 @runtime_checkable
+class DropsBroken(Protocol):
+    """A strategy that tells work which is no number any more, and can never be sent, from the rest.
+
+    Of one that does not, everything pending is dropped, by `load_state`.
+    """
+
+    def drop_broken(self, weights: Tensor) -> Tensor:
+        """Between two ops: drop what waits and is not finite, and work on such weights.
+
+        Nothing changes where all is finite. Where it is not, finite neighbours go too: beside NaN
+        there are numbers on their way to it. So the unit is what one op moves.
+
+        Args:
+            weights: (num_values,) the weights now.
+
+        Returns:
+            (num_values,) the weights to go on from, a new tensor: the anchor where work was
+            dropped.
+        """
+
+
+@runtime_checkable
 class KnowsAhead(Protocol):
     """A strategy of which part of the next op's contribution is known when its round begins."""
 

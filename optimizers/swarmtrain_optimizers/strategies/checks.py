@@ -1,4 +1,4 @@
-"""What every strategy refuses of what it is handed: vectors and arrays that do not fit."""
+"""What every strategy looks at in what it is handed: whether it fits, whether it is finite."""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,3 +32,8 @@ def check_arrays(
         raise ValueError(f"arrays are {sorted(arrays)}, wanted {sorted(names)}")
     for name in names:
         check_vector(arrays[name], name, num_values, dtype)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether no value is NaN or infinite."""
+    return bool(torch.isfinite(tensor).all())

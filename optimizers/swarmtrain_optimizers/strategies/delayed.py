@@ -25,6 +25,7 @@ from swarmtrain_optimizers.error_feedback import DecodeOwn, ErrorFeedback, check
 from swarmtrain_optimizers.outer import nesterov
 from swarmtrain_optimizers.strategies.anchored import Giving
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.strategies.checks import is_finite
 
 
 class Delayed(Giving):
@@ -135,6 +136,16 @@ class Delayed(Giving):
         if self._pending is not None:
             self._held.residual = self._pending
         self._pending = None
+
+    def drop_broken(self, weights: Tensor) -> Tensor:
+        """As `Anchored.drop_broken`; what is held is 0 then, and the round begins anew."""
+        self._check(weights, "weights")
+        if not is_finite(self._held.residual):
+            self._held.drop()
+        if is_finite(weights) and is_finite(self._base):
+            return weights.detach().clone()
+        self._base = self._anchor.clone()
+        return self._anchor.clone()
 
     def _forget(self) -> None:
         super()._forget()

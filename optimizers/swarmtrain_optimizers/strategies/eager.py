@@ -20,6 +20,7 @@ from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.outer import outer_step
+from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_optimizers.strategies.delayed import Delayed
 
 
@@ -109,8 +110,17 @@ class Eager(Delayed):
                 tensor[places] = 0
         return weights
 
+    def drop_broken(self, weights: Tensor) -> Tensor:
+        """As `Delayed.drop_broken`; without a lead, if that is not finite."""
+        if not is_finite(self._base):
+            self._drop_lead()
+        return super().drop_broken(weights)
+
     def _forget(self) -> None:
         super()._forget()
+        self._drop_lead()
+
+    def _drop_lead(self) -> None:
         for tensor in (self._lead, *self._lead_state, self._ahead):
             tensor.zero_()
 

@@ -213,13 +213,26 @@ class Streaming:
         landed = part.apply(mean, included, base, decoded_own, op=op)
         self._under_way, self._applied = None, index
         _put_(weights, ranges, self._mixed(part, now, landed, gave=snapshot is not None))
-        return weights
+        # NaN in another fragment would be back in this one after a step.
+        return self.drop_broken(weights) if part.dropped else weights
 
     def skip(self) -> None:
         """End the op without a result; what was pending is computed anew for its next turn."""
         if self._under_way is not None:
             self._parts[self._under_way].skip()
         self._under_way = None
+
+    def drop_broken(self, weights: Tensor) -> Tensor:
+        """Each fragment by itself: one that is finite keeps its work and its error feedback.
+
+        Raises:
+            ValueError: `weights` is not (num_values,).
+        """
+        self._check(weights, "weights")
+        kept = weights.detach().clone()
+        for part, ranges in zip(self._parts, self._fragments, strict=True):
+            _put_(kept, ranges, part.drop_broken(_taken(kept, ranges)))
+        return kept
 
     def _mixed(self, part: DiLoCo, now: Tensor, landed: Tensor, *, gave: bool) -> Tensor:
         """theta of the fragment; a peer that gave nothing moves along with the anchor unmixed."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from swarmtrain_optimizers.error_feedback import DecodeOwn, ErrorFeedback, check_cover
 from swarmtrain_optimizers.outer import OuterTransform
 from swarmtrain_optimizers.strategies.anchored import Giving
+from swarmtrain_optimizers.strategies.checks import is_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,12 @@ class Synchronous(Giving):
     def skip(self) -> None:
         """End the op without a result; what was pending is computed anew for the next one."""
         self._pending = None
+
+    def drop_broken(self, weights: Tensor) -> Tensor:
+        """As `Anchored.drop_broken`; error feedback that is not finite is 0 then."""
+        if self._feedback is not None and not is_finite(self._feedback.residual):
+            self._feedback.drop()
+        return super().drop_broken(weights)
 
     def _settled(
         self,

@@ -1,0 +1,62 @@
+"""What becomes of a peer's own part of an op: what others made of it, and when it is dropped.
+
+Work that is not finite can be in no mean, now or later, and would spoil every later part: waiting
+for its third exclusion (protocol.md rule 9) gains nothing, and an op that is skipped counts none.
+So it is dropped at the end of the first op that it was given to and is not in. Not here: work that
+is finite, which strategies keep as they say.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.strategies.base import DropsBroken, Strategy
+from swarmtrain_optimizers.strategies.checks import is_finite
+from swarmtrain_transport.arithmetic import Contribution, Window
+from swarmtrain_transport.result import OpResult
+
+
+class OwnContribution(Contribution, Protocol):
+    """What is given to an op, and what the others make of it. `TensorContribution` is one."""
+
+    def decoded(self, start: int, stop: int, window: Window) -> Tensor:
+        """(stop - start,) float32, for error feedback."""
+
+
+def decoded_own(own: OwnContribution, result: OpResult, start: int, stop: int) -> Tensor:
+    """What the others decoded from our part of one slice, (stop - start,), chunk by chunk."""
+    pieces = [
+        own.decoded(low, min(low + result.chunk_values, stop), result.window)
+        for low in range(start, stop, result.chunk_values)
+    ]
+    return torch.cat(pieces) if pieces else torch.empty(0)
+
+
+def is_lost(values: Tensor | None, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
+    """Whether a part can never be sent and was not: where all went well this costs nothing.
+
+    Args:
+        values: what the part was made of; None where nothing was given.
+        included: (start, stop, whether it is in the result); empty where there is no result.
+    """
+    was_sent = bool(included) and all(here for _, _, here in included)
+    return values is not None and not was_sent and not is_finite(values)
+
+
+def without_broken(strategy: Strategy, weights: Tensor) -> Tensor:
+    """Drop what is not finite, between two ops.
+
+    Args:
+        strategy: whose pending work goes; all of it, where it cannot tell what is broken.
+        weights: (padded,) float32, the weights now.
+
+    Returns:
+        (padded,) float32, the weights to go on from, a new tensor.
+    """
+    if isinstance(strategy, DropsBroken):
+        return strategy.drop_broken(weights)
+    state = {name: array.clone() for name, array in strategy.state_arrays()}
+    strategy.load_state(state)
+    return state["anchor"].clone()
