@@ -18,8 +18,9 @@ test: lint
 	@echo "== tests, in two lanes at once"
 	@$(MAKE) --no-print-directory -j2 tests-of-processes tests-of-parts
 
-# Who starts processes waits for them most of the time; the rest is the other lane's.
-PROCESSES := tests/e2e tests/chaos tests/demo tests/cli
+# Who starts processes waits for them most of the time; comparisons fill that lane up, so that both
+# take about as long.
+PROCESSES := tests/e2e tests/chaos tests/demo tests/cli tests/compare tests/benchmarks
 
 tests-of-processes: setup
 	@$(BIN)/python -m pytest -q $(PROCESSES) --durations=12
