@@ -252,7 +252,7 @@ class Crowd:
         """A peer's process begins, in the directory of its number."""
         self._boots += 1
         peer, directory = bytes([number]) * 32, self.place / str(number)
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         member = Member(self, peer, b"boot %d" % self._boots, directory, step_s)
         self.members[peer] = member
         member.act(member.machine_itself.start(self.now_s))

@@ -157,6 +157,30 @@ def test_who_comes_back_has_the_bits_that_it_left_with(
         assert_agreed(again, again[0].driver.op)
 
 
+@pytest.mark.parametrize("name", ["diloco", "delayed", "eager", "ddp"])
+def test_a_power_cut_for_everybody_changes_no_bit_of_the_run(tmp_path: Path, name: str):
+    """Where a peer has nothing of its own: error feedback, the mixing of streaming and a pair are
+    as they were at the last save, so those runs go on otherwise."""
+    config = config_of(name, min_contributors=3)
+    outer = msgspec.structs.replace(config.outer, error_feedback=False)
+    config = msgspec.structs.replace(config, outer=outer)
+    with crowd_of(config, tmp_path / "whole") as crowd:
+        (member, *_) = founded(crowd)
+        crowd.run()
+        whole = dict(member.roots)
+    with crowd_of(config, tmp_path / "cut") as crowd:
+        members = founded(crowd)
+        crowd.run(until=lambda: all(one.driver.op >= 3 for one in members))
+        for one in members:
+            crowd.kill(one)
+        crowd.start_coordinator()
+        again = founded(crowd)
+        crowd.run()
+        assert all(one.driver.op == ROUNDS for one in again)
+        for one in again:
+            assert one.roots.items() <= whole.items() and ROUNDS in one.roots
+
+
 @pytest.mark.parametrize("codec", ["int8", "e3m0", "two_bit", "sign", "topk-4", "none"])
 def test_every_codec_carries_a_run(tmp_path: Path, codec: str):
     with crowd_of(config_of("diloco", rounds=3, codec=codec), tmp_path) as crowd:
