@@ -197,8 +197,8 @@ def _write_curves(out: Path, results: dict[str, list[RunResult]]) -> None:
 
 
 def _write_tuned(path: Path, winners: dict[str, Winner]) -> None:
-    swept = ", ".join(name for name in winners if name in TUNED) or "none"
-    where = f"{written.COMMAND}, commit {_commit()}, of {swept}; others as they were"
+    guessed = ", ".join(name for name in TUNED if name not in winners) or "none"
+    where = f"benchmarks/shapes/run.py of commit {_commit()}; not swept: {guessed}"
     path.write_text(sweeps.tuned_source(path.read_text(encoding="utf-8"), winners, where))
     _say(f"{path}: {', '.join(winners)}")
 

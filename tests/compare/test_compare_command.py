@@ -14,7 +14,7 @@ from compare_text import TINY, small_corpus
 from swarmtrain.cli import compare
 from swarmtrain.cli.main import main
 from swarmtrain.compare import html, request, seats, sweep
-from swarmtrain.compare.plan import PRESETS, Pace, Plan
+from swarmtrain.compare.plan import PRESETS, Pace
 from swarmtrain.compare.results import Point, RunResult, Shelf, rows
 from swarmtrain.compare.table import human_bytes, text_table
 from swarmtrain.errors import UserError
@@ -139,7 +139,7 @@ def test_settings_of_one_strategy_win_over_those_of_all_and_these_over_presets()
     one, other = request.plans(words, base, [3], {"outer_lr": 0.7})
     assert (one.outer_lr, one.pace, one.error_feedback) == (0.7, Pace.WAIT, False)
     assert (other.outer_lr, other.pace, other.error_feedback) == (0.5, Pace.DYNAMIC, True)
-    assert (one.outer_momentum, one.seed) == (Plan("", "", "").outer_momentum, 3)
+    assert (one.outer_momentum, one.seed) == (PRESETS["diloco"].rates.outer_momentum, 3)
 
 
 INERT = [
