@@ -78,7 +78,7 @@ class Swarm:
         """Say what the steps from now on are like.
 
         Args:
-            loss: of the newest step, shown to people.
+            loss: of the newest step, shown to people; of several their mean.
             samples: per step, which give this peer its weight in the mean.
         """
 
@@ -236,9 +236,10 @@ class _Member(Swarm):
     def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
         """As Swarm.log."""
         if loss is not None:
-            self._loss = loss.detach() if isinstance(loss, Tensor) else loss
+            # On its device until somebody looks; of one per sample the mean.
+            self._loss = loss.detach().float().mean() if isinstance(loss, Tensor) else loss
         if samples is not None:
-            self._samples = max(1, samples)
+            self._samples = max(1, int(samples))
 
     def finish_round(self) -> None:
         """As Swarm.finish_round."""

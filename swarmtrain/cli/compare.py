@@ -24,7 +24,7 @@ Strategies = Annotated[
 Codec = Annotated[str, typer.Option(help="Of every exchange.", show_default="the strategy's own")]
 Peers = Annotated[int, typer.Option(min=1, max=64, help="Replicas of a run.")]
 Steps = Annotated[int, typer.Option(min=1, help="Inner steps of each peer.")]
-Seed = Annotated[int, typer.Option(min=0, help="The first seed.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**62, help="The first seed.")]
 Seeds = Annotated[int, typer.Option(min=1, max=64, help="How many seeds.")]
 Model = Annotated[str, typer.Option(help="sweep (130 000 parameters) or demo (850 000).")]
 InnerSteps = Annotated[int, typer.Option(min=1, help="Inner steps of a round.")]

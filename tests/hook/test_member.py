@@ -65,6 +65,13 @@ def test_every_step_counts_once_with_its_samples_and_the_newest_loss():
     assert (member.round, member.peers, member.state_root) == (3, 2, "ab")
 
 
+def test_losses_of_single_samples_are_shown_as_their_mean():
+    member, session, model, optimizer = made()
+    member.log(loss=torch.tensor([1.0, 2.0]))
+    step(model, optimizer)
+    assert session.stepped_with == [(4, 1.5)]
+
+
 def test_gradient_accumulation_and_schedules_do_not_disturb_the_count():
     member, session, model, optimizer = made()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
