@@ -136,9 +136,9 @@ _ROWS = (
         "directory; peers come back on their own.",
     ),
     ErrorKind(
-        "SWT-E403", "Cannot write to the state directory", EXIT_CANNOT_WRITE,
-        "The directory is not there and cannot be made, or belongs to somebody else. Name one\n"
-        "that you own with --state-dir.",
+        "SWT-E403", "A file or directory cannot be used", EXIT_CANNOT_WRITE,
+        "It is not there and cannot be made, or is somebody else's. Name another place: that\n"
+        "of a run's state with --state-dir, of compare's runs with --out.",
     ),
     ErrorKind(
         "SWT-E404", "Already running on this state directory", EXIT_TRY_LATER,

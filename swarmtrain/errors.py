@@ -278,8 +278,9 @@ def _translate_os(fault: OSError, *, at_coordinator: bool) -> UserError | None:
     if fault.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and fault.filename:
         return UserError(
             "SWT-E403",
-            f"Cannot write to {where}: {fault.strerror}.",
-            "Without its state directory the process could not come back after a stop.",
-            "Name a directory that you own with --state-dir.",
+            f"Cannot use {where}: {fault.strerror}.",
+            "It belongs to somebody else or lies on a disk that is not written to. What was "
+            "complete before is intact.",
+            "Name a place that you own; that of a run's state is said with --state-dir.",
         )
     return None

@@ -48,6 +48,7 @@ class Making:
         processes: runs side by side.
         deadline_s: monotonic time after which no run is begun.
         tell: hears of every finished run.
+        given: winners of sweeps that are not made, because somebody has made them before.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Making:
         processes: int,
         deadline_s: float,
         tell: Callable[[str], None],
+        given: Mapping[str, Winner] | None = None,
     ) -> None:
         self.edition = edition
         self._results = results
@@ -70,6 +72,7 @@ class Making:
         self._processes = processes
         self._deadline_s = deadline_s
         self._tell = tell
+        self._given = given or {}
 
     # ---- what there is
 
@@ -108,21 +111,28 @@ class Making:
     # ---- sweeps
 
     def sweep_plans(self, sweep: Sweep) -> list[Plan]:
-        """Of the grid and of its finalists; before these are known, the grid's first stand in."""
+        """Of the grid and of its finalists; before these are known, the grid's first stand in.
+        None of a sweep whose winner is given."""
+        if sweep.name in self._given:
+            return []
         finals = self._finalists(sweep) or sweep.points(self.edition)[: self.edition.finalists]
         return [*sweep.plans(self.edition), *sweep.finals(self.edition, finals)]
 
     def make_sweeps(self, sweeps: Sequence[Sweep]) -> None:
-        """Every grid, then every final."""
+        """Every grid, then every final, but of those whose winner is given."""
+        sweeps = [sweep for sweep in sweeps if sweep.name not in self._given]
         self.make(plan for sweep in sweeps for plan in sweep.plans(self.edition))
         self.make(
             plan for sweep in sweeps for plan in sweep.finals(self.edition, self._finalists(sweep))
         )
 
     def winners(self, sweeps: Iterable[Sweep]) -> dict[str, Winner]:
-        """Of those sweeps that are finished."""
+        """Of those sweeps that are finished or whose winner is given."""
         found = {}
         for sweep in sweeps:
+            if sweep.name in self._given:
+                found[sweep.name] = self._given[sweep.name]
+                continue
             finals = self._finalists(sweep)
             runs = self._all_of(sweep.finals(self.edition, finals))
             if runs:

@@ -6,6 +6,7 @@
     run.py --more-seeds              # up to 8 for what is not resolved
     run.py --list                    # shapes, their runs, what is left and how long it takes
     run.py --quick                   # all of it tiny: does it work?
+    run.py --winners benchmarks/shapes/winners.json    # no sweeps: rates that were found before
     run.py --write-tuned swarmtrain/compare/tuned.py   # the winners as compare's own rates
 
 Every finished run is a line of OUT/runs.jsonl, so it may be stopped at any time and goes on where
@@ -64,6 +65,13 @@ def seconds(text: str) -> float:
     return float(found[1]) * UNITS_S[found[2]]
 
 
+def _winners(text: str) -> dict[str, Winner]:
+    try:
+        return sweeps.read_winners(Path(text))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="names of shapes, with commas between")
@@ -75,6 +83,13 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=None, help="default: out/ beside this script")
     parser.add_argument("--list", action="store_true", help="what there is and how long it takes")
     parser.add_argument("--quick", action="store_true", help="all of it tiny, in one process")
+    parser.add_argument(
+        "--winners",
+        type=_winners,
+        default={},
+        metavar="FILE",
+        help="rates of an earlier table's winners.json; those sweeps are not made",
+    )
     parser.add_argument("--write-tuned", type=Path, metavar="FILE",
                         help="put the winners into FILE, a copy of compare's tuned.py")  # fmt: skip
     args = parser.parse_args(words)
@@ -99,6 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
         edition, Results(out / "runs.jsonl"), corpus, versions=versions(corpus),
         code=code_digest(), processes=processes,
         deadline_s=time.monotonic() + args.budget, tell=_say,
+        given=args.winners,
     )  # fmt: skip
     shapes = [shape for shape in SHAPES if not args.names or shape.name in args.names]
     needed = sweeps_of(shapes)

@@ -103,13 +103,13 @@ class Winner:
 
     Attributes:
         rates: of the point.
-        loss: that it ended with at full length.
+        loss: that it ended with at full length; None if a file did not say it.
         runs: how many were made to find it.
         is_at_edge: whether its learning rate is the lowest or the highest of the grid.
     """
 
     rates: Rates
-    loss: float
+    loss: float | None
     runs: int
     is_at_edge: bool
 
@@ -170,6 +170,27 @@ def write_winners(path: Path, winners: Mapping[str, Winner]) -> None:
     text = json.dumps({name: asdict(found) for name, found in winners.items()}, indent=1)
     beside.write_text(text + "\n", encoding="utf-8")
     beside.replace(path)
+
+
+def read_winners(path: Path) -> dict[str, Winner]:
+    """What `write_winners` wrote.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file.
+    """
+    text = path.read_text(encoding="utf-8")
+    try:
+        found = {
+            name: Winner(**{**said, "rates": Rates(**said["rates"])})
+            for name, said in json.loads(text).items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is no winners.json of this script: {error}") from error
+    unknown = sorted(set(found) - set(SWEEPS))
+    if unknown:
+        raise ValueError(f"{path} names sweeps that there are not: {', '.join(unknown)}")
+    return found
 
 
 _TABLE = """    {

@@ -111,9 +111,10 @@ def _winners(winners: Mapping[str, Winner], occasion: Occasion) -> list[str]:
     ]
     for name, found in winners.items():
         edge = "at the end of its grid" if found.is_at_edge else ""
+        loss = "" if found.loss is None else f"{found.loss:.4f}"
         lines.append(
             f"| {name} | {found.runs} | {found.rates.inner_lr:.3g} | {found.rates.outer_lr:g} "
-            f"| {found.rates.outer_momentum:g} | {found.loss:.4f} | {edge} |"
+            f"| {found.rates.outer_momentum:g} | {loss} | {edge} |"
         )
     return lines
 

@@ -117,6 +117,8 @@ def compare(
         raise misuse("--dynamic changes nothing without --speeds.", "Give each peer a speed.")
     own = {name: value for name, value in given.items() if value not in ("", None)}
     plans = request.plans(strategies, base, range(seed, seed + seeds), own)
+    others = {"drop": drop, "hostile": hostile, "robust": robust}
+    request.check_used([*own, *(name for name, value in others.items() if value)], plans)
     _run(plans, processes, out, html, as_json=as_json)
     raise typer.Exit(EXIT_DONE)
 

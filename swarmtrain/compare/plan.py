@@ -171,6 +171,7 @@ class Plan:
         label: the strategy as it was asked for, with what differs from the others.
         strategy: a name of PRESETS, or one that a package brings.
         codec: name in an op's plan.
+        rounding: of what peers give to it; seeded by run, op and peer where it is stochastic.
         seed: of weights, shards, windows and of what goes wrong.
         peers: replicas.
         steps: inner steps of each peer if all make equally many; the budget is in tokens.
@@ -227,6 +228,7 @@ class Plan:
     beta: float = 1.0
     pull: float = 0.0
     arrivals: int = 0
+    rounding: Literal["nearest", "stochastic"] = "nearest"
     net: str = "dsl"
     points: int = 20
     windows: int = 256
@@ -266,10 +268,12 @@ class Plan:
         )
 
     def as_json(self) -> str:
-        """All fields as canonical JSON; `own`, which came later, only where there is something."""
+        """All fields as canonical JSON; those that came later only where they say something."""
         fields = asdict(self)
         if not self.own:
             del fields["own"]
+        if self.rounding == "nearest":
+            del fields["rounding"]
         return json.dumps(fields, sort_keys=True, default=_value_of)
 
     def key(self, versions: str) -> str:

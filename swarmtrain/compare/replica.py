@@ -8,7 +8,7 @@ from torch import Tensor
 
 from swarmtrain.compare.hostile import contribution_of
 from swarmtrain.compare.plan import Pace, Plan
-from swarmtrain.peer.arithmetic import TensorContribution
+from swarmtrain.peer.arithmetic import TensorContribution, rounding_seed
 from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.trainer import BuiltinTrainer
 from swarmtrain.strategies import StrategySettings, make_strategy
@@ -65,6 +65,7 @@ class Replica:
             contribution=contribution_of(plan.attack, seed) if is_hostile else TensorContribution,
             decode=decode,
             read_gradient=self.trainer.read_gradient,
+            seed_of=None if is_hostile else _rounding(plan, self.peer),
         )
 
     @property
@@ -109,6 +110,14 @@ def settings_of(plan: Plan) -> StrategySettings:
         total_steps=config.run.rounds * config.outer.inner_steps,
         own=dict(plan.own),
     )
+
+
+def _rounding(plan: Plan, peer: PeerId) -> Callable[[int], int] | None:
+    """Seed of a peer's rounding in an op; None rounds to nearest."""
+    if plan.rounding == "nearest":
+        return None
+    run = f"compare {plan.seed}".encode()
+    return lambda op: rounding_seed(run, op, peer)
 
 
 def _arrivals(plan: Plan) -> int:

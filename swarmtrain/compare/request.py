@@ -4,7 +4,7 @@ A strategy may carry settings of its own, `diloco:codec=none:inner_steps=500`, s
 can hold what differs in nothing else. Checked here once, without loading torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -45,17 +45,19 @@ _OWN: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "beta": float,
         "pull": float,
         "arrivals": int,
+        "rounding": str,
     }
 )
 """Settings that a strategy in the list may have of its own, and how they are read."""
 
 _TRAINING = frozenset({"inner", "inner_lr"})
-_ROUNDS = _TRAINING | {"codec", "inner_steps", "pace", "drop", "hostile"}
+_EXCHANGE = frozenset({"codec", "rounding", "drop", "hostile"})
+_ROUNDS = _TRAINING | _EXCHANGE | {"inner_steps", "pace"}
 _MEANS = _ROUNDS | {"robust", "outer_lr", "outer_momentum", "error_feedback"}
 
 TAKES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "ddp": _TRAINING | {"codec", "drop", "hostile", "robust"},  # no rounds, always waits
+        "ddp": _TRAINING | _EXCHANGE | {"robust"},  # no rounds, always waits
         "local": _TRAINING | {"pace"},
         "diloco": _MEANS,
         "streaming": _MEANS | {"fragments", "delay_steps", "alpha"},
@@ -116,6 +118,26 @@ def plans(
     for plan in chosen:
         _check(plan)
     return [replace(plan, seed=seed) for plan in chosen for seed in seeds]
+
+
+def check_used(names: Iterable[str], chosen: Sequence[Plan]) -> None:
+    """Refuse a setting for all that changes nothing in any of them.
+
+    Args:
+        names: of the settings that were given.
+        chosen: what they were given for.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    takers = [TAKES.get(plan.strategy, frozenset(_OWN)) for plan in chosen]
+    for name in names:
+        if not any(name in takes for takes in takers):
+            asked = ", ".join(dict.fromkeys(plan.strategy for plan in chosen))
+            raise misuse(
+                f"--{name.replace('_', '-')} changes nothing here: {asked} takes no such setting.",
+                "Leave it out, or list a strategy that it is for.",
+            )
 
 
 def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
@@ -226,6 +248,7 @@ def _check(plan: Plan) -> None:
         ("--net", plan.net, tuple(NETS)),
         ("--inner", plan.inner, ("adamw", "muon")),
         ("--robust", plan.robust or RULES[0], RULES),
+        ("rounding", plan.rounding, ("nearest", "stochastic")),
     )
     for what, name, known in tables:
         if name not in known:
@@ -255,6 +278,11 @@ def _check_values(plan: Plan) -> None:
         raise misuse(
             f"{label!r} cannot exchange with {codec!r}.",
             f"Its blocks {problem} values, and this model has blocks of {plan.block}.",
+        )
+    if plan.rounding == "stochastic" and not facts.dithers:
+        raise misuse(
+            f"{label!r} cannot round stochastically in {codec!r}.",
+            "Only int8, int4 and e3m0 have levels enough to round to either side.",
         )
     if facts.is_biased and plan.strategy in PAIRED:
         raise misuse(

@@ -7,7 +7,9 @@ such memory goes before the weights are replaced.
 
 What a step made it will make again, so that is taken away. Some optimizers (torch's Adagrad) make
 their state when they are made, and would miss it: what was there before the first step is set to
-zero in its place. Not here: state that belongs to no parameter.
+zero in its place. Where somebody's loop has stepped before, that is done for Adagrad alone: others
+make theirs again, and zero would all but stop Rprop, which remembers how far it steps. Not here:
+state that belongs to no parameter.
 """
 
 from collections.abc import Iterator
@@ -26,8 +28,11 @@ class Moments:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
+        makes_at_once = isinstance(optimizer, torch.optim.Adagrad)
         self._made_before = frozenset(
-            id(parameter) for parameter in _trained(optimizer) if optimizer.state.get(parameter)
+            id(parameter)
+            for parameter in _trained(optimizer)
+            if (state := optimizer.state.get(parameter)) and (makes_at_once or _is_unused(state))
         )
 
     def forget_broken(self) -> int:
@@ -64,6 +69,11 @@ def _tensors(state: dict[str, Any]) -> Iterator[Tensor]:
     for value in state.values():
         if isinstance(value, Tensor) and value.is_floating_point():
             yield value
+
+
+def _is_unused(state: dict[str, Any]) -> bool:
+    """Whether no step has been made with it, as far as it counts them."""
+    return float(state.get("step", 0)) == 0
 
 
 def _has_history(state: dict[str, Any]) -> bool:

@@ -77,10 +77,13 @@ def story(monkeypatch: Any) -> Story:
     return Story(monkeypatch)
 
 
-def making(load: Any, path: Path, corpus: Any, edition: Any = None, budget_s: float = 1e9) -> Any:
+def making(
+    load: Any, path: Path, corpus: Any, edition: Any = None, budget_s: float = 1e9, **more: Any
+) -> Any:
     return load("making").Making(
         edition or load("trials").FULL, load("kept").Results(path), corpus, versions="v", code="c",
         processes=1, deadline_s=time.monotonic() + budget_s, tell=lambda text: None,
+        **more,
     )  # fmt: skip
 
 
@@ -121,6 +124,33 @@ def test_a_shape_is_not_run_before_the_sweep_that_its_rates_come_from(
     assert story.made[-1].inner_lr == winners["ddp"].rates.inner_lr
     judged = table.judged(one, winners)
     assert (judged.figure.values, judged.seeds, judged.verdict.value) == ((1.0,) * 3, 3, "holds")
+
+
+def test_winners_of_an_earlier_table_are_taken_and_their_sweeps_not_made(
+    load, story, tmp_path, corpus
+):
+    sweeps = load("sweeps")
+    first = making(load, tmp_path / "first.jsonl", corpus)
+    needed = load("making").sweeps_of([shape(load, "diloco-4-short")])
+    first.make_sweeps(needed[:1])
+    sweeps.write_winners(tmp_path / "winners.json", first.winners(needed))
+    given = sweeps.read_winners(tmp_path / "winners.json")
+    assert given == first.winners(needed)
+    story.made.clear()
+    second = making(load, tmp_path / "second.jsonl", corpus, given=given)
+    second.make_sweeps(needed)
+    assert {plan.label.partition(",")[0] for plan in story.made} == {"ddp"}
+    assert list(second.winners(needed)) == ["diloco", "ddp"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"diloco": {}}', '{"diloco": 3}'])
+def test_a_file_that_holds_no_winners_is_named_in_one_line(load, tmp_path, capsys, text):
+    path = tmp_path / "winners.json"
+    path.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        load("run").main(["--winners", str(path), "--list"])
+    assert ended.value.code == 2
+    assert "winners.json" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_what_is_not_resolved_gets_more_seeds_until_it_is(load, story, tmp_path, corpus):

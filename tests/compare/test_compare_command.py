@@ -125,6 +125,11 @@ def test_finished_runs_are_kept_and_damaged_ones_made_again(tmp_path, corpus):
         (["--strategies", "ddp:inner=muon"], "muon"),
         (["--strategies", "noloco:outer_lr=0.4"], "momentum 0.5"),
         (["--strategies", "streaming", "--inner-steps", "5"], "no multiple of 2"),
+        (["--strategies", "sparseloco,ddp", "--outer-momentum", "0.5"], "sparseloco, ddp takes no"),
+        (["--strategies", "local", "--codec", "int8"], "--codec changes nothing"),
+        (["--strategies", "local", "--drop", "0.3"], "--drop changes nothing"),
+        (["--strategies", "diloco:rounding=up"], "nearest, stochastic"),
+        (["--strategies", "sparseloco:rounding=stochastic"], "int8, int4 and e3m0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_value(capsys, words, hint):
@@ -148,6 +153,7 @@ INERT = [
     "sparseloco:outer_momentum=0.5", "noloco:error_feedback=no", "ddp:outer_lr=50",
     "ddp:pace=dynamic", "ddp:inner_steps=5", "local:codec=int8", "local:outer_lr=1",
     "local:drop=0.3", "local:hostile=1", "local:robust=median", "local:inner_steps=3",
+    "local:rounding=stochastic",
 ]  # fmt: skip
 
 

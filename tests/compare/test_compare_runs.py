@@ -54,6 +54,14 @@ def test_two_runs_have_the_same_bits_in_any_number_of_processes():
     assert here[0].state_roots != here[1].state_roots
 
 
+def test_stochastic_rounding_gives_other_bits_and_the_same_ones_again(corpus):
+    plans = request.plans("diloco,diloco:rounding=stochastic", TINY, [0], {})
+    nearest, rounded = (run_one(plan, corpus) for plan in plans)
+    assert rounded.state_roots == run_one(plans[1], corpus).state_roots != nearest.state_roots
+    assert rounded.bytes_up_per_peer == pytest.approx(nearest.bytes_up_per_peer, rel=0.01)
+    assert "rounding" not in plans[0].as_json()  # what was kept before is found again
+
+
 def test_the_number_of_threads_outside_changes_nothing(corpus):
     threads = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -92,7 +92,21 @@ def test_any_optimizer_goes_on_downhill_after_a_nan(name: str, steps_before: int
         stepped(model, optimizer)
     now = weights.read_weights()
     assert torch.isfinite(now).all()
-    assert now.square().sum() < good.square().sum()
+    for part in slice(0, 6), slice(6, 8):  # the matrix, which was broken, and the bias
+        assert now[part].square().sum() < good[part].square().sum()
+
+
+def test_a_step_after_a_nan_is_as_large_as_the_first_was_whatever_was_stepped_before():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Rprop(model.parameters(), lr=0.01)
+    stepped(model, optimizer)
+    weights = ModelWeights(model, Layout.of(model, 16), optimizer)
+    good = weights.read_weights()
+    weights.write_weights(torch.full_like(good, torch.nan))
+    weights.write_weights(good)
+    stepped(model, optimizer)
+    moved = (weights.read_weights() - good).abs()[:8]
+    assert torch.allclose(moved, torch.full((8,), 0.01), rtol=1e-3)
 
 
 def test_a_moment_that_is_infinite_is_forgotten_though_its_weight_is_finite():
