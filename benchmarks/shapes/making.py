@@ -115,7 +115,8 @@ class Making:
         None of a sweep whose winner is given."""
         if sweep.name in self._given:
             return []
-        finals = self._finalists(sweep) or sweep.points(self.edition)[: self.edition.finalists]
+        num_finals = self.edition.num_finalists(sweep.final)
+        finals = self._finalists(sweep) or sweep.points(self.edition)[:num_finals]
         return [*sweep.plans(self.edition), *sweep.finals(self.edition, finals)]
 
     def make_sweeps(self, sweeps: Sequence[Sweep]) -> None:

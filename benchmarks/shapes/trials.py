@@ -61,6 +61,7 @@ class Edition:
         seeds: of every shape that has more than one.
         grid: how many points of a sweep's grid are run; 0 for all.
         finalists: how many of them are run again at full length.
+        far_finalists: how many where that is the length of the longest runs.
     """
 
     name: str
@@ -70,6 +71,11 @@ class Edition:
     seeds: int
     grid: int = 0
     finalists: int = 3
+    far_finalists: int = 4
+
+    def num_finalists(self, final: Length) -> int:
+        """How many points of a sweep run again at the length `final`."""
+        return self.far_finalists if final is Length.FAR else self.finalists
 
 
 FULL = Edition(
@@ -111,6 +117,7 @@ QUICK = Edition(
     seeds=2,
     grid=1,
     finalists=1,
+    far_finalists=1,
 )
 """Every trial and every line of the report in seconds; what comes out means nothing."""
 
