@@ -104,6 +104,7 @@ def settings_of(config: RunConfig) -> StrategySettings:
             "lr_by_swarm": outer.lr_rule == "contributors",
             "by_samples": by_tokens,
             "arrivals": 1,  # peers that keep pace with each other arrive together
+            "first_share": 1 / config.exchange.start_peers,
         },
         fragments=outer.fragments,
         block=config.exchange.block,

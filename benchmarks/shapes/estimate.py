@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from swarmtrain.compare.plan import SIZES, Plan
 
-START_S = 1.5
-DDP_FACTOR = 1.4
+START_S = 0.25
+DDP_FACTOR = 1.25
 """Sum, codec and state root of every step."""
 
 FORWARD_SHARE = 1 / 3

@@ -80,6 +80,7 @@ SWEEPS: Mapping[str, Sweep] = {
         # The same grids; finalists run as long as the runs that are judged by them.
         _sweep("ddp-far", "ddp", _DDP, Length.FAR),
         _sweep("diloco-far", "diloco", _joint(*_OUTER), Length.FAR),
+        _sweep("diloco-500", "diloco", _joint(*_OUTER), Length.LONG),
         _sweep("diloco-muon", "diloco:inner=muon", _joint(*_OUTER)),
         # 2 fragments divide the sweep's rounds of 50 steps.
         _sweep("streaming", "streaming:codec=int8:fragments=2", _joint(*_OUTER)),
@@ -106,7 +107,8 @@ class Winner:
         rates: of the point.
         loss: that it ended with at full length; None if a file did not say it.
         runs: how many were made to find it.
-        is_at_edge: whether its learning rate is the lowest or the highest of the grid.
+        is_at_edge: whether its learning rate is the lowest or the highest of the grid, or its outer
+            rate where these have all the same momentum.
     """
 
     rates: Rates
@@ -147,9 +149,16 @@ def winner(sweep: Sweep, edition: Edition, finals: Sequence[Rates], runs: Sequen
     """
     loss, rates = _ranked(sweep, finals, runs)[0]
     points = sweep.points(edition)
+    return Winner(rates, loss, len(points) + len(runs), _is_at_edge(rates, points))
+
+
+def _is_at_edge(rates: Rates, points: Sequence[Rates]) -> bool:
+    """Of the inner rates, or of the outer ones where these vary alone."""
     inner = sorted({point.inner_lr for point in points})
-    at_edge = rates.inner_lr in (inner[0], inner[-1])
-    return Winner(rates, loss, len(points) + len(runs), at_edge)
+    outer = sorted({point.outer_lr for point in points})
+    varies_alone = len({point.outer_momentum for point in points}) == 1 and len(outer) > 1
+    is_outer_at_edge = varies_alone and rates.outer_lr in (outer[0], outer[-1])
+    return is_outer_at_edge or rates.inner_lr in (inner[0], inner[-1])
 
 
 def _ranked(

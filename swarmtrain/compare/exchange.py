@@ -69,12 +69,9 @@ class MeanExchange:
             for owner, place in zip(weights, bounds, strict=True)
             if place[1] > place[0]
         }
-        tried = {
-            peer: self._encoder.encoded(parts[peer], owned, window)
-            for peer in weights
-            if peer not in lost
-        }
-        encoded = {peer: by_owner for peer, by_owner in tried.items() if by_owner is not None}
+        tried = {peer: self._encoder.encoded(parts[peer], owned, window) for peer in weights}
+        sent = {peer: by_owner for peer, by_owner in tried.items() if by_owner is not None}
+        encoded = {peer: by_owner for peer, by_owner in sent.items() if peer not in lost}
         made = self._made(encoded, weights, owned, window, ranges)
         sums = tuple(
             SliceResult(*owned[owner], tuple(encoded), chunks) for owner, chunks in made.items()
@@ -83,7 +80,7 @@ class MeanExchange:
         return Outcome(
             op,
             dict.fromkeys(peers, result) if sums else {},
-            _traffic(peers, encoded, made),
+            _traffic(peers, sent, encoded, made),
             tuple(peer for peer in weights if peer not in encoded),
         )
 
@@ -162,15 +159,20 @@ class MeanExchange:
         return tuple(made)
 
 
-def _traffic(peers: Sequence[PeerId], encoded: Mapping[PeerId, Slices], made: Slices) -> Traffic:
-    """Each part goes to its owners, each result to everybody else."""
+def _traffic(
+    peers: Sequence[PeerId],
+    sent: Mapping[PeerId, Slices],
+    arrived: Collection[PeerId],
+    made: Slices,
+) -> Traffic:
+    """Each part goes to its owners, whether it arrives or not, each result to everybody else."""
     up, down = dict.fromkeys(peers, 0), dict.fromkeys(peers, 0)
-    for peer, by_owner in encoded.items():
+    for peer, by_owner in sent.items():
         for owner, chunks in by_owner.items():
             if owner != peer:
                 size = num_bytes(chunks)
                 up[peer] += size
-                down[owner] += size
+                down[owner] += size if peer in arrived else 0
     for owner, chunks in made.items():
         size = num_bytes(chunks)
         up[owner] += size * (len(peers) - 1)

@@ -83,11 +83,13 @@ def gather(
     arrived = {}
     for peer in weights:
         by_owner = encoder.encoded(parts[peer], {peer: (0, num_values)}, window)
-        if peer in lost or by_owner is None:
+        if by_owner is None:
+            continue
+        size = num_bytes(by_owner[peer])
+        up[peer] += size * (len(peers) - 1)
+        if peer in lost:
             continue
         arrived[peer] = by_owner[peer]
-        size = num_bytes(arrived[peer])
-        up[peer] += size * (len(peers) - 1)
         for other in peers:
             down[other] += size if other != peer else 0
     chunks = tuple(chunk for mine in arrived.values() for chunk in mine)

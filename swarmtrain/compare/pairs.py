@@ -1,7 +1,7 @@
 """A pair op without a network: each peer gets what its partner of this op gives, and nobody else.
 
-Who is left over, and both of a pair of which one half is lost, step alone: such a peer is handed
-its own half as if it were the partner's, which is that step exactly.
+Who is left over, and both of a pair of which one half is lost, step alone: as in a run their op
+holds no half.
 """
 
 from collections.abc import Collection, Mapping
@@ -45,20 +45,20 @@ def exchange_pairs(
     up, down = dict.fromkeys(sorted(parts), 0), dict.fromkeys(sorted(parts), 0)
     results = {}
 
-    def end(peer: PeerId, given: Chunks, contributors: tuple[PeerId, ...]) -> None:
-        piece = SliceResult(0, num_values, contributors, given)
-        results[peer] = OpResult(op, window, CHUNK_VALUES, num_values, (piece,), b"", b"", False)
+    def end(peer: PeerId, *halves: SliceResult) -> None:
+        results[peer] = OpResult(op, window, CHUNK_VALUES, num_values, halves, b"", b"", False)
 
     pairs, _ = pairs_of(parts, op, seed=seed)
     for pair in pairs:
-        if any(peer in lost or peer not in halves for peer in pair):
-            continue
+        is_whole = all(peer in halves and peer not in lost for peer in pair)
         for peer, partner in (pair, pair[::-1]):
-            end(peer, halves[partner], pair)
-            up[peer] = num_bytes(halves[peer])
-            down[peer] = num_bytes(halves[partner])
+            size = num_bytes(halves.get(peer, ()))
+            up[peer] = size
+            down[partner] = size if peer not in lost else 0
+            if is_whole:
+                end(peer, SliceResult(0, num_values, pair, halves[partner]))
     for peer in halves:
         if peer not in results:
-            end(peer, halves[peer], (peer,))
+            end(peer)
     left_out = tuple(peer for peer in sorted(parts) if peer in lost or peer not in halves)
     return Outcome(op, results, Traffic(up, down, ahead), left_out)

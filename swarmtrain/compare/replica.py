@@ -103,6 +103,7 @@ def settings_of(plan: Plan) -> StrategySettings:
             "beta": plan.beta,
             "pull": plan.pull,
             "arrivals": plan.arrivals or _arrivals(plan),
+            "first_share": 1 / plan.peers,
         },
         fragments=plan.fragments,
         block=plan.block,
@@ -142,15 +143,24 @@ def spread(replicas: Sequence[Replica]) -> float:
     return apart / size if size > 0 else 0.0
 
 
+_WAITING = frozenset({"error_feedback", "held"})
+"""Names of a peer's own arrays that hold what is given with a later op."""
+
+
 def held_back(replicas: Sequence[Replica], first: Tensor) -> float:
-    """What waits in error feedback, averaged over peers, over the way that the anchor went.
+    """What waits for a later op, averaged over peers, over the way that the anchor went: in error
+    feedback, and of strategies that run late what the last op did not take.
 
     Args:
         replicas: all of them.
         first: (padded,) float32, the anchor that the run began with.
     """
-    found = [dict(replica.driver.strategy.local_arrays()) for replica in replicas]
-    waiting = [arrays["error_feedback"] for arrays in found if "error_feedback" in arrays]
+    waiting = [
+        values
+        for replica in replicas
+        for name, values in replica.driver.strategy.local_arrays()
+        if name in _WAITING
+    ]
     way = float((replicas[0].anchor - first).double().norm())
     if not waiting or way == 0:
         return 0.0

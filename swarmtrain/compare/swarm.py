@@ -160,7 +160,9 @@ class Swarm:
         assert not is_shared or len(roots) <= 1, f"op {outcome.op}: replicas disagree"
 
     def _finish(self) -> None:
-        """The last round may be shorter: what was trained is merged before the run is judged."""
+        """The last round may be shorter: what was trained is merged before the run is judged. Of a
+        strategy that exchanges fragments in turn it is the next one's, as where a run ends: the
+        others are judged as old as their turn."""
         if self._outcome is not None:
             self._place(self._outcome)
         left = [replica for replica in self._replicas if replica.driver.steps]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from swarmtrain.compare.costs import ROUND_TRIPS, Costs, Traffic
-from swarmtrain.compare.encoding import Encoder
+from swarmtrain.compare.encoding import Encoder, Outcome
 from swarmtrain.compare.exchange import MeanExchange
 from swarmtrain.compare.gather import GatheredMeans, gather
 from swarmtrain.compare.hostile import contribution_of
@@ -79,7 +79,7 @@ def test_an_op_that_nobody_reached_is_a_skip():
     outcome = mean("int8", lost=PEERS)
     assert outcome.results == {}
     assert outcome.left_out == tuple(sorted(PEERS))
-    assert set(outcome.traffic.up.values()) == {0}
+    assert set(outcome.traffic.down.values()) == {0}
 
 
 def test_who_gives_nothing_owns_nothing_and_gets_the_result():
@@ -115,16 +115,32 @@ def test_a_gather_of_sparse_parts_has_each_chosen_value_over_all_peers():
     assert (wanted != 0).sum() <= 2 * 2 * SIZE // BLOCK
 
 
-def test_partners_get_each_others_halves_and_who_is_left_over_its_own():
+def test_partners_get_each_others_halves_and_who_is_left_over_none():
     outcome = exchange_pairs(Encoder("none", BLOCK), parts(), [], SIZE, seed=1, ahead=0.5)
     ((one, other),), alone = pairs_of(PEERS, 1, seed=1)
     own = {peer: values_of(index) for index, peer in enumerate(PEERS)}
-    for peer, given in ((one, other), (other, one), (alone, alone)):
+    for peer, given in ((one, other), (other, one)):
         assert torch.equal(decode_result(outcome.results[peer]), own[given])
+    assert outcome.results[alone].slices == ()
     assert [outcome.traffic.up[peer] for peer in (one, other, alone)] == [4 * SIZE, 4 * SIZE, 0]
     lost = exchange_pairs(Encoder("none", BLOCK), parts(), [one], SIZE, seed=1, ahead=0.5)
-    for peer in PEERS:
-        assert torch.equal(decode_result(lost.results[peer]), own[peer])
+    assert [lost.results[peer].slices for peer in PEERS] == [(), (), ()]
+    assert lost.traffic.up == outcome.traffic.up
+    assert [lost.traffic.down[peer] for peer in (one, other)] == [4 * SIZE, 0]
+
+
+def test_a_part_that_is_lost_on_its_way_was_sent():
+    def sent(outcome: Outcome) -> int:
+        return outcome.traffic.up[PEERS[1]]
+
+    means = GatheredMeans(decode_result)
+    for lost in ([], [PEERS[1]]):
+        gathered = gather(Encoder("none", BLOCK), parts(), lost, PEERS, SIZE, means)
+        assert sent(gathered) == 2 * 4 * SIZE
+        assert sum(gathered.traffic.down.values()) == (3 - len(lost)) * 2 * 4 * SIZE
+    whole, holed = (mean("none", lost=lost) for lost in ([], [PEERS[1]]))
+    assert sent(holed) == sent(whole) > 0
+    assert sum(holed.traffic.down.values()) < sum(whole.traffic.down.values())
 
 
 @pytest.mark.parametrize(("attack", "factor"), [(Attack.SIGN_FLIP, 10.0), (Attack.NOISE, 100.0)])

@@ -213,6 +213,24 @@ def test_an_exchange_that_is_a_round_late_is_hidden_behind_it(corpus):
     assert delayed.val_loss != diloco.val_loss
 
 
+def test_eager_updates_of_one_peer_are_diloco(corpus):
+    settings = "codec=none:outer_lr=0.7:outer_momentum=0.5"
+    diloco, eager = (
+        run_one(of(f"{name}:{settings}", peers=1, steps=15), corpus) for name in ("diloco", "eager")
+    )
+    assert eager.val_loss == pytest.approx(diloco.val_loss, rel=1e-6)
+
+
+def test_nobody_quantises_what_a_lone_peer_steps_by(corpus):
+    exact, coded = (run_one(of(f"noloco:codec={c}", peers=1), corpus) for c in ("none", "int8"))
+    assert coded.state_roots == exact.state_roots
+
+
+def test_what_a_late_strategy_holds_is_told(corpus):
+    for name in ("delayed", "eager"):
+        assert run_one(of(f"{name}:codec=two_bit:error_feedback=yes"), corpus).held_back > 0
+
+
 def test_an_op_that_may_take_a_round_needs_a_part_of_the_rate(corpus):
     diloco, eager = (run_one(of(name, steps=9), corpus) for name in ("diloco", "eager"))
     assert eager.peak_bytes_per_step == pytest.approx(diloco.peak_bytes_per_step / 3, abs=1)
