@@ -83,7 +83,8 @@ class OuterSection(_Section, frozen=True):
     robust: Literal["none", "norm-clip", "trimmed-mean", "median", "centered-clip", "flag"] = "none"
     lr_rule: Literal["fixed", "contributors"] = "fixed"
     """With ``contributors`` each op of diloco has, instead of `lr`, the rate that was found best
-    for so many contributors and this momentum (arXiv 2503.09799)."""
+    for so many contributors at momentum 0.9 (arXiv 2503.09799), and for another momentum one that
+    is as stable or more (`swarmtrain_optimizers.scaling.outer_lr`)."""
 
 
 class ExchangeSection(_Section, frozen=True):

@@ -6,7 +6,7 @@ from swarmtrain.config import RunConfig
 from swarmtrain.config_pairs import PAIRED
 from swarmtrain.config_problem import Problem
 from swarmtrain.errors import cleaned
-from swarmtrain_optimizers.codec_facts import CODEC_NAMES, CodecFacts, facts_of
+from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, CodecFacts, facts_of
 from swarmtrain_transport.scalars import CENTRED, NORMS, PRODUCTS
 
 GATHERING = frozenset({"sparseloco"})
@@ -19,6 +19,12 @@ NEVER_FEEDING_BACK = frozenset({"ddp", *PAIRED})
 
 WHOLE_VECTOR_RULES = {"norm-clip": NORMS, "centered-clip": CENTRED, "flag": PRODUCTS}
 """Robust rules that need more than a slice, and what; every owner can follow the others alone."""
+
+ANCHOR_REASON = (
+    "Half of what a pair sends are anchors, the weights themselves: what a codec of few bits loses "
+    "of them does not grow less as training goes on, and drives the replicas apart."
+)
+"""Why ops that go by pairs want a codec with `CodecFacts.carries_anchors`."""
 
 TELLABLE = 3
 """Contributors of which a robust rule can tell one from the others."""
@@ -53,11 +59,12 @@ def value_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _codec_problems(config: RunConfig, facts: CodecFacts) -> Iterator[Problem]:
     exchange, strategy = config.exchange, config.outer.strategy
-    if facts.is_biased and strategy in PAIRED:
+    if strategy in PAIRED and not facts.carries_anchors:
         yield Problem(
             "exchange.codec",
-            f"must keep every value with outer.strategy {strategy}, it is {exchange.codec}",
-            "Half of what is sent is an anchor, and nothing takes back what it lost.",
+            f"must be {' or '.join(ANCHOR_CODECS)} with outer.strategy {strategy}, it is "
+            f"{exchange.codec}",
+            ANCHOR_REASON,
         )
     if text := facts.block_problem(exchange.block):
         yield Problem(

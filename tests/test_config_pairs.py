@@ -58,6 +58,8 @@ def test_the_pull_that_is_meant_without_a_word_is_the_strategys():
         ('robust = "median"\n[exchange]\nmin_contributors = 3\nstart_peers = 3\n', "outer.robust"),
         ('[exchange]\ncodec = "two_bit"\n', "exchange.codec"),
         ('[exchange]\ncodec = "topk-256"\n', "exchange.codec"),
+        ('[exchange]\ncodec = "int4"\n', "exchange.codec"),
+        ('[exchange]\ncodec = "e3m0"\n', "exchange.codec"),
         ("fragments = 2\n", "outer.fragments"),
         ("[exchange]\nmin_contributors = 1\n", "exchange.min_contributors"),
         ("[strategy.noloco]\npull = 0.5\n", "strategy.noloco.pull"),
@@ -71,3 +73,10 @@ def test_settings_that_do_not_go_with_pairs_name_the_key(tmp_path: Path, text: s
     with pytest.raises(UserError) as caught:
         loaded(tmp_path, NOLOCO + text)
     assert f"`{key}`" in caught.value.what and caught.value.code == "SWT-E605"
+
+
+def test_a_codec_too_coarse_for_anchors_is_told_what_to_take_and_why(tmp_path: Path):
+    with pytest.raises(UserError) as caught:
+        loaded(tmp_path, f'{NOLOCO}[exchange]\ncodec = "int4"\n')
+    assert "must be int8 or none with outer.strategy noloco, it is int4" in caught.value.what
+    assert "anchors" in caught.value.meaning

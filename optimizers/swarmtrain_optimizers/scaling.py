@@ -25,6 +25,10 @@ _OUTER_LR = ((1.0, 0.5), (2.0, 0.6), (4.0, 0.6), (8.0, 0.8), (16.0, 1.0))
 """(contributors, best outer lr). One to eight from arXiv 2503.09799: 30 inner steps, models of
 335 M parameters and more; for one it says 0.4 to 0.6. Sixteen from MuLoCo (arXiv 2505.23725)."""
 
+_OUTER_LR_MAX = 1.0
+"""No outer lr above this: the largest that was published, and the fastest of all where inner steps
+go the whole way (`outer_lr`); above it anchors swing about the place they go to."""
+
 _INNER_LR_POWER = 0.2929
 _BATCH_POWER = 0.3399
 _LOSS_POWER = 0.0116
@@ -101,9 +105,28 @@ def effective_contributors(weights: Sequence[int]) -> float:
 def outer_lr(contributors: float, *, momentum: float = OUTER_MOMENTUM) -> float:
     """The outer learning rate for a mean of so many contributions.
 
-    Between the published numbers of contributors it is a straight line; below one and above sixteen
-    it stays. For another momentum the gain lr / (1 - momentum) is kept, which is what matters
-    first. Found with AdamW as the inner optimizer; MuLoCo's gain at eight is about half of it.
+    Published are the rates for momentum 0.9 and 1, 2, 4, 8 and 16 contributors (`_OUTER_LR`), those
+    up to 8 found with AdamW as the inner optimizer. Between them it is a straight line; above 16 it
+    stays.
+
+    Derived is what follows for another momentum mu, the least of three:
+
+    1. The rate whose gain lr / (1 - mu) is that of 0.9: what a lasting difference ends up
+       multiplied by. The least above 0.9.
+    2. The rate that is the same part of the bound of stability as at 0.9. The least below 0.9,
+       where the gain alone asks for up to ten times the rate, and the run would diverge.
+    3. 1.
+
+    The bound: let inner steps go the share a of the way to a minimum at 0, so that d = a phi.
+    DiLoCo's step m' = mu m + d, phi' = phi - lr (mu m' + d) is then linear in (phi, m), and with
+    c = lr a its characteristic polynomial is z^2 - (1 + mu)(1 - c) z + mu (1 - c). Jury's
+    conditions leave 0 < c < 2 (1 + mu) / (1 + 2 mu) (at -1; the others are weaker), which is 2
+    without momentum, 1.357 at 0.9 and never below 4/3. At c = 1 both roots are 0: two rounds are
+    enough. So at a = 1 a rate of this function is always below three quarters of the bound, and no
+    momentum comes nearer to its own than 0.9 does.
+
+    Others found 0.9 at momentum 0.8 for eight (MuLoCo) and 1 without momentum (SparseLoCo; both in
+    `PUBLISHED`); this gives 0.816 and 1 for eight.
 
     Take the contributors of a COMMIT, never the peers that are online: all peers know the former,
     and only they are averaged.
@@ -117,6 +140,8 @@ def outer_lr(contributors: float, *, momentum: float = OUTER_MOMENTUM) -> float:
 
     >>> outer_lr(4), outer_lr(6), outer_lr(100)
     (0.6, 0.7, 1.0)
+    >>> [round(outer_lr(8, momentum=momentum), 3) for momentum in (0.0, 0.5, 0.8, 0.95)]
+    [1.0, 0.884, 0.816, 0.4]
     """
     if not 1 <= contributors < math.inf:
         raise ValueError(f"contributors must be at least 1, it is {contributors}")
@@ -125,7 +150,14 @@ def outer_lr(contributors: float, *, momentum: float = OUTER_MOMENTUM) -> float:
     rate = _on_line(contributors)
     if momentum == OUTER_MOMENTUM:
         return rate
-    return rate * (1.0 - momentum) / (1.0 - OUTER_MOMENTUM)
+    of_gain = rate * (1.0 - momentum) / (1.0 - OUTER_MOMENTUM)
+    of_bound = rate * _stability_bound(momentum) / _stability_bound(OUTER_MOMENTUM)
+    return min(of_gain, of_bound, _OUTER_LR_MAX)
+
+
+def _stability_bound(momentum: float) -> float:
+    """What lr times the share that inner steps go must stay below (derived in `outer_lr`)."""
+    return 2.0 * (1.0 + momentum) / (1.0 + 2.0 * momentum)
 
 
 def _on_line(contributors: float) -> float:

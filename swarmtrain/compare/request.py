@@ -12,9 +12,9 @@ from types import MappingProxyType
 from swarmtrain.compare.plan import BROUGHT, NETS, PRESETS, SIZES, Attack, Pace, Plan
 from swarmtrain.config import Setting
 from swarmtrain.config_pairs import PAIRED
-from swarmtrain.config_values import GATHERING, TELLABLE
+from swarmtrain.config_values import ANCHOR_REASON, GATHERING, TELLABLE
 from swarmtrain.errors import cleaned, misuse
-from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
+from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.brought import brought_names
 from swarmtrain_transport.limits import PEERS_MAX
 
@@ -284,10 +284,10 @@ def _check_values(plan: Plan) -> None:
             f"{label!r} cannot round stochastically in {codec!r}.",
             "Only int8, int4 and e3m0 have levels enough to round to either side.",
         )
-    if facts.is_biased and plan.strategy in PAIRED:
+    if plan.strategy in PAIRED and not facts.carries_anchors:
         raise misuse(
             f"{label!r} cannot exchange with {codec!r}.",
-            "Half of what a pair sends is an anchor, and nothing takes back what it lost.",
+            f"{ANCHOR_REASON} Take {' or '.join(ANCHOR_CODECS)}.",
         )
 
 

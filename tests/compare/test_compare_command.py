@@ -116,6 +116,8 @@ def test_finished_runs_are_kept_and_damaged_ones_made_again(tmp_path, corpus):
         (["--drop", "nan"], "drop"),
         (["--robust", "hope"], "hope"),
         (["--strategies", "noloco:codec=topk"], "anchor"),
+        (["--strategies", "noloco:codec=int4"], "anchor"),
+        (["--strategies", "diloco,noloco", "--codec", "e3m0"], "int8 or none"),
         (["--strategies", "diloco:inner_steps=9", "--robust", "flag", "--peers", "2"], "2 peers"),
         (["--strategies", "diloco:pace=dynamic"], "without --speeds"),
         (["--strategies", "sparseloco:codec=topk-5000"], "blocks of"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from window import PlanWindow
 
-from swarmtrain_optimizers.codec_facts import CODEC_NAMES, facts_of
+from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, facts_of
 from swarmtrain_optimizers.codecs import CODECS, codec_named
 
 NAMES = (*CODECS, "topk-3")
@@ -55,6 +55,11 @@ def test_the_result_of_parts_of_few_bits_has_eight():
     results = {name: facts_of(name).result for name in NAMES}
     assert results.pop("none") == "none"
     assert set(results.values()) == {"int8"}
+
+
+def test_only_codecs_of_eight_bits_and_more_carry_an_anchor():
+    assert {name for name in NAMES if facts_of(name).carries_anchors} == {"int8", "none"}
+    assert set(ANCHOR_CODECS) == {"int8", "none"}
 
 
 def test_facts_load_no_tensors():

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from window import PlanWindow
 
+from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS
+from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
 from swarmtrain_optimizers.strategies.noloco import NoLoCo, pairs_of, partner_of
 
@@ -199,3 +202,28 @@ def test_partners_are_drawn_anew_until_everybody_has_met() -> None:
     assert met == set(peers[1:])
     assert pairs_of(peers, 1, seed=5) != pairs_of(peers, 1, seed=6)
     assert pairs_of(peers, 1, seed=0)[0][0] == (bytes([1]), bytes([2]))
+
+
+def spread_through(name: str) -> float:
+    """How far eight replicas are apart in the end whose halves, own ones too, were encoded."""
+    codec, window = codec_named(name), PlanWindow(block=32)
+    peers = [make(dtype=torch.float32) for _ in range(8)]
+    ids, theta = [bytes([index]) for index in range(8)], [peers[0].anchor.clone()] * 8
+    goal = randn(99, dtype=torch.float32)  # not zero, where weights would be small
+    for op in range(1, 41):
+        noise = [0.02 * randn(100 * op + index, dtype=torch.float32) for index in range(8)]
+        theta = [0.7 * x + 0.3 * goal + move for x, move in zip(theta, noise, strict=True)]
+        parts = [peer.pseudo_gradient(x, op) for peer, x in zip(peers, theta, strict=True)]
+        heard = [codec.decode(codec.encode(x, window), x.numel(), window) for x in parts]
+        partners = [partner_of(me, ids, op, seed=7) or me for me in ids]
+        theta = [
+            peer.apply(heard[partner[0]], BOTH, x, own, op=op)
+            for peer, partner, x, own in zip(peers, partners, theta, heard, strict=True)
+        ]
+    return float(torch.stack(theta).std(0).mean())
+
+
+def test_only_codecs_that_carry_anchors_leave_replicas_as_near_as_they_were() -> None:
+    lossless = spread_through("none")
+    for name in ("int8", "int4", "e3m0"):
+        assert (spread_through(name) < 1.3 * lossless) == (name in ANCHOR_CODECS), name

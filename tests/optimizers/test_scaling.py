@@ -3,13 +3,17 @@
 from fractions import Fraction
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmtrain_optimizers import scaling
 from swarmtrain_optimizers.schedule import warmup_cosine
+from swarmtrain_optimizers.strategies.base import SwarmFacts
+from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport.planning import weights_of
 
+torch.set_num_threads(1)
 SAMPLES = st.lists(st.integers(-5, 10**9), min_size=1, max_size=12)
 SHAPE = {"peak": 1.0, "warmup_steps": 10, "total_steps": 100, "end_fraction": 0.1}
 
@@ -61,14 +65,64 @@ def test_the_outer_rate_passes_through_the_papers_table(
     assert scaling.outer_lr(contributors) == pytest.approx(expected, abs=1e-12)
 
 
+def stability_bound(momentum: float) -> float:
+    """What lr * a must stay below; written anew here, and held against DiLoCo itself below."""
+    return 2 * (1 + momentum) / (1 + 2 * momentum)
+
+
+def distances(share: float, rounds: int, contributors: int = 0, **settings: float) -> list[float]:
+    """How far DiLoCo is from the minimum after each round whose inner steps go `share` of the way.
+
+    It begins 1 away; the rate is that of so many contributors, or the `lr` of `settings`.
+    """
+    diloco = DiLoCo(
+        1, inner_steps=1, error_feedback=False, lr_by_swarm=contributors > 0,
+        dtype=torch.float64, **({"lr": 9.0} | settings),
+    )  # fmt: skip
+    diloco.set_initial(torch.ones(1, dtype=torch.float64))
+    found = []
+    for _ in range(rounds):
+        diloco.hear_of_swarm(SwarmFacts(0, (255,) * contributors))
+        diloco.apply(share * diloco.anchor, [(0, 1, False)], diloco.anchor.clone())
+        found.append(abs(diloco.anchor.item()))
+    return found
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.3, 0.5, 0.8, 0.9, 0.95])
+def test_the_outer_rate_is_stable_where_inner_steps_go_nearly_all_the_way(momentum: float) -> None:
+    for contributors in (*range(1, 17), 32, 64):
+        found = distances(0.98, 60, contributors, momentum=momentum)
+        assert max(found) < 1, contributors
+        assert found[-1] < 1e-3, contributors
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.3, 0.5, 0.8, 0.9, 0.95])
+def test_the_outer_step_is_stable_below_its_bound_alone(momentum: float) -> None:
+    bound = stability_bound(momentum)
+    for share in (1.0, 0.5):
+        assert distances(share, 150, lr=0.95 * bound / share, momentum=momentum)[-1] < 1e-6
+        assert distances(share, 150, lr=1.05 * bound / share, momentum=momentum)[-1] > 1e3
+    # A rate of 1 is the fastest where inner steps arrive: two rounds, whatever the momentum.
+    assert distances(1.0, 2, lr=1.0, momentum=momentum)[-1] < 1e-12
+
+
 @given(st.floats(1, 100), st.floats(1, 100), st.floats(0, 0.99))
-def test_the_outer_rate_never_falls_with_contributors_and_keeps_the_gain(
+def test_the_outer_rate_never_falls_with_contributors_and_stays_below_three_caps(
     one: float, other: float, momentum: float
 ) -> None:
     few, many = sorted((one, other))
     assert scaling.outer_lr(few) <= scaling.outer_lr(many) + 1e-12
-    gain = scaling.outer_lr(few, momentum=momentum) / (1 - momentum)
-    assert gain == pytest.approx(scaling.outer_lr(few) / 0.1)
+    rate, published = scaling.outer_lr(few, momentum=momentum), scaling.outer_lr(few)
+    assert rate <= scaling.outer_lr(many, momentum=momentum) + 1e-12
+    gain = published * (1 - momentum) / 0.1
+    part = published * stability_bound(momentum) / stability_bound(0.9)
+    assert rate == pytest.approx(min(gain, part, 1.0), rel=1e-12)
+    assert rate < 0.75 * stability_bound(momentum)
+
+
+def test_at_the_papers_momentum_the_outer_rates_are_the_papers() -> None:
+    for contributors, rate in ((1, 0.5), (2, 0.6), (4, 0.6), (8, 0.8), (16, 1.0)):
+        assert scaling.outer_lr(contributors, momentum=0.9) == rate
 
 
 @pytest.mark.parametrize(

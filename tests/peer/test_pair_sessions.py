@@ -88,7 +88,7 @@ def test_anchors_travel_during_the_inner_steps_and_are_not_sent_again(
             assert sent[FrameKind.AHEAD, chunk] == ahead
 
 
-@pytest.mark.parametrize("codec", ["int8", "e3m0", "none"])
+@pytest.mark.parametrize("codec", ["int8", "none"])
 def test_a_codec_that_the_file_names_carries_pairs(tmp_path: Path, codec: str):
     with crowd_of(config_of("noloco", rounds=4, codec=codec), tmp_path) as crowd:
         members = founded(crowd)
