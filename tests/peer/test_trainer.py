@@ -113,6 +113,19 @@ def test_written_weights_are_what_is_trained_on() -> None:
     assert torch.equal(second.read_weights(out), first.read_weights())
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_writing_the_anchor_keeps_what_the_inner_optimizer_remembers(optimizer: str) -> None:
+    inner = msgspec.structs.replace(CONFIG.inner, optimizer=optimizer)
+    config = msgspec.structs.replace(CONFIG, inner=inner)
+    undisturbed, landed = trainer(config=config), trainer(config=config)
+    for _ in range(6):
+        undisturbed.inner_step()
+        landed.inner_step()
+        landed.write_weights(landed.read_weights())  # what a whole round of one peer ends with
+        assert landed.rate() == undisturbed.rate()
+    assert torch.equal(landed.read_weights(), undisturbed.read_weights())
+
+
 def test_the_learning_rate_goes_by_the_runs_cumulative_steps() -> None:
     peer = trainer()
     assert peer.rate() == pytest.approx(CONFIG.inner.lr / 5)

@@ -1,0 +1,40 @@
+"""What ties the built-in trainer to its session: where its schedule goes on. No network."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmtrain.config import OuterSection
+from swarmtrain.peer.run import _Events, _Peer
+from swarmtrain.peer.session import Hooks
+from tests.peer.test_trainer import CONFIG
+
+OUTER = {
+    "diloco": (OuterSection(inner_steps=10), 30),
+    "streaming": (OuterSection(strategy="streaming", inner_steps=10, fragments=2), 15),
+    "ddp": (OuterSection(strategy="ddp"), 3),
+}
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_who_comes_back_continues_at_the_step_of_its_state_and_ramps_up(name: str):
+    outer, step = OUTER[name]
+    config = msgspec.structs.replace(CONFIG, outer=outer)
+    told: list[Hooks] = []
+    membership: Any = SimpleNamespace(
+        config=config,
+        own_seed=lambda: 1,
+        session=lambda trainer, layout, hooks: told.append(hooks),
+    )
+    events = _Events(lambda line: None, None)
+    trainer = _Peer(membership, 1, events).trainer
+    (hooks,) = told
+    hooks.on_state(3)
+    assert trainer.step == step
+    ramped = trainer.rate()
+    hooks.on_state(0)  # the run's first state: its own warm-up is ramp enough
+    assert trainer.step == 0
+    trainer.step = step
+    assert ramped == pytest.approx(trainer.rate() / CONFIG.inner.warmup_steps)
