@@ -201,6 +201,20 @@ def test_every_strategy_goes_on_without_lost_contributions(corpus, strategy):
     assert result.left_out > 0 or strategy == "local"
 
 
+@pytest.mark.parametrize("strategy", ["streaming:inner_steps=6", "delayed", "eager", "noloco"])
+def test_a_run_is_judged_by_its_anchor_and_never_by_what_a_replica_trains_on(corpus, strategy):
+    swarm = Swarm(of(strategy, steps=8), corpus)
+    result = swarm.run()
+    # The first look is before any step, the second in the middle of the first round.
+    assert result.curve[1].val_loss == result.curve[0].val_loss
+    assert result.curve[1].replica_spread > 0
+    assert result.val_loss == result.curve[-1].val_loss < result.curve[0].val_loss
+    if strategy != "noloco":
+        assert result.val_loss == swarm._judge.loss(swarm._leader.anchor)
+        live = swarm._judge.loss(swarm._leader.trainer.read_weights())
+        assert result.val_loss != live
+
+
 def test_an_exchange_that_is_a_round_late_is_hidden_behind_it(corpus):
     alone = {"peers": 1, "steps": 12}
     settings = "codec=none:outer_lr=0.9:outer_momentum=0.8"

@@ -84,6 +84,40 @@ def test_t2_sgd_in_every_step_equals_diloco_with_one_inner_step() -> None:
         assert torch.allclose(weights, other, rtol=0, atol=1e-13)
 
 
+def gradient_of(weights: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+    """Of the mean loss over a batch, (samples, SIZE), of a model that is not linear."""
+    theta = weights.clone().requires_grad_()
+    loss = (torch.tanh(batch @ theta) - torch.sin(batch.sum(1))).square().mean()
+    (gradient,) = torch.autograd.grad(loss, theta)
+    return gradient
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, SGD(), SGD(momentum=0.9, weight_decay=0.1)])
+def test_t2_peers_with_batches_of_one_size_end_where_one_with_the_joined_batch_ends(
+    optimizer: AdamW | SGD,
+) -> None:
+    ended = []
+    for num_peers in (1, 4):
+        peers = [make(optimizer) for _ in range(num_peers)]
+        weights = [peer.anchor.clone() for peer in peers]
+        for op in range(1, 21):
+            joined = torch.stack([randn(100 * op + sample) for sample in range(8)]) / 8
+            batches = joined.chunk(num_peers)
+            parts = [
+                peer.pseudo_gradient(gradient_of(x, batch), op)
+                for peer, x, batch in zip(peers, weights, batches, strict=True)
+            ]
+            mean, share = torch.stack(parts).mean(0), 1 / num_peers
+            weights = [
+                peer.apply(mean, ALL, x, op=op, own_share=share)
+                for peer, x in zip(peers, weights, strict=True)
+            ]
+        assert all(same_bits(x, weights[0]) for x in weights)
+        ended.append(weights[0])
+    assert not torch.allclose(ended[0], randn(0), rtol=0, atol=1e-3)
+    assert torch.allclose(ended[0], ended[1], rtol=0, atol=1e-12)
+
+
 def test_sgd_decays_weights_and_keeps_momentum() -> None:
     strategy = make(SGD(momentum=0.5, weight_decay=0.25))
     theta, m = randn(0).numpy(), np.zeros(SIZE)

@@ -136,6 +136,26 @@ def test_t6_own_shares_telescope() -> None:
         assert torch.allclose(peer.lead, -0.5 * given, rtol=0, atol=1e-13)
 
 
+def test_t6_with_momentum_own_shares_telescope_through_a_skip() -> None:
+    # Steps of s (D(t) - D(t-1)) add up to the one Nesterov step that s D(t) makes of all D so far.
+    peer = eager(first_share=0.5, dtype=F64)
+    theta, momentum = peer.anchor.clone(), torch.zeros(SIZE, dtype=F64)
+    for op in range(1, 12):
+        part = peer.pseudo_gradient(pulled(theta, 0, op), op).clone()
+        momentum = 0.9 * momentum + part
+        ahead = -0.7 * 0.5 * (part + 0.9 * momentum)
+        assert torch.allclose(peer.lead, ahead, rtol=0, atol=1e-13)
+        moved = peer.weights_under_way()
+        assert moved is not None
+        assert torch.allclose(moved, peer.anchor + ahead, rtol=0, atol=1e-13)
+        theta = moved
+        if op % 4 == 0:
+            peer.skip()
+        else:
+            included = [(0, 16, op % 3 != 0), (16, SIZE, True)]
+            theta = peer.apply(0.01 * randn(op, F64), included, theta, op=op, own_share=0.5)
+
+
 def test_the_shared_chain_is_the_same_though_weights_shares_and_fates_differ() -> None:
     peers = [eager(first_share=0.3), eager(first_share=0.0), eager(first_share=1.0), delayed()]
     theta = [peer.anchor.clone() for peer in peers]

@@ -170,6 +170,47 @@ def test_what_is_the_peers_own_survives_a_restart(name: str) -> None:
         assert kept == found and torch.equal(left, right)
 
 
+def followed(peer: Peer, op: int, *, gives: bool) -> list[bytes]:
+    """Everything that is to be seen of a peer in an op of which half its part is left out."""
+    seen = []
+    if gives:
+        peer.train(op, peer.strategy.inner_steps)
+        seen.append(peer.give(op))
+        seen.append(peer.read())
+    size = peer.strategy.exchange(op).num_values
+    mean, included = torch.full((size,), 0.01), [(0, size // 2, False), (size // 2, size, True)]
+    own = seen[0] * 0.75 if gives else None
+    after = peer.strategy.apply(
+        mean, included if gives else [], peer.read(), own, op=op, own_share=0.5
+    )
+    peer.write(after)
+    seen += [after, *(array for _, array in peer.strategy.local_arrays())]
+    return [array.numpy().tobytes() for array in seen] + [b for _, b in state_of(peer.strategy)]
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loaded_state_leaves_nothing_of_what_the_peer_had_done_before(
+    name: str, is_under_way: bool
+) -> None:
+    swarm = Swarm(name, torch.float32, num_peers=2)
+    for op in range(1, 4):
+        swarm.round(op)
+    veteran, newcomer = swarm.peers[1], Peer(name, 1, torch.float32)
+    held = [array for _, array in veteran.strategy.local_arrays()]
+    assert all(array.any() for array in held)  # error feedback, or what op 3 left out
+    if is_under_way:
+        veteran.give(4)
+    arrays = copied(swarm.peers[0].strategy.state_arrays())
+    for peer in (veteran, newcomer):
+        peer.strategy.load_state(arrays)
+        peer.write(arrays["anchor"])
+    assert not any(array.any() for _, array in veteran.strategy.local_arrays())
+    for op in range(5, 11):  # the first one tells both what a share is
+        veterans, newcomers = (followed(one, op, gives=op > 5) for one in (veteran, newcomer))
+        assert veterans == newcomers, f"op {op}"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_exchanges_follow_from_the_ops_number_alone(name: str) -> None:
     one, other = (every_strategy.make(name, SIZE, BLOCK) for _ in "ab")
