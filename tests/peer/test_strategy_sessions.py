@@ -193,6 +193,28 @@ def test_every_codec_carries_a_run(tmp_path: Path, codec: str):
         assert {(plan.codec, plan.exact) for plan in plans} == {(codec, codec != "none")}
 
 
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("ddp", "int8"),
+        ("delayed", "e3m0"),
+        ("delayed_nesterov", "int8"),
+        ("eager", "e3m0"),
+        ("streaming", "e3m0"),
+    ],
+)
+def test_t11_a_mean_that_lost_something_is_the_same_for_all_in_every_strategy(
+    tmp_path: Path, name: str, codec: str
+):
+    with crowd_of(config_of(name, rounds=4, codec=codec), tmp_path) as crowd:
+        members = founded(crowd)
+        crowd.run()
+        assert_agreed(members, 4)
+        assert all(len(one.roots) == 5 for one in members)  # op 0 and every round, each compared
+        plans = [op.plan for op in members[0].machine_itself.view.commits.values()]
+        assert {plan.codec for plan in plans} == {codec}
+
+
 def test_sparse_values_are_gathered_by_all_and_wait_in_error_feedback(tmp_path: Path):
     with crowd_of(config_of("sparseloco", codec="topk-4"), tmp_path) as crowd:
         members = founded(crowd)
