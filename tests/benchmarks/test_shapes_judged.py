@@ -185,6 +185,16 @@ def test_the_lowest_loss_at_full_length_wins_and_the_end_of_a_grid_is_said(load)
         won(None, None, None)
 
 
+def test_an_outer_rate_at_the_end_of_those_that_vary_alone_is_said_too(load):
+    sweeps, edition = load("sweeps"), load("trials").FULL
+    sweep = sweeps.SWEEPS["sparseloco"]  # momentum is 0 everywhere
+    finals = [sweep.grid[i] for i in (5, 6, 7)]  # of one inner rate, which lies inside
+    for best, is_at_edge in ((5, False), (6, False), (7, True)):
+        losses = [1.5 if i == best else 2.0 for i in (5, 6, 7)]
+        runs = ended(load, sweep.finals(edition, finals), losses)
+        assert sweeps.winner(sweep, edition, finals, runs).is_at_edge is is_at_edge
+
+
 def test_winners_are_written_as_rates_of_compare(load):
     from swarmtrain.compare import tuned
 
