@@ -4,7 +4,9 @@ The model: every peer has the same link, and what an op moves leaves and arrives
 ways at once; an op takes four round trips besides (READY and PLAN, parts and results, GOT and
 FREEZE, HAVE and COMMIT). An inner step takes what the fastest peer's core takes, divided by the
 relative speed of who makes it. An op that is placed some inner steps after it began is hidden
-behind these steps; what it takes longer is waited for. Headers and retries are left out.
+behind these steps; what it takes longer is waited for, by everybody: where peers go apart, those
+that have no part in an op would train on, and the time told is too long. Headers and retries are
+left out.
 """
 
 import math
