@@ -88,13 +88,15 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
         type=_winners,
         default={},
         metavar="FILE",
-        help="rates of an earlier table's winners.json; those sweeps are not made",
+        help="rates of an earlier table's winners.json; sweeps that it holds are not made",
     )
     parser.add_argument("--write-tuned", type=Path, metavar="FILE",
                         help="put the winners into FILE, a copy of compare's tuned.py")  # fmt: skip
     args = parser.parse_args(words)
     if args.processes < 1:
         parser.error(f"--processes is {args.processes}; at least 1 is needed")
+    if args.winners and args.write_tuned:
+        parser.error("--write-tuned writes what sweeps have found, and --winners makes none")
     known = {shape.name for shape in SHAPES}
     args.names = [name for name in args.only.split(",") if name]
     for name in args.names:

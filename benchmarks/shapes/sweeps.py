@@ -13,6 +13,7 @@ learning rates is marked: a better one may lie beyond.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -197,6 +198,10 @@ def read_winners(path: Path) -> dict[str, Winner]:
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is no winners.json of this script: {error}") from error
+    for name, winner_ in found.items():
+        for value in asdict(winner_.rates).values():
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"{path} has rates of {name} that are no numbers: {value!r}")
     unknown = sorted(set(found) - set(SWEEPS))
     if unknown:
         raise ValueError(f"{path} names sweeps that there are not: {', '.join(unknown)}")

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from swarmtrain.compare.results import RunResult, Shelf
 
 
+INNER_STEPS = 50
+"""Of a round, unless somebody says otherwise."""
+
+ATTACK = "sign-flip"
+"""Of hostile peers, unless somebody says otherwise."""
+
 Strategies = Annotated[
     str, typer.Option(help="Names with commas between; diloco:codec=none has its own setting.")
 ]
@@ -75,7 +81,7 @@ def compare(
     seed: Seed = 0,
     seeds: Seeds = 1,
     model: Model = "sweep",
-    inner_steps: InnerSteps = 50,
+    inner_steps: InnerSteps = INNER_STEPS,
     inner: Inner = "adamw",
     inner_lr: InnerRate = None,
     outer_lr: OuterSetting = None,
@@ -84,7 +90,7 @@ def compare(
     dynamic: Dynamic = False,
     noniid: NonIid = False,
     hostile: Hostile = 0,
-    attack: AttackName = "sign-flip",
+    attack: AttackName = ATTACK,
     robust: Robust = "",
     drop: Drop = 0.0,
     net: NetName = "dsl",
@@ -117,10 +123,18 @@ def compare(
         raise misuse("--dynamic changes nothing without --speeds.", "Give each peer a speed.")
     own = {name: value for name, value in given.items() if value not in ("", None)}
     plans = request.plans(strategies, base, range(seed, seed + seeds), own)
-    others = {"drop": drop, "hostile": hostile, "robust": robust}
-    request.check_used([*own, *(name for name, value in others.items() if value)], plans)
+    if attack != ATTACK and not any(plan.hostile for plan in plans):
+        raise misuse("--attack changes nothing without --hostile.", "Say how many peers attack.")
+    others = {"drop": drop, "hostile": hostile, "robust": robust, "pace": dynamic}
+    others["inner_steps"] = inner_steps != INNER_STEPS
+    names = [*own, *(name for name, is_given in others.items() if is_given)]
+    request.check_used({_option(name): name for name in names}, plans)
     _run(plans, processes, out, html, as_json=as_json)
     raise typer.Exit(EXIT_DONE)
+
+
+def _option(setting: str) -> str:
+    return "--dynamic" if setting == "pace" else f"--{setting.replace('_', '-')}"
 
 
 def _run(

@@ -1,7 +1,7 @@
 """A pair op without a network: each peer gets what its partner of this op gives, and nobody else.
 
 Who is left over, and both of a pair of which one half is lost, step alone: as in a run their op
-holds no half.
+holds no half. Where no pair at all is whole the op is a skip.
 """
 
 from collections.abc import Collection, Mapping
@@ -57,8 +57,8 @@ def exchange_pairs(
             down[partner] = size if peer not in lost else 0
             if is_whole:
                 end(peer, SliceResult(0, num_values, pair, halves[partner]))
-    for peer in halves:
-        if peer not in results:
+    if results or len(parts) == 1:
+        for peer in sorted(halves.keys() - results.keys()):
             end(peer)
     left_out = tuple(peer for peer in sorted(parts) if peer in lost or peer not in halves)
     return Outcome(op, results, Traffic(up, down, ahead), left_out)

@@ -4,7 +4,7 @@ A strategy may carry settings of its own, `diloco:codec=none:inner_steps=500`, s
 can hold what differs in nothing else. Checked here once, without loading torch.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -120,22 +120,22 @@ def plans(
     return [replace(plan, seed=seed) for plan in chosen for seed in seeds]
 
 
-def check_used(names: Iterable[str], chosen: Sequence[Plan]) -> None:
+def check_used(given: Mapping[str, str], chosen: Sequence[Plan]) -> None:
     """Refuse a setting for all that changes nothing in any of them.
 
     Args:
-        names: of the settings that were given.
+        given: options of the command line, each with the setting that it gives.
         chosen: what they were given for.
 
     Raises:
         UserError: SWT-E610.
     """
     takers = [TAKES.get(plan.strategy, frozenset(_OWN)) for plan in chosen]
-    for name in names:
+    for option, name in given.items():
         if not any(name in takes for takes in takers):
             asked = ", ".join(dict.fromkeys(plan.strategy for plan in chosen))
             raise misuse(
-                f"--{name.replace('_', '-')} changes nothing here: {asked} takes no such setting.",
+                f"{option} changes nothing here: {asked} takes no such setting.",
                 "Leave it out, or list a strategy that it is for.",
             )
 
@@ -155,7 +155,8 @@ def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
     preset = {f.name: getattr(chosen, f.name) for f in fields(chosen) if f.name != "rates"}
     shared: dict[str, object] = {key: value for key, value in preset.items() if value is not None}
     shared |= {f.name: getattr(chosen.rates, f.name) for f in fields(chosen.rates)}
-    shared |= given
+    takes = TAKES.get(name, frozenset(_OWN))
+    shared |= {key: value for key, value in given.items() if key in takes}
     own: dict[str, Setting] = {}
     for setting in settings:
         key, _, value = setting.partition("=")

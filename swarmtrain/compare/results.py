@@ -47,8 +47,9 @@ class RunResult:
         val_loss: nats per byte at the end; None if it is not finite.
         replica_loss: of one replica, where replicas differ; else None.
         replica_spread: root mean square of replicas' distance from their mean, relative to it.
-        held_back: what waits in error feedback at the end, averaged over peers, relative to the way
-            that the anchor went in the whole run; 0 without error feedback.
+        held_back: what waits at the end for a later op, averaged over peers, relative to the way
+            that the anchor went in the whole run: what a codec lost, where it is fed back, and what
+            strategies that run late have given to ops that did not take it.
         num_values: of the model, with the zeros that fill the last block.
         tokens: trained on by all peers together.
         ops: exchanges that were committed.

@@ -7,9 +7,9 @@ such memory goes before the weights are replaced.
 
 What a step made it will make again, so that is taken away. Some optimizers (torch's Adagrad) make
 their state when they are made, and would miss it: what was there before the first step is set to
-zero in its place. Where somebody's loop has stepped before, that is done for Adagrad alone: others
-make theirs again, and zero would all but stop Rprop, which remembers how far it steps. Not here:
-state that belongs to no parameter.
+zero in its place. Where somebody's loop has stepped before, that is done only for such optimizers:
+others make theirs again, and zero would all but stop Rprop, which remembers how far it steps. Not
+here: state that belongs to no parameter.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Moments:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        makes_at_once = isinstance(optimizer, torch.optim.Adagrad)
+        makes_at_once = _makes_at_once(optimizer)
         self._made_before = frozenset(
             id(parameter)
             for parameter in _trained(optimizer)
@@ -72,8 +72,17 @@ def _tensors(state: dict[str, Any]) -> Iterator[Tensor]:
 
 
 def _is_unused(state: dict[str, Any]) -> bool:
-    """Whether no step has been made with it, as far as it counts them."""
-    return float(state.get("step", 0)) == 0
+    """Whether it counts steps, and none has been made with it."""
+    return "step" in state and float(state["step"]) == 0
+
+
+def _makes_at_once(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether one of its kind has state before any step: one is made to see."""
+    try:
+        fresh = type(optimizer)([torch.zeros(2, 2, requires_grad=True)], **optimizer.defaults)
+    except Exception:  # somebody else's, which wants to be made in another way
+        return isinstance(optimizer, torch.optim.Adagrad)
+    return any(fresh.state.values())
 
 
 def _has_history(state: dict[str, Any]) -> bool:

@@ -143,7 +143,13 @@ def test_winners_of_an_earlier_table_are_taken_and_their_sweeps_not_made(
     assert list(second.winners(needed)) == ["diloco", "ddp"]
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"diloco": {}}', '{"diloco": 3}'])
+WRONG = (
+    '{"diloco": {"rates": {"inner_lr": "x", "outer_lr": 1, "outer_momentum": 0}, '
+    '"loss": 1, "runs": 1, "is_at_edge": false}}'
+)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"diloco": {}}', '{"diloco": 3}', WRONG])
 def test_a_file_that_holds_no_winners_is_named_in_one_line(load, tmp_path, capsys, text):
     path = tmp_path / "winners.json"
     path.write_text(text)

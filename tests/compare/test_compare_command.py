@@ -130,6 +130,9 @@ def test_finished_runs_are_kept_and_damaged_ones_made_again(tmp_path, corpus):
         (["--strategies", "sparseloco,ddp", "--outer-momentum", "0.5"], "sparseloco, ddp takes no"),
         (["--strategies", "local", "--codec", "int8"], "--codec changes nothing"),
         (["--strategies", "local", "--drop", "0.3"], "--drop changes nothing"),
+        (["--strategies", "diloco", "--attack", "nan"], "without --hostile"),
+        (["--strategies", "ddp", "--inner-steps", "20"], "--inner-steps changes nothing"),
+        (["--strategies", "ddp", "--dynamic", "--speeds", "1,1,1,2"], "--dynamic changes nothing"),
         (["--strategies", "diloco:rounding=up"], "nearest, stochastic"),
         (["--strategies", "sparseloco:rounding=stochastic"], "int8, int4 and e3m0"),
     ],
@@ -170,7 +173,8 @@ def test_a_setting_that_would_change_nothing_is_refused_and_those_that_do_are_na
 
 
 def test_settings_for_all_may_change_nothing_in_some():
-    assert len(request.plans("ddp,diloco,local", TINY, [0], {"outer_lr": 0.5})) == 3
+    ddp, diloco, local = request.plans("ddp,diloco,local", TINY, [0], {"outer_lr": 0.5})
+    assert (ddp.outer_lr, diloco.outer_lr, local.outer_lr) == (1.0, 0.5, 1.0)
 
 
 FOR_MAKERS = {

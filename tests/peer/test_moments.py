@@ -109,6 +109,30 @@ def test_a_step_after_a_nan_is_as_large_as_the_first_was_whatever_was_stepped_be
     assert torch.allclose(moved, torch.full((8,), 0.01), rtol=1e-3)
 
 
+class Averaging(torch.optim.Optimizer):
+    """Keeps a second copy of the weights, which it makes in its first step and never counts."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            copy = self.state[parameter].setdefault("copy", parameter.detach().clone())
+            parameter.data = copy
+
+
+def test_a_copy_of_weights_is_made_again_and_never_zero():
+    model = nn.Linear(3, 2)
+    optimizer = Averaging(model.parameters())
+    optimizer.step()
+    weights = ModelWeights(model, Layout.of(model, 16), optimizer)
+    good = weights.read_weights()
+    weights.write_weights(torch.full_like(good, torch.nan))
+    weights.write_weights(good)
+    optimizer.step()
+    assert torch.equal(weights.read_weights(), good)
+
+
 def test_a_moment_that_is_infinite_is_forgotten_though_its_weight_is_finite():
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
