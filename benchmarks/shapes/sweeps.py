@@ -94,7 +94,7 @@ SWEEPS: Mapping[str, Sweep] = {
         # No outer momentum: error feedback takes its place.
         _sweep(
             "sparseloco", "sparseloco:codec=topk-256",
-            _joint((0.5, 0.0), (0.65, 0.0), (0.8, 0.0), (1.0, 0.0)),
+            _joint((0.65, 0.0), (1.0, 0.0), (1.3, 0.0), (1.7, 0.0)),
         ),
     )
 }  # fmt: skip
