@@ -158,6 +158,9 @@ def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
     takes = TAKES.get(name, frozenset(_OWN))
     shared |= {key: value for key, value in given.items() if key in takes}
     own: dict[str, Setting] = {}
+    keys = [setting.partition("=")[0] for setting in settings]
+    if len(set(keys)) != len(keys):
+        raise misuse(f"{cleaned(word)!r} names a setting twice.", "Leave one out.")
     for setting in settings:
         key, _, value = setting.partition("=")
         if is_brought and key not in _OWN and key.isidentifier():

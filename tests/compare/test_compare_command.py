@@ -131,6 +131,7 @@ def test_finished_runs_are_kept_and_damaged_ones_made_again(tmp_path, corpus):
         (["--strategies", "local", "--codec", "int8"], "--codec changes nothing"),
         (["--strategies", "local", "--drop", "0.3"], "--drop changes nothing"),
         (["--strategies", "diloco", "--attack", "nan"], "without --hostile"),
+        (["--strategies", "diloco:codec=int8:codec=none"], "names a setting twice"),
         (["--strategies", "ddp", "--inner-steps", "20"], "--inner-steps changes nothing"),
         (["--strategies", "ddp", "--dynamic", "--speeds", "1,1,1,2"], "--dynamic changes nothing"),
         (["--strategies", "diloco:rounding=up"], "nearest, stochastic"),
