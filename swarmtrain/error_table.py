@@ -79,6 +79,13 @@ _ROWS = (
         "another directory with --state-dir.",
     ),
     ErrorKind(
+        "SWT-E205", "Others cannot reach this peer there", EXIT_MUST_CHANGE,
+        "Peers dial each other at IP addresses. A name given to --advertise or --listen is looked\n"
+        "up by the peer that it names, at every connection to the coordinator; it must have an\n"
+        "address, and not one that leads every reader to itself (127.0.0.1) unless the whole run\n"
+        "is on this machine.",
+    ),
+    ErrorKind(
         "SWT-E301", "This is not the coordinator of the invite", EXIT_NOT_ALLOWED,
         "The invite holds the hash of the coordinator's certificate, and whoever answered showed\n"
         "another one. Either the coordinator's state directory was lost and made anew, or\n"

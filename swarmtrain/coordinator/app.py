@@ -10,6 +10,7 @@ with the run's own certificate, which peers pin.
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import secrets
 
@@ -33,7 +34,7 @@ from swarmtrain.errors import cleaned
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.link import PeerId, is_dialable
 from swarmtrain_transport.messages import (
     Challenge,
     Hello,
@@ -57,9 +58,30 @@ WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 """Hosts by which a peer says that it listens everywhere."""
 
 
-def seen_host(host: str, remote: str) -> str:
-    """Where others reach a peer: what it says, or where it came from when it says everywhere."""
-    return remote if host.strip() in WILDCARD_HOSTS else host
+def seen_host(host: str, remote: str, own: str) -> str:
+    """Where others reach a peer: what it says, or where it came from when it says everywhere.
+
+    Args:
+        remote: address that the peer's connection comes from.
+        own: this machine's address on that connection.
+
+    Raises:
+        DoorClosed: SWT-E205, it names the reader's own machine and does not live on this one.
+    """
+    if host.strip() in WILDCARD_HOSTS:
+        return remote
+    is_neighbour = remote == own or _is_loopback(remote)
+    if _is_loopback(host) and not is_neighbour:
+        raise DoorClosed(
+            "SWT-E205",
+            f"The peer listens on {host}, which is every reader's own machine. Start it with"
+            " --listen 0.0.0.0:0, or with --advertise HOST:PORT as others reach it.",
+        )
+    return host
+
+
+def _is_loopback(host: str) -> bool:
+    return is_dialable(host) and ipaddress.ip_address(host).is_loopback
 
 
 class CoordinatorApp:
@@ -169,9 +191,14 @@ class CoordinatorApp:
         """Judge and tell the machine without awaiting, so that no two take an invite's last use."""
         remote = request.remote or ""
         admitted = self._door.judge(knock, nonce, remote, self._shell.now_s())
-        host = seen_host(admitted.hello.host, remote)
-        hello = msgspec.structs.replace(admitted.hello, host=host)
         transport = request.transport
+        own = transport.get_extra_info("sockname") if transport is not None else None
+        try:
+            host = seen_host(admitted.hello.host, remote, own[0] if own else "")
+        except DoorClosed:
+            self._door.forget(admitted.peer)
+            raise
+        hello = msgspec.structs.replace(admitted.hello, host=host)
         outlet = Outlet(transport.abort if transport is not None else lambda: None)
         self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id)
         return admitted.peer, outlet

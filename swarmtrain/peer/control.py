@@ -127,6 +127,7 @@ class ControlClient:
         make_hello: the newest HELLO, asked for at every connection.
         handler: is told of everything.
         rng: of the pauses' jitter.
+        prepare: awaited before every connection; what it raises ends `run`.
         pause: waits for so many seconds.
         uses_proxy: whether HTTPS_PROXY of the environment is honoured.
     """
@@ -139,6 +140,7 @@ class ControlClient:
         handler: ControlHandler,
         *,
         rng: random.Random,
+        prepare: Callable[[], Awaitable[None]] | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         uses_proxy: bool = False,
     ) -> None:
@@ -146,7 +148,7 @@ class ControlClient:
         self._identity = identity
         self._make_hello = make_hello
         self._handler = handler
-        self._rng = rng
+        self._rng, self._prepare = rng, prepare
         self._pause = pause
         self._uses_proxy = uses_proxy
         host = f"[{invite.host}]" if ":" in invite.host else invite.host
@@ -257,6 +259,8 @@ class ControlClient:
         failed = 0
         wrong_keys = 0
         while not self._closing.is_set():
+            if self._prepare is not None:
+                await self._unless_closing(self._prepare())
             try:
                 await self._one_connection(session)
                 failed = wrong_keys = 0
@@ -274,7 +278,7 @@ class ControlClient:
                 if not self._has_been_up and failed >= FIRST_TRIES:
                     seconds = asyncio.get_running_loop().time() - began_s
                     raise self._unreachable(failed, seconds) from exc
-            await self._pause_unless_closing(self._pause_s(failed))
+            await self._unless_closing(self._pause(self._pause_s(failed)))
 
     async def _one_connection(self, session: aiohttp.ClientSession) -> None:
         """One connection from its knock to its loss. Raises only if the door was not passed."""
@@ -377,13 +381,14 @@ class ControlClient:
         longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(max(0, failed - 1), 16))
         return longest * (0.5 + 0.5 * self._rng.random())
 
-    async def _pause_unless_closing(self, seconds: float) -> None:
-        async def pause() -> None:
-            await self._pause(seconds)
-
-        waits = [asyncio.create_task(pause()), asyncio.create_task(self._closing.wait())]
+    async def _unless_closing(self, work: Awaitable[None]) -> None:
+        """Wait for the work's end, or until `close` is called; what the work raises is raised."""
+        working = asyncio.ensure_future(work)
+        waits = [working, asyncio.create_task(self._closing.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
         finally:
             for wait in waits:
                 wait.cancel()

@@ -11,6 +11,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain.peer.spill_file import SpillFile
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.view import PeerView
+from swarmtrain.peer.whereabouts import Whereabouts
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.errors import RemoteFault, TransportError
@@ -125,13 +127,15 @@ class PeerShell:
         gate = inflow(self._caps, self._now_s())
         zmq_link = await ZmqLink.open(self._identity, host, port, self, gate)
         try:
-            self._start_machine(zmq_link, host)
+            where = Whereabouts(self._advertise, Endpoint(host, zmq_link.address.port))
+            self._start_machine(zmq_link, where.port)
             self._status = StatusServer(self._storage.directory, self._view)
             await self._status.open()
             assert self._participant is not None
             self._control = ControlClient(
-                self._invite, self._identity, self._participant.hello, self, rng=self._rng
-            )
+                self._invite, self._identity, self._participant.hello, self, rng=self._rng,
+                prepare=partial(where.tell, self._participant),
+            )  # fmt: skip
             await self._control.run()
             if self._fault is not None:
                 raise self._fault
@@ -148,13 +152,10 @@ class PeerShell:
             if self._bandwidth is not None:
                 self._bandwidth.close()  # the last: it writes, and a disk may be full
 
-    def _start_machine(self, zmq_link: ZmqLink, host: str) -> None:
-        advertised = "" if host in ("0.0.0.0", "::", "") else host
-        dialled = self._advertise or Endpoint(advertised, zmq_link.address.port)
+    def _start_machine(self, zmq_link: ZmqLink, port: int) -> None:
         card = Card(
-            self._identity.peer_id, os.urandom(8), self._name, self._identity.curve_key,
-            dialled.host, dialled.port,
-        )  # fmt: skip
+            self._identity.peer_id, os.urandom(8), self._name, self._identity.curve_key, "", port
+        )
         self._zmq = zmq_link
         self._bandwidth = Bandwidth(zmq_link, self._loop, self._caps, self._storage.directory)
         self._participant = Participant(

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,7 +126,8 @@ class SimPeer(Process):
         self._wakeup_s = float("inf")
         self._is_training = False
         self._extra_steps = 0
-        address = Address(peer_id, peer_id, f"peer{number}.{boot.hex()}", 1)
+        host = IPv6Address(b"\xfd" + bytes(5) + number.to_bytes(2, "big") + boot)
+        address = Address(peer_id, peer_id, str(host), 1)
         self.link = world.network.open(address, self)
         card = Card(
             peer_id, boot, f"peer{number}", peer_id, address.host, address.port, world.retain_bytes

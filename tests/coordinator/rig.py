@@ -228,11 +228,13 @@ def client_of(
     *,
     hello: Hello | None = None,
     pause: Callable[[float], Awaitable[None]] = no_pause,
+    prepare: Callable[[], Awaitable[None]] | None = None,
 ) -> ControlClient:
     newest = hello if hello is not None else hello_of(identity)
     return ControlClient(
-        invite, identity, lambda: newest, listener, rng=random.Random(1), pause=pause
-    )
+        invite, identity, lambda: newest, listener, rng=random.Random(1), pause=pause,
+        prepare=prepare,
+    )  # fmt: skip
 
 
 @asynccontextmanager

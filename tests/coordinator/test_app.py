@@ -9,7 +9,7 @@ import pytest
 from swarmtrain.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.coordinator import admission
 from swarmtrain.coordinator import app as app_module
-from swarmtrain.coordinator.admission import add_invite
+from swarmtrain.coordinator.admission import DoorClosed, add_invite
 from swarmtrain.coordinator.app import seen_host
 from swarmtrain.coordinator.shell import Outlet
 from swarmtrain.coordinator.store import Store
@@ -158,8 +158,16 @@ def test_a_peer_that_listens_everywhere_is_listed_where_it_came_from(tmp_path: P
             assert event[2].host == "127.0.0.1"
 
     run(scene())
-    assert seen_host("", "192.0.2.1") == seen_host("::", "192.0.2.1") == "192.0.2.1"
-    assert seen_host("peer.example", "192.0.2.1") == "peer.example"
+    assert seen_host("", "192.0.2.1", "") == seen_host("::", "192.0.2.1", "") == "192.0.2.1"
+    assert seen_host("198.51.100.7", "192.0.2.1", "") == "198.51.100.7"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "127.9.9.9"])
+def test_a_loopback_address_is_for_peers_of_the_coordinators_own_machine(host: str) -> None:
+    assert seen_host(host, "127.0.0.1", "127.0.0.1") == host
+    assert seen_host(host, "192.0.2.1", "192.0.2.1") == host
+    with pytest.raises(DoorClosed, match="SWT-E205"):
+        seen_host(host, "192.0.2.9", "192.0.2.1")
 
 
 @pytest.mark.parametrize("first", [b"\xc1garbage", encode(Leave()), b""])

@@ -215,7 +215,7 @@ def _data_targets() -> dict[str, Target]:
         "get": Target(Wanted.unpack, REMOTE, (Wanted(bytes(32)).pack(), Wanted(A, 8, 9).pack())),
         "codec": Target(_codec, REMOTE, chunks),
         "handshake": Target(_zap, (), (b"|".join(handshake),)),
-        "address": Target(_address, REMOTE, (b"\1\0\0\0example.org", b"\1\0\0\0::1")),
+        "address": Target(_address, REMOTE, (b"\1\0\0\x00192.0.2.7", b"\1\0\0\0::1")),
     }
 
 

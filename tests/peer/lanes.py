@@ -45,7 +45,7 @@ class MemoryLane:
         self.pump, self.kill = self._network.pump, self._network.kill
 
     def open(self, peer: PeerId, handler: LinkHandler) -> LaneEnd:
-        return self._network.open(Address(peer, peer, "h", 0), handler)
+        return self._network.open(Address(peer, peer, "192.0.2.1", 0), handler)
 
     def close(self) -> None:
         """Nothing is open but memory."""

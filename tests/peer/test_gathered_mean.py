@@ -139,9 +139,9 @@ class Station:
         self.result: OpResult | None = None
         self.up: deque[bytes] = deque()
         self.down: deque[bytes] = deque()
-        address = Address(self.peer, self.peer, "sim", 0)
+        address = Address(self.peer, self.peer, "192.0.2.1", 0)
         self.link = hall.network.open(address, self)
-        card = Card(self.peer, b"boot", "name", self.peer, "sim", self.link.address.port)
+        card = Card(self.peer, b"boot", "name", self.peer, "192.0.2.1", self.link.address.port)
         self.machine = Participant(
             card, CodecArithmetic(), sign_as(self.peer), verify, list, (), 0.0
         )

@@ -285,7 +285,24 @@ def test_a_link_does_not_talk_to_a_listener_with_another_key_than_announced(run:
 
 
 @pytest.mark.parametrize(
-    "host", ["", "*", "127.0.0.1;10.0.0.1", "a b", "::1%eth0", "x" * 300, "host:1", "[::1]", "-a"]
+    "host",
+    [
+        "",
+        "*",
+        "127.0.0.1;10.0.0.1",
+        "a b",
+        "::1%eth0",
+        "x" * 300,
+        "host:1",
+        "[::1]",
+        "-a",
+        "localhost",
+        "peer.example.org",
+        "0.0.0.0",
+        "::",
+        "239.1.2.3",
+        "ff02::1",
+    ],
 )
 def test_an_address_that_is_none_is_refused_and_counted(run: Run, host: str) -> None:
     async def scenario(world: World) -> None:

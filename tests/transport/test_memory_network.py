@@ -15,7 +15,7 @@ def memory_pair(network: MemoryNetwork) -> tuple[Station, Station]:
     stations = []
     for name in ("ada", "ben"):
         identity, recorder = identity_of(name), Recorder()
-        address = Address(identity.peer_id, identity.curve_key, "sim", 0)
+        address = Address(identity.peer_id, identity.curve_key, "192.0.2.1", 0)
         stations.append(Station(identity, network.open(address, recorder), recorder))
     introduce(*stations)
     return stations[0], stations[1]

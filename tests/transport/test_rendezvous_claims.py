@@ -229,9 +229,29 @@ def test_nothing_that_a_member_says_breaks_the_coordinator_or_its_ledger(data: A
         copy.take(record.to_bytes())
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["slow-dns.example", "localhost", "", "0.0.0.0", "::", "239.1.2.3", "ff02::1", "fe80::1%eth0",
+     "::ffff:192.0.2.1", "255.255.255.255", "127.1", "0x7f000001", "192.0.2.1 ", "[::1]"],
+)  # fmt: skip
+def test_a_hello_without_an_ip_address_is_refused(host: str) -> None:
+    """Whoever is told a name looks it up, and libzmq stops for that."""
+    hall = opened(A)
+    with pytest.raises(RemoteFault, match="its host cannot be one"):
+        hall.join(B, host=host)
+    assert B not in hall.machine.view.roster
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "10.0.0.1", "127.0.0.1", "::1", "2001:db8::7"])
+def test_an_ip_address_goes_into_the_ledger(host: str) -> None:
+    hall = opened(A)
+    hall.join(B, host=host)
+    assert hall.machine.view.roster[B].host == host
+
+
 @settings(max_examples=20, deadline=None)
-@given(boot=BYTES, name=TEXT, key=BYTES, host=TEXT, port=ABSURD, op=ABSURD, root=BYTES,
-       up=ABSURD, down=ABSURD)  # fmt: skip
+@given(boot=BYTES, name=TEXT, key=BYTES, host=TEXT | st.ip_addresses().map(str), port=ABSURD,
+       op=ABSURD, root=BYTES, up=ABSURD, down=ABSURD)  # fmt: skip
 def test_nothing_that_a_hello_says_breaks_the_coordinator(
     boot: bytes, name: str, key: bytes, host: str, port: int, op: int, root: bytes,
     up: int, down: int,

@@ -5,18 +5,15 @@ peers and never names or routing ids. It also speaks ZAP (ZeroMQ RFC 27), which 
 about a key during a handshake; both are pure here, and the links do the IO.
 """
 
-import ipaddress
-import re
-
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.link import Address, PeerId
+from swarmtrain_transport.link import Address, PeerId, is_dialable
 
 ZAP_DOMAIN = b"swarmtrain data 1"
 """Never "*": libzmq would then refuse every connection to a socket with a named domain."""
 
 _KEY_BYTES = 32
 _ZAP_FRAMES = 7
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_PORT_MAX = 65_535
 
 
 class AllowList:
@@ -56,7 +53,8 @@ class AllowList:
             raise RemoteFault("key", f"{_brief(address.curve_key)} is another peer's CURVE key")
         if len(address.curve_key) != _KEY_BYTES:
             raise RemoteFault("key", f"a CURVE key of {len(address.curve_key)} bytes")
-        if not _is_usable(address.host, address.port):
+        # The coordinator has looked too, but a socket is handed what this list lets through.
+        if not (is_dialable(address.host) and 1 <= address.port <= _PORT_MAX):
             text = f"host {address.host[:64]!a} port {address.port} is not an address"
             raise RemoteFault("address", text)
         self.remove(address.peer_id)
@@ -105,15 +103,3 @@ def not_allowed(curve_key: bytes) -> RemoteFault:
 
 def _brief(curve_key: bytes) -> str:
     return curve_key[:4].hex()
-
-
-def _is_usable(host: str, port: int) -> bool:
-    """Addresses come from other peers: nothing but a plain host reaches a socket's endpoint."""
-    if not 1 <= port <= 65535:
-        return False
-    if ":" not in host:
-        return _HOST.fullmatch(host) is not None
-    try:
-        return "%" not in host and ipaddress.ip_address(host).version == 6
-    except ValueError:
-        return False

@@ -9,6 +9,7 @@ import math
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.link import is_dialable
 from swarmtrain_transport.messages import (
     Accuse,
     Applied,
@@ -20,8 +21,8 @@ from swarmtrain_transport.messages import (
 )
 
 _BOOT_BYTES_MAX = 64
-_HOST_CHARS_MAX = 253
 _PORT_MAX = 65_535
+_HINTS = {"host": ": it must be an IP address that others can dial, not a name"}
 _VALUES_MAX = 1 << 40
 _WITH_STATE = (Ready, Applied)
 
@@ -36,13 +37,13 @@ def check_hello(hello: Hello) -> None:
     rules = {
         "boot": 1 <= len(hello.boot) <= _BOOT_BYTES_MAX,
         "curve_key": len(hello.curve_key) == limits.HASH_BYTES,
-        "host": 1 <= len(hello.host) <= _HOST_CHARS_MAX,
+        "host": is_dialable(hello.host),
         "port": 1 <= hello.port <= _PORT_MAX,
         "state_root": len(hello.state_root) == limits.HASH_BYTES * has_state,
     }
     for name, holds in rules.items():
         if not holds:
-            raise RemoteFault("hello", f"its {name} cannot be one")
+            raise RemoteFault("hello", f"its {name} cannot be one" + _HINTS.get(name, ""))
 
 
 def check_claim(message: PeerMessage) -> None:

@@ -12,6 +12,7 @@
 5. All callbacks run on the thread (and loop) that owns the link, one at a time.
 """
 
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -30,7 +31,7 @@ class Address:
     Attributes:
         peer_id: Ed25519 public key, 32 bytes.
         curve_key: X25519 public key for CURVE, 32 bytes, signed by `peer_id` at the door.
-        host: IP address or name.
+        host: IP address, see `is_dialable`.
         port: TCP port.
     """
 
@@ -38,6 +39,22 @@ class Address:
     curve_key: bytes
     host: str
     port: int
+
+
+def is_dialable(host: str) -> bool:
+    """Whether this is the IP address of one machine, as others may be told to dial it.
+
+    A name is not: libzmq resolves on the one thread that moves all bytes, so a name server that
+    does not answer would stop every peer that was told the name. Nor is an address with a scope
+    (`fe80::1%eth0`), which means something on one machine only.
+    """
+    try:
+        parsed = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(parsed, ipaddress.IPv6Address) and (parsed.scope_id or parsed.ipv4_mapped):
+        return False
+    return not (parsed.is_unspecified or parsed.is_multicast or host == "255.255.255.255")
 
 
 @dataclass(slots=True)

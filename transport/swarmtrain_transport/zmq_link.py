@@ -18,7 +18,7 @@ Why it is so:
 - libzmq cannot close one connection of a ROUTER. A revoked key is refused frame by frame, and
   its connection is shut down through the descriptor that its own frame names.
 
-libzmq resolves names on its one I/O thread, which stalls it, and only to IPv4: better give IPs.
+libzmq resolves names on its one I/O thread, which stalls it: only IP addresses are let through.
 """
 
 import asyncio
