@@ -88,7 +88,7 @@ _ROWS = (
     ErrorKind(
         "SWT-E301", "This is not the coordinator of the invite", EXIT_NOT_ALLOWED,
         "The invite holds the hash of the coordinator's certificate, and whoever answered showed\n"
-        "another one. Either the coordinator's state directory was lost and made anew, or\n"
+        "another one. Either the organiser has begun another run there (`up --new-run`), or\n"
         "somebody stands in between. Nothing was sent. Ask the organiser for a new invite by a\n"
         "way that you trust.",
     ),
@@ -261,6 +261,12 @@ _ROWS = (
         "Its last round is committed and the coordinator takes no more peers.",
     ),
     ErrorKind(
+        "SWT-E706", "The coordinator has lost its ledger", EXIT_TRY_LATER,
+        "Its keys are there and the log of the run's decisions is not. It decides nothing and\n"
+        "lets nobody new in until a peer comes back that keeps a copy, as every peer does that\n"
+        "was in the run before. Try again when the organiser says that the run goes on.",
+    ),
+    ErrorKind(
         "SWT-E801", "No training text was found", EXIT_INPUT_MISSING,
         "The built-in text is the standard library's own sources, and this Python comes without\n"
         "them (embedded and zipped builds do). Start the coordinator with an ordinary Python.",
@@ -282,8 +288,11 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E805", "The run's log is damaged", EXIT_BAD_DATA,
-        "A record in the coordinator's state directory does not follow from the one before. Bring\n"
-        "back the directory from a copy; peers hold the weights and come back on their own.",
+        "A record in the coordinator's state directory does not follow from the one before, or\n"
+        "its keys are gone. Bring back the directory from a copy. Where only the log is damaged,\n"
+        "move ledger.sqlite* away and start again: with its keys the coordinator takes the log\n"
+        "from the copy that a peer keeps. Without its keys the run cannot go on; `swarmtrain up\n"
+        "--new-run` begins another one there.",
     ),
     ErrorKind(
         "SWT-E806", "No such state directory", EXIT_INPUT_MISSING,

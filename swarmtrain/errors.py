@@ -119,7 +119,7 @@ def wrong_key(host: str, port: int) -> UserError:
     return UserError(
         "SWT-E301",
         f"{host}:{port} answered with another key than the invite names.",
-        "It is not the coordinator that made this invite, or it lost its state directory. "
+        "Another run is up there than the one of this invite, or somebody stands in between. "
         "Nothing was sent.",
         "Ask the organiser for a new invite by a way that you trust.",
     )

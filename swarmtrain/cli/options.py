@@ -42,6 +42,7 @@ class UpOptions:
         public_host: the name that invites carry, or "" for the listening host.
         state_dir: where log, keys and certificate live, or None for the run's default.
         json_events: print events as JSON lines on stdout.
+        new_run: set an earlier run of the state directory aside.
     """
 
     run_file: Path
@@ -49,6 +50,7 @@ class UpOptions:
     public_host: str
     state_dir: Path | None
     json_events: bool
+    new_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,13 @@ def up(
         ),
     ] = "",
     state_dir: StateDir = None,
+    new_run: Annotated[
+        bool,
+        typer.Option(
+            "--new-run",
+            help="Begin another run where one was: new keys, a new invite; the old files are kept.",
+        ),
+    ] = False,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
@@ -36,7 +43,7 @@ def up(
     """
     options = UpOptions(
         run_file=run_file, listen=parse_endpoint(listen), public_host=check_host(public_host),
-        state_dir=state_dir, json_events=json_events,
+        state_dir=state_dir, json_events=json_events, new_run=new_run,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
@@ -55,12 +62,15 @@ def _serve(options: UpOptions, situation: Situation) -> None:
         say(f"Warning: {warning}")
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)
     situation.state_dir = dirs.make_private(directory)
-    from swarmtrain.coordinator.service import serve
+    from swarmtrain.coordinator.service import serve, set_aside
+
+    if options.new_run:
+        set_aside(directory, say)
 
     async def main(stop: asyncio.Event) -> None:
         await serve(
             config, directory, options.listen.host, options.listen.port, options.public_host,
-            on_ready=lambda invite: _announce(options, directory, invite), stop=stop,
+            on_ready=lambda invite: _announce(options, directory, invite), stop=stop, tell=say,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")

@@ -145,6 +145,8 @@ class Door:
         peers_max: peers that may be in at once.
         others_in: how many peers other than the given one are in now.
         wall_clock: seconds since 1970, for invites that expire.
+        takes_copies: whether the ledger was lost and with it whom the store had let in: until it is
+            back, whoever claims a copy comes in with that, and the machine judges the copy.
     """
 
     def __init__(
@@ -155,12 +157,14 @@ class Door:
         peers_max: int,
         others_in: Callable[[PeerId], int],
         wall_clock: Callable[[], float],
+        takes_copies: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._cert_sha256 = cert_sha256
         self._peers_max = peers_max
         self._others_in = others_in
         self._wall_clock = wall_clock
+        self._takes_copies = takes_copies
         self._failed = FailedKnocks()
         self._promised: dict[PeerId, str] = {}
         """New keys that were let in, with their invites: until JOIN the store counts no use."""
@@ -184,7 +188,10 @@ class Door:
             )
         try:
             hello = self._prove(knock, nonce)
-            invite_id = "" if is_known else self._invite_for(knock.token, knock.peer_id)
+            brings_copy = hello.head_index >= 0 and self._takes_copies()
+            invite_id = (
+                "" if is_known or brings_copy else self._invite_for(knock.token, knock.peer_id)
+            )
         except DoorClosed:
             self._failed.note(address, now_s)
             raise

@@ -3,6 +3,9 @@
 Invites carry the certificate's SHA-256, so both are made once and live in the state directory:
 a coordinator that restarts, or moves to another address, is still the one that its invites name.
 No authority vouches for it and none is asked; peers pin the bytes.
+
+The run key gets its own name once the ledger's first record is on the disk. So a run key without a
+ledger says that the ledger was lost, and a crash between the two leaves a run that can begin.
 """
 
 import datetime
@@ -23,6 +26,8 @@ from swarmtrain.errors import UserError
 
 TLS_FILE = "tls.pem"
 RUN_KEY_FILE = "run-key.pem"
+FRESH_KEY_FILE = "run-key.fresh.pem"
+"""The run key before it has signed anything that anybody heard of."""
 
 LIFE_DAYS = 3650
 """Peers pin the bytes and ignore the dates; ten years keeps other tools from complaining."""
@@ -47,11 +52,18 @@ class RunKeys:
         tls_path: PEM file of the private key and the certificate, mode 0600.
         cert_sha256: of the certificate's DER bytes, 32 bytes; part of every invite.
         run_key: signs ledger records.
+        run_key_path: its PEM file.
     """
 
     tls_path: Path
     cert_sha256: bytes
     run_key: Ed25519PrivateKey
+    run_key_path: Path
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether the run key has signed a ledger that was on the disk."""
+        return self.run_key_path.name == RUN_KEY_FILE
 
     @property
     def run_key_public(self) -> bytes:
@@ -92,12 +104,17 @@ def load_or_create(directory: Path, *, may_create: bool, wall_s: float) -> RunKe
         OSError: the directory cannot be written.
     """
     tls_path, run_path = directory / TLS_FILE, directory / RUN_KEY_FILE
-    if may_create:
+    fresh_path = directory / FRESH_KEY_FILE
+    if may_create and not run_path.exists():
+        if not fresh_path.exists():
+            if tls_path.exists():
+                raise _damaged(f"{run_path} is missing, although its certificate is there")
+            pem = Ed25519PrivateKey.generate().private_bytes(_PEM, _PKCS8, _PLAIN)
+            _write_private(fresh_path, pem)
         if not tls_path.exists():
             _write_private(tls_path, _new_certificate(wall_s))
-        if not run_path.exists():
-            pem = Ed25519PrivateKey.generate().private_bytes(_PEM, _PKCS8, _PLAIN)
-            _write_private(run_path, pem)
+    if fresh_path.exists() and not run_path.exists():
+        run_path = fresh_path
     try:
         certificate = x509.load_pem_x509_certificate(tls_path.read_bytes())
         run_key = serialization.load_pem_private_key(run_path.read_bytes(), password=None)
@@ -108,7 +125,18 @@ def load_or_create(directory: Path, *, may_create: bool, wall_s: float) -> RunKe
     if not isinstance(run_key, Ed25519PrivateKey):
         raise _damaged(f"{run_path} holds another kind of key")
     der = certificate.public_bytes(serialization.Encoding.DER)
-    return RunKeys(tls_path, hashlib.sha256(der).digest(), run_key)
+    return RunKeys(tls_path, hashlib.sha256(der).digest(), run_key, run_path)
+
+
+def note_begun(keys: RunKeys) -> None:
+    """The ledger's first record is on the disk: from now on a missing ledger is a lost one.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    if not keys.have_begun:
+        os.replace(keys.run_key_path, keys.run_key_path.with_name(RUN_KEY_FILE))
+        _sync_folder(keys.run_key_path.parent)
 
 
 def _damaged(what: str) -> KeysDamaged:
@@ -116,7 +144,7 @@ def _damaged(what: str) -> KeysDamaged:
         "SWT-E805",
         f"{what}.",
         "The run's invites and its ledger name these keys; others would make it another run.",
-        "Bring back the file from a copy, or start a new run in another --state-dir.",
+        "Bring back the file from a copy, or start a new run with --new-run: it has a new invite.",
     )
 
 
@@ -150,8 +178,12 @@ def _write_private(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)
-    # The new name must be durable before the first invite that pins it is handed out.
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    """A new name must be durable before the first invite that pins its file is handed out."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import itertools
 import logging
 import socket
 import time
@@ -25,11 +26,18 @@ from swarmtrain.config_values import GATHERING, WHOLE_VECTOR_RULES
 from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp
-from swarmtrain.coordinator.certificate import RunKeys, load_or_create
+from swarmtrain.coordinator.certificate import (
+    FRESH_KEY_FILE,
+    RUN_KEY_FILE,
+    TLS_FILE,
+    RunKeys,
+    load_or_create,
+    note_begun,
+)
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.shell import Shell
-from swarmtrain.coordinator.store import Store
-from swarmtrain.coordinator.store_errors import damaged
+from swarmtrain.coordinator.store import SIDE_FILES, Store
+from swarmtrain.coordinator.store_errors import StoreDamaged, damaged
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.errors import UserError, port_in_use, translate
 from swarmtrain.status import StatusServer
@@ -46,7 +54,16 @@ from swarmtrain_transport.rendezvous import Rendezvous
 
 logger = logging.getLogger(__name__)
 
+Tell = Callable[[str], None]
+Adoption = Callable[[tuple[Record, ...], int], None]
+
 _LOG = "The run's log"
+
+_LEDGER_LOST = (
+    "The ledger is missing: {} holds the keys of a run that has begun, and not its log.\n"
+    "Waiting for a peer that has a copy; the run goes on from there. Nothing is decided before.\n"
+    "If no peer is left, `swarmtrain up --new-run` begins another run here, with a new invite."
+)
 
 ROUTE_PROBE = ("192.0.2.1", 9)
 """An address that belongs to nobody (RFC 5737): asking for the route to it sends nothing."""
@@ -61,6 +78,7 @@ async def serve(
     *,
     on_ready: Callable[[Invite], None],
     stop: asyncio.Event,
+    tell: Tell = logger.info,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> None:
@@ -72,8 +90,8 @@ async def serve(
         port: TCP port, 0 for any free one.
         public_host: name that invites carry; "" for the address listened on.
         on_ready: called once with the run's invite when peers may come.
-        clock: monotonic seconds.
-        wall_clock: seconds since 1970.
+        tell: hears what the organiser must know, in sentences.
+        clock, wall_clock: monotonic seconds, and seconds since 1970.
 
     Raises:
         UserError: SWT-E404 directory in use, E606 settings changed, E805 log or keys damaged,
@@ -84,11 +102,8 @@ async def serve(
         keys = _keys(state_dir, wall_clock(), may_create=not records)
         _check_same_run(records, config, keys)
         machine = _machine(config, keys, records, store.term, clock())
-        shell = _shell(machine, store, clock)
-        door = Door(
-            store, keys.cert_sha256, peers_max=config.admission.peers_max,
-            others_in=shell.others_in, wall_clock=wall_clock,
-        )  # fmt: skip
+        shell = _shell(machine, store, clock, _adoption(store, config, keys, tell))
+        door = _door(store, keys, config, machine, shell, wall_clock)
         texts = await asyncio.to_thread(_texts, config)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
         runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S)
@@ -99,6 +114,7 @@ async def serve(
             secret = standing_invite(store, keys, config.admission, wall_clock())
             shell.start()
             if not shell.has_failed:
+                _note_begun(state_dir, machine, keys, tell)
                 app.is_ready = True
                 at = (public_host or reachable_host(host), real_port)
                 on_ready(Invite(*at, config.run.name, keys.cert_sha256, secret))
@@ -160,11 +176,73 @@ def reachable_host(host: str) -> str:
 # ---- the parts
 
 
+def _shell(machine: Rendezvous, store: Store, clock: Callable[[], float], adopt: Adoption) -> Shell:
+    return Shell(machine, store.append, adopt, roster=machine.view.roster.keys, clock=clock)
+
+
+def _door(
+    store: Store,
+    keys: RunKeys,
+    config: RunConfig,
+    machine: Rendezvous,
+    shell: Shell,
+    wall_clock: Callable[[], float],
+) -> Door:
+    return Door(
+        store, keys.cert_sha256, peers_max=config.admission.peers_max,
+        others_in=shell.others_in, wall_clock=wall_clock,
+        takes_copies=lambda: machine.history.takes_copies,
+    )  # fmt: skip
+
+
+def _adoption(store: Store, config: RunConfig, keys: RunKeys, tell: Tell) -> Adoption:
+    """How records become durable that a peer has brought. A whole ledger must be of this run file,
+    as one on the disk must."""
+
+    def adopt(records: tuple[Record, ...], term: int) -> None:
+        if not records[0].index:
+            _check_same_run(records, config, keys)
+            tell("A peer has brought a copy of the lost ledger; others may have a longer one.")
+        store.adopt(records, term)
+
+    return adopt
+
+
+def _note_begun(state_dir: Path, machine: Rendezvous, keys: RunKeys, tell: Tell) -> None:
+    """From the first record on a ledger that is missing is a lost one."""
+    if machine.history.is_missing:
+        tell(_LEDGER_LOST.format(state_dir))
+    else:
+        note_begun(keys)
+
+
 def _keys(state_dir: Path, wall_s: float, *, may_create: bool) -> RunKeys:
     try:
         return load_or_create(state_dir, may_create=may_create, wall_s=wall_s)
     except OSError as exc:
         raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
+
+
+def set_aside(state_dir: Path, tell: Tell) -> None:
+    """Make room for another run: what an earlier one left moves into a folder of its own.
+
+    Raises:
+        UserError: SWT-E404, its coordinator runs; E403, the directory cannot be written.
+    """
+    with contextlib.suppress(StoreDamaged):
+        Store.open(state_dir).close()
+    # The ledger first: keys that stay behind wait for it, a ledger without keys is of no use.
+    names = (*SIDE_FILES, RUN_KEY_FILE, FRESH_KEY_FILE, TLS_FILE)
+    numbers = itertools.count(1)
+    folder = next(f for n in numbers if not (f := state_dir / f"before-{n}").exists())
+    try:
+        folder.mkdir(mode=0o700)
+        for name in names:
+            if (state_dir / name).exists():
+                (state_dir / name).rename(folder / name)
+    except OSError as exc:
+        raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
+    tell(f"Another run begins in {state_dir}. Keys and log of the one before are in {folder}.")
 
 
 def _check_same_run(records: tuple[Record, ...], config: RunConfig, keys: RunKeys) -> None:
@@ -179,7 +257,7 @@ def _check_same_run(records: tuple[Record, ...], config: RunConfig, keys: RunKey
             "SWT-E606",
             f"The run file differs from the one that run {run.run_id} began with.",
             "Every peer checks its hash, so a run keeps its settings for life.",
-            "Bring back the old run file, or start a new run in another --state-dir.",
+            "Bring back the old run file, or start a new run with --new-run or --state-dir.",
         )
     if run.run_key != keys.run_key_public:
         raise damaged(_LOG, "its records are signed by another key than the one beside it")
@@ -197,8 +275,9 @@ def _machine(
 ) -> Rendezvous:
     try:
         return Rendezvous(
-            run_terms(config), keys.run_key_public, records, keys.sign, verify, term, now_s
-        )
+            run_terms(config), keys.run_key_public, records, keys.sign, verify, term, now_s,
+            is_lost=keys.have_begun and not records,
+        )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(_LOG, str(exc)) from exc
 
@@ -282,11 +361,6 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
         "Use 127.0.0.1 for this machine alone or 0.0.0.0 for all its networks, and a port"
         " above 1023.",
     )
-
-
-def _shell(machine: Rendezvous, store: Store, clock: Callable[[], float]) -> Shell:
-    roster = machine.view.roster.keys
-    return Shell(machine, store.append, store.adopt, roster=roster, clock=clock)
 
 
 def _status(state_dir: Path, machine: Rendezvous, shell: Shell) -> StatusServer:

@@ -33,6 +33,9 @@ from swarmtrain_transport.ledger import (
 from swarmtrain_transport.link import PeerId
 
 FILE_NAME = "ledger.sqlite"
+SIDE_FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
+"""All that SQLite may keep of one store."""
+
 SCHEMA = 1
 _LOG_COLUMNS = 7
 
@@ -191,10 +194,10 @@ class Store:
         with self._transaction():
             for record in records:
                 body = self._insert(record)
-                if isinstance(body, Join):
-                    # Its invite may be younger than this disk; it was counted where it was used.
+                if isinstance(body, Join) and self._let_in(body):
+                    # Its invite may be younger than this disk: then there is nothing to count.
                     self._db.execute(
-                        "INSERT OR IGNORE INTO admitted VALUES (?, ?)", (body.peer, body.invite)
+                        "UPDATE invites SET uses = uses + 1 WHERE id = ?", (body.invite,)
                     )
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
         self.term = term
@@ -216,11 +219,16 @@ class Store:
             self._db.execute("UPDATE log SET op = NULL WHERE op > ?", (body.op,))
         return body
 
+    def _let_in(self, join: Join) -> bool:
+        """Whether the key is new."""
+        return bool(
+            self._db.execute(
+                "INSERT OR IGNORE INTO admitted VALUES (?, ?)", (join.peer, join.invite)
+            ).rowcount
+        )
+
     def _admit(self, join: Join) -> None:
-        is_new = self._db.execute(
-            "INSERT OR IGNORE INTO admitted VALUES (?, ?)", (join.peer, join.invite)
-        ).rowcount
-        if not is_new or not join.invite:
+        if not self._let_in(join) or not join.invite:
             return
         counted = self._db.execute(
             "UPDATE invites SET uses = uses + 1"

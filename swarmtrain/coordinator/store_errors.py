@@ -50,7 +50,8 @@ def damaged(log: Path | str, detail: str) -> StoreDamaged:
         "SWT-E805",
         f"{log} is damaged: {detail}.",
         "The run cannot go on from it. Peers still hold the weights.",
-        "Bring back the state directory from a copy, or start a new run in another one.",
+        "Bring back the state directory from a copy. Or move its ledger.sqlite* away and start"
+        " again: the run then goes on from the copy of the log that a peer keeps.",
     )
 
 

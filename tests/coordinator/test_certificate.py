@@ -7,10 +7,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from swarmtrain.coordinator.certificate import (
+    FRESH_KEY_FILE,
     RUN_KEY_FILE,
     TLS_FILE,
     KeysDamaged,
     load_or_create,
+    note_begun,
 )
 from swarmtrain_transport.identity import verify
 from tests.coordinator.rig import WALL_S
@@ -26,7 +28,7 @@ def test_keys_are_made_once_and_stay_the_same(tmp_path: Path) -> None:
         assert other.invite_secret(0) == first.invite_secret(0)
     assert first.invite_secret(0) != first.invite_secret(1)
     assert len(first.invite_secret(0)) == 16
-    assert sorted(path.name for path in tmp_path.iterdir()) == [RUN_KEY_FILE, TLS_FILE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FRESH_KEY_FILE, TLS_FILE]
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
@@ -59,7 +61,7 @@ def test_the_run_key_signs_what_peers_can_check(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [TLS_FILE, RUN_KEY_FILE])
 def test_keys_that_a_begun_run_lost_are_not_made_anew(tmp_path: Path, name: str) -> None:
-    load_or_create(tmp_path, may_create=True, wall_s=WALL_S)
+    note_begun(load_or_create(tmp_path, may_create=True, wall_s=WALL_S))
     (tmp_path / name).unlink()
     with pytest.raises(KeysDamaged, match=name) as caught:
         load_or_create(tmp_path, may_create=False, wall_s=WALL_S)
@@ -69,7 +71,32 @@ def test_keys_that_a_begun_run_lost_are_not_made_anew(tmp_path: Path, name: str)
 
 @pytest.mark.parametrize("name", [TLS_FILE, RUN_KEY_FILE])
 def test_keys_that_were_cut_off_are_named(tmp_path: Path, name: str) -> None:
-    load_or_create(tmp_path, may_create=True, wall_s=WALL_S)
+    note_begun(load_or_create(tmp_path, may_create=True, wall_s=WALL_S))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:40])
     with pytest.raises(KeysDamaged):
         load_or_create(tmp_path, may_create=True, wall_s=WALL_S)
+
+
+def test_a_run_key_is_known_to_have_begun_a_run_only_once_that_was_noted(tmp_path: Path) -> None:
+    """A crash before the first record leaves keys that may begin; one after it does not."""
+    fresh = load_or_create(tmp_path, may_create=True, wall_s=WALL_S)
+    assert not fresh.have_begun
+    (tmp_path / TLS_FILE).unlink()  # the crash came before the certificate
+    again = load_or_create(tmp_path, may_create=True, wall_s=WALL_S)
+    assert again.run_key_public == fresh.run_key_public and not again.have_begun
+    for _ in range(2):
+        note_begun(again)
+        again = load_or_create(tmp_path, may_create=True, wall_s=WALL_S)
+        assert again.have_begun and again.run_key_public == fresh.run_key_public
+    assert sorted(path.name for path in tmp_path.iterdir()) == [RUN_KEY_FILE, TLS_FILE]
+    # Keys of a version that knew no other name, too, have begun a run.
+    load_or_create(tmp_path, may_create=False, wall_s=WALL_S)
+
+
+@pytest.mark.parametrize("name", [TLS_FILE, RUN_KEY_FILE])
+def test_one_half_of_the_keys_alone_is_not_made_whole(tmp_path: Path, name: str) -> None:
+    note_begun(load_or_create(tmp_path, may_create=True, wall_s=WALL_S))
+    (tmp_path / name).unlink()
+    with pytest.raises(KeysDamaged, match=name) as caught:
+        load_or_create(tmp_path, may_create=True, wall_s=WALL_S)
+    assert "--new-run" in caught.value.remedy

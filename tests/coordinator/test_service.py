@@ -40,11 +40,22 @@ class Life:
 
 
 @asynccontextmanager
-async def living(directory: Path, config: RunConfig = CONFIG, port: int = 0) -> AsyncIterator[Life]:
+async def living(
+    directory: Path, config: RunConfig = CONFIG, port: int = 0, **options: Any
+) -> AsyncIterator[Life]:
     stop = asyncio.Event()
     ready: asyncio.Future[Invite] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(
-        serve(config, directory, "127.0.0.1", port, "", on_ready=ready.set_result, stop=stop)
+        serve(
+            config,
+            directory,
+            "127.0.0.1",
+            port,
+            "",
+            on_ready=ready.set_result,
+            stop=stop,
+            **options,
+        )
     )
     waits: list[asyncio.Future[Any]] = [task, ready]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

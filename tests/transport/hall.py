@@ -47,13 +47,20 @@ def root_of(op: int) -> bytes:
 class Hall:
     """One life of the coordinator and what it has said. Every action is checked as it comes."""
 
-    def __init__(self, records: tuple[Record, ...] = (), term: int = 1, **terms: Any) -> None:
+    def __init__(
+        self,
+        records: tuple[Record, ...] = (),
+        term: int = 1,
+        *,
+        is_lost: bool = False,
+        **terms: Any,
+    ) -> None:
         self.now_s = 0.0
         self.records = list(records)
         self.sent: dict[PeerId, list[Any]] = {}
         self.closed: list[PeerId] = []
         self.machine = Rendezvous(
-            terms_of(**terms), RUN_KEY, records, sign, verify, term, self.now_s
+            terms_of(**terms), RUN_KEY, records, sign, verify, term, self.now_s, is_lost=is_lost
         )
         self.take(self.machine.start(0.0))
 

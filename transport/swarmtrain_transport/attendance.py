@@ -5,6 +5,7 @@ heard of yet counts as alive until silence says otherwise, so that nobody is lef
 coordinator died (protocol.md T14).
 """
 
+import math
 from collections.abc import Iterable
 
 from swarmtrain_transport import limits
@@ -25,6 +26,7 @@ class Attendance:
     Attributes:
         lines: a line per peer that said HELLO in this term and has not left.
         unseen: roster members that have not.
+        closes_s: once the run is over, when peers are kept no longer for those who are behind.
     """
 
     def __init__(self, view: LedgerView, now_s: float) -> None:
@@ -32,6 +34,7 @@ class Attendance:
         self.unseen = {peer: LifeLine(now_s) for peer in view.roster}
         self._view = view
         self._silent_s = now_s
+        self.closes_s = math.inf
 
     def silent(self, now_s: float) -> list[PeerId]:
         """Who has been silent for so long that it leaves the roster."""
@@ -139,12 +142,13 @@ class Attendance:
         for line in self.lines.values():
             line.ready_s += absent_s
 
-    def dismissed(self, last_op: int, finished_s: float, now_s: float) -> list[PeerId]:
+    def dismissed(self, last_op: int, now_s: float) -> list[PeerId]:
         """Whom to tell now, once, that the run is over: everybody, when nobody is behind."""
+        self.closes_s = min(self.closes_s, now_s + limits.FINISH_S)
         present = self.connected()
         behind = any(line.applied_op < last_op for line in present.values())
         # After a restart nobody knows yet what those who are to come back still need.
-        if (behind or self.unseen) and now_s < finished_s + limits.FINISH_S:
+        if (behind or self.unseen) and now_s < self.closes_s:
             return []
         told = [peer for peer, line in present.items() if not line.dismissed]
         for peer in told:

@@ -164,6 +164,10 @@ LOOK_S = 0.5
 """So often a coordinator looks at the clock though nothing falls due: a stop during a long wait is
 noticed as one that hid a deadline is, before what it missed passes for silence."""
 
+LEDGER_WAIT_S = 25.0
+"""A coordinator that has lost its ledger and got a copy waits so long for a longer one: peers whose
+coordinator is gone knock every 15 s at most, and a connection may take 10 s."""
+
 FINISH_S = 30.0
 """After the last commit peers are kept for so long if somebody still needs results of theirs."""
 

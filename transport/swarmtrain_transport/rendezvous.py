@@ -15,7 +15,7 @@ from swarmtrain_transport.attendance import Attendance
 from swarmtrain_transport.claims import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fragments import genesis_of
-from swarmtrain_transport.history import Guest, History, card_of
+from swarmtrain_transport.history import FORK, Guest, History, card_of
 from swarmtrain_transport.ledger import (
     Commit,
     Conviction,
@@ -77,6 +77,7 @@ class Rendezvous:
         verify: checks a signature.
         term: this life's number, larger than any before.
         now_s: the time; all timers start here.
+        is_lost: the run key has signed a ledger before, and nothing of it is left here.
 
     Raises:
         RemoteFault: the records are not a legal chain.
@@ -91,6 +92,8 @@ class Rendezvous:
         verify: Verify,
         term: int,
         now_s: float,
+        *,
+        is_lost: bool = False,
     ) -> None:
         self.terms = terms
         self.scribe = Scribe(records, sign, verify, term)
@@ -101,10 +104,9 @@ class Rendezvous:
         self.operation: AnyOperation | None = None
         self._run_key, self._verify = run_key, verify
         self._now_s = self._due_s = now_s
-        self._finished_s: float | None = None
         self._pace = Pace()
         self._slicing = Slicing()
-        self._history = History(self.scribe, self.attendance, now_s)
+        self.history = History(self.scribe, self.attendance, now_s, run_key if is_lost else None)
         self._agreement = Agreement(self.scribe, self.attendance, self.chronicle)
         self._tribunal = Tribunal(self.scribe, self.attendance, self.chronicle, self.view)
         if self.view.in_progress is not None:
@@ -115,7 +117,7 @@ class Rendezvous:
     def start(self, now_s: float) -> Actions:
         """First event of a life: a new run gets its RUN record."""
         self._at(now_s)
-        if not len(self.scribe.ledger):
+        if not len(self.scribe.ledger) and not self.history.is_missing:
             self.scribe.append(
                 Run(self.terms.run_id, self._run_key, self.terms.config_hash,
                     limits.PROTOCOL_VERSION)
@@ -130,25 +132,25 @@ class Rendezvous:
         check_hello(hello)
         if self.view.curve_holders.get(hello.curve_key, peer) != peer:
             raise RemoteFault("hello", "its curve_key is another member's, who would be shut out")
-        self._history.gone(peer)
+        self.history.gone(peer)
         self._let_in(peer, Guest(hello, invite_id))
         return self._settle()
 
     def _let_in(self, peer: PeerId, guest: Guest) -> None:
         hello = guest.hello
         join = self.view.roster.get(peer)
-        if self.scribe.is_behind(hello) and self._history.may_grow:
-            self._history.ask(peer, guest, self._now_s)
-        elif not self.scribe.knows_history(hello):
-            self._refuse_fork(peer)
+        if self.scribe.is_behind(hello) and self.history.may_grow:
+            self.history.ask(peer, guest, self._now_s)
+        elif (refusal := self.history.refusal(peer, guest)) is not None:
+            self.scribe.refuse(peer, *refusal)
         elif peer in self.view.convicted:
             self.scribe.refuse(peer, "SWT-E563", "This peer has published a wrong sum.")
         elif self.is_finished and (join is None or join.boot != hello.boot):
             self.scribe.refuse(peer, "SWT-E705", "All rounds of this run are done.")
         elif self.scribe.has_card(peer, hello):
             self._welcome(peer, hello)
-        elif self._history.is_open:
-            self._history.wait(peer, guest)
+        elif self.history.is_open:
+            self.history.wait(peer, guest)
         else:
             self.scribe.append(card_of(peer, hello, guest.invite_id))
             self.chronicle.event(self.view.last_op + 1, peer, "joined")
@@ -171,7 +173,7 @@ class Rendezvous:
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
         """A message of a connected peer. RemoteFault: it breaks the protocol, close its line."""
         self._at(now_s)
-        if self._history.is_witness(peer):
+        if self.history.is_witness(peer):
             return self._on_history(peer, message)
         if (line := self.lines.get(peer)) is None:
             # Evicted while its connection still stood: it says HELLO again on a new one.
@@ -185,7 +187,7 @@ class Rendezvous:
     def disconnected(self, peer: PeerId, now_s: float) -> Actions:
         """A control connection closed, for whatever reason."""
         self._at(now_s)
-        self._history.gone(peer)
+        self.history.gone(peer)
         if (line := self.lines.get(peer)) is not None and line.connected:
             line.connected = False
             line.life.closed(now_s)
@@ -196,7 +198,7 @@ class Rendezvous:
         self._at(now_s)
         if now_s < self._due_s:
             return ()
-        self._history.tick(now_s)
+        self.history.tick(now_s)
         return self._settle()
 
     @property
@@ -209,16 +211,16 @@ class Rendezvous:
         absent_s = now_s - self._now_s
         if now_s > self.next_wakeup_s + limits.ABSENT_S:
             self.attendance.pardon(absent_s, now_s)
-            self._history.pardon(absent_s)
+            self.history.pardon(absent_s)
             if self.operation is not None:
                 self.operation.timers.pardon(absent_s)
         self._now_s = now_s
 
     def _next_due_s(self) -> float:
-        times = [self._now_s + limits.EVICT_S, (self._finished_s or 0.0) + limits.FINISH_S]
+        times = [self._now_s + limits.EVICT_S, self.attendance.closes_s]
         if self.operation is not None:
             times += self.operation.timers.wakeups()
-        times += [self._history.due_s(self._now_s)]
+        times += [self.history.due_s(self._now_s)]
         times += self.attendance.wakeups(self.terms.wait_ready_s)
         return min([time for time in times if time > self._now_s])
 
@@ -239,8 +241,8 @@ class Rendezvous:
 
     def _dispatch(self, peer: PeerId, line: PeerLine, message: PeerMessage) -> None:
         match message:
-            case Offer() | CheckpointWritten() | Accuse() | Leave() if self._history.is_open:
-                self._history.hold(peer, message)
+            case Offer() | CheckpointWritten() | Accuse() | Leave() if self.history.is_open:
+                self.history.hold(peer, message)
             case Offer():
                 if self.view.genesis is None:
                     self.scribe.append(genesis_of(message, self.terms.block))
@@ -285,7 +287,7 @@ class Rendezvous:
         """A peer tells what our disk has lost. Whatever else it says it says again afterwards."""
         if isinstance(message, HistoryMessage):
             head = self.scribe.head
-            guest = self._history.hear(peer, message, self._now_s)
+            guest = self.history.hear(peer, message, self._now_s)
             if self.scribe.head != head:  # else what was reported of an op counts on
                 self.attendance.adopted(self._now_s)
                 op = self.view.in_progress
@@ -293,11 +295,8 @@ class Rendezvous:
             if guest is not None and not self.scribe.is_behind(guest.hello):
                 self._let_in(peer, guest)
             elif guest is not None:
-                self._refuse_fork(peer)
+                self.scribe.refuse(peer, *FORK)
         return self._settle()
-
-    def _refuse_fork(self, peer: PeerId) -> None:
-        self.scribe.refuse(peer, "SWT-E562", "This peer holds a ledger that is not this run's.")
 
     def _on_ready(self, peer: PeerId, line: PeerLine, message: Ready) -> None:
         if line.ready is None or line.ready.op != message.op:
@@ -307,7 +306,7 @@ class Rendezvous:
 
     def _on_applied(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
         self._agreement.reported(
-            peer, line, message, self._now_s, may_attest=not self._history.is_open
+            peer, line, message, self._now_s, may_attest=not self.history.is_open
         )
 
     # ---- the decisions that fall due after any event
@@ -319,10 +318,10 @@ class Rendezvous:
             shifts_timers: whether it may have brought something forward that falls due later.
         """
         head = self.scribe.head
-        if not self._history.is_open:
-            for peer, guest in self._history.take_guests().items():
+        if not self.history.is_open:
+            for peer, guest in self.history.take_guests().items():
                 self._let_in(peer, guest)
-            for peer, message in self._history.take_held():
+            for peer, message in self.history.take_held():
                 if peer in self.lines:
                     self._dispatch(peer, self.lines[peer], message)
             self._bury()
@@ -342,9 +341,7 @@ class Rendezvous:
 
     def _dismiss(self) -> None:
         """The run is over: peers may go once nobody needs their results any more."""
-        if self._finished_s is None:
-            self._finished_s = self._now_s
-        for peer in self.attendance.dismissed(self.view.last_op, self._finished_s, self._now_s):
+        for peer in self.attendance.dismissed(self.view.last_op, self._now_s):
             self.scribe.send(peer, Finished(self.view.last_op))
 
     def _bury(self) -> None:

@@ -44,6 +44,8 @@ def describe(coordinator: "Rendezvous", now_s: float) -> CoordinatorStatus:
 
 
 def _phase(coordinator: "Rendezvous") -> str:
+    if coordinator.history.is_missing:
+        return "ledger missing"
     if coordinator.is_finished:
         return "finished"
     if coordinator.operation is None and disputed(coordinator.view, coordinator.lines):
@@ -58,6 +60,10 @@ def _phase(coordinator: "Rendezvous") -> str:
 def _waiting_for(coordinator: "Rendezvous") -> str:
     """What keeps the run from going on, in words; empty while it goes on."""
     view, terms = coordinator.view, coordinator.terms
+    if coordinator.history.is_missing:
+        return "a peer that has a copy: the ledger is missing here, and only its keys are left"
+    if coordinator.history.takes_copies:
+        return "peers that may have a longer copy of the ledger than the one that has come"
     if coordinator.is_finished or coordinator.operation is not None:
         return ""
     held = disputed(view, coordinator.lines)
