@@ -45,9 +45,9 @@ _ROWS = (
     ErrorKind(
         "SWT-E101", "This machine calculates other bits", EXIT_MUST_CHANGE,
         "All peers of a run must end every round with the same bits. Before joining, a small\n"
-        "calculation with a known result is made; here it gave another one. Usual causes are an\n"
-        "unusual build of torch or a changed rounding or flush mode. Install the torch version of\n"
-        "constraints.txt in a fresh environment.",
+        "calculation with a known result is made; here it gave another one, in operations that\n"
+        "the message names. Usual causes are an unusual build of torch or numpy, or a changed\n"
+        "rounding or flush mode. Install the versions of constraints.txt in a fresh environment.",
     ),
     ErrorKind(
         "SWT-E102", "An optional part is not installed", EXIT_MUST_CHANGE,

@@ -136,6 +136,6 @@ def _member(folder, invite: Invite) -> swarmtrain.Swarm:
 
 
 def test_a_machine_that_computes_other_bits_is_not_let_in(tmp_path, capsys, monkeypatch, quiet_log):
-    monkeypatch.setattr(numerics, "EXPECTED", "0" * 64)
+    monkeypatch.setattr(numerics, "EXPECTED", {"division": "0" * 64})
     invite = Invite("127.0.0.1", 1, "run", bytes(32), bytes(16))
     assert joining(invite, tmp_path, capsys) == (78, "SWT-E101")

@@ -110,7 +110,8 @@ def hash_robust_rules() -> dict[str, str]:
 
 def hash_all() -> dict[str, str]:
     return {
-        "probe": numerics.probe(),
+        **{f"door: {name}": value for name, value in numerics.probe().items()},
+        **numerics.probe(NUM_VALUES),
         **{key: value for codec in CODECS.values() for key, value in hash_codec(codec).items()},
         **hash_stochastic(Int8()),
         **hash_stochastic(Int4()),

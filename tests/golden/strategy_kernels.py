@@ -21,11 +21,12 @@ def hash_strategies(
     values: Callable[..., torch.Tensor],
     sha256: Callable[..., str],
 ) -> dict[str, str]:
-    """One hash for each strategy, under "strategy NAME"."""
+    """One hash for each array of each strategy, under "strategy NAME: ARRAY"."""
     moves = [values(f"inner {op}", -36) for op in range(1, NUM_OPS + 1)]
     return {
-        f"strategy {name}": sha256(*_lived(name, num_values, window, values("weights"), moves))
+        f"strategy {name}: {array}": sha256(tensor)
         for name in sorted(every_strategy.MAKERS)
+        for array, tensor in _lived(name, num_values, window, values("weights"), moves).items()
     }
 
 
@@ -35,8 +36,9 @@ def _lived(
     window: ScaleWindow,
     weights: torch.Tensor,
     moves: Sequence[torch.Tensor],
-) -> Sequence[torch.Tensor]:
-    """All arrays of a peer and its weights after `NUM_OPS` ops, the second in part without it."""
+) -> dict[str, torch.Tensor]:
+    """All arrays of a peer and its weights, by name, after `NUM_OPS` ops, the second in part
+    without it."""
     codec = Int8()
     strategy = every_strategy.make(name, num_values, window.block)
     strategy.set_initial(weights)
@@ -48,4 +50,5 @@ def _lived(
         own = codec.decode(codec.encode(part, window), size, window)
         included = [(0, window.block * 50, op != 2), (window.block * 50, size, True)]
         weights = strategy.apply(own, included, weights, own, op=op, own_share=0.25)
-    return [*(array for _, array in (*strategy.state_arrays(), *strategy.local_arrays())), weights]
+    arrays = (*strategy.state_arrays(), *strategy.local_arrays())
+    return {**dict(arrays), "weights": weights}

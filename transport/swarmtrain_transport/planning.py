@@ -69,8 +69,13 @@ class RunTerms:
 
 def window_floor(e_max: int, total_weight: int) -> int:
     """Lowest e_min for which every sum of planned contributions is exact in float64 (rule 1)."""
-    bits = limits.EXACT_BITS - limits.PRODUCT_BITS - math.ceil(math.log2(max(1, total_weight)))
+    bits = limits.EXACT_BITS - limits.PRODUCT_BITS - _bits_of(total_weight)
     return max(limits.E_MIN_FLOOR, e_max - bits)
+
+
+def _bits_of(count: int) -> int:
+    """ceil(log2 count), in integers: no library's logarithm decides what is exact."""
+    return (max(1, count) - 1).bit_length()
 
 
 def weights_of(samples: Mapping[PeerId, int]) -> dict[PeerId, int]:
@@ -256,7 +261,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
     peers = [member.peer for member in plan.members]
     total = sum(weights)
     spread = plan.e_max - plan.e_min
-    bits = limits.PRODUCT_BITS + math.ceil(math.log2(max(1, total)))
+    bits = limits.PRODUCT_BITS + _bits_of(total)
     rules = {
         "nobody contributes": bool(weights),
         "nobody need contribute": plan.min_contributors >= 1,

@@ -15,6 +15,8 @@ powers of two .197.
 A code is sign * 8 + (0 for zero, 1 + k for 2^k). Code 8, minus zero, no encoder makes.
 """
 
+import math
+
 import numpy as np
 
 from swarmtrain_optimizers.codecs.dither import fractions
@@ -34,7 +36,7 @@ def _code_of(ratio: float) -> int:
     magnitude = abs(ratio)
     if magnitude < 0.5:
         return 0
-    exponent = next((k for k in range(6) if magnitude < 1.5 * 2.0**k), 6)
+    exponent = next((k for k in range(6) if magnitude < math.ldexp(1.5, k)), 6)
     return 1 + exponent + (8 if ratio < 0 else 0)
 
 

@@ -11,10 +11,10 @@ References:
     (AdamW); Goyal et al., Accurate, Large Minibatch SGD, arXiv 1706.02677 (the mean of gradients).
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,10 +25,6 @@ from swarmtrain_optimizers.strategies.base import SwarmFacts
 
 _PIECE_VALUES = 262_144
 """Values whose decay is worked out at once: the temporary stays in a cache."""
-
-_LR_BITS = 16
-"""Bits that are kept of a learning rate. Schedules use cos, whose last bit differs between
-libraries; after this the next float32 operation cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,10 @@ class AdamW:
             torch.mul(old_second, self.beta2, out=second)
             second.add_(direction.mul_(direction).mul_(1 - self.beta2))
             torch.div(second, corrections[1], out=direction)
-            direction.sqrt_().add_(self.eps)
+            # Not torch's sqrt: MKL's vector library makes it, and rounds otherwise on other makes.
+            root = direction.numpy()
+            np.sqrt(root, out=root)
+            direction.add_(self.eps)
             return torch.div(first, corrections[0]).div_(direction).mul_(lr)
 
         return OuterTransform(("first_moment", "second_moment"), update)
@@ -95,7 +94,7 @@ class DDP(Anchored):
     Args:
         num_values: length of the padded vector.
         optimizer: what is done with the mean gradient.
-        schedule: learning rate of a step, counted from 0; the same function on every peer.
+        schedule: learning rate of a step, counted from 0; the same bits on every peer.
         by_samples: it is asked for the rate after so many samples of the whole swarm instead.
         dtype: float32; float64 for oracles.
     """
@@ -168,7 +167,7 @@ class DDP(Anchored):
         self._gives = False
 
     def _step(self, mean: Tensor, op: int) -> None:
-        lr = _shortened(self._schedule(self._samples if self._by_samples else op - 1))
+        lr = self._schedule(self._samples if self._by_samples else op - 1)
         transform = self._optimizer.transform(op, lr)
         kept = 1 - lr * self._optimizer.weight_decay
         for start in range(0, self._num_values, _PIECE_VALUES):
@@ -192,9 +191,3 @@ def _power(base: float, exponent: int) -> float:
         base *= base
         exponent >>= 1
     return result
-
-
-def _shortened(lr: float) -> float:
-    """The learning rate to `_LR_BITS` significant bits."""
-    mantissa, exponent = math.frexp(lr)
-    return math.ldexp(round(math.ldexp(mantissa, _LR_BITS)), exponent - _LR_BITS)
