@@ -1,11 +1,20 @@
 # Two commands for everybody: `make demo` and `make test`. Both set up first, both need only
 # Python >= 3.11 and make. Another Python: make PYTHON=python3.12 demo
+# torch from another index, for instance its CPU build:
+#   make TORCH_INDEX=https://download.pytorch.org/whl/cpu setup
 
 PYTHON ?= python3
+TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.swarmtrain-installed
-PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
+UNFINISHED := $(VENV)/.swarmtrain-unfinished
+
+# pip that fails of itself, for want of a network, leaves what it can go on with; killed, it does
+# not. Whatever has become of the environment: nothing is installed outside of one.
+PIP := trap 'exit 130' INT TERM; \
+  PIP_REQUIRE_VIRTUALENV=1 $(BIN)/python -m pip --disable-pip-version-check install
+OR_STAY := || { rm -f $(UNFINISHED); exit 1; }
 
 .PHONY: demo test tests-of-processes tests-of-parts setup lint clean distclean
 
@@ -36,19 +45,40 @@ lint: setup
 	@echo "== mypy"
 	@$(BIN)/mypy --no-error-summary
 
-setup: $(STAMP)
-	@:
+# A stamp alone proves nothing: the Python below may have gone, or the clone been moved. -I keeps
+# the folder that we are in out of the search.
+IS_WHOLE = $(BIN)/python -I -c 'import importlib.metadata, importlib.util, os, sys; \
+  found = importlib.util.find_spec("swarmtrain").origin; \
+  is_this = os.path.samefile(found, "swarmtrain/__init__.py"); \
+  sys.exit(not (is_this and importlib.metadata.version("torch")))' >/dev/null 2>&1
 
-# torch comes first and alone: with the rest in one call, pip may try other builds of it.
+# What pip may go on in: an environment in which no installation was killed, made in this place (its
+# commands say so in their first lines), whose Python still finds pip.
+IS_USABLE = test -e $(VENV)/pyvenv.cfg && test ! -e $(UNFINISHED) \
+  && grep -qsF '$(CURDIR)/$(BIN)/python' $(BIN)/pip \
+  && $(BIN)/python -m pip --version >/dev/null 2>&1
+
+setup:
+	@$(IS_WHOLE) || rm -f $(STAMP)
+	@$(MAKE) --silent --no-print-directory $(STAMP) GOALS='$(or $(MAKECMDGOALS),demo)'
+
+# torch comes first and alone: with the rest in one call, pip may try other builds of it. Somebody
+# who watches sees how far its download is; a log stays short.
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "swarmtrain needs Python 3.11 or newer, and $(PYTHON) is not." >&2; \
-	  echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	@echo "== set-up in $(VENV) (once; torch is large)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) torch==2.13.0
-	@$(PIP) --constraint constraints.txt --editable '.[dev,fast]'
-	@touch $@
+	@$(IS_USABLE) || { \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "swarmtrain needs Python 3.11 or newer, and $(PYTHON) is not." >&2; \
+	    echo "Name another one: make PYTHON=python3.12 $(GOALS)" >&2; exit 1; }; \
+	  test ! -e $(VENV) || echo "== $(VENV) is of no use (set-up was killed, its Python has gone, or" \
+	    "the folder was moved): it is made anew"; \
+	  $(PYTHON) -m venv --clear $(VENV); }
+	@touch $(UNFINISHED)
+	@echo "== set-up in $(VENV), once: torch, which is large"
+	@$(PIP) $$(test -t 2 || echo -qq) $(addprefix --index-url ,$(TORCH_INDEX)) torch==2.13.0 \
+	  $(OR_STAY)
+	@echo "== set-up in $(VENV): everything else, about a minute"
+	@$(PIP) -qq --constraint constraints.txt --editable '.[dev,fast]' $(OR_STAY)
+	@mv $(UNFINISHED) $@
 
 clean:
 	@rm -rf build dist swarmtrain.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
