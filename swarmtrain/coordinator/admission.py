@@ -11,8 +11,9 @@ Refusals name an error id that the peer shows. What is refused costs the strange
 import hashlib
 import ipaddress
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from swarmtrain.config import AdmissionSection
 from swarmtrain.coordinator.certificate import SECRET_BYTES, RunKeys
@@ -22,6 +23,8 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import Identity, knock_payload
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hello, Knock, decode_from_peer
+
+S = TypeVar("S", bound=Hashable)
 
 VERSIONS = (limits.PROTOCOL_VERSION,)
 """Protocol versions that this coordinator speaks."""
@@ -36,14 +39,17 @@ ADDRESSES_MAX = 4096
 """Addresses remembered at once; the longest silent one is forgotten first."""
 
 STRANGERS_MAX = 128
-"""Connections before the door at once, twice the peers of a full run that all come back."""
+"""Connections before the door at once, twice the peers of a full run that all come back. TLS takes
+0.3 MB of each."""
 
 STRANGERS_PER_NETWORK = 64
 """Of those from one network: a whole run behind one router, and half of the place for others."""
 
+ARRIVALS_AT_ONCE = 2 * STRANGERS_PER_NETWORK
+"""Connections that one network may open in the same instant, of which none becomes a member's."""
+
 ARRIVALS_PER_S = 8.0
-"""Connections that one network may open per second for long; STRANGERS_PER_NETWORK at once. A peer
-that cannot reach us tries every few seconds."""
+"""Of those per second for long. A peer that cannot come in tries every few seconds."""
 
 INVITE_ID_CHARS = 12
 """Hex digits of the secret's hash that name an invite in records and lists."""
@@ -101,39 +107,65 @@ class FailedKnocks:
         return now_s - tries[0] < FAILED_WINDOW_S
 
 
-class Doorstep:
-    """How many strangers stand before the door, and how fast they come. A flood from one network
-    takes the place of its own, not of others."""
+class Doorstep(Generic[S]):
+    """Which connections stand before the door, and how fast they come. A flood from one network
+    takes the place of its own, not of others: whoever is of the most numerous has to go, the one
+    that has had the longest time first."""
 
     def __init__(self) -> None:
-        self._standing: Counter[str] = Counter()
+        self._standing: dict[S, str] = {}
+        self._numbers: Counter[str] = Counter()
         self._arrivals: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def enter(self, address: str, now_s: float) -> bool:
-        """Whether one more may stand there; `leave` must follow if so."""
-        key = _network_of(address)
-        recent, since_s = self._arrivals.get(key, (0.0, now_s))
+    def __len__(self) -> int:
+        return len(self._standing)
+
+    def __iter__(self) -> Iterator[S]:
+        return iter(self._standing)
+
+    def enter(self, stranger: S, address: str, now_s: float) -> S | None:
+        """One more comes.
+
+        Returns:
+            Who has to go for it: an older one, the newcomer itself where its network comes too
+            fast, or nobody. Only the newcomer is forgotten at once; `leave` follows for others.
+        """
+        network = _network_of(address)
+        recent, since_s = self._arrivals.get(network, (0.0, now_s))
         recent = max(0.0, recent - (now_s - since_s) * ARRIVALS_PER_S) + 1.0
-        is_crowded = (
-            self._standing.total() >= STRANGERS_MAX
-            or self._standing[key] >= STRANGERS_PER_NETWORK
-            or recent > STRANGERS_PER_NETWORK
-        )
-        if is_crowded:
-            return False
-        self._arrivals[key] = (recent, now_s)
-        self._arrivals.move_to_end(key)
+        if recent > ARRIVALS_AT_ONCE:
+            return stranger
+        self._arrivals[network] = (recent, now_s)
+        self._arrivals.move_to_end(network)
         if len(self._arrivals) > ADDRESSES_MAX:
             self._arrivals.popitem(last=False)
-        self._standing[key] += 1
-        return True
+        self._standing[stranger] = network
+        self._numbers[network] += 1
+        if self._numbers[network] > STRANGERS_PER_NETWORK:
+            return self._dismiss(network)
+        if len(self._standing) > STRANGERS_MAX:
+            most = max(self._numbers.values())
+            return self._dismiss(
+                next(each for each in self._standing.values() if self._numbers[each] == most)
+            )
+        return None
 
-    def leave(self, address: str) -> None:
-        """The stranger was let in or sent away."""
-        key = _network_of(address)
-        self._standing[key] -= 1
-        if not self._standing[key]:
-            del self._standing[key]  # or the names of all who ever came would stay
+    def leave(self, stranger: S, *, was_let_in: bool) -> None:
+        """The stranger went; one that was let in has never counted. Twice is allowed."""
+        network = self._standing.pop(stranger, None)
+        if network is None:
+            return
+        self._numbers[network] -= 1
+        if not self._numbers[network]:
+            del self._numbers[network]  # or the names of all who ever came would stay
+        if was_let_in and network in self._arrivals:
+            recent, since_s = self._arrivals[network]
+            self._arrivals[network] = (max(0.0, recent - 1.0), since_s)
+
+    def _dismiss(self, network: str) -> S:
+        oldest = next(each for each, where in self._standing.items() if where == network)
+        self.leave(oldest, was_let_in=False)
+        return oldest
 
 
 class Door:

@@ -16,6 +16,7 @@ import secrets
 
 import msgspec
 from aiohttp import WSMsgType, web
+from aiohttp.typedefs import Handler
 
 from swarmtrain.control_lane import (
     CLOSE_TIMEOUT_S,
@@ -26,9 +27,9 @@ from swarmtrain.control_lane import (
     SIGNATURE_HEADER,
     piece_payload,
 )
-from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed, Doorstep
+from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed
 from swarmtrain.coordinator.corpus_service import CorpusService
-from swarmtrain.coordinator.idlers import Idlers
+from swarmtrain.coordinator.porch import line_of
 from swarmtrain.coordinator.shell import Outlet, Shell
 from swarmtrain.errors import cleaned
 from swarmtrain_transport import limits
@@ -96,15 +97,13 @@ class CoordinatorApp:
         self._door = door
         self._texts = texts
         self._cert_sha256 = cert_sha256
-        self._doorstep = Doorstep()
-        self.idlers = Idlers()
         self.is_ready = False
         """Whether peers may come: what /readyz answers."""
 
     def build(self) -> web.Application:
         """The aiohttp application."""
         app = web.Application(
-            client_max_size=limits.CONTROL_BYTES_MAX, middlewares=[self.idlers.notice]
+            client_max_size=limits.CONTROL_BYTES_MAX, middlewares=[_once_for_strangers]
         )
         app.router.add_get(CONTROL_PATH, self._control)
         app.router.add_get(PIECE_PATH + "{hash:[0-9a-f]{64}}", self._piece)
@@ -135,6 +134,7 @@ class CoordinatorApp:
         is_theirs = Identity.verify(peer, signature, payload)
         if not (is_theirs and self._shell.machine.is_member(peer)):
             return web.Response(status=403, text="only members read the text\n")
+        _welcome(request, peer)
         packed = self._texts.packed_piece(piece_hash)
         if packed is None:
             return web.Response(status=404, text="no such piece\n")
@@ -143,18 +143,14 @@ class CoordinatorApp:
     # ---- control
 
     async def _control(self, request: web.Request) -> web.StreamResponse:
-        remote = request.remote or ""
-        if not self.is_ready or not self._doorstep.enter(remote, self._shell.now_s()):
+        if not self.is_ready:
             return web.Response(status=503, text="try again later\n")
         socket = web.WebSocketResponse(
             max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S, compress=False,
             timeout=CLOSE_TIMEOUT_S,
         )  # fmt: skip
-        try:
-            await socket.prepare(request)
-            guest = await self._at_the_door(request, socket)
-        finally:
-            self._doorstep.leave(remote)
+        await socket.prepare(request)
+        guest = await self._at_the_door(request, socket)
         if guest is not None:
             await self._converse(socket, *guest)
         return socket
@@ -199,6 +195,7 @@ class CoordinatorApp:
             self._door.forget(admitted.peer)
             raise
         hello = msgspec.structs.replace(admitted.hello, host=host)
+        _welcome(request, admitted.peer)
         outlet = Outlet(transport.abort if transport is not None else lambda: None)
         self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id)
         return admitted.peer, outlet
@@ -252,3 +249,27 @@ async def _send_all(socket: web.WebSocketResponse, outlet: Outlet) -> None:
         while (data := await outlet.next()) is not None:
             await socket.send_bytes(data)
     await socket.close()
+
+
+@web.middleware
+async def _once_for_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """A connection that has not become a member's by its request has had its turn."""
+    try:
+        answer = await handler(request)
+    except web.HTTPException as refusal:
+        _close_strangers(request, refusal)
+        raise
+    _close_strangers(request, answer)
+    return answer
+
+
+def _close_strangers(request: web.Request, answer: web.StreamResponse) -> None:
+    line = line_of(request.transport)
+    if line is None or line.member is None:
+        answer.force_close()
+
+
+def _welcome(request: web.Request, peer: PeerId) -> None:
+    line = line_of(request.transport)
+    if line is not None:
+        line.welcome(peer)

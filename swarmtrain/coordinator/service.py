@@ -35,6 +35,7 @@ from swarmtrain.coordinator.certificate import (
     note_begun,
 )
 from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.coordinator.porch import Porch
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.coordinator.store import SIDE_FILES, Store
 from swarmtrain.coordinator.store_errors import StoreDamaged, damaged
@@ -107,9 +108,10 @@ async def serve(
         texts = await asyncio.to_thread(_texts, config)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
         runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S)
+        porch = await _porch(runner, keys)
         status = _status(state_dir, machine, shell)
         try:
-            real_port = await _listen(runner, host, port, keys)
+            real_port = await _listen(porch, host, port)
             await status.open()
             secret = standing_invite(store, keys, config.admission, wall_clock())
             shell.start()
@@ -118,12 +120,12 @@ async def serve(
                 app.is_ready = True
                 at = (public_host or reachable_host(host), real_port)
                 on_ready(Invite(*at, config.run.name, keys.cert_sha256, secret))
-            async with app.idlers.watched(runner, clock):
-                await _until_over(shell, stop)
+            await _until_over(shell, stop)
         finally:
             app.is_ready = False
             shell.stop()
             await status.close()
+            await porch.close()
             await runner.cleanup()
 
 
@@ -142,18 +144,20 @@ async def _until_over(shell: Shell, stop: asyncio.Event) -> None:
         shell.failure.result()
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int, keys: RunKeys) -> int:
-    """Bind; returns the port that it became."""
-    # No higher limit: each TLS connection of a stranger takes memory, and no decision opens a file.
-    descriptors.log_shortage_once(asyncio.get_running_loop())
+async def _porch(runner: web.AppRunner, keys: RunKeys) -> Porch:
     await runner.setup()
-    site = web.TCPSite(runner, host or None, port, ssl_context=keys.server_context())
+    assert runner.server is not None
+    return Porch(runner.server, keys.server_context())
+
+
+async def _listen(porch: Porch, host: str, port: int) -> int:
+    """Bind; returns the port that it became."""
+    # No higher limit: few strangers stand there at once, and no decision opens a file.
+    descriptors.log_shortage_once(asyncio.get_running_loop())
     try:
-        await site.start()
+        return await porch.open(host, port)
     except OSError as exc:
         raise _cannot_listen(host, port, exc) from exc
-    real_port: int = runner.addresses[0][1]
-    return real_port
 
 
 def reachable_host(host: str) -> str:

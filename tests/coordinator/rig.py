@@ -16,6 +16,7 @@ from swarmtrain.coordinator.admission import Door, add_invite
 from swarmtrain.coordinator.app import CoordinatorApp
 from swarmtrain.coordinator.certificate import RunKeys, load_or_create
 from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.coordinator.porch import Porch
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.coordinator.store import Store
 from swarmtrain.peer.control import ControlClient
@@ -149,7 +150,7 @@ class Rig:
     machine: FakeMachine
     shell: Shell
     app: CoordinatorApp
-    runner: web.AppRunner
+    porch: Porch
     port: int
 
     def invite(self, secret: bytes = SECRET) -> Invite:
@@ -183,16 +184,18 @@ async def serving(
     app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
     runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2.0)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=keys.server_context())
-    await site.start()
+    assert runner.server is not None
+    porch = Porch(runner.server, keys.server_context())
+    real_port = await porch.open("127.0.0.1", port)
     if not records:
         add_invite(store, SECRET, uses_max=uses_max, expires_at=0.0, wall_s=WALL_S)
         shell.start()
     app.is_ready = True
     try:
-        yield Rig(store, keys, machine, shell, app, runner, runner.addresses[0][1])
+        yield Rig(store, keys, machine, shell, app, porch, real_port)
     finally:
         shell.stop()
+        await porch.close()
         await runner.cleanup()
         store.close()
 

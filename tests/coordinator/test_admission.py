@@ -6,6 +6,7 @@ import pytest
 from swarmtrain.config import AdmissionSection
 from swarmtrain.coordinator.admission import (
     ADDRESSES_MAX,
+    ARRIVALS_AT_ONCE,
     ARRIVALS_PER_S,
     FAILED_KNOCKS_MAX,
     FAILED_WINDOW_S,
@@ -216,41 +217,77 @@ def test_the_standing_invite_is_the_same_until_it_opens_nothing(tmp_path: Path) 
 # ---- before the door
 
 
-def crowd(step: Doorstep, address: str, count: int, now_s: float) -> int:
-    return sum(step.enter(address, now_s) for _ in range(count))
+class Crowd:
+    """Strangers are numbers."""
+
+    def __init__(self) -> None:
+        self.step: Doorstep[int] = Doorstep()
+        self.came = 0
+
+    def come(self, address: str, count: int = 1, now_s: float = 0.0) -> list[int]:
+        """So many more; the answer is who had to go for them."""
+        gone = []
+        for _ in range(count):
+            self.came += 1
+            loser = self.step.enter(self.came, address, now_s)
+            gone += [] if loser is None else [loser]
+        return gone
 
 
-def test_a_flood_from_one_network_leaves_room_for_others() -> None:
-    step = Doorstep()
-    assert crowd(step, "192.0.2.1", 1000, 0.0) == STRANGERS_PER_NETWORK
-    assert crowd(step, "192.0.2.2", 10, 0.0) == 10
-    assert crowd(step, "2001:db8::1", 1000, 0.0) == STRANGERS_MAX - STRANGERS_PER_NETWORK - 10
-    assert not step.enter("192.0.2.9", 0.0)
-    step.leave("192.0.2.2")
-    assert step.enter("192.0.2.9", 0.0)
+def test_a_flood_from_one_network_takes_the_place_of_its_own() -> None:
+    crowd = Crowd()
+    assert crowd.come("192.0.2.1", STRANGERS_PER_NETWORK) == []
+    assert crowd.come("192.0.2.1", 3) == [1, 2, 3], "the oldest of that network"
+    assert crowd.come("192.0.2.1", 1000)[-1] == crowd.came, "it comes too fast: not even in"
+    assert len(crowd.step) == STRANGERS_PER_NETWORK
+    assert crowd.come("192.0.2.2", 10) == []
+
+
+def test_a_flood_from_everywhere_costs_the_most_numerous_their_oldest() -> None:
+    crowd = Crowd()
+    assert crowd.come("192.0.2.9") == []
+    assert crowd.come("2001:db8::1", STRANGERS_PER_NETWORK) == []
+    gone = [crowd.come(f"198.51.100.{number}") for number in range(200)]
+    room = STRANGERS_MAX - STRANGERS_PER_NETWORK - 1
+    assert not any(gone[:room]) and gone[room] == [2]
+    assert len(crowd.step) == STRANGERS_MAX
+    assert gone[room + STRANGERS_PER_NETWORK - 1] == [1], "when all are alone the oldest goes"
 
 
 def test_who_comes_again_and_again_is_slowed_down() -> None:
-    step = Doorstep()
-    let_in = 0
+    crowd = Crowd()
+    taken = 0
     for tick in range(1000):
-        if step.enter("192.0.2.1", tick * 0.01):
-            step.leave("192.0.2.1")
-            let_in += 1
-    assert let_in <= STRANGERS_PER_NETWORK + 10 * ARRIVALS_PER_S + 1
-    assert crowd(step, "192.0.2.1", 9, 10.0 + 8 / ARRIVALS_PER_S) >= 8
+        if not crowd.come("192.0.2.1", now_s=tick * 0.01):
+            crowd.step.leave(crowd.came, was_let_in=False)
+            taken += 1
+    assert taken <= ARRIVALS_AT_ONCE + 10 * ARRIVALS_PER_S + 1
+    assert crowd.come("192.0.2.1", 8, 10.0 + 8 / ARRIVALS_PER_S) == []
+
+
+def test_a_school_that_is_let_in_is_not_slowed_down() -> None:
+    crowd = Crowd()
+    for _ in range(50):
+        first = crowd.came
+        assert crowd.come("192.0.2.1", STRANGERS_PER_NETWORK) == []
+        for stranger in range(first + 1, crowd.came + 1):
+            crowd.step.leave(stranger, was_let_in=True)
+            crowd.step.leave(stranger, was_let_in=True)
+    assert not len(crowd.step)
 
 
 def test_addresses_of_one_customer_count_together() -> None:
-    step = Doorstep()
-    taken = sum(step.enter(f"2001:db8::{number:x}", 0.0) for number in range(200))
-    assert taken == STRANGERS_PER_NETWORK
+    crowd = Crowd()
+    for number in range(200):
+        crowd.come(f"2001:db8::{number:x}")
+    assert len(crowd.step) == STRANGERS_PER_NETWORK
 
 
 def test_passers_by_are_forgotten() -> None:
-    step = Doorstep()
+    crowd = Crowd()
     for number in range(2 * ADDRESSES_MAX):
         address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
-        assert step.enter(address, 0.0)
-        step.leave(address)
-    assert len(step._arrivals) <= ADDRESSES_MAX and not step._standing
+        assert not crowd.come(address)
+        crowd.step.leave(crowd.came, was_let_in=False)
+    assert len(crowd.step._arrivals) <= ADDRESSES_MAX and not len(crowd.step)
+    assert not crowd.step._numbers

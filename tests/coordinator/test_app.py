@@ -7,7 +7,6 @@ import aiohttp
 import pytest
 
 from swarmtrain.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
-from swarmtrain.coordinator import admission
 from swarmtrain.coordinator import app as app_module
 from swarmtrain.coordinator.admission import DoorClosed, add_invite
 from swarmtrain.coordinator.app import seen_host
@@ -192,26 +191,6 @@ def test_a_stranger_who_says_nothing_is_sent_away(
         assert rig.machine.heard.empty()
 
     run(talk_raw(tmp_path, talk))
-
-
-def test_a_stranger_who_finds_a_crowd_is_told_to_try_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission, "STRANGERS_PER_NETWORK", 1)
-
-    async def talk(socket: aiohttp.ClientWebSocketResponse, rig: Rig) -> None:
-        await socket.receive_bytes()
-        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-            await talk_raw_to(rig)
-        assert caught.value.status == 503
-
-    run(talk_raw(tmp_path, talk))
-
-
-async def talk_raw_to(rig: Rig) -> None:
-    async with aiohttp.ClientSession() as session:
-        pin = aiohttp.Fingerprint(rig.keys.cert_sha256)
-        await session.ws_connect(f"https://127.0.0.1:{rig.port}/control", ssl=pin)
 
 
 @pytest.mark.parametrize("data", [b"\xc1garbage", encode(hello_of(ALICE)), b"", "text"])

@@ -1,0 +1,238 @@
+"""The listening socket, and everybody who stands before the door: bounded before TLS begins.
+
+asyncio's own server makes a TLS connection of whatever it accepts, which takes 0.3 MB for a minute
+though the other side says nothing. So connections are accepted here, and each is counted first: a
+`Doorstep` says who has to go when too many stand there. From TCP's accept a stranger has
+ADMISSION_S to become a member's connection (the handshake HANDSHAKE_S of that), however slowly it
+trickles in. Members are not counted among strangers; each may have a few connections.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+from swarmtrain.control_lane import CLOSE_TIMEOUT_S
+from swarmtrain.coordinator.admission import Doorstep
+from swarmtrain_transport.link import PeerId
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_S = 5.0
+"""For TLS: two round trips on the worst link, with a lost packet in each."""
+
+ADMISSION_S = 15.0
+"""From TCP's accept to the knock that is let in: TLS, and ten seconds as at the door."""
+
+MEMBER_CONNECTIONS_MAX = 8
+"""Connections of one member: its control lane, one for pieces of text, and those that have broken
+and that TCP has not given up yet. The oldest goes."""
+
+BACKLOG = 1024
+"""Connections that the system keeps until they are accepted; a flood must not push others out."""
+
+ACCEPTS_PER_TURN = 32
+"""Connections accepted before the loop gets a turn: a flood takes a millisecond at a time."""
+
+SHORTAGE_PAUSE_S = 1.0
+"""After a connection could not be accepted (no descriptor is left)."""
+
+
+class Line(asyncio.Protocol):
+    """One connection: passes on what it hears to the HTTP server, and knows whose it is.
+
+    Args:
+        stream: as it was accepted.
+        server: the HTTP server's side.
+        welcomed: is told when it has become a member's.
+        ended: is told when it was one, and is gone.
+
+    Attributes:
+        member: whose connection it is, None before it has proved that.
+        settled: set when it is a member's, or gone.
+    """
+
+    def __init__(
+        self,
+        stream: socket.socket,
+        server: asyncio.Protocol,
+        welcomed: Callable[["Line", PeerId], None],
+        ended: Callable[["Line", PeerId], None],
+    ) -> None:
+        self.member: PeerId | None = None
+        self.settled = asyncio.Event()
+        self._stream = stream
+        self._server = server
+        self._welcomed, self._ended = welcomed, ended
+        self._transport: asyncio.Transport | None = None
+
+    def welcome(self, member: PeerId) -> None:
+        """It has proved whose it is, and is no stranger's any more."""
+        if not self.settled.is_set():
+            self.member = member
+            self.settled.set()
+            self._welcomed(self, member)
+
+    def abort(self) -> None:
+        """End it now, without a goodbye."""
+        if self._transport is not None:
+            self._transport.abort()
+            return
+        # TLS is under way: its end is told by the socket, in whichever state it is.
+        with contextlib.suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
+
+    def has_tls(self) -> bool:
+        """Whether the handshake was made."""
+        return self._transport is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """TLS stands."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self.settled.set()
+        if self.member is not None:
+            self._ended(self, self.member)
+        self._server.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes for the server."""
+        self._server.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """The other side has said all."""
+        return self._server.eof_received()
+
+    def pause_writing(self) -> None:
+        """The other side does not read."""
+        self._server.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._server.resume_writing()
+
+
+def line_of(transport: asyncio.BaseTransport | None) -> Line | None:
+    """The line that a request came by, None if it is gone."""
+    found = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
+    return found if isinstance(found, Line) else None
+
+
+class Porch:
+    """Accepts connections for one HTTP server.
+
+    Args:
+        serve: makes the server's side of a connection.
+        context: TLS with the run's certificate.
+    """
+
+    def __init__(self, serve: Callable[[], asyncio.Protocol], context: ssl.SSLContext) -> None:
+        self._serve = serve
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._doorstep: Doorstep[Line] = Doorstep()
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._ushering: set[asyncio.Task[None]] = set()
+        self._members: dict[PeerId, deque[Line]] = {}
+
+    @property
+    def strangers(self) -> int:
+        """How many connections stand before the door."""
+        return len(self._doorstep)
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen on `host` ("" for everywhere) and `port` (0 for any); returns the port.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        # asyncio resolves and binds, for every address of a name; it shall not accept.
+        binder = await self._loop.create_server(
+            asyncio.Protocol, host or None, port, start_serving=False
+        )
+        self._listeners = [each.dup() for each in binder.sockets]
+        binder.close()
+        for listener in self._listeners:
+            listener.setblocking(False)
+            listener.listen(BACKLOG)
+            self._accepting.append(self._loop.create_task(self._accept(listener)))
+        real_port: int = self._listeners[0].getsockname()[1]
+        return real_port
+
+    async def close(self) -> None:
+        """Stop listening and send strangers away; members' connections are the server's to end."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
+        for line in tuple(self._doorstep):
+            line.abort()
+        await asyncio.gather(*self._ushering)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        accepted = 0
+        while True:
+            try:
+                stream, (address, *_) = await self._loop.sock_accept(listener)
+            except ConnectionError:
+                continue  # it left while it waited
+            except OSError as exc:
+                self._loop.call_exception_handler(
+                    {"message": "no connection accepted", "exception": exc, "socket": listener}
+                )
+                await asyncio.sleep(SHORTAGE_PAUSE_S)
+                continue
+            self._receive(stream, str(address))
+            accepted += 1
+            if accepted % ACCEPTS_PER_TURN == 0:
+                await asyncio.sleep(0)  # accepting what waits does not await by itself
+
+    def _receive(self, stream: socket.socket, address: str) -> None:
+        line = Line(stream, self._serve(), self._welcomed, self._ended)
+        loser = self._doorstep.enter(line, address, self._loop.time())
+        if loser is line:
+            stream.close()
+            return
+        if loser is not None:
+            loser.abort()
+        ushering = self._loop.create_task(self._usher(line, stream))
+        self._ushering.add(ushering)
+        ushering.add_done_callback(self._ushering.discard)
+
+    async def _usher(self, line: Line, stream: socket.socket) -> None:
+        """See a stranger through TLS and to the door, or off."""
+        try:
+            async with asyncio.timeout(ADMISSION_S):
+                await self._loop.connect_accepted_socket(
+                    lambda: line, stream, ssl=self._context,
+                    ssl_handshake_timeout=HANDSHAKE_S, ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+                )  # fmt: skip
+                if line.has_tls():  # else it went away in the middle, which asyncio keeps quiet
+                    await line.settled.wait()
+        except OSError as exc:  # it left, spoke no TLS, or took too long
+            logger.debug("a stranger did not come in: %s", exc)
+        finally:
+            self._doorstep.leave(line, was_let_in=line.member is not None)
+            if line.member is None:
+                line.abort()
+
+    def _welcomed(self, line: Line, member: PeerId) -> None:
+        lines = self._members.setdefault(member, deque())
+        lines.append(line)
+        for surplus in tuple(lines)[:-MEMBER_CONNECTIONS_MAX]:
+            surplus.abort()
+
+    def _ended(self, line: Line, member: PeerId) -> None:
+        lines = self._members[member]
+        lines.remove(line)
+        if not lines:
+            del self._members[member]

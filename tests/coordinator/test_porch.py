@@ -1,0 +1,198 @@
+"""Before the door, over real sockets: who never comes in costs little, and nobody their place."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from swarmtrain.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
+from swarmtrain.coordinator import admission, porch
+from swarmtrain.coordinator.admission import STRANGERS_PER_NETWORK
+from swarmtrain_transport.identity import Identity
+from tests.coordinator.rig import Rig, connected, run, serving
+
+ALICE = Identity.create()
+CROWD = 400
+TRUSTING = ssl.create_default_context()
+TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
+
+
+@pytest.fixture
+def tls_made(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many TLS connections exist, of whichever state: each has a buffer of a quarter MB."""
+    made: list[ssl.SSLObject] = []
+    real = ssl.SSLContext.wrap_bio
+
+    def wrap_bio(context: ssl.SSLContext, *rest: object, **more: object) -> ssl.SSLObject:
+        made.append(real(context, *rest, **more))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(ssl.SSLContext, "wrap_bio", wrap_bio)
+    return lambda: len(made)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # nothing tells of it; `run` bounds it
+        await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def half_open(
+    rig: Rig, count: int, source: str = "127.0.0.1"
+) -> AsyncIterator[list[socket.socket]]:
+    """Connections that say nothing."""
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as held:
+        lines = []
+        for _ in range(count):
+            one = held.enter_context(socket.socket())
+            one.setblocking(False)
+            one.bind((source, 0))
+            await loop.sock_connect(one, ("127.0.0.1", rig.port))
+            lines.append(one)
+        yield lines
+
+
+async def is_cut(line: socket.socket) -> bool:
+    try:
+        return await asyncio.get_running_loop().sock_recv(line, 1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_flood_of_silent_connections_is_bounded_and_keeps_nobody_out(
+    tmp_path: Path, tls_made: Callable[[], int]
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, half_open(rig, CROWD) as lines:
+            await until(lambda: rig.porch.strangers == STRANGERS_PER_NETWORK)
+            assert tls_made() <= admission.ARRIVALS_AT_ONCE + 20
+            # Who comes from another address gets in at once.
+            connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0), ssl=False)
+            async with aiohttp.ClientSession(connector=connector) as session:
+                url = f"https://127.0.0.1:{rig.port}/control"
+                async with session.ws_connect(url) as door:
+                    await door.receive_bytes()
+                    assert rig.porch.strangers == STRANGERS_PER_NETWORK + 1
+            for line in lines[:STRANGERS_PER_NETWORK]:
+                assert await is_cut(line)
+
+    run(scene())
+
+
+def test_a_flood_goes_on_and_the_members_of_the_same_address_stay(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, connected(rig.invite(), ALICE) as (client, _):
+            assert rig.porch.strangers == 0
+            async with half_open(rig, CROWD):
+                await until(lambda: rig.porch.strangers == STRANGERS_PER_NETWORK)
+                assert client.is_up and rig.machine.heard.qsize() == 1
+            await until(lambda: rig.porch.strangers == 0)
+
+    run(scene())
+
+
+def test_a_handshake_that_does_not_come_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(porch, "HANDSHAKE_S", 0.05)
+
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, half_open(rig, 3) as lines:
+            await lines_are_cut(lines)
+            assert rig.porch.strangers == 0
+
+    run(scene())
+
+
+async def lines_are_cut(lines: list[socket.socket]) -> None:
+    for line in lines:
+        assert await is_cut(line)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /livez HTTP/1.1\r\nHost: swarm"])
+def test_who_shakes_hands_and_never_finishes_a_request_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, connected(rig.invite(), ALICE) as (client, _):
+            monkeypatch.setattr(porch, "ADMISSION_S", 0.2)
+            reader, writer = await asyncio.open_connection("127.0.0.1", rig.port, ssl=TRUSTING)
+            writer.write(said)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+            await until(lambda: rig.porch.strangers == 0)
+            assert client.is_up
+
+    run(scene())
+
+
+def test_who_never_knocks_is_cut_though_the_line_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(porch, "ADMISSION_S", 0.3)
+
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, aiohttp.ClientSession() as session:
+            url = f"https://127.0.0.1:{rig.port}/control"
+            async with session.ws_connect(url, ssl=False) as door:
+                await door.receive_bytes()
+                assert (await door.receive()).type is not aiohttp.WSMsgType.BINARY
+            await until(lambda: rig.porch.strangers == 0)
+
+    run(scene())
+
+
+def test_who_only_asks_how_it_is_gets_one_answer_per_connection(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, aiohttp.ClientSession() as session:
+            for path in ("/livez", "/control", "/nothing"):
+                url = f"https://127.0.0.1:{rig.port}{path}"
+                async with session.get(url, ssl=False) as answer:
+                    await answer.read()
+                    assert answer.headers.get("Connection") == "close"
+            await until(lambda: rig.porch.strangers == 0)
+
+    run(scene())
+
+
+def test_the_connections_of_one_member_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(porch, "MEMBER_CONNECTIONS_MAX", 3)
+
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, contextlib.AsyncExitStack() as held:
+            rig.machine.members.add(ALICE.peer_id)
+            signature = ALICE.sign(piece_payload(rig.keys.cert_sha256, bytes(32)))
+            headers = {PEER_HEADER: ALICE.peer_id.hex(), SIGNATURE_HEADER: signature.hex()}
+            url = f"https://127.0.0.1:{rig.port}/piece/{bytes(32).hex()}"
+            for _ in range(8):
+                session = await held.enter_async_context(aiohttp.ClientSession())
+                async with session.get(url, headers=headers, ssl=False) as answer:
+                    assert answer.status == 404 and "Connection" not in answer.headers
+            (lines,) = rig.porch._members.values()
+            await until(lambda: len(lines) == 3)
+            assert rig.porch.strangers == 0
+            await held.aclose()
+            await until(lambda: not rig.porch._members)
+
+    run(scene())
+
+
+def test_strangers_are_sent_away_when_the_coordinator_stops(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, half_open(rig, 5) as lines:
+            await until(lambda: rig.porch.strangers == 5)
+            await rig.porch.close()
+            await lines_are_cut(lines)
+            assert rig.porch.strangers == 0
+
+    run(scene())
