@@ -1,4 +1,4 @@
-"""What changes when the swarm's size does: weights, place in the schedule, learning rates.
+"""What changes when the swarm's size does: how much it averages, its schedule, learning rates.
 
 All are pure functions of what every peer knows of a committed op: who contributed, with which
 weights, how many tokens that was. None is applied by itself; a caller decides.
@@ -14,9 +14,6 @@ References:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-WEIGHT_MAX = 255
-"""Weights are integers in 1..255, so that sums stay exact (protocol.md rule 2)."""
 
 OUTER_MOMENTUM = 0.9
 """The Nesterov momentum with which the outer learning rates below were found."""
@@ -64,25 +61,6 @@ PUBLISHED: dict[str, OuterSetting] = {
 }
 """Where to begin a sweep. NoLoCo's momentum is heavy-ball, the others' is Nesterov's. arXiv
 2311.08105, 2501.18512, 2505.23725 (Muon as inner optimizer), 2506.10911, 2508.15706."""
-
-
-def weights_of_samples(samples: Sequence[int]) -> tuple[int, ...]:
-    """Weights in proportion to samples: max(1, floor(255 samples / most samples)).
-
-    Who brought less than 1/255 of the most counts a little more than that: zero would be an
-    exclusion. How many samples may be claimed is bounded elsewhere, by what was leased.
-
-    Args:
-        samples: trained on since the last op, by each contributor; negative counts as 0.
-
-    Returns:
-        One integer in 1..255 for each (protocol.md rule 2).
-
-    >>> weights_of_samples([100, 50, 1, 0])
-    (255, 127, 2, 1)
-    """
-    top = max(1, *samples) if samples else 1
-    return tuple(max(1, WEIGHT_MAX * max(0, count) // top) for count in samples)
 
 
 def effective_contributors(weights: Sequence[int]) -> float:

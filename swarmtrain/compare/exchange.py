@@ -25,8 +25,8 @@ from swarmtrain_optimizers.robust.base import RobustRule
 from swarmtrain_transport import slices
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.planning import weights_of
 from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.samples import weights_of
 
 Ranges = tuple[tuple[int, int], ...]
 

@@ -15,8 +15,8 @@ from swarmtrain.peer.arithmetic import codec_of
 from swarmtrain.peer.driver import OwnPart
 from swarmtrain_optimizers.flush import flush_tiny_
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.planning import weights_of
 from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.samples import weights_of
 
 
 class GatheredMeans:

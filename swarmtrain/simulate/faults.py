@@ -67,6 +67,7 @@ class Handicap:
         forges_scales: the parts it sends carry a scale that no encoder writes.
         forges_results: so do the results of the slices that it owns.
         nonfinite_op: its difference for this op holds a NaN; 0 for none.
+        boasts: it says to have trained on a billion samples with every step.
     """
 
     slowness: float = 1.0
@@ -74,6 +75,7 @@ class Handicap:
     forges_scales: bool = False
     forges_results: bool = False
     nonfinite_op: int = 0
+    boasts: bool = False
 
 
 NO_HANDICAP = Handicap()

@@ -175,6 +175,26 @@ def test_a_robust_rule_keeps_what_a_hostile_peer_would_destroy(corpus):
     assert ruled.val_loss < plain.val_loss
 
 
+def test_a_flipping_peer_that_boasts_stops_a_bounded_mean_and_does_not_drive_it(
+    corpus, monkeypatch
+):
+    """Of five it is worth the four others: clipped to their norm, what it gives cancels theirs."""
+    attacked = replace(TINY, peers=5, hostile=1, steps=60, robust="norm-clip")
+    begun = Replica.__init__
+
+    def boasting(replica, plan, index, *others):
+        begun(replica, plan, index, *others)
+        stepped = replica.driver.stepped
+        if index == 4:
+            monkeypatch.setattr(replica.driver, "stepped", lambda samples: stepped(10**9))
+
+    quiet = run_one(attacked, corpus)
+    monkeypatch.setattr(Replica, "__init__", boasting)
+    loud = run_one(attacked, corpus)
+    assert loud.state_roots != quiet.state_roots
+    assert loud.val_loss < loud.curve[0].val_loss + 0.1
+
+
 def of(strategy: str, **settings) -> Plan:
     """A plan as the command would make it."""
     base = replace(TINY, **settings)

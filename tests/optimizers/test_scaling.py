@@ -1,6 +1,4 @@
-"""Weights, schedule and learning rates of a swarm that changes its size."""
-
-from fractions import Fraction
+"""Schedule and learning rates of a swarm that changes its size."""
 
 import pytest
 import torch
@@ -11,32 +9,9 @@ from swarmtrain_optimizers import scaling
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import SwarmFacts
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
-from swarmtrain_transport.planning import weights_of
 
 torch.set_num_threads(1)
-SAMPLES = st.lists(st.integers(-5, 10**9), min_size=1, max_size=12)
 SHAPE = {"peak": 1.0, "warmup_steps": 10, "total_steps": 100, "end_fraction": 0.1}
-
-
-@given(SAMPLES)
-def test_weights_are_those_that_a_plan_gives(samples: list[int]) -> None:
-    names = {bytes([index]): count for index, count in enumerate(samples)}
-    assert scaling.weights_of_samples(samples) == tuple(weights_of(names).values())
-
-
-@given(SAMPLES)
-def test_weights_follow_samples_to_within_one_of_255(samples: list[int]) -> None:
-    weights = scaling.weights_of_samples(samples)
-    top = max(1, *samples)
-    for weight, count in zip(weights, samples, strict=True):
-        exact = Fraction(255 * max(0, count), top)
-        assert 1 <= weight <= 255
-        assert weight == 1 or exact - 1 < weight <= exact
-
-
-def test_nobody_has_no_weights() -> None:
-    assert scaling.weights_of_samples([]) == ()
-    assert scaling.weights_of_samples([0, 0]) == (1, 1)
 
 
 @given(st.lists(st.integers(1, 255), min_size=1, max_size=64))
@@ -48,7 +23,7 @@ def test_effective_contributors_are_at_most_those_there_are(weights: list[int]) 
 
 def test_slow_peers_make_a_swarm_smaller() -> None:
     # Speeds of 1, 1, 1/2 and 1/4: 2.75^2 / 2.3125.
-    weights = scaling.weights_of_samples([400, 400, 200, 100])
+    weights = [255, 255, 127, 63]
     assert scaling.effective_contributors(weights) == pytest.approx(3.27, abs=0.02)
     for wrong in ([], [0, 1]):
         with pytest.raises(ValueError, match="positive integers"):

@@ -66,6 +66,12 @@ def test_an_owner_whose_results_nobody_can_decode_loses_its_slice_and_stops_no_r
     assert all(world.peers[body.owner].number != 1 for body in given)
 
 
+def test_a_peer_that_boasts_of_its_samples_is_worth_four_others():
+    world = run({1: Handicap(boasts=True)}, rounds=3)
+    assert weights_of(world, 1) == [255] * 3
+    assert weights_of(world, 0) == weights_of(world, 2) == [63] * 3
+
+
 def test_a_peer_whose_weights_are_no_numbers_withdraws_and_follows_the_others():
     world = run({1: Handicap(nonfinite_op=2)})
     excluded = world.invariants.excluded

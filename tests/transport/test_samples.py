@@ -16,17 +16,18 @@ from tests.transport.test_planning import plan_now, ready_line
 
 
 def test_plan_repeats_what_contributors_said_where_the_run_counts_it() -> None:
-    lines = {peer: ready_line(peer, samples=count) for peer, count in ((C, 7), (A, 40), (B, 9))}
+    lines = {peer: ready_line(peer, samples=count) for peer, count in ((C, 7), (A, 28), (B, 9))}
     counted = plan_now(begun_chain(), lines, counts_samples=True)
     plain = plan_now(begun_chain(), lines)
-    assert counted is not None and counted.samples == (40, 9, 7)
+    assert counted is not None and counted.samples == (28, 9, 7)
     assert plain is not None and plain.samples == ()
     assert b"samples" not in begun_chain().next_record(plain).body
 
 
-def test_a_boast_counts_sixteen_times_the_middle_one_and_less_than_nothing_is_nothing() -> None:
-    assert believed((1 << 60, 10, 20)) == (320, 10, 20)
+def test_a_boast_counts_four_times_the_middle_one_and_less_than_nothing_is_nothing() -> None:
+    assert believed((1 << 60, 10, 20)) == (80, 10, 20)
     assert believed((-5, 1 << 60)) == (0, 0)
+    assert believed((10, 1 << 60)) == (10, 40), "of two, four to one is the most"
     assert believed(()) == ()
 
 
@@ -34,15 +35,39 @@ def test_a_boast_counts_sixteen_times_the_middle_one_and_less_than_nothing_is_no
 def test_what_is_believed_is_what_was_said_or_less(told: list[int]) -> None:
     found = believed(told)
     middle = sorted(max(0, one) for one in told)[(len(told) - 1) // 2]
-    expected = [min(max(0, one), int(limits.PACE_SPREAD) * middle) for one in told]
+    expected = [min(max(0, one), limits.SAMPLES_SPREAD * middle) for one in told]
     assert list(found) == expected
 
 
-@pytest.mark.parametrize("samples", [(1,), (1, 2, 3, 4), (1, -1, 2)])
-def test_a_plan_whose_samples_are_not_its_contributors_is_refused(samples: Any) -> None:
-    with pytest.raises(RemoteFault, match="samples"):
-        check_plan(plan_body(samples=samples), 24)
-    check_plan(plan_body(samples=(1, 2, 3)), 24)
+def weighing(*weights: int, samples: tuple[int, ...]) -> Plan:
+    """A PLAN of A, B and C with these weights and samples."""
+    named = zip((A, B, C), weights, strict=True)
+    members = tuple(Member(peer, BOOT, weight) for peer, weight in named)
+    return plan_body(members=members, samples=samples, e_min=-27)
+
+
+@pytest.mark.parametrize("samples", [(1,), (1, 2, 3, 4), (1, -1, 2), (2, 2, 9)])
+def test_a_plan_whose_samples_are_not_its_contributors_or_a_boast_is_refused(samples: Any) -> None:
+    with pytest.raises(RemoteFault, match="samples are not one number for each"):
+        check_plan(weighing(85, 170, 255, samples=samples), 24)
+    check_plan(weighing(85, 170, 255, samples=(1, 2, 3)), 24)
+
+
+def test_a_plan_whose_weights_are_not_those_of_its_samples_is_refused() -> None:
+    with pytest.raises(RemoteFault, match="weights are not those of the samples"):
+        check_plan(weighing(255, 255, 255, samples=(1, 2, 3)), 24)
+    check_plan(weighing(255, 255, 255, samples=(7, 7, 7)), 24)
+
+
+def test_one_boast_among_five_makes_four_to_one_of_weights_and_of_the_schedule() -> None:
+    """Whatever the text, leased or own: weights and the schedule by tokens believe the same."""
+    peers = [bytes([number]) * 32 for number in range(1, 6)]
+    told = dict(zip(peers, (10**9, 24, 24, 24, 24), strict=True))
+    lines = {peer: ready_line(peer, samples=count) for peer, count in told.items()}
+    plan = plan_now(begun_chain(peers), lines, counts_samples=True)
+    assert plan is not None
+    assert [member.weight for member in plan.members] == [255, 63, 63, 63, 63]
+    assert plan.samples == (96, 24, 24, 24, 24)
 
 
 def counted(chain: Chain, *named: bytes, samples: tuple[int, ...] = (10, 20, 30)) -> None:

@@ -284,6 +284,11 @@ RESLICE_GAIN = 1.15
 EQUAL_GAIN = 1.05
 """Slices are equal again when unequal ones would gain no more than this."""
 
+SAMPLES_SPREAD = 4
+"""A peer's own word on what it has trained on counts up to this multiple of the low median of all
+contributors, in weights and in the schedule: fast machines among slow ones count for what they do,
+and one that boasts is worth four peers of the middle, never the whole mean."""
+
 PACE_SPREAD = 16.0
 """A peer's own word on its speed counts up to this multiple of the median: a boast makes the middle
 peer's round no shorter than a sixteenth."""

@@ -18,7 +18,13 @@ from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.pairing import contributors_of, order_of
 from swarmtrain_transport.recovery import trusted_root
-from swarmtrain_transport.samples import are_legal, believed
+from swarmtrain_transport.samples import (
+    are_legal,
+    believed,
+    weights_are_believed,
+    weights_follow_samples,
+    weights_of,
+)
 from swarmtrain_transport.scalars import CENTRED, SCALARS
 from swarmtrain_transport.slicing import Slicing
 
@@ -76,14 +82,6 @@ def window_floor(e_max: int, total_weight: int) -> int:
 def _bits_of(count: int) -> int:
     """ceil(log2 count), in integers: no library's logarithm decides what is exact."""
     return (max(1, count) - 1).bit_length()
-
-
-def weights_of(samples: Mapping[PeerId, int]) -> dict[PeerId, int]:
-    """Integer weights 1..255 in proportion to samples (rule 2)."""
-    top = max(1, *samples.values()) if samples else 1
-    return {
-        peer: max(1, limits.WEIGHT_MAX * max(0, count) // top) for peer, count in samples.items()
-    }
 
 
 Lines = Mapping[PeerId, PeerLine]
@@ -290,7 +288,9 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "what stays whole has no sums": plan.kind not in WHOLE or not plan.exact,
         "a pair needs two": plan.kind != PAIR or min(len(weights), plan.min_contributors) >= 2,
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
+        "a weight is more than is believed": weights_are_believed(plan),
         "samples are not one number for each contributor": are_legal(plan),
+        "weights are not those of the samples": weights_follow_samples(plan),
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }
     for problem, holds in rules.items():

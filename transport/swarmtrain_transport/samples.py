@@ -10,29 +10,57 @@ References:
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger import AnyBody, Commit, Plan, Rewind
+from swarmtrain_transport.link import PeerId
 
 
 def believed(samples: Sequence[int]) -> tuple[int, ...]:
-    """What PLAN repeats of its contributors' words, in their order.
+    """What counts of the contributors' words, in their order, for weights and for the schedule.
 
-    A boast would bring the run's end nearer for everybody, so each counts up to some times the
-    middle one, as speeds do; who says less than nothing has said nothing.
+    A boast would take the mean, and bring the run's end nearer for everybody, so each counts up to
+    some times the low median; of two that is some times the other. Honest work beyond it counts
+    less. Who says less than nothing has said nothing.
     """
     told = [max(0, count) for count in samples]
-    most = int(limits.PACE_SPREAD) * statistics.median_low(told) if told else 0
+    most = limits.SAMPLES_SPREAD * statistics.median_low(told) if told else 0
     return tuple(min(count, most) for count in told)
 
 
+def weights_of(samples: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    """Integer weights 1..255 in proportion to samples, as far as these are believed (rule 2)."""
+    counts = believed(list(samples.values()))
+    top = max(1, *counts) if counts else 1
+    weights = (max(1, limits.WEIGHT_MAX * count // top) for count in counts)
+    return dict(zip(samples, weights, strict=True))
+
+
 def are_legal(plan: Plan) -> bool:
-    """Whether a PLAN names no samples, or those of each contributor."""
+    """Whether a PLAN names no samples, or those of each contributor, none beyond belief."""
     contributors = sum(member.weight > 0 for member in plan.members)
-    return len(plan.samples) in (0, contributors) and all(count >= 0 for count in plan.samples)
+    return len(plan.samples) in (0, contributors) and plan.samples == believed(plan.samples)
+
+
+def weights_are_believed(plan: Plan) -> bool:
+    """Whether no weight is more than any samples could have made it.
+
+    Without samples in PLAN peers see weights alone, which were rounded down: the low median's
+    weight may be short of its share by less than one.
+    """
+    weights = [member.weight for member in plan.members if member.weight]
+    least = statistics.median_low(weights) if weights else 0
+    return max(weights, default=0) < limits.SAMPLES_SPREAD * (least + 1)
+
+
+def weights_follow_samples(plan: Plan) -> bool:
+    """Whether the weights are those of the samples, where PLAN names these."""
+    weights = {member.peer: member.weight for member in plan.members if member.weight}
+    told = dict(zip(weights, plan.samples, strict=False))
+    return not plan.samples or weights == weights_of(told)
 
 
 def in_result(plan: Plan, commit: Commit) -> int:
