@@ -246,7 +246,9 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E702", "You were removed from this run", EXIT_NOT_ALLOWED,
-        "The organiser no longer admits this key.",
+        "The organiser has sent this peer away; the message says why, if a reason was given. Who\n"
+        "was removed may join again with the same state directory. A ban holds for the peer's key\n"
+        "until the organiser lifts it.",
     ),
     ErrorKind(
         "SWT-E703", "The versions do not fit", EXIT_MUST_CHANGE,
@@ -265,6 +267,17 @@ _ROWS = (
         "Its keys are there and the log of the run's decisions is not. It decides nothing and\n"
         "lets nobody new in until a peer comes back that keeps a copy, as every peer does that\n"
         "was in the run before. Try again when the organiser says that the run goes on.",
+    ),
+    ErrorKind(
+        "SWT-E707", "The run is closed to newcomers", EXIT_TRY_LATER,
+        "The organiser lets nobody new in for now (`swarmtrain run close`). Peers that were in\n"
+        "before come back as ever. Try again later, or ask the organiser.",
+    ),
+    ErrorKind(
+        "SWT-E708", "The coordinator decides nothing yet", EXIT_TRY_LATER,
+        "After a restart it first hears its peers: one of them may hold decisions that its disk\n"
+        "has lost. That takes seconds, or until somebody with a copy of the ledger is back.\n"
+        "Repeat the command then.",
     ),
     ErrorKind(
         "SWT-E801", "No training text was found", EXIT_INPUT_MISSING,
@@ -309,6 +322,11 @@ _ROWS = (
         "SWT-E808", "No such round", EXIT_INPUT_MISSING,
         "`swarmtrain why` tells a round from the ledger of a state directory, and that ledger has\n"
         "no such round: it was not planned yet, or the directory stopped at an earlier one.",
+    ),
+    ErrorKind(
+        "SWT-E809", "No such peer or invite", EXIT_INPUT_MISSING,
+        "A peer is named by the beginning of its id or by its name, an invite likewise; what was\n"
+        "given stands for none of them, or for more than one.",
     ),
     ErrorKind(
         "SWT-E901", "Unexpected fault (a bug)", EXIT_BUG,

@@ -2,8 +2,9 @@
 
 Coordinator and peers serve the same way from their state directory, `status.sock` beside
 `status.json`, which says where the socket is: a path that is too long for a unix socket moves to
-a private folder under the temporary directory. Rights of the file system decide who may ask; no
-port is opened. Nothing can be changed over it.
+a private folder under the temporary directory. A coordinator takes its organiser's orders there
+too. Rights of the file system decide who may ask and order: the socket is its owner's alone from
+the moment it exists. No port is opened.
 
 The asking side uses the standard library alone, so that `status` answers at once.
 """
@@ -16,13 +17,14 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from swarmtrain import dirs
+from swarmtrain.error_table import TABLE
 from swarmtrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +38,11 @@ SOCKET_PATH_BYTES_MAX = 100
 
 ASK_TIMEOUT_S = 5.0
 """The answer is a snapshot from memory; a process that needs longer is stuck."""
+
+ORDER_TIMEOUT_S = 60.0
+"""An order may wait until a restarted coordinator decides again."""
+
+ORDER_PATH = "/order"
 
 ANSWER_BYTES_MAX = 16 << 20
 
@@ -51,6 +58,8 @@ class StatusServer:
         state_dir: exists and belongs to this process alone.
         view: the snapshot to answer with; called on the event loop for each question.
         why: the story of a round, if this process can tell it.
+        obey: carries out an order and returns what is answered, if this process takes any. A
+            UserError is what is answered instead.
     """
 
     def __init__(
@@ -58,10 +67,12 @@ class StatusServer:
         state_dir: Path,
         view: Callable[[], msgspec.Struct],
         why: Callable[[int], list[str]] | None = None,
+        obey: Callable[[bytes], Awaitable[Any]] | None = None,
     ) -> None:
         self._state_dir = state_dir
         self._view = view
         self._why = why
+        self._obey = obey
         self._runner: web.AppRunner | None = None
         self.path = socket_path(state_dir)
 
@@ -78,6 +89,8 @@ class StatusServer:
         app.router.add_get("/status", self._answer)
         if self._why is not None:
             app.router.add_get("/why/{number:[0-9]{1,9}}", self._answer_why)
+        if self._obey is not None:
+            app.router.add_post(ORDER_PATH, self._answer_order)
         if self.path.parent != self._state_dir:
             _make_own_folder(self.path.parent)
         # The directory is ours alone, so a socket that is there is left from a killed process.
@@ -85,8 +98,7 @@ class StatusServer:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         self._runner = runner
-        await web.UnixSite(runner, str(self.path)).start()
-        os.chmod(self.path, stat.S_IRUSR | stat.S_IWUSR)
+        await web.SockSite(runner, _own_socket(self.path)).start()
         _write_where(self._state_dir, self.path)
 
     async def close(self) -> None:
@@ -109,6 +121,34 @@ class StatusServer:
         body = msgspec.json.encode({"story": story})
         return web.Response(body=body, content_type="application/json")
 
+    async def _answer_order(self, request: "web.Request") -> "web.Response":
+        from aiohttp import web
+
+        assert self._obey is not None
+        try:
+            answer, status = await self._obey(await request.read()), http.HTTPStatus.OK
+        except UserError as error:
+            answer = {"code": error.code, "what": error.what, "meaning": error.meaning,
+                      "remedy": error.remedy}  # fmt: skip
+            status = http.HTTPStatus.CONFLICT
+        body = msgspec.json.encode(answer)
+        return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _own_socket(path: Path) -> socket.socket:
+    """A listening place that nobody else can open, not even before its rights could be changed."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(stat.S_IRWXG | stat.S_IRWXO)
+    try:
+        made.bind(str(path))
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    except BaseException:
+        made.close()
+        raise
+    finally:
+        os.umask(mask)
+    return made
+
 
 def socket_path(state_dir: Path) -> Path:
     """Where the socket of a state directory is: inside it, unless that path is too long."""
@@ -130,29 +170,70 @@ def ask(state_dir: Path, question: str = "/status") -> dict[str, Any]:
         NotRunning: nothing has run there, or it runs no more.
         UserError: SWT-E806, there is no such directory; SWT-E501, the answer makes no sense.
     """
+    status, found = _exchange(state_dir, "GET", question)
+    if status != http.HTTPStatus.OK or found is None:
+        raise _no_sense(state_dir)
+    return found
+
+
+def order(state_dir: Path, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Have the coordinator of this state directory do something; its answer.
+
+    Args:
+        state_dir: a coordinator's.
+        said: one of `coordinator.order_forms`, as JSON has it.
+
+    Raises:
+        NotRunning: it does not run.
+        UserError: SWT-E806, there is no such directory; SWT-E610, it is no coordinator's; or why
+            the order was not carried out.
+    """
+    status, found = _exchange(state_dir, "POST", ORDER_PATH, json.dumps(said).encode())
+    if status == http.HTTPStatus.OK and found is not None:
+        return found
+    if status == http.HTTPStatus.NOT_FOUND:
+        raise UserError(
+            "SWT-E610",
+            f"The process of {state_dir} takes no orders.",
+            "It is a peer's, or of an older version: only a coordinator decides who is in.",
+            "Name the coordinator's directory with --state-dir.",
+        )
+    words = [str((found or {}).get(key, "")) for key in ("code", "what", "meaning", "remedy")]
+    if words[0] not in TABLE:
+        raise _no_sense(state_dir)
+    raise UserError(*words)
+
+
+def _exchange(
+    state_dir: Path, verb: str, path: str, body: bytes | None = None
+) -> tuple[int, dict[str, Any] | None]:
+    """Status and JSON object of the answer, None where it is no such thing."""
     if not state_dir.is_dir():
         raise no_directory(state_dir)
-    path = _read_where(state_dir)
-    connection = _UnixConnection(path)
+    timeout_s = ASK_TIMEOUT_S if body is None else ORDER_TIMEOUT_S
+    connection = _UnixConnection(_read_where(state_dir), timeout_s)
     try:
-        connection.request("GET", question)
+        connection.request(verb, path, body)
         answer = connection.getresponse()
         data = answer.read(ANSWER_BYTES_MAX)
-        found = json.loads(data) if answer.status == http.HTTPStatus.OK else None
     except (OSError, http.client.HTTPException) as exc:
         raise _not_running(state_dir, "No process answers there.") from exc
-    except ValueError:
-        found = None
     finally:
         connection.close()
-    if not isinstance(found, dict):
-        raise UserError(
-            "SWT-E501",
-            f"The process of {state_dir} gave no sensible answer.",
-            "It may be of another version.",
-            "Compare `swarmtrain --version` with the version it was started with.",
-        )
-    return found
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    return answer.status, found if isinstance(found, dict) else None
+
+
+def _no_sense(state_dir: Path) -> UserError:
+    return UserError(
+        "SWT-E501",
+        f"The process of {state_dir} gave no sensible answer.",
+        "It may be of another version.",
+        "Compare `swarmtrain --version` with the version it was started with.",
+    )
 
 
 def no_directory(state_dir: Path) -> UserError:
@@ -165,11 +246,12 @@ def no_directory(state_dir: Path) -> UserError:
     )
 
 
-def newest_state_dir(root: Path | None = None) -> Path:
+def newest_state_dir(root: Path | None = None, *, beside: str = "") -> Path:
     """The state directory whose process began to answer last, whether or not it still runs.
 
     Args:
         root: where to look; None means the default place of all runs.
+        beside: only directories that hold a file of this name.
 
     Raises:
         UserError: SWT-E806, there is none.
@@ -179,6 +261,8 @@ def newest_state_dir(root: Path | None = None) -> Path:
     for found in root.rglob(WHERE_FILE):
         # A directory may vanish while we look.
         with contextlib.suppress(OSError):
+            if beside and not found.with_name(beside).exists():
+                continue
             began = found.stat().st_mtime
             if newest is None or began > newest[0]:
                 newest = (began, found.parent)
@@ -195,14 +279,14 @@ def newest_state_dir(root: Path | None = None) -> Path:
 class _UnixConnection(http.client.HTTPConnection):
     """HTTP over a unix socket; the host name is only for the header."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("swarmtrain", timeout=ASK_TIMEOUT_S)
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("swarmtrain", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         """Reach the socket instead of a host."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(ASK_TIMEOUT_S)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 

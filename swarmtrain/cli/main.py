@@ -16,8 +16,11 @@ from swarmtrain.cli.chaos import chaos
 from swarmtrain.cli.compare import compare
 from swarmtrain.cli.demo import demo
 from swarmtrain.cli.explain import explain
+from swarmtrain.cli.invite import invite_app
 from swarmtrain.cli.join import join
 from swarmtrain.cli.peer import peer_app
+from swarmtrain.cli.peers import peers_app
+from swarmtrain.cli.run import run_app
 from swarmtrain.cli.simulate import simulate
 from swarmtrain.cli.situation import Situation, redact, say
 from swarmtrain.cli.status import status
@@ -39,6 +42,9 @@ app.command()(up)
 app.command()(join)
 app.add_typer(peer_app)
 app.command()(status)
+app.add_typer(invite_app)
+app.add_typer(peers_app)
+app.add_typer(run_app)
 app.command()(verify)
 app.command()(demo)
 app.command()(simulate)

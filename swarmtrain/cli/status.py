@@ -66,7 +66,12 @@ def _table(peers: list[dict[str, Any]]) -> Iterator[str]:
     ]
     rows = [[title for _, title in columns]]
     rows += [[_shown(key, peer.get(key, "")) for key, _ in columns] for peer in peers]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
+    yield from aligned(rows)
+
+
+def aligned(rows: list[list[str]]) -> Iterator[str]:
+    """Rows of equal length as lines with columns under each other."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()

@@ -17,8 +17,10 @@ from typing import Generic, TypeVar
 
 from swarmtrain.config import AdmissionSection
 from swarmtrain.coordinator.certificate import SECRET_BYTES, RunKeys
-from swarmtrain.coordinator.store import InviteRow, Store
+from swarmtrain.coordinator.register import InviteRow
+from swarmtrain.coordinator.store import Store
 from swarmtrain_transport import limits
+from swarmtrain_transport.departures import BANNED_WORDS
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import Identity, knock_payload
 from swarmtrain_transport.link import PeerId
@@ -176,6 +178,7 @@ class Door:
         cert_sha256: of the certificate that peers see.
         peers_max: peers that may be in at once.
         others_in: how many peers other than the given one are in now.
+        is_banned: whether the ledger shuts this key out.
         wall_clock: seconds since 1970, for invites that expire.
         takes_copies: whether the ledger was lost and with it whom the store had let in: until it is
             back, whoever claims a copy comes in with that, and the machine judges the copy.
@@ -188,6 +191,7 @@ class Door:
         *,
         peers_max: int,
         others_in: Callable[[PeerId], int],
+        is_banned: Callable[[PeerId], bool],
         wall_clock: Callable[[], float],
         takes_copies: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -195,6 +199,7 @@ class Door:
         self._cert_sha256 = cert_sha256
         self._peers_max = peers_max
         self._others_in = others_in
+        self._is_banned = is_banned
         self._wall_clock = wall_clock
         self._takes_copies = takes_copies
         self._failed = FailedKnocks()
@@ -212,7 +217,8 @@ class Door:
         Raises:
             DoorClosed: with the error id and words for the peer.
         """
-        is_known = self._store.is_admitted(knock.peer_id)
+        is_banned = self._is_banned(knock.peer_id)
+        is_known = not is_banned and self._store.is_admitted(knock.peer_id)
         # A member behind the same router as a guesser is not locked out by him.
         if not is_known and self._failed.are_too_many(address, now_s):
             raise DoorClosed(
@@ -220,6 +226,8 @@ class Door:
             )
         try:
             hello = self._prove(knock, nonce)
+            if is_banned:
+                raise DoorClosed("SWT-E702", ban_words(self._store.ban_reason(knock.peer_id)))
             brings_copy = hello.head_index >= 0 and self._takes_copies()
             invite_id = (
                 "" if is_known or brings_copy else self._invite_for(knock.token, knock.peer_id)
@@ -261,6 +269,8 @@ class Door:
 
     def _invite_for(self, secret: bytes, peer: PeerId) -> str:
         row = None
+        if self._store.is_closed:
+            raise DoorClosed("SWT-E707", "The organiser has closed this run to newcomers.")
         if len(secret) == SECRET_BYTES:
             row = self._store.invite_of_secret(hashlib.sha256(secret).digest())
         if row is None:
@@ -281,18 +291,30 @@ class Door:
         return row.invite_id
 
 
+def ban_words(reason: str) -> str:
+    """What a banned peer is told."""
+    return f"The organiser has banned this peer: {reason}" if reason else BANNED_WORDS
+
+
 def add_invite(
-    store: Store, secret: bytes, *, uses_max: int, expires_at: float, wall_s: float
+    store: Store,
+    secret: bytes,
+    *,
+    uses_max: int,
+    expires_at: float,
+    wall_s: float,
+    name: str = "",
 ) -> InviteRow:
     """Make the secret open the door. Only its hash is kept.
 
     Args:
         uses_max: new keys that it lets in, 0 for no limit.
         expires_at: seconds since 1970, 0 for never.
+        name: the organiser's word for it, "" for none.
     """
     digest = hashlib.sha256(secret).digest()
     invite_id = digest.hex()[:INVITE_ID_CHARS]
-    row = InviteRow(invite_id, digest, 0, uses_max, wall_s, expires_at, revoked=False)
+    row = InviteRow(invite_id, digest, 0, uses_max, wall_s, expires_at, revoked=False, name=name)
     store.add_invite(row)
     return row
 

@@ -148,6 +148,11 @@ class Porch:
         """How many connections stand before the door."""
         return len(self._doorstep)
 
+    @property
+    def port(self) -> int:
+        """Where it listens, once it does."""
+        return int(self._listeners[0].getsockname()[1])
+
     async def open(self, host: str, port: int) -> int:
         """Listen on `host` ("" for everywhere) and `port` (0 for any); returns the port.
 
@@ -164,8 +169,7 @@ class Porch:
             listener.setblocking(False)
             listener.listen(BACKLOG)
             self._accepting.append(self._loop.create_task(self._accept(listener)))
-        real_port: int = self._listeners[0].getsockname()[1]
-        return real_port
+        return self.port
 
     async def close(self) -> None:
         """Stop listening and send strangers away; members' connections are the server's to end."""

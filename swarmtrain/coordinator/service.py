@@ -35,6 +35,7 @@ from swarmtrain.coordinator.certificate import (
     note_begun,
 )
 from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.coordinator.orders import Desk
 from swarmtrain.coordinator.porch import Porch
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.coordinator.store import SIDE_FILES, Store
@@ -109,17 +110,18 @@ async def serve(
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
         runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S)
         porch = await _porch(runner, keys)
-        status = _status(state_dir, machine, shell)
+        invite_with = _invites(porch, public_host or reachable_host(host), config, keys)
+        desk = Desk(machine, shell, store, config.admission, invite_with, wall_clock)
+        status = _status(state_dir, machine, desk)
         try:
-            real_port = await _listen(porch, host, port)
+            await _listen(porch, host, port)
             await status.open()
             secret = standing_invite(store, keys, config.admission, wall_clock())
             shell.start()
             if not shell.has_failed:
                 _note_begun(state_dir, machine, keys, tell)
                 app.is_ready = True
-                at = (public_host or reachable_host(host), real_port)
-                on_ready(Invite(*at, config.run.name, keys.cert_sha256, secret))
+                on_ready(invite_with(secret))
             await _until_over(shell, stop)
         finally:
             app.is_ready = False
@@ -150,14 +152,21 @@ async def _porch(runner: web.AppRunner, keys: RunKeys) -> Porch:
     return Porch(runner.server, keys.server_context())
 
 
-async def _listen(porch: Porch, host: str, port: int) -> int:
-    """Bind; returns the port that it became."""
+async def _listen(porch: Porch, host: str, port: int) -> None:
+    """Bind; the porch knows the port that it became."""
     # No higher limit: few strangers stand there at once, and no decision opens a file.
     descriptors.log_shortage_once(asyncio.get_running_loop())
     try:
-        return await porch.open(host, port)
+        await porch.open(host, port)
     except OSError as exc:
         raise _cannot_listen(host, port, exc) from exc
+
+
+def _invites(
+    porch: Porch, host: str, config: RunConfig, keys: RunKeys
+) -> Callable[[bytes], Invite]:
+    """The run's invite with any secret, once the port is known."""
+    return lambda secret: Invite(host, porch.port, config.run.name, keys.cert_sha256, secret)
 
 
 def reachable_host(host: str) -> str:
@@ -194,8 +203,8 @@ def _door(
 ) -> Door:
     return Door(
         store, keys.cert_sha256, peers_max=config.admission.peers_max,
-        others_in=shell.others_in, wall_clock=wall_clock,
-        takes_copies=lambda: machine.history.takes_copies,
+        others_in=shell.others_in, is_banned=machine.view.banned.__contains__,
+        wall_clock=wall_clock, takes_copies=lambda: machine.history.takes_copies,
     )  # fmt: skip
 
 
@@ -367,8 +376,8 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
     )
 
 
-def _status(state_dir: Path, machine: Rendezvous, shell: Shell) -> StatusServer:
+def _status(state_dir: Path, machine: Rendezvous, desk: Desk) -> StatusServer:
     ledger = machine.scribe.ledger
     return StatusServer(
-        state_dir, shell.status, lambda number: explain_round(ledger.since(0), number)
+        state_dir, desk.status, lambda number: explain_round(ledger.since(0), number), desk.hear
     )

@@ -179,6 +179,10 @@ class Shell:
         self._step(lambda now_s: self.machine.disconnected(peer, now_s))
         return True
 
+    def obey(self, decide: Callable[[float], tuple[CoordinatorAction, ...]]) -> None:
+        """What somebody on this machine has the machine do."""
+        self._step(decide)
+
     def stop(self) -> None:
         """Close every connection after what is queued. Peers train on and look for a restart."""
         self._is_stopped = True

@@ -12,11 +12,10 @@ import contextlib
 import math
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
+from swarmtrain.coordinator.register import REGISTER_TABLES, Register
 from swarmtrain.coordinator.store_errors import StoreError, conflict, damaged, translated
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import (
@@ -30,7 +29,6 @@ from swarmtrain_transport.ledger import (
     body_of,
     record_from_bytes,
 )
-from swarmtrain_transport.link import PeerId
 
 FILE_NAME = "ledger.sqlite"
 SIDE_FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
@@ -39,54 +37,21 @@ SIDE_FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
 SCHEMA = 1
 _LOG_COLUMNS = 7
 
-_TABLES = """
+_TABLES = f"""
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS log (
     idx INTEGER PRIMARY KEY, prev_hash BLOB NOT NULL, hash BLOB NOT NULL, term INTEGER NOT NULL,
     kind TEXT NOT NULL, op INTEGER, bytes BLOB NOT NULL) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS one_outcome ON log (op) WHERE kind IN ('COMMIT', 'SKIP');
-CREATE TABLE IF NOT EXISTS invites (
-    id TEXT PRIMARY KEY, secret_hash BLOB NOT NULL UNIQUE, uses INTEGER NOT NULL,
-    uses_max INTEGER NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL,
-    revoked INTEGER NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS admitted (peer_id BLOB PRIMARY KEY, invite_id TEXT NOT NULL) STRICT;
-INSERT OR IGNORE INTO meta VALUES ('schema', 1), ('term', 0);
+{REGISTER_TABLES}INSERT OR IGNORE INTO meta VALUES ('schema', 1), ('term', 0), ('closed', 0);
 """
 
 
-@dataclass(frozen=True, slots=True)
-class InviteRow:
-    """One invite as stored: never its secret, only the secret's SHA-256.
-
-    Attributes:
-        uses_max: 0 for no limit.
-        created_at: seconds since 1970.
-        expires_at: seconds since 1970; 0 for never.
-    """
-
-    invite_id: str
-    secret_hash: bytes
-    uses: int
-    uses_max: int
-    created_at: float
-    expires_at: float
-    revoked: bool
-
-    def is_used_up(self, promised: int = 0) -> bool:
-        """Whether no further new peer may come in with it, once so many more have."""
-        return 0 < self.uses_max <= self.uses + promised
-
-    def has_expired(self, wall_s: float) -> bool:
-        """Whether its time is over at `wall_s` (seconds since 1970)."""
-        return 0 < self.expires_at <= wall_s
-
-
-class Store:
+class Store(Register):
     """One open state directory. Belongs to the thread that opened it."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, term: int) -> None:
-        self._db = connection
-        self.path = path
+        super().__init__(connection, path)
         self.term = term
 
     @classmethod
@@ -219,82 +184,6 @@ class Store:
             self._db.execute("UPDATE log SET op = NULL WHERE op > ?", (body.op,))
         return body
 
-    def _let_in(self, join: Join) -> bool:
-        """Whether the key is new."""
-        return bool(
-            self._db.execute(
-                "INSERT OR IGNORE INTO admitted VALUES (?, ?)", (join.peer, join.invite)
-            ).rowcount
-        )
-
-    def _admit(self, join: Join) -> None:
-        if not self._let_in(join) or not join.invite:
-            return
-        counted = self._db.execute(
-            "UPDATE invites SET uses = uses + 1"
-            " WHERE id = ? AND revoked = 0 AND (uses_max = 0 OR uses < uses_max)",
-            (join.invite,),
-        ).rowcount
-        if not counted:
-            raise conflict(f"invite {join.invite} has no use left")
-
-    # ---- who may come in
-
-    def is_admitted(self, peer: PeerId) -> bool:
-        """Whether this key was let in once; it needs no invite again."""
-        with translated(self.path):
-            row = self._db.execute("SELECT 1 FROM admitted WHERE peer_id = ?", (peer,)).fetchone()
-        return row is not None
-
-    def add_invite(self, row: InviteRow) -> None:
-        """Keep a new invite, durably.
-
-        Raises:
-            StoreConflict: one with this id or secret exists.
-        """
-        with self._transaction():
-            try:
-                self._db.execute(
-                    "INSERT INTO invites VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (row.invite_id, row.secret_hash, row.uses, row.uses_max, row.created_at,
-                     row.expires_at, int(row.revoked)),
-                )  # fmt: skip
-            except sqlite3.IntegrityError as exc:
-                raise conflict(f"invite {row.invite_id} exists already") from exc
-
-    def invites(self) -> tuple[InviteRow, ...]:
-        """All invites, oldest first."""
-        with translated(self.path):
-            rows = self._db.execute("SELECT * FROM invites ORDER BY created_at, id").fetchall()
-        return tuple(_invite_row(row) for row in rows)
-
-    def invite_of_secret(self, secret_hash: bytes) -> InviteRow | None:
-        """The invite whose secret has this SHA-256, if there is one."""
-        with translated(self.path):
-            row = self._db.execute(
-                "SELECT * FROM invites WHERE secret_hash = ?", (secret_hash,)
-            ).fetchone()
-        return None if row is None else _invite_row(row)
-
-    def revoke_invite(self, invite_id: str) -> bool:
-        """Let nobody new in with it; who came with it stays. False when it is unknown."""
-        with self._transaction():
-            cursor = self._db.execute("UPDATE invites SET revoked = 1 WHERE id = ?", (invite_id,))
-            return cursor.rowcount > 0
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with translated(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                # After some faults SQLite has rolled back by itself.
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> int:
     """Lock, check and migrate the file; returns the new term."""
@@ -353,7 +242,3 @@ def _log_row(record: Record) -> _LogRow:
     return (
         record.index, record.prev_hash, record.hash, record.term, kind, op, record.to_bytes()
     )  # fmt: skip
-
-
-def _invite_row(row: tuple[str, bytes, int, int, float, float, int]) -> InviteRow:
-    return InviteRow(*row[:6], revoked=bool(row[6]))

@@ -97,6 +97,7 @@ class FakeMachine:
         self.chain = Chain(term)
         self.heard: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self.members: set[bytes] = set()
+        self.banned: set[bytes] = set()
         self.next_wakeup_s: float | None = None
         self.is_finished = False
         self.term = term
@@ -178,6 +179,7 @@ async def serving(
     )
     door = Door(
         store, keys.cert_sha256, peers_max=peers_max, others_in=shell.others_in,
+        is_banned=lambda peer: peer in machine.banned,
         wall_clock=lambda: WALL_S,
     )  # fmt: skip
     texts = CorpusService(text, seed=1, lease_pieces_max=4)

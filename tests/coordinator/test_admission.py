@@ -39,9 +39,11 @@ class Scene:
         self.chain = Chain(self.store.term)
         self.store.append(self.chain.next(run_body()))
         self.num_in = 0
+        self.banned: set[bytes] = set()
         self.wall_s = WALL_S
         self.door = Door(
             self.store, CERT, peers_max=4, others_in=lambda peer: self.num_in,
+            is_banned=self.banned.__contains__,
             wall_clock=lambda: self.wall_s,
         )  # fmt: skip
 
@@ -114,6 +116,49 @@ def test_an_expired_and_a_revoked_invite_are_told_apart(scene: Scene) -> None:
     assert scene.refuses(ALICE) == "SWT-E314"
     scene.store.revoke_invite(invite_id)
     assert scene.refuses(ALICE) == "SWT-E315"
+
+
+def test_a_closed_run_lets_nobody_new_in_and_members_as_ever(scene: Scene) -> None:
+    invite_id = scene.invite()
+    scene.store.append(scene.chain.next(join_body(ALICE.peer_id, invite_id)))
+    scene.store.close_door(closed=True)
+    assert scene.refuses(BOB) == "SWT-E707"
+    assert scene.lets_in(ALICE, b"") == ""
+    scene.store.close_door(closed=False)
+    assert scene.lets_in(BOB) == invite_id
+
+
+def test_a_banned_key_is_told_why_once_it_has_proved_that_it_is_the_one(scene: Scene) -> None:
+    invite_id = scene.invite()
+    scene.store.append(scene.chain.next(join_body(ALICE.peer_id, invite_id)))
+    scene.store.note_ban(ALICE.peer_id, "You sent noise.")
+    scene.banned.add(ALICE.peer_id)
+    with pytest.raises(DoorClosed, match="You sent noise") as caught:
+        scene.lets_in(ALICE)
+    assert caught.value.code == "SWT-E702"
+    assert scene.refuses(ALICE, signature=b"") == "SWT-E303"
+    scene.banned.add(BOB.peer_id)
+    with pytest.raises(DoorClosed, match=r"banned this peer[.]"):
+        scene.lets_in(BOB)
+    scene.banned.clear()
+    assert scene.lets_in(ALICE, b"") == ""
+
+
+def test_a_banned_key_that_knocks_again_and_again_is_slowed_like_a_stranger(scene: Scene) -> None:
+    scene.store.append(scene.chain.next(join_body(ALICE.peer_id)))
+    scene.banned.add(ALICE.peer_id)
+    codes = [scene.refuses(ALICE) for _ in range(FAILED_KNOCKS_MAX + 1)]
+    assert codes == ["SWT-E702"] * FAILED_KNOCKS_MAX + ["SWT-E704"]
+
+
+def test_who_came_by_a_withdrawn_invite_stays_or_needs_another(scene: Scene) -> None:
+    invite_id = scene.invite()
+    scene.store.append(scene.chain.next(join_body(ALICE.peer_id, invite_id)))
+    assert scene.store.admitted_by(invite_id) == (ALICE.peer_id,)
+    scene.store.revoke_invite(invite_id)
+    assert scene.lets_in(ALICE) == ""
+    scene.store.revoke_invite(invite_id, with_members=True)
+    assert scene.refuses(ALICE) == "SWT-E315" and scene.store.admitted_by(invite_id) == ()
 
 
 def test_a_signature_by_another_key_over_another_nonce_or_certificate_is_refused(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmtrain.coordinator.store import FILE_NAME, InviteRow, Store
+from swarmtrain.coordinator.register import InviteRow
+from swarmtrain.coordinator.store import FILE_NAME, Store
 from swarmtrain.coordinator.store_errors import (
     StoreConflict,
     StoreDamaged,

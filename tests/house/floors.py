@@ -25,7 +25,7 @@ TRANSPORT = (
     "pair_operation",
     "operations",
     "scribe",
-    "agreement tribunal",
+    "agreement tribunal departures",
     "local",
     "ahead",
     "early status_view history exchange gather_exchange pair_exchange exchanges catchup ledger_copy"

@@ -75,6 +75,7 @@ class Member:
         self.faults: list[do.PeerFault] = []
         self.finished = False
         self.proofs: list[do.KeepProof] = []
+        self.revoked: list[PeerId] = []
         card = Card(peer, boot, "name", peer, "127.0.0.1", 4000 + peer[0])
         self.machine = Participant(
             card, arithmetic or PlainArithmetic(), sign_as(peer), verify, list, (), now_s
@@ -240,6 +241,8 @@ class Swarm:
                     member.finished = True
                 case do.Halt():
                     member.halted.append(action)
+                case do.RevokePeer():
+                    member.revoked.append(action.peer)
                 case do.KeepProof():
                     member.proofs.append(action)
                 case do.PeerFault():

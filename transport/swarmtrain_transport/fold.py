@@ -31,6 +31,7 @@ from swarmtrain_transport.ledger import (
     SignedRoot,
     Skip,
     SliceFreeze,
+    Unban,
     pack_struct,
 )
 from swarmtrain_transport.lineage import Lineage
@@ -244,6 +245,7 @@ class LedgerView(Lineage):
         last_outcome: hash of the record that decided `last_op`.
         rewinds: how many there were.
         convicted: who has published a wrong sum, and which.
+        banned: keys that the organiser keeps out.
     """
 
     run: Run | None = None
@@ -262,6 +264,7 @@ class LedgerView(Lineage):
     checkpoint: Checkpoint | None = None
     rewinds: int = 0
     convicted: dict[PeerId, Conviction] = field(default_factory=dict)
+    banned: set[PeerId] = field(default_factory=set)
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold one record that the ledger has verified.
@@ -276,10 +279,9 @@ class LedgerView(Lineage):
         elif isinstance(body, Join):
             self._join(record, body)
         elif isinstance(body, Gone):
-            self.roster.pop(body.peer, None)
-            self.join_index.pop(body.peer, None)
-            if body.conviction is not None:
-                self.convicted[body.peer] = body.conviction
+            self._gone(body)
+        elif isinstance(body, Unban):
+            self.banned.discard(body.peer)
         elif isinstance(body, Attest):
             self._attest(record, body)
         elif isinstance(body, Rewind):
@@ -302,12 +304,22 @@ class LedgerView(Lineage):
         return self.op if self.op is not None and self.op.outcome is None else None
 
     def _join(self, record: Record, body: Join) -> None:
+        if body.peer in self.banned:
+            raise RemoteFault("order", "JOIN of a banned key")
         self.roster[body.peer] = body
         self.join_index[body.peer] = record.index
         self.ever_members.add(body.peer)
         self.curve_holders.setdefault(body.curve_key, body.peer)
         if body.invite:
             self.invite_uses.setdefault(body.invite, set()).add(body.peer)
+
+    def _gone(self, body: Gone) -> None:
+        self.roster.pop(body.peer, None)
+        self.join_index.pop(body.peer, None)
+        if body.conviction is not None:
+            self.convicted[body.peer] = body.conviction
+        if body.is_ban:
+            self.banned.add(body.peer)
 
     def _plan(self, record: Record, body: Plan) -> None:
         if self.in_progress is not None or body.op != self.last_op + 1 or self.genesis is None:

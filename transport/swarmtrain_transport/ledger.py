@@ -57,14 +57,30 @@ class Conviction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     proof_hash: bytes
 
 
+BANNED = "banned"
+"""Reason of a GONE that shuts a key out, whether or not it is in. Only with `evicted`: who leaves
+chooses its own words."""
+
+
 class Gone(Body, frozen=True, tag="GONE"):
-    """A peer left the roster: on purpose (LEAVE), by silence, or convicted (EVICT). Who was
-    convicted never comes back."""
+    """A peer left the roster: on purpose (LEAVE), by silence, removed or banned by the organiser,
+    or convicted (EVICT). Who was convicted never comes back; who was banned not before UNBAN."""
 
     peer: bytes
     evicted: bool
     reason: str
     conviction: Conviction | None = None
+
+    @property
+    def is_ban(self) -> bool:
+        """Whether the key stays out from now on."""
+        return self.evicted and self.reason == BANNED
+
+
+class Unban(Body, frozen=True, tag="UNBAN"):
+    """The organiser lets a banned key come again."""
+
+    peer: bytes
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -239,8 +255,8 @@ class Checkpoint(Body, frozen=True, tag="CHECKPOINT"):
 
 
 AnyBody = (
-    Run | Join | Gone | Plan | Reassign | Freeze | SliceFreeze | Commit | Skip | Attest | Rewind
-    | Checkpoint
+    Run | Join | Gone | Unban | Plan | Reassign | Freeze | SliceFreeze | Commit | Skip | Attest
+    | Rewind | Checkpoint
 )  # fmt: skip
 
 _KINDS = kinds_of(AnyBody)

@@ -119,7 +119,8 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     """What the coordinator knows, for `status --json`.
 
     `round` is the newest op with an outcome, `wanted_root` the state root that a returning peer
-    must hold ("" where states are each peer's own), `losses` the validation loss per op in nats.
+    must hold ("" where states are each peer's own), `losses` the validation loss per op in nats,
+    `door` whether newcomers are let in ("open", "closed", "" where that is not known).
     """
 
     run: str
@@ -136,6 +137,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     events: tuple[RoundEvent, ...]
     checkpoint_op: int
     waiting_for: str = ""
+    door: str = ""
 
 
 @dataclass(slots=True)

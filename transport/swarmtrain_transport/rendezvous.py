@@ -13,14 +13,13 @@ from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.agreement import Agreement
 from swarmtrain_transport.attendance import Attendance
 from swarmtrain_transport.claims import check_claim, check_hello, shown
+from swarmtrain_transport.departures import Departures, Order
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fragments import genesis_of
 from swarmtrain_transport.history import FORK, Guest, History, card_of
 from swarmtrain_transport.ledger import (
     Commit,
-    Conviction,
     Freeze,
-    Gone,
     Reassign,
     Record,
     Run,
@@ -108,6 +107,7 @@ class Rendezvous:
         self._slicing = Slicing()
         self.history = History(self.scribe, self.attendance, now_s, run_key if is_lost else None)
         self._agreement = Agreement(self.scribe, self.attendance, self.chronicle)
+        self.departures = Departures(self.scribe, self.attendance, self.chronicle, self._lost)
         self._tribunal = Tribunal(self.scribe, self.attendance, self.chronicle, self.view)
         if self.view.in_progress is not None:
             self.operation = operation_of(self.view.in_progress, now_s)
@@ -141,10 +141,8 @@ class Rendezvous:
         join = self.view.roster.get(peer)
         if self.scribe.is_behind(hello) and self.history.may_grow:
             self.history.ask(peer, guest, self._now_s)
-        elif (refusal := self.history.refusal(peer, guest)) is not None:
+        elif refusal := self.history.refusal(peer, guest) or self.departures.refusal(peer):
             self.scribe.refuse(peer, *refusal)
-        elif peer in self.view.convicted:
-            self.scribe.refuse(peer, "SWT-E563", "This peer has published a wrong sum.")
         elif self.is_finished and (join is None or join.boot != hello.boot):
             self.scribe.refuse(peer, "SWT-E705", "All rounds of this run are done.")
         elif self.scribe.has_card(peer, hello):
@@ -201,6 +199,13 @@ class Rendezvous:
         self.history.tick(now_s)
         return self._settle()
 
+    def ordered(self, order: Order, now_s: float) -> Actions:
+        """The organiser's word on a peer; void while somebody may bring what our disk has lost."""
+        self._at(now_s)
+        if not self.history.is_open:
+            self.departures.obey(order)
+        return self._settle()
+
     @property
     def next_wakeup_s(self) -> float:
         """When `tick` wants to be called; at most half a second late is harmless."""
@@ -230,8 +235,8 @@ class Rendezvous:
         return self.view.committed >= self.terms.rounds
 
     def is_member(self, peer: PeerId) -> bool:
-        """Whether this key was ever let in: then it needs no invite."""
-        return peer in self.view.ever_members
+        """Whether this key was ever let in, and is not banned."""
+        return peer in self.view.ever_members and peer not in self.view.banned
 
     def status(self, now_s: float) -> CoordinatorStatus:
         """What people are shown."""
@@ -259,13 +264,13 @@ class Rendezvous:
                 self.attendance.progressed(line, message, owed, self._now_s)
             case Accuse():
                 for owner, why in self._tribunal.hear(peer, message, self._now_s).items():
-                    self._remove(owner, evicted=True, reason="wrong sum", why=why)
+                    self.departures.go(owner, evicted=True, reason="wrong sum", why=why)
             case CheckpointWritten():
                 self.scribe.note_checkpoint(peer, message)
             case Evaluated():
                 self.chronicle.evaluated(self.view, peer, message)
             case Leave():
-                self._remove(peer, evicted=False, reason=shown(message.reason, 200))
+                self.departures.go(peer, evicted=False, reason=shown(message.reason, 200))
             case Roots() | Got() | SliceDone() | Have() | Withdraw():
                 self._on_report(peer, message)
             case _:
@@ -324,7 +329,7 @@ class Rendezvous:
             for peer, message in self.history.take_held():
                 if peer in self.lines:
                     self._dispatch(peer, self.lines[peer], message)
-            self._bury()
+            self.departures.bury(self._now_s)
             self._decide()
             self._agreement.attest(self.view.last_op, self._now_s)
             self._agreement.rewind()
@@ -344,22 +349,9 @@ class Rendezvous:
         for peer in self.attendance.dismissed(self.view.last_op, self._now_s):
             self.scribe.send(peer, Finished(self.view.last_op))
 
-    def _bury(self) -> None:
-        """Evict who has been silent for too long."""
-        for peer in [p for p in self.attendance.silent(self._now_s) if p in self.view.roster]:
-            self._remove(peer, evicted=True, reason="silent")
-
-    def _remove(
-        self, peer: PeerId, *, evicted: bool, reason: str, why: Conviction | None = None
-    ) -> None:
-        self.attendance.depart(peer)
+    def _lost(self, peer: PeerId) -> None:
         if self.operation is not None:
             self.operation.report_lost(peer)
-        if peer in self.view.roster or why is not None:
-            self.scribe.append(Gone(peer, evicted, reason, why))
-            self.scribe.close(peer)
-            event = "convicted" if why is not None else "lost" if evicted else "left"
-            self.chronicle.event(self.view.last_op + 1, peer, event, reason)
 
     def _decide(self) -> None:
         while self.operation is not None:

@@ -1,0 +1,123 @@
+"""`swarmtrain invite ...`: who may come in, and for how long."""
+
+import json
+import re
+from typing import Annotated, Any
+
+import typer
+
+from swarmtrain.cli.arguments import StateDir, Verbose
+from swarmtrain.cli.ordering import AsJson, moment, obeyed
+from swarmtrain.cli.situation import say
+from swarmtrain.cli.status import aligned
+from swarmtrain.errors import misuse
+
+invite_app = typer.Typer(
+    name="invite", help="Make, list and withdraw invites.", no_args_is_help=True,
+    rich_markup_mode=None,
+)  # fmt: skip
+
+_HOURS = {"m": 1 / 60, "h": 1.0, "d": 24.0}
+_USES_MAX = 1_000_000_000
+_HOURS_MAX = 1_000_000
+
+
+@invite_app.command()
+def create(
+    context: typer.Context,
+    uses: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=_USES_MAX, show_default="as the run file says",
+            help="New peers that it lets in; 0 without limit.",
+        ),
+    ] = None,
+    expires: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", show_default="as the run file says",
+            help="For how long: 90m, 24h, 7d; never.",
+        ),
+    ] = "",
+    name: Annotated[str, typer.Option(help="Your word for it; it stays on this machine.")] = "",
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:  # fmt: skip
+    """Make an invite and print it, this once: only a hash of it is kept."""
+    hours = parse_hours(expires) if expires else None
+    made = obeyed(
+        context, state_dir, verbose=verbose, order="invite-create", uses=uses, hours=hours,
+        name=name,
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(made))
+        return
+    many = "any number of peers" if not made["uses_max"] else f"{made['uses_max']} new peer(s)"
+    until = f" until {moment(made['expires_at'])}" if made["expires_at"] else ""
+    say(f"Invite {made['id']} lets in {many}{until}. It is shown this once; who has it can join:")
+    print(made["invite"])
+
+
+@invite_app.command("ls")
+def list_invites(
+    context: typer.Context,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """List all invites, those that open nothing any more too. Their secrets are not known."""
+    answer = obeyed(context, state_dir, verbose=verbose, order="invite-ls")
+    if as_json:
+        print(json.dumps(answer))
+        return
+    rows = [["id", "name", "state", "used", "made", "expires"]]
+    rows += [_row(one) for one in answer["invites"]]
+    print("\n".join(aligned(rows)))
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    used = f"{one['uses']} of {one['uses_max']}" if one["uses_max"] else str(one["uses"])
+    expires = moment(one["expires_at"]) if one["expires_at"] else "never"
+    return [one["id"], one["name"], one["state"], used, moment(one["created_at"]), expires]
+
+
+@invite_app.command()
+def revoke(
+    context: typer.Context,
+    invite: Annotated[str, typer.Argument(help="Its name, or the beginning of its id.")],
+    members: Annotated[
+        bool, typer.Option("--members", help="Remove also the peers that came with it.")
+    ] = False,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Withdraw an invite: it lets nobody new in. Peers that came with it stay, unless --members
+    sends them away too; they need another invite then."""
+    done = obeyed(
+        context, state_dir, verbose=verbose, order="invite-revoke", invite=invite, members=members
+    )
+    if as_json:
+        print(json.dumps(done))
+        return
+    print(f"Invite {done['id']} lets nobody in any more.")
+    if members:
+        print(f"{len(done['removed'])} peer(s) removed; {done['members']} need another invite.")
+    elif done["members"]:
+        print(f"{done['members']} peer(s) that came with it may stay; --members removes them.")
+
+
+def parse_hours(text: str) -> float:
+    """A duration in hours, 0 for never.
+
+    Raises:
+        UserError: SWT-E610, it is none.
+    """
+    if text == "never":
+        return 0.0
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", text.strip())
+    hours = float(found[1]) * _HOURS[found[2]] if found else 0.0
+    if not 0.0 < hours <= _HOURS_MAX:
+        raise misuse(f"{text[:40]!r} is no duration.", "Write 90m, 24h, 7d or never.")
+    return hours

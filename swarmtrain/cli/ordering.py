@@ -1,0 +1,39 @@
+"""Orders to the coordinator on this machine: what `invite`, `peers` and `run` have in common."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from swarmtrain.cli.situation import Situation
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Peer = Annotated[str, typer.Argument(metavar="PEER", help="Its name, or the beginning of its id.")]
+Reason = Annotated[
+    str, typer.Option(help="Shown to the peer, and kept on this machine alone.", show_default="")
+]
+
+
+def obeyed(
+    context: typer.Context, state_dir: Path | None, *, verbose: bool, order: str, **more: object
+) -> dict[str, Any]:
+    """The coordinator's answer. Without a directory the one that began last on this machine is
+    meant.
+
+    Args:
+        order: its name in `coordinator.order_forms`.
+        more: its fields; None for those that are left to the coordinator.
+    """
+    context.ensure_object(Situation).begin(verbose=verbose)
+    from swarmtrain import status
+    from swarmtrain.coordinator.store import FILE_NAME
+
+    directory = state_dir or status.newest_state_dir(beside=FILE_NAME)
+    said = {key: value for key, value in more.items() if value is not None}
+    return status.order(directory, {"order": order, **said})
+
+
+def moment(wall_s: float) -> str:
+    """A time for people, in their own zone."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(wall_s))

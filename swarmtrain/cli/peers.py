@@ -1,0 +1,144 @@
+"""`swarmtrain peers ...`: who is in a run, what each has done, and who has to go."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from swarmtrain.cli.arguments import StateDir, Verbose
+from swarmtrain.cli.ordering import AsJson, Peer, Reason, obeyed
+from swarmtrain.cli.status import aligned
+
+peers_app = typer.Typer(
+    name="peers", help="Show the peers of a run, and send some away.", no_args_is_help=True,
+    rich_markup_mode=None,
+)  # fmt: skip
+
+_ID_CHARS = 12
+
+
+@peers_app.command("ls")
+def list_peers(
+    context: typer.Context,
+    everybody: Annotated[bool, typer.Option("--all", help="Also those who have left.")] = False,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """List who is in, and who is banned."""
+    answer = obeyed(context, state_dir, verbose=verbose, order="peers-ls", everybody=everybody)
+    if as_json:
+        print(json.dumps(answer))
+        return
+    rows = [
+        ["name", "id", "state", "round", "since round", "contributed", "excluded", "last reason"]
+    ]
+    rows += [_row(peer) for peer in answer["peers"]]
+    print("\n".join(aligned(rows)))
+
+
+def _row(peer: dict[str, Any]) -> list[str]:
+    return [
+        peer["name"], peer["peer"][:_ID_CHARS], peer["state"], str(peer["round"]),
+        str(peer["since_round"]), str(peer["contributed"]), str(peer["excluded"]), _last(peer),
+    ]  # fmt: skip
+
+
+def _last(peer: dict[str, Any]) -> str:
+    reason = peer["last_reason"]
+    return f"{reason} (round {peer['last_round']})" if reason else ""
+
+
+@peers_app.command()
+def show(
+    context: typer.Context,
+    peer: Peer,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show all that is known of one peer."""
+    answer = obeyed(context, state_dir, verbose=verbose, order="peers-show", peer=peer)
+    print(json.dumps(answer) if as_json else "\n".join(sheet(answer)))
+
+
+def sheet(answer: dict[str, Any]) -> Iterator[str]:
+    """All that is known of one peer as lines; what is empty is left out."""
+    now = answer["now"] or {}
+    facts = {
+        "name": answer["name"],
+        "id": answer["peer"],
+        "state": answer["state"],
+        "banned for": answer["ban_reason"],
+        "invite": answer["invite"],
+        "round": str(answer["round"]),
+        "since round": str(answer["since_round"]),
+        "contributed": f"{answer['contributed']} rounds",
+        "excluded": f"{answer['excluded']} rounds",
+        "last reason": _last(answer),
+        "sent": f"{now['bytes_up'] / 1e6:.1f} MB" if now else "",
+        "received": f"{now['bytes_down'] / 1e6:.1f} MB" if now else "",
+        "silent": f"{now['silent_s']:.1f} s" if now else "",
+    }
+    for name, value in facts.items():
+        if value:
+            yield f"{name:<16} {value}"
+    for reason, count in sorted(answer["reasons"].items(), key=lambda item: -item[1]):
+        yield f"{'':<16} {count} x {reason}"
+
+
+@peers_app.command()
+def remove(
+    context: typer.Context,
+    peer: Peer,
+    reason: Reason = "",
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Send a peer away. It may join again; `ban` keeps it out."""
+    done = obeyed(
+        context, state_dir, verbose=verbose, order="peers-remove", peer=peer, reason=reason
+    )
+    _tell(done, "was removed; it may join again.", "is not in the run.", as_json=as_json)
+
+
+@peers_app.command()
+def ban(
+    context: typer.Context,
+    peer: Peer,
+    reason: Reason = "",
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Keep a peer's key out for good, whether or not it is in; a whole id of 64 digits may be one
+    that never came. Every peer of the run refuses it from then on."""
+    done = obeyed(context, state_dir, verbose=verbose, order="peers-ban", peer=peer, reason=reason)
+    words = (
+        "is banned, on every peer of the run. With an open invite its owner can come in under"
+        " another key: `swarmtrain invite ls`."
+    )
+    _tell(done, words, "was banned before; the reason is the new one.", as_json=as_json)
+
+
+@peers_app.command()
+def unban(
+    context: typer.Context,
+    peer: Peer,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Lift a ban: the peer may join again."""
+    done = obeyed(context, state_dir, verbose=verbose, order="peers-unban", peer=peer)
+    _tell(done, "may join again.", "was not banned.", as_json=as_json)
+
+
+def _tell(done: dict[str, Any], changed: str, unchanged: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(done))
+        return
+    name = f"{done['name']} " if done["name"] else ""
+    print(f"{name}({done['peer'][:_ID_CHARS]}) {changed if done['changed'] else unchanged}")

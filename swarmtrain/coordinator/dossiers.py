@@ -1,0 +1,90 @@
+"""What the ledger says of each peer over the whole run: when it came, what it gave, why not.
+
+The fold keeps only what decisions need. This is for people: read from the records when somebody
+asks, from where the last question stopped. Names of peers that have gone are known here alone.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Gone, Join, Plan, Unban
+from swarmtrain_transport.link import PeerId
+
+REASONS_MAX = 16
+"""Different reasons that are counted per peer: an owner may refuse with words of its own."""
+
+OTHER = "other"
+
+_NO_PARTNER = "alone"
+"""Reason in FREEZE of who was left over by the draw of pairs, which is nobody's fault."""
+
+
+@dataclass(slots=True)
+class Dossier:
+    """One peer's.
+
+    Attributes:
+        name: as it called itself when it came last.
+        invite: id of the invite that it came with first.
+        since_round: round in progress when it came last.
+        is_in: whether it is in the roster.
+        contributed: committed rounds that have its part.
+        excluded: rounds that it was planned for and left out of.
+        reasons: how often for which reason.
+        last_reason, last_round: of the newest exclusion, or of its going.
+    """
+
+    name: str = ""
+    invite: str = ""
+    since_round: int = 0
+    is_in: bool = False
+    contributed: int = 0
+    excluded: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    last_reason: str = ""
+    last_round: int = 0
+
+
+class Dossiers:
+    """All of them, from records in order. One per key that was ever let in or banned."""
+
+    def __init__(self) -> None:
+        self.of: dict[PeerId, Dossier] = {}
+        self.num_read = 0
+        """Records that were read."""
+        self._round = 0
+
+    def read(self, body: AnyBody) -> None:
+        """The next record."""
+        self.num_read += 1
+        match body:
+            case Plan():
+                self._round = body.op
+            case Join():
+                dossier = self._dossier(body.peer)
+                if not dossier.is_in:
+                    dossier.since_round = self._round + 1
+                dossier.name, dossier.is_in = body.name, True
+                dossier.invite = dossier.invite or body.invite
+            case Gone():
+                dossier = self._dossier(body.peer)
+                dossier.is_in = False
+                dossier.last_reason, dossier.last_round = body.reason or "left", self._round
+            case Unban():
+                self._dossier(body.peer).last_reason = ""
+            case Freeze():
+                for peer, reason in body.excluded.items():
+                    if reason != _NO_PARTNER:
+                        self._excluded(self._dossier(peer), reason)
+            case Commit():
+                for peer in body.contributors:
+                    self._dossier(peer).contributed += 1
+
+    def _excluded(self, dossier: Dossier, reason: str) -> None:
+        is_listed = reason in dossier.reasons or len(dossier.reasons) < REASONS_MAX
+        dossier.reasons[reason if is_listed else OTHER] += 1
+        dossier.excluded += 1
+        dossier.last_reason, dossier.last_round = reason, self._round
+
+    def _dossier(self, peer: PeerId) -> Dossier:
+        return self.of.setdefault(peer, Dossier())

@@ -1,0 +1,118 @@
+"""What the organiser may order over the local socket, and what is answered: JSON, typed."""
+
+from typing import Annotated
+
+import msgspec
+
+from swarmtrain_transport.membership import PeerStatus
+
+USES_MAX = 1_000_000_000
+HOURS_MAX = 1_000_000.0
+"""Of an invite, as `config_limits` has them for the run's own."""
+
+_Uses = Annotated[int, msgspec.Meta(ge=0, le=USES_MAX)]
+_Hours = Annotated[float, msgspec.Meta(ge=0.0, le=HOURS_MAX)]
+
+
+class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):
+    """Base of all orders; the field ``order`` names the type."""
+
+
+class CreateInvite(_Said, frozen=True, tag="invite-create"):
+    """Make an invite; None stands for what the run file says."""
+
+    uses: _Uses | None = None
+    hours: _Hours | None = None
+    name: str = ""
+
+
+class ListInvites(_Said, frozen=True, tag="invite-ls"):
+    """Which invites there are."""
+
+
+class RevokeInvite(_Said, frozen=True, tag="invite-revoke"):
+    """Let nobody in any more with the invite of this name or id."""
+
+    invite: str
+    members: bool = False
+
+
+class ListPeers(_Said, frozen=True, tag="peers-ls"):
+    """Who is in, who is banned, and with `everybody` who ever was in."""
+
+    everybody: bool = False
+
+
+class ShowPeer(_Said, frozen=True, tag="peers-show"):
+    """All that is known of one peer."""
+
+    peer: str
+
+
+class RemovePeer(_Said, frozen=True, tag="peers-remove"):
+    """Send a peer away; it may come again."""
+
+    peer: str
+    reason: str = ""
+
+
+class BanPeer(_Said, frozen=True, tag="peers-ban"):
+    """Shut a key out, in or not."""
+
+    peer: str
+    reason: str = ""
+
+
+class UnbanPeer(_Said, frozen=True, tag="peers-unban"):
+    """Let a banned key come again."""
+
+    peer: str
+
+
+class SetDoor(_Said, frozen=True, tag="door"):
+    """Let nobody new in, or newcomers again."""
+
+    closed: bool
+
+
+AnySaid = (
+    CreateInvite | ListInvites | RevokeInvite | ListPeers | ShowPeer | RemovePeer | BanPeer
+    | UnbanPeer | SetDoor
+)  # fmt: skip
+
+
+class InviteView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One invite as people see it; times are seconds since 1970, `uses_max` and `expires_at` 0 for
+    no limit. `invite` is the text itself, in the answer to who has made it."""
+
+    id: str
+    name: str
+    state: str
+    uses: int
+    uses_max: int
+    created_at: float
+    expires_at: float
+    invite: str = ""
+
+
+class PeerView(msgspec.Struct, frozen=True):
+    """One peer as people see it; `round` is the newest whose result it holds."""
+
+    peer: str
+    name: str
+    state: str
+    round: int
+    since_round: int
+    contributed: int
+    excluded: int
+    last_reason: str
+    last_round: int
+
+
+class PeerSheet(PeerView, frozen=True):
+    """The same, with what one row has no room for."""
+
+    invite: str
+    reasons: dict[str, int]
+    ban_reason: str
+    now: PeerStatus | None

@@ -1,0 +1,312 @@
+"""The organiser's orders over the local socket: invites, peers, and whether anybody new comes in.
+
+Who may open the socket owns the state directory, and with it the run's keys; so nothing more is
+asked. What shuts a key out is written into the ledger by the machine; names, words and hashes of
+secrets stay in the store. A secret is answered once, to whoever made it, and kept nowhere.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from swarmtrain.config import AdmissionSection
+from swarmtrain.coordinator.admission import SECONDS_PER_HOUR, add_invite, ban_words
+from swarmtrain.coordinator.certificate import SECRET_BYTES
+from swarmtrain.coordinator.dossiers import Dossier, Dossiers
+from swarmtrain.coordinator.order_forms import (
+    AnySaid,
+    BanPeer,
+    CreateInvite,
+    InviteView,
+    ListInvites,
+    ListPeers,
+    PeerSheet,
+    PeerView,
+    RemovePeer,
+    RevokeInvite,
+    SetDoor,
+    ShowPeer,
+    UnbanPeer,
+)
+from swarmtrain.coordinator.register import InviteRow
+from swarmtrain.coordinator.shell import Shell
+from swarmtrain.coordinator.store import Store
+from swarmtrain.errors import UserError, cleaned
+from swarmtrain_transport import limits
+from swarmtrain_transport.departures import Ban, Order, Pardon, Removal
+from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.ledger import body_of
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.membership import CoordinatorStatus, PeerStatus
+from swarmtrain_transport.rendezvous import Rendezvous
+
+RECORDS_AT_ONCE = 500
+"""Records that are read before the loop has its turn: some milliseconds."""
+
+PATIENCE_S = 20.0
+"""A restarted coordinator decides nothing for some seconds; an order waits so long."""
+
+LOOK_S = 0.1
+
+WORDS_CHARS_MAX = 200
+"""Of a reason or an invite's name."""
+
+
+class Desk:
+    """Hears orders and carries them out.
+
+    Args:
+        machine: the coordinator's decisions.
+        shell: makes them durable and tells the peers.
+        store: what is no decision.
+        settings: what invites have where an order says nothing.
+        invite_with: the run's invite with another secret.
+        wall_clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        machine: Rendezvous,
+        shell: Shell,
+        store: Store,
+        settings: AdmissionSection,
+        invite_with: Callable[[bytes], Invite],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._machine = machine
+        self._shell = shell
+        self._store = store
+        self._settings = settings
+        self._invite_with = invite_with
+        self._wall_clock = wall_clock
+        self._dossiers = Dossiers()
+
+    def status(self) -> CoordinatorStatus:
+        """The run as `status` shows it, with what the machine does not know."""
+        view = self._machine.status(self._shell.now_s())
+        return msgspec.structs.replace(view, door="closed" if self._store.is_closed else "open")
+
+    async def hear(self, data: bytes) -> Any:
+        """Carry out an order; the answer is to be encoded as JSON.
+
+        Args:
+            data: the order as JSON.
+
+        Raises:
+            UserError: it is none, names nobody, or cannot be carried out now.
+        """
+        try:
+            said = msgspec.json.decode(data, type=AnySaid)
+        except msgspec.DecodeError as exc:
+            raise UserError(
+                "SWT-E501", f"The coordinator does not understand the order: {cleaned(str(exc))}",
+                "It may be of another version.",
+                "Compare `swarmtrain --version` with the version it was started with.",
+            ) from exc  # fmt: skip
+        match said:
+            case CreateInvite():
+                return self._create_invite(said)
+            case ListInvites():
+                wall_s = self._wall_clock()
+                return {"invites": [_invite_view(row, wall_s) for row in self._store.invites()]}
+            case RevokeInvite():
+                return await self._revoke(said)
+            case SetDoor():
+                self._store.close_door(closed=said.closed)
+                return {"door": "closed" if said.closed else "open"}
+        await self._read_ledger()
+        match said:
+            case ListPeers():
+                return {"peers": self._rows(everybody=said.everybody)}
+            case ShowPeer():
+                return self._sheet(self._named(said.peer))
+            case RemovePeer():
+                return await self._remove(said)
+            case BanPeer():
+                return await self._ban(said)
+            case UnbanPeer():
+                peer = self._named(said.peer, among=self._machine.view.banned)
+                return await self._order(Pardon(peer))
+
+    # ---- invites
+
+    def _create_invite(self, said: CreateInvite) -> InviteView:
+        uses = self._settings.invite_uses if said.uses is None else said.uses
+        hours = self._settings.invite_expires_hours if said.hours is None else said.hours
+        name = cleaned(said.name)[:WORDS_CHARS_MAX]
+        wall_s = self._wall_clock()
+        if name and any(row.name == name for row in self._store.invites()):
+            raise UserError(
+                "SWT-E610", f"There is an invite with the name {name} already.", "",
+                "Choose another name, or none.",
+            )  # fmt: skip
+        secret = secrets.token_bytes(SECRET_BYTES)
+        row = add_invite(
+            self._store, secret, uses_max=uses, wall_s=wall_s, name=name,
+            expires_at=wall_s + hours * SECONDS_PER_HOUR if hours > 0 else 0.0,
+        )  # fmt: skip
+        view = _invite_view(row, wall_s)
+        return msgspec.structs.replace(view, invite=str(self._invite_with(secret)))
+
+    async def _revoke(self, said: RevokeInvite) -> Any:
+        rows = [
+            row for row in self._store.invites()
+            if said.invite and (row.name == said.invite or row.invite_id.startswith(said.invite))
+        ]  # fmt: skip
+        if len(rows) != 1:
+            raise _not_one("invite", said.invite, [row.invite_id for row in rows])
+        # A guest who waits for a coordinator that decides nothing yet may hold its last use.
+        await self._until_it_decides()
+        invite_id = rows[0].invite_id
+        members = self._store.admitted_by(invite_id)
+        self._store.revoke_invite(invite_id, with_members=said.members)
+        gone = [peer for peer in members if said.members and peer in self._machine.view.roster]
+        for peer in gone:
+            self._obey(Removal(peer, "The organiser has withdrawn the invite that you came with."))
+        return {
+            "id": invite_id, "name": rows[0].name, "state": "revoked", "members": len(members),
+            "removed": [peer.hex() for peer in gone],
+        }  # fmt: skip
+
+    # ---- peers
+
+    async def _read_ledger(self) -> None:
+        """Bring the dossiers up to date, in portions: a ledger may have a million records."""
+        ledger = self._machine.scribe.ledger
+        while self._dossiers.num_read < len(ledger):
+            for record in ledger.since(self._dossiers.num_read)[:RECORDS_AT_ONCE]:
+                self._dossiers.read(body_of(record))
+            await asyncio.sleep(0)
+
+    def _rows(self, *, everybody: bool) -> list[PeerView]:
+        now = self._now()
+        view = self._machine.view
+        shown = [
+            peer for peer in self._known()
+            if everybody or peer in view.roster or peer in view.banned
+        ]  # fmt: skip
+        return [PeerView(**self._facts(peer, now.get(peer))) for peer in shown]
+
+    def _sheet(self, peer: PeerId) -> PeerSheet:
+        now, dossier = self._now().get(peer), self._dossiers.of.get(peer, Dossier())
+        return PeerSheet(
+            **self._facts(peer, now), invite=dossier.invite, reasons=dict(dossier.reasons),
+            ban_reason=self._store.ban_reason(peer) if peer in self._machine.view.banned else "",
+            now=now,
+        )  # fmt: skip
+
+    def _facts(self, peer: PeerId, now: PeerStatus | None) -> dict[str, Any]:
+        dossier = self._dossiers.of.get(peer, Dossier())
+        view = self._machine.view
+        state = "banned" if peer in view.banned else "gone"
+        if peer in view.roster:
+            state = now.state if now is not None else "disconnected"
+        return {
+            "peer": peer.hex(), "name": dossier.name, "state": state,
+            "round": now.round if now is not None else 0, "since_round": dossier.since_round,
+            "contributed": dossier.contributed, "excluded": dossier.excluded,
+            "last_reason": dossier.last_reason, "last_round": dossier.last_round,
+        }  # fmt: skip
+
+    def _now(self) -> Mapping[PeerId, PeerStatus]:
+        return {bytes.fromhex(peer.peer): peer for peer in self.status().peers}
+
+    def _known(self) -> list[PeerId]:
+        return [*self._dossiers.of]
+
+    def _named(self, text: str, among: set[PeerId] | None = None) -> PeerId:
+        """The one peer of that name, or whose id begins so.
+
+        Who is in comes first, so that a name can be used again; else whoever was.
+
+        Raises:
+            UserError: SWT-E809, there is none or more than one.
+        """
+        known = self._known() if among is None else sorted(among)
+        found = [
+            peer for peer in known
+            if text and (peer.hex().startswith(text.lower()) or self._name_of(peer) == text)
+        ]  # fmt: skip
+        here = [peer for peer in found if peer in self._machine.view.roster]
+        chosen = here or found
+        if len(chosen) != 1:
+            raise _not_one("peer", text, [f"{p.hex()[:12]} {self._name_of(p)}" for p in chosen])
+        return chosen[0]
+
+    def _name_of(self, peer: PeerId) -> str:
+        return self._dossiers.of[peer].name if peer in self._dossiers.of else ""
+
+    async def _remove(self, said: RemovePeer) -> Any:
+        reason = cleaned(said.reason)[:WORDS_CHARS_MAX]
+        why = f": {reason}" if reason else "."
+        text = f"The organiser has removed this peer{why} It may join again."
+        return await self._order(Removal(self._named(said.peer), text))
+
+    async def _ban(self, said: BanPeer) -> Any:
+        reason = cleaned(said.reason)[:WORDS_CHARS_MAX]
+        is_key = len(said.peer) == 2 * limits.HASH_BYTES and set(said.peer.lower()) <= _HEX
+        peer = bytes.fromhex(said.peer) if is_key else self._named(said.peer)
+        await self._until_it_decides()
+        # The words first: whoever finds the record finds them too, also after a crash in between.
+        self._store.note_ban(peer, reason)
+        return await self._order(Ban(peer, ban_words(reason)))
+
+    async def _order(self, order: Order) -> dict[str, Any]:
+        await self._until_it_decides()
+        changed = not self._machine.departures.is_void(order)
+        self._obey(order)
+        await self._read_ledger()
+        return {
+            "peer": order.peer.hex(), "name": self._name_of(order.peer), "changed": changed,
+            "state": self._facts(order.peer, None)["state"],
+        }  # fmt: skip
+
+    def _obey(self, order: Order) -> None:
+        self._shell.obey(lambda now_s: self._machine.ordered(order, now_s))
+        if self._shell.has_failed:
+            raise UserError(
+                "SWT-E204", "The coordinator has stopped while it carried out the order.",
+                "It could not keep its decision, so it has made none.",
+                "See what it has said, start it again, and repeat the command.",
+            )  # fmt: skip
+
+    async def _until_it_decides(self) -> None:
+        until_s = self._shell.now_s() + PATIENCE_S
+        while self._machine.history.is_open:
+            if self._shell.now_s() > until_s:
+                raise UserError(
+                    "SWT-E708", "The coordinator decides nothing yet: it waits for its peers.",
+                    "It was restarted, and a peer may hold decisions that its disk has lost.",
+                    "Repeat the command in a while; `swarmtrain status` says who is back.",
+                )  # fmt: skip
+            await asyncio.sleep(LOOK_S)
+
+
+_HEX = frozenset("0123456789abcdef")
+
+
+def _invite_view(row: InviteRow, wall_s: float) -> InviteView:
+    state = "open"
+    if row.revoked:
+        state = "revoked"
+    elif row.has_expired(wall_s):
+        state = "expired"
+    elif row.is_used_up():
+        state = "used up"
+    return InviteView(
+        row.invite_id, row.name, state, row.uses, row.uses_max, row.created_at, row.expires_at
+    )
+
+
+def _not_one(kind: str, text: str, found: list[str]) -> UserError:
+    """Nobody, or several, are named by that."""
+    if found:
+        listed = ", ".join(one.strip() for one in found[:8]) + (" ..." if len(found) > 8 else "")
+        what = f"{cleaned(text)} stands for {len(found)} {kind}s: {listed}."
+        return UserError("SWT-E809", what, "Nothing was done.", "Name one by more of its id.")
+    command = "peers ls --all" if kind == "peer" else "invite ls"
+    what = f"There is no {kind} {cleaned(text)}."
+    return UserError("SWT-E809", what, "Nothing was done.", f"`swarmtrain {command}` lists them.")

@@ -1,0 +1,181 @@
+"""Who may come in, as the coordinator keeps it beside its log: invites, keys, open or closed.
+
+Nothing of it is a decision that peers must know of, so it is in no record: the names of invites,
+the organiser's words for a ban, and hashes of secrets never leave this machine.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmtrain.coordinator.store_errors import conflict, translated
+from swarmtrain_transport.ledger import Join
+from swarmtrain_transport.link import PeerId
+
+REGISTER_TABLES = """
+CREATE TABLE IF NOT EXISTS invites (
+    id TEXT PRIMARY KEY, secret_hash BLOB NOT NULL UNIQUE, uses INTEGER NOT NULL,
+    uses_max INTEGER NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL,
+    revoked INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS admitted (peer_id BLOB PRIMARY KEY, invite_id TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS invite_names (id TEXT PRIMARY KEY, name TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS bans (peer_id BLOB PRIMARY KEY, reason TEXT NOT NULL) STRICT;
+"""
+
+_INVITES = "SELECT invites.*, coalesce(name, '') FROM invites LEFT JOIN invite_names USING (id)"
+
+
+@dataclass(frozen=True, slots=True)
+class InviteRow:
+    """One invite as stored: never its secret, only the secret's SHA-256.
+
+    Attributes:
+        uses_max: 0 for no limit.
+        created_at: seconds since 1970.
+        expires_at: seconds since 1970; 0 for never.
+        name: the organiser's word for it; it never leaves this machine.
+    """
+
+    invite_id: str
+    secret_hash: bytes
+    uses: int
+    uses_max: int
+    created_at: float
+    expires_at: float
+    revoked: bool
+    name: str = ""
+
+    def is_used_up(self, promised: int = 0) -> bool:
+        """Whether no further new peer may come in with it, once so many more have."""
+        return 0 < self.uses_max <= self.uses + promised
+
+    def has_expired(self, wall_s: float) -> bool:
+        """Whether its time is over at `wall_s` (seconds since 1970)."""
+        return 0 < self.expires_at <= wall_s
+
+
+class Register:
+    """The tables of one open store. It belongs to the thread that opened it."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._db = connection
+        self.path = path
+
+    def _let_in(self, join: Join) -> bool:
+        """Whether the key is new."""
+        return bool(
+            self._db.execute(
+                "INSERT OR IGNORE INTO admitted VALUES (?, ?)", (join.peer, join.invite)
+            ).rowcount
+        )
+
+    def _admit(self, join: Join) -> None:
+        if not self._let_in(join) or not join.invite:
+            return
+        counted = self._db.execute(
+            "UPDATE invites SET uses = uses + 1"
+            " WHERE id = ? AND revoked = 0 AND (uses_max = 0 OR uses < uses_max)",
+            (join.invite,),
+        ).rowcount
+        if not counted:
+            raise conflict(f"invite {join.invite} has no use left")
+
+    def is_admitted(self, peer: PeerId) -> bool:
+        """Whether this key was let in once; it needs no invite again."""
+        with translated(self.path):
+            row = self._db.execute("SELECT 1 FROM admitted WHERE peer_id = ?", (peer,)).fetchone()
+        return row is not None
+
+    def add_invite(self, row: InviteRow) -> None:
+        """Keep a new invite, durably.
+
+        Raises:
+            StoreConflict: one with this id or secret exists.
+        """
+        with self._transaction():
+            try:
+                self._db.execute(
+                    "INSERT INTO invites VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (row.invite_id, row.secret_hash, row.uses, row.uses_max, row.created_at,
+                     row.expires_at, int(row.revoked)),
+                )  # fmt: skip
+            except sqlite3.IntegrityError as exc:
+                raise conflict(f"invite {row.invite_id} exists already") from exc
+            if row.name:
+                self._db.execute(
+                    "INSERT INTO invite_names VALUES (?, ?)", (row.invite_id, row.name)
+                )
+
+    def invites(self) -> tuple[InviteRow, ...]:
+        """All invites, oldest first."""
+        with translated(self.path):
+            rows = self._db.execute(f"{_INVITES} ORDER BY created_at, invites.id").fetchall()
+        return tuple(_invite_row(row) for row in rows)
+
+    def invite_of_secret(self, secret_hash: bytes) -> InviteRow | None:
+        """The invite whose secret has this SHA-256, if there is one."""
+        with translated(self.path):
+            row = self._db.execute(f"{_INVITES} WHERE secret_hash = ?", (secret_hash,)).fetchone()
+        return None if row is None else _invite_row(row)
+
+    def revoke_invite(self, invite_id: str, *, with_members: bool = False) -> bool:
+        """Let nobody new in with it. False when it is unknown.
+
+        Args:
+            with_members: who came with it needs a new invite; else these come back as ever.
+        """
+        with self._transaction():
+            cursor = self._db.execute("UPDATE invites SET revoked = 1 WHERE id = ?", (invite_id,))
+            if with_members:
+                self._db.execute("DELETE FROM admitted WHERE invite_id = ?", (invite_id,))
+            return cursor.rowcount > 0
+
+    def admitted_by(self, invite_id: str) -> tuple[PeerId, ...]:
+        """Keys that this invite has let in."""
+        with translated(self.path):
+            rows = self._db.execute(
+                "SELECT peer_id FROM admitted WHERE invite_id = ? ORDER BY peer_id", (invite_id,)
+            ).fetchall()
+        return tuple(peer for (peer,) in rows)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody new is let in, whatever invite it has."""
+        with translated(self.path):
+            row = self._db.execute("SELECT value FROM meta WHERE key = 'closed'").fetchone()
+        return bool(row[0])
+
+    def close_door(self, *, closed: bool) -> None:
+        """Let nobody new in, or anybody with an invite again; durably."""
+        with self._transaction():
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'closed'", (int(closed),))
+
+    def ban_reason(self, peer: PeerId) -> str:
+        """The organiser's words for a ban, "" where there are none. The ban itself is a record."""
+        with translated(self.path):
+            row = self._db.execute("SELECT reason FROM bans WHERE peer_id = ?", (peer,)).fetchone()
+        return "" if row is None else str(row[0])
+
+    def note_ban(self, peer: PeerId, reason: str) -> None:
+        """Keep the words for a ban, durably, in place of earlier ones."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO bans VALUES (?, ?)", (peer, reason))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with translated(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                # After some faults SQLite has rolled back by itself.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def _invite_row(row: tuple[str, bytes, int, int, float, float, int, str]) -> InviteRow:
+    return InviteRow(*row[:6], revoked=bool(row[6]), name=row[7])

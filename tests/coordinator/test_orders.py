@@ -1,0 +1,223 @@
+"""What the organiser orders over the local socket, with a real coordinator behind it."""
+
+import asyncio
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmtrain.coordinator.dossiers import OTHER, REASONS_MAX, Dossiers
+from swarmtrain.coordinator.store import Store
+from swarmtrain.errors import UserError
+from swarmtrain.peer.control import DoorRefused
+from swarmtrain.status import ask, order, socket_path
+from swarmtrain_transport import limits
+from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.ledger import Freeze, Gone, Unban, body_of
+from tests.coordinator.rig import Listener, client_of, connected, join_body, run
+from tests.coordinator.test_service import ALICE, BOB, living
+
+ALICE_ID, BOB_ID = ALICE.peer_id.hex(), BOB.peer_id.hex()
+
+
+async def obeyed(directory: Path, said: str, **more: Any) -> dict[str, Any]:
+    return await asyncio.to_thread(order, directory, {"order": said, **more})
+
+
+async def refused(directory: Path, said: str, **more: Any) -> UserError:
+    with pytest.raises(UserError) as caught:
+        await obeyed(directory, said, **more)
+    assert caught.value.what
+    return caught.value
+
+
+async def sent_away(invite: Invite, who: Any) -> DoorRefused:
+    """What a peer hears that tries to come in."""
+    client = client_of(invite, who, Listener())
+    with pytest.raises(DoorRefused) as caught:
+        await client.run()
+    return caught.value
+
+
+def records(directory: Path) -> list[Any]:
+    store = Store.open_to_read(directory)
+    try:
+        return [body_of(record) for record in store.records()]
+    finally:
+        store.close()
+
+
+def test_an_invite_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with living(tmp_path) as life:
+            made = await obeyed(tmp_path, "invite-create", uses=1, hours=2.0, name="for bob")
+            invite = Invite.parse(made["invite"])
+            assert (invite.host, invite.port) == (life.invite.host, life.invite.port)
+            assert made["expires_at"] - made["created_at"] == 7200.0
+            listed = (await obeyed(tmp_path, "invite-ls"))["invites"]
+            assert [one["name"] for one in listed] == ["", "for bob"]
+            assert not any("invite" in one for one in listed)
+            async with connected(invite, BOB):
+                (mine,) = [
+                    one for one in (await obeyed(tmp_path, "invite-ls"))["invites"] if one["name"]
+                ]
+                assert (mine["uses"], mine["uses_max"], mine["state"]) == (1, 1, "used up")
+                assert (await sent_away(invite, ALICE)).code == "SWT-E311"
+            again = await refused(tmp_path, "invite-create", name="for bob")
+            assert again.code == "SWT-E610"
+        kept = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+        assert invite.secret not in kept
+        ledger = str(records(tmp_path))
+        assert "for bob" not in ledger
+
+    run(scene())
+
+
+def test_a_withdrawn_invite_lets_nobody_in_and_its_members_stay_unless_they_are_meant(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        async with living(tmp_path):
+            invite = Invite.parse((await obeyed(tmp_path, "invite-create", name="b"))["invite"])
+            async with connected(invite, BOB) as (_, listener):
+                done = await obeyed(tmp_path, "invite-revoke", invite="b")
+                assert (done["members"], done["removed"]) == (1, [])
+                assert (await sent_away(invite, ALICE)).code == "SWT-E315"
+                rows = (await obeyed(tmp_path, "peers-ls"))["peers"]
+                assert [row["peer"] for row in rows] == [BOB_ID] and rows[0]["state"] != "gone"
+                done = await obeyed(tmp_path, "invite-revoke", invite=done["id"][:5], members=True)
+                assert done["removed"] == [BOB_ID]
+                await listener.hears("down")
+            assert (await sent_away(invite, BOB)).code == "SWT-E315"
+            assert (await refused(tmp_path, "invite-revoke", invite="zzz")).code == "SWT-E809"
+            assert (await refused(tmp_path, "invite-revoke", invite="")).code == "SWT-E809"
+
+    run(scene())
+
+
+def test_a_ban_names_its_reason_to_the_peer_and_holds_across_restarts(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with living(tmp_path) as life:
+            listener = Listener()
+            client = client_of(life.invite, BOB, listener)
+            running = asyncio.create_task(client.run())
+            await listener.hears("up")
+            while not (await obeyed(tmp_path, "peers-ls"))["peers"]:
+                pass
+            done = await obeyed(tmp_path, "peers-ban", peer=BOB_ID[:6], reason="You sent noise.")
+            assert (done["peer"], done["state"], done["changed"]) == (BOB_ID, "banned", True)
+            with pytest.raises(DoorRefused, match="You sent noise") as caught:
+                await running
+            assert caught.value.code == "SWT-E702"
+            assert "noise" in (await sent_away(life.invite, BOB)).what
+        async with living(tmp_path, port=life.invite.port) as again:
+            assert "noise" in (await sent_away(again.invite, BOB)).what
+            shown = await obeyed(tmp_path, "peers-show", peer="otter")
+            assert (shown["state"], shown["ban_reason"]) == ("banned", "You sent noise.")
+            done = await obeyed(tmp_path, "peers-unban", peer=BOB_ID[:6])
+            assert done["changed"] and done["state"] == "gone"
+            async with connected(again.invite, BOB):
+                pass
+        kinds = [type(body) for body in records(tmp_path)]
+        assert kinds.count(Unban) == 1
+        assert "noise" not in str(records(tmp_path))
+
+    run(scene())
+
+
+def test_a_removed_peer_is_told_and_may_come_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with living(tmp_path) as life:
+            listener = Listener()
+            running = asyncio.create_task(client_of(life.invite, BOB, listener).run())
+            await listener.hears("up")
+            while not (await obeyed(tmp_path, "peers-ls"))["peers"]:
+                pass
+            await obeyed(tmp_path, "peers-remove", peer="otter", reason="Please update.")
+            with pytest.raises(DoorRefused, match="Please update"):
+                await running
+            async with connected(life.invite, BOB):
+                pass
+        gone = [body for body in records(tmp_path) if isinstance(body, Gone)]
+        assert gone[0].reason == "removed"
+
+    run(scene())
+
+
+def test_a_closed_run_stays_closed_and_says_so(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with living(tmp_path) as life:
+            async with connected(life.invite, ALICE):
+                pass
+            assert (await asyncio.to_thread(ask, tmp_path))["door"] == "open"
+            assert await obeyed(tmp_path, "door", closed=True) == {"door": "closed"}
+        async with living(tmp_path) as again:
+            assert (await asyncio.to_thread(ask, tmp_path))["door"] == "closed"
+            assert (await sent_away(again.invite, BOB)).code == "SWT-E707"
+            async with connected(again.invite, ALICE):
+                pass
+            await obeyed(tmp_path, "door", closed=False)
+            async with connected(again.invite, BOB):
+                pass
+
+    run(scene())
+
+
+def test_a_name_that_two_peers_have_names_nobody(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with living(tmp_path) as life:
+            async with connected(life.invite, ALICE), connected(life.invite, BOB):
+                error = await refused(tmp_path, "peers-ban", peer="otter")
+                assert error.code == "SWT-E809"
+                assert ALICE_ID[:12] in error.what and BOB_ID[:12] in error.what
+            assert (await refused(tmp_path, "peers-show", peer="nobody")).code == "SWT-E809"
+            stranger = "ab" * 32
+            assert (await obeyed(tmp_path, "peers-ban", peer=stranger))["state"] == "banned"
+            listed = (await obeyed(tmp_path, "peers-ls"))["peers"]
+            assert [one["peer"] for one in listed if one["state"] == "banned"] == [stranger]
+
+    run(scene())
+
+
+def test_a_restarted_coordinator_carries_an_order_out_when_it_decides_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SUSPECT_S", 0.5)
+
+    async def scene() -> None:
+        async with living(tmp_path) as life, connected(life.invite, ALICE):
+            pass
+        async with living(tmp_path):
+            done = await obeyed(tmp_path, "peers-ban", peer=ALICE_ID)
+            assert done["state"] == "banned"
+
+    run(scene())
+
+
+def test_nonsense_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with living(tmp_path):
+            for said in ("nonsense", "door", "peers-ban"):
+                assert (await refused(tmp_path, said)).code == "SWT-E501"
+            assert (await refused(tmp_path, "invite-create", uses=-1)).code == "SWT-E501"
+            assert stat.S_IMODE(socket_path(tmp_path).stat().st_mode) == 0o600
+
+    run(scene())
+
+
+def test_dossiers_count_what_the_ledger_says_within_bounds() -> None:
+    dossiers = Dossiers()
+    peer = bytes(32)
+    dossiers.read(join_body(peer, "i"))
+    for number in range(2 * REASONS_MAX):
+        dossiers.read(Freeze(1, (), {peer: f"refused:{number}"}))
+    dossiers.read(Freeze(1, (), {peer: "alone"}))
+    dossier = dossiers.of[peer]
+    assert dossier.excluded == 2 * REASONS_MAX and len(dossier.reasons) == REASONS_MAX + 1
+    assert dossier.reasons[OTHER] == REASONS_MAX
+    assert (dossier.invite, dossier.is_in, dossier.since_round) == ("i", True, 1)
+    dossiers.read(Gone(peer, evicted=False, reason=""))
+    assert (dossier.is_in, dossier.last_reason) == (False, "left")
+    assert msgspec.json.encode(dossier.reasons)
