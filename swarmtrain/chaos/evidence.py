@@ -18,7 +18,7 @@ from swarmtrain.peer import ledger_file
 from swarmtrain.verify.coordinator_state import prove_coordinator, read_records
 from swarmtrain.verify.peer_state import prove_peer
 from swarmtrain.verify.proof import Proof
-from swarmtrain_transport.ledger import body_of
+from swarmtrain_transport.ledger import AnyBody, body_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,12 @@ class Verdict:
     """What was found.
 
     Attributes:
-        chain: what the coordinator's ledger decided.
+        bodies: of all records of the coordinator's ledger.
+        chain: what they decided.
         violations: all of them.
     """
 
+    bodies: tuple[AnyBody, ...]
     chain: Chain
     violations: tuple[Violation, ...]
 
@@ -45,7 +47,8 @@ def judge(place: Place, lives: Sequence[Life]) -> Verdict:
         UserError: the coordinator's ledger cannot be read at all.
     """
     whole = read_records(place.coordinator)
-    chain, found = read_chain(body_of(record) for record in whole)
+    bodies = tuple(body_of(record) for record in whole)
+    chain, found = read_chain(bodies)
     found += _unproved("the coordinator", _coordinators(place))
     for name in dict.fromkeys(life.name for life in lives if life.told):
         directory = place.peer(name)
@@ -55,7 +58,7 @@ def judge(place: Place, lives: Sequence[Life]) -> Verdict:
     for life in lives:
         found += check_life(life, chain)
     found += check_roots(lives, chain)
-    return Verdict(chain, tuple(found))
+    return Verdict(bodies, chain, tuple(found))
 
 
 def _coordinators(place: Place) -> Proof | str:

@@ -58,15 +58,21 @@ def run_chaos(options: ChaosOptions, say: Say) -> Report:
     """
     place = Place.make(options.state_dir, what="chaos")
     write_run_file(place, options.seed, options.peers)
-    report = _Chaos(options, place, say).run()
+    report = Chaos(options, place, say).run()
     if not report.violations and options.state_dir is None:
         shutil.rmtree(place.root)
         return report
     return msgspec.structs.replace(report, state_dir=str(place.root))
 
 
-class _Chaos:
-    """One chaos, from its first process to its verdict."""
+class Chaos:
+    """One chaos, from its first process to its verdict.
+
+    Args:
+        options: what was asked for.
+        place: its directories; the run file is written.
+        say: shows people a line.
+    """
 
     def __init__(self, options: ChaosOptions, place: Place, say: Say) -> None:
         self._options = options
@@ -77,6 +83,7 @@ class _Chaos:
         self._plan = deque(
             draw_plan(options.seed, options.seconds, founders, newcomers, MIN_CONTRIBUTORS)
         )
+        self._calm_s = calm_from_s(options.seconds)
         self._mends: list[Step] = []
         self._deeds: Counter[str] = Counter()
         self._passed_over = 0
@@ -88,6 +95,11 @@ class _Chaos:
 
     def run(self) -> Report:
         """From the first process to the verdict."""
+        troupe = self.play()
+        return self._judged(troupe, time.monotonic() - self._began_s)
+
+    def play(self) -> Troupe:
+        """All acts; of the troupe that is returned no process lives any more."""
         # Signals are noted before anything is said or begun: whoever reads the first line may
         # answer with Ctrl+C, and half a set of relays would never end.
         with noted() as self._signals:
@@ -103,14 +115,18 @@ class _Chaos:
             finally:
                 processes.close()
                 relays.close()
-        return self._judged(troupe, time.monotonic() - self._began_s)
+        return troupe
 
     # ---- acts
 
-    def _begin(self, troupe: Troupe) -> None:
+    def _enter(self, troupe: Troupe) -> None:
+        """Start everybody who is there from the beginning."""
         troupe.processes.start_coordinator()
         for name in self._founders:
             troupe.add(name)
+
+    def _begin(self, troupe: Troupe) -> None:
+        self._enter(troupe)
         if not self._wait(troupe, _BEGIN_S, lambda: self._all_in_place(troupe)):
             self._violated("L2", f"not everybody held the first state after {_BEGIN_S:.0f} s")
         self._began_s = time.monotonic()
@@ -130,7 +146,7 @@ class _Chaos:
 
     def _settle(self, troupe: Troupe) -> None:
         """Everybody takes part once more, after all was mended."""
-        calm_s = calm_from_s(self._options.seconds)
+        calm_s = self._calm_s
 
         def is_settled() -> bool:
             return all(actor.merged_s > calm_s for actor in troupe.actors.values())
@@ -222,12 +238,15 @@ class _Chaos:
         except queue.Empty:
             pass
         else:
-            if name == COORDINATOR:
-                self._of_coordinator(troupe, event)
-            else:
-                self._of_peer(troupe, troupe.actors[name], event)
+            self._heard(troupe, name, event)
         if not self._is_over:
             self._check_signals(troupe)
+
+    def _heard(self, troupe: Troupe, name: str, event: Heard) -> None:
+        if name == COORDINATOR:
+            self._of_coordinator(troupe, event)
+        else:
+            self._of_peer(troupe, troupe.actors[name], event)
 
     def _of_coordinator(self, troupe: Troupe, event: Heard) -> None:
         if isinstance(event, Ready):

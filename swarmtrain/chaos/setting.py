@@ -16,15 +16,18 @@ def names(peers: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return FOUNDERS[:peers], FOUNDERS[peers:]
 
 
-def write_run_file(place: Place, seed: int, peers: int) -> RunConfig:
+def write_run_file(place: Place, seed: int, peers: int, inner_steps: int = 5) -> RunConfig:
     """Write the run file and read it back as everybody will read it.
 
     Args:
         place: where it is written.
         seed: of the run.
         peers: founders.
+        inner_steps: of a round.
     """
-    text = _RUN_FILE.format(seed=seed, start_peers=peers, min_contributors=MIN_CONTRIBUTORS)
+    text = _RUN_FILE.format(
+        seed=seed, start_peers=peers, min_contributors=MIN_CONTRIBUTORS, inner_steps=inner_steps
+    )
     place.run_file.write_text(text, encoding="utf-8")
     return config_file.load(place.run_file)
 
@@ -54,7 +57,7 @@ validation_pieces = 1
 batch = 2
 
 [outer]
-inner_steps = 5
+inner_steps = {inner_steps}
 
 [exchange]
 codec = "int8"

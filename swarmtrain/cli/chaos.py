@@ -1,7 +1,8 @@
 """`swarmtrain chaos`: a run of real processes that are killed, stopped and cut off on purpose."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +10,11 @@ from swarmtrain.cli.arguments import Verbose
 from swarmtrain.cli.options import ChaosOptions, parse_duration
 from swarmtrain.cli.situation import Situation, say
 from swarmtrain.error_table import EXIT_DONE
+from swarmtrain.errors import misuse
+
+if TYPE_CHECKING:
+    from swarmtrain.chaos.report import Report
+    from swarmtrain.chaos.siege_report import SiegeReport
 
 EXIT_VIOLATED = 1
 
@@ -20,6 +26,14 @@ def chaos(
     ] = "2m",
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is done when.")] = 0,
     peers: Annotated[int, typer.Option(min=3, max=14, help="Peers at the start.")] = 4,
+    hostile: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            show_default=False,
+            help="One of the peers misbehaves, and nothing else is broken: all, or boast,drag,...",
+        ),
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="End with one JSON object on stdout.")
     ] = False,
@@ -38,18 +52,47 @@ def chaos(
     anything was violated.
     """
     options = ChaosOptions(
-        seconds=parse_duration(for_), seed=seed, peers=peers, state_dir=state_dir
+        seconds=parse_duration(for_), seed=seed, peers=peers, state_dir=state_dir,
+        hostile=_offences(hostile),
     )  # fmt: skip
     context.ensure_object(Situation).begin(verbose=verbose)
     import msgspec
 
+    report, lines = _besieged(options) if options.hostile else _broken(options)
+    if as_json:
+        print(msgspec.json.encode(report).decode(), flush=True)
+    else:
+        for line in lines:
+            print(line, flush=True)
+    raise typer.Exit(EXIT_VIOLATED if report.violations else EXIT_DONE)
+
+
+def _broken(options: ChaosOptions) -> "tuple[Report, Iterator[str]]":
     from swarmtrain.chaos.report import in_words
     from swarmtrain.chaos.run import run_chaos
 
     report = run_chaos(options, say)
-    if as_json:
-        print(msgspec.json.encode(report).decode(), flush=True)
-    else:
-        for line in in_words(report):
-            print(line, flush=True)
-    raise typer.Exit(EXIT_VIOLATED if report.violations else EXIT_DONE)
+    return report, in_words(report)
+
+
+def _besieged(options: ChaosOptions) -> "tuple[SiegeReport, Iterator[str]]":
+    from swarmtrain.chaos.siege import run_siege
+    from swarmtrain.chaos.siege_report import in_words
+
+    report = run_siege(options, say)
+    return report, in_words(report)
+
+
+def _offences(text: str) -> tuple[str, ...]:
+    """Names of offences, each once; "all" for every one."""
+    if not text:
+        return ()
+    from swarmtrain.chaos.offences import Offence
+
+    known = [str(offence) for offence in Offence]
+    named = known if text == "all" else list(dict.fromkeys(text.split(",")))
+    if unknown := [name for name in named if name not in known]:
+        raise misuse(
+            f"--hostile {text}: {unknown[0]!r} is no offence.", f"There are: {', '.join(known)}."
+        )
+    return tuple(named)

@@ -138,12 +138,15 @@ class ChaosOptions:
         peers: peers at the start.
         state_dir: where everything is kept, or None for a temporary directory that is removed
             when everything holds.
+        hostile: offences of a hostile member, which is the last of the peers; empty for a run of
+            honest ones that is broken from outside.
     """
 
     seconds: float
     seed: int
     peers: int
     state_dir: Path | None
+    hostile: tuple[str, ...] = ()
 
 
 _DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}

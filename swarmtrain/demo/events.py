@@ -74,6 +74,12 @@ class Left(_Event, frozen=True, tag="left"):
     bytes_down: int
 
 
+class Offended(_Event, frozen=True, tag="offended"):
+    """A hostile member of a chaos counts what it has done, by offence."""
+
+    counts: dict[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The process is gone. A negative status is the signal that ended it."""
@@ -81,7 +87,7 @@ class Ended:
     status: int
 
 
-Told = Ready | In | StateInPlace | RoundEnded | Evaluated | Frozen | Left
+Told = Ready | In | StateInPlace | RoundEnded | Evaluated | Frozen | Left | Offended
 Heard = Told | Ended | CoordinatorStatus
 
 

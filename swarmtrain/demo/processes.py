@@ -6,6 +6,7 @@ standard input, where no other user of the machine sees them. All processes are 
 guard leads, so that nothing outlives whoever started them, whatever ends it.
 """
 
+import contextlib
 import os
 import queue
 import signal
@@ -81,22 +82,13 @@ class Processes:
             "--state-dir", str(self._place.peer(name)), "--threads", "1", "--yes", *more,
         )  # fmt: skip
 
-    def hand_invite(self, name: str, invite: str) -> None:
-        """Give a waiting peer the invite. One that is gone says so by its own end."""
-        stream = self._running[name].stdin
-        assert stream is not None
-        try:
-            stream.write(f"{invite}\n".encode())
-            stream.close()
-        except BrokenPipeError:
-            return
-
-    def _start(self, name: str, *words: str) -> None:
+    def start_module(self, name: str, module: str, *words: str) -> None:
+        """`python -m MODULE WORDS`, for what is no command of swarmtrain."""
         self._bury(name)
-        command = [sys.executable, "-m", "swarmtrain", *words, "--json-events"]
+        command = [sys.executable, "-m", module, *words]
         path = self._place.log(name)
         with path.open("ab", buffering=0) as log:
-            log.write(f"$ swarmtrain {' '.join(command[3:])}\n".encode())
+            log.write(f"$ {' '.join(command[2:])}\n".encode())
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
@@ -110,6 +102,26 @@ class Processes:
         )  # fmt: skip
         self._listeners[name] = listener
         listener.start()
+
+    def _start(self, name: str, *words: str) -> None:
+        self.start_module(name, "swarmtrain", *words, "--json-events")
+
+    # ---- talking
+
+    def hand_invite(self, name: str, invite: str) -> None:
+        """Give a waiting peer the invite, all that it waits for."""
+        self.tell(name, invite.encode())
+        stream = self._running[name].stdin
+        assert stream is not None
+        _close_quietly(stream)
+
+    def tell(self, name: str, line: bytes) -> None:
+        """Write a line to a process. One that is gone says so by its own end."""
+        stream = self._running[name].stdin
+        assert stream is not None
+        with contextlib.suppress(BrokenPipeError):
+            stream.write(line + b"\n")
+            stream.flush()
 
     # ---- ending
 

@@ -14,6 +14,7 @@ from swarmtrain.demo.events import (
     Heard,
     In,
     Left,
+    Offended,
     Ready,
     RoundEnded,
     StateInPlace,
@@ -162,6 +163,8 @@ class Story:
             case Left():
                 self.facts.left[name] = event
                 return [*self._round_line(), Say(f"{name} leaves: the run is finished")]
+            case Offended():
+                return []  # nobody here is hostile
             case Ended():
                 return self._on_ended(name, event, now_s)
 

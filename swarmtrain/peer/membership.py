@@ -14,6 +14,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import rounding_seed
 from swarmtrain.peer.driver import Driver, Weights
 from swarmtrain.peer.session import Hooks, Session
+from swarmtrain.peer.shell import PeerShell
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.thread import PeerThread
 from swarmtrain.strategies import strategy_of
@@ -55,6 +56,7 @@ class Membership:
         advertise: Endpoint | None = None,
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Frozen] | None = None,
+        make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> "Membership":
         """Knock and wait for WELCOME.
 
@@ -67,6 +69,7 @@ class Membership:
             advertise: what the other peers dial, None for the listening address.
             caps: what the link's owner allows.
             freeze: rehearsal of a death: in which round, and who is told.
+            make_shell: makes the network side, see PeerThread.
 
         Raises:
             UserError: the machine is not fit, the directory is in use, the coordinator does not
@@ -84,7 +87,7 @@ class Membership:
             shown = name or identity.default_name
             thread = PeerThread(
                 invite, storage, identity, shown, host, port, advertise=advertise, caps=caps,
-                freeze=freeze,
+                freeze=freeze, make_shell=make_shell,
             )  # fmt: skip
             thread.start()
             welcome = _first_word(thread)

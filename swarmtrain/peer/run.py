@@ -38,13 +38,20 @@ _LEASE_ROUNDS = 4
 """New pieces of text are leased after so many rounds."""
 
 
-def run_peer(options: JoinOptions, *, say: Print, emit: Print) -> int:
+def run_peer(
+    options: JoinOptions,
+    *,
+    say: Print,
+    emit: Print,
+    make_shell: Callable[..., PeerShell] = PeerShell,
+) -> int:
     """Join, train, leave. Returns the exit status.
 
     Args:
         options: what was asked for.
         say: shows people a line.
         emit: puts out a line for programs.
+        make_shell: makes the network side, see PeerThread.
 
     Raises:
         UserError: what its table says.
@@ -58,6 +65,7 @@ def run_peer(options: JoinOptions, *, say: Print, emit: Print) -> int:
     membership = Membership.enter(
         options.invite, options.state_dir, options.name, options.listen.host, options.listen.port,
         advertise=options.advertise, caps=options.caps, freeze=freeze,
+        make_shell=make_shell,
     )  # fmt: skip
     try:
         events.tell("in", f"in as {membership.name} (key {membership.identity.fingerprint})",

@@ -40,6 +40,7 @@ class PeerThread:
         advertise: what the other peers dial, see PeerShell.
         caps: see PeerShell.
         freeze: rehearsal of a death, see PeerShell.
+        make_shell: makes the network side; chaos brings one that misbehaves.
 
     Attributes:
         inbox: what concerns the training thread, in order.
@@ -57,6 +58,7 @@ class PeerThread:
         advertise: Endpoint | None = None,
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
+        make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> None:
         self.inbox: queue.SimpleQueue[ForTrainer] = queue.SimpleQueue()
         self._invite = invite
@@ -68,6 +70,7 @@ class PeerThread:
         self._advertise = advertise
         self._caps = caps
         self._freeze = freeze
+        self._make_shell = make_shell
         self._shell: PeerShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
@@ -94,7 +97,7 @@ class PeerThread:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._shell = PeerShell(
+        self._shell = self._make_shell(
             self._invite, self._storage, self._identity, self._name,
             to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
             caps=self._caps, freeze=self._freeze,

@@ -78,7 +78,7 @@ def test_files_are_removed_only_when_everything_holds(tmp_path, monkeypatch, vio
         def run(self) -> Report:
             return report(*violations)
 
-    monkeypatch.setattr(run, "_Chaos", Staged)
+    monkeypatch.setattr(run, "Chaos", Staged)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     said: list[str] = []
     found = run.run_chaos(ChaosOptions(10.0, 7, 3, None), said.append)

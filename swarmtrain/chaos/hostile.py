@@ -1,0 +1,246 @@
+"""A hostile member as a process: `python -m swarmtrain.chaos.hostile NAME STATE_DIR`.
+
+It is `swarmtrain join` in all that it does not lie about: its keys, door, lanes and machine are
+those of production, and it trains. The invite comes as the first line of standard input and an
+`Order` as each line after it, so that whoever drives it says when. On standard output it tells
+what `join --json-events` tells, and how often it has offended.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+import msgspec
+
+from swarmtrain import dirs
+from swarmtrain.chaos.offences import Liar, Offence, Order
+from swarmtrain.cli.caps import NO_CAPS
+from swarmtrain.cli.options import Endpoint, JoinOptions
+from swarmtrain.errors import UserError
+from swarmtrain.peer.control import ControlClient
+from swarmtrain.peer.run import run_peer
+from swarmtrain.peer.shell import PeerShell
+from swarmtrain_transport.frames import Frame
+from swarmtrain_transport.identity import Identity
+from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.link import Address, Link, LinkStats, PeerId
+from swarmtrain_transport.messages import (
+    Applied,
+    CoordinatorMessage,
+    LeaseRequest,
+    PeerMessage,
+    Progress,
+)
+
+_HOST = "127.0.0.1"
+
+_BEAT_S = 0.01
+_FLOOD_PER_BEAT = 30
+"""Messages: three thousand a second, as fast as a small machine can make them."""
+
+_FLOOD_WAITING_MAX = 3000
+"""Messages that may wait for a coordinator which takes them slowly. More would be cut off by our
+own client, and then it is not the coordinator that has ended it."""
+
+_KNOCK_EVERY_S = 5.0
+_KNOCK_STAYS_S = 20.0
+"""A key that was let in under a name stays for so long."""
+
+_COUNT_EVERY_S = 0.5
+
+
+class HostileShell(PeerShell):
+    """A peer's network side that offends as it is told.
+
+    Args:
+        args: see PeerShell.
+        orders: lines of `Order`, read until its end.
+        emit: puts out a line for programs.
+        kwargs: see PeerShell.
+    """
+
+    def __init__(
+        self, *args: Any, orders: BinaryIO, emit: Callable[[str], None], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._orders = orders
+        self._emit = emit
+        self._liar = Liar()
+        self._counted: Counter[str] = Counter()
+        self._knocked_s = self._counted_s = 0.0
+
+    def _start_machine(self, *args: Any) -> None:
+        super()._start_machine(*args)
+        assert self._link is not None
+        self._link = _LyingLink(self._link, self._passes)
+        self.spawn(self._hear())
+        self.spawn(self._offend())
+
+    # ---- between the machine and its lanes
+
+    def send(self, message: PeerMessage) -> None:
+        """Send what the liar makes of a control message."""
+        told = self._liar.said(message, self._op, self._others)
+        if told is not None:
+            super().send(told)
+
+    def _passes(self, frame: Frame) -> bool:
+        return self._liar.passes(frame.kind, self._op)
+
+    @property
+    def _op(self) -> int:
+        """The op that is under way, or comes next."""
+        participant = self._participant
+        if participant is None:
+            return 0
+        exchange = participant.exchange
+        return participant.applied_op + 1 if exchange is None else exchange.view.plan.op
+
+    @property
+    def _others(self) -> list[PeerId]:
+        """The other contributors of the op that is under way."""
+        exchange = self._participant.exchange if self._participant is not None else None
+        weights = exchange.view.weights if exchange is not None else {}
+        return sorted(peer for peer in weights if peer != self._identity.peer_id)
+
+    # ---- orders
+
+    async def _hear(self) -> None:
+        """Take orders until whoever gives them is gone."""
+        reader = asyncio.StreamReader()
+        transport, _ = await self._loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), self._orders
+        )
+        with contextlib.closing(transport):
+            while line := await reader.readline():
+                self._liar.order = msgspec.json.decode(line, type=Order)
+
+    # ---- deeds of its own
+
+    async def _offend(self) -> None:
+        """Do what is on, a little at every beat."""
+        while True:
+            now_s = self._now_s()
+            if self._liar.is_on(Offence.FLOOD, self._op):
+                self._flood()
+            if now_s >= self._knocked_s + _KNOCK_EVERY_S and self._liar.is_on(
+                Offence.SLOW_NAME, self._op
+            ):
+                self._knocked_s = now_s
+                self.spawn(self._knock())
+            if now_s >= self._counted_s + _COUNT_EVERY_S:
+                self._counted_s = now_s
+                self._emit_counts()
+            await asyncio.sleep(_BEAT_S)
+
+    def _emit_counts(self) -> None:
+        if self._liar.counts != self._counted:
+            self._counted = self._liar.counts.copy()
+            told = {"event": "offended", "counts": self._counted}
+            self._emit(msgspec.json.encode(told).decode())
+
+    def _flood(self) -> None:
+        """Requests that cost much to answer, reports of states that there are not, and progress."""
+        control, counts = self._control, self._liar.counts
+        if control is None or not control.is_up:
+            return
+        if control._outgoing.qsize() > _FLOOD_WAITING_MAX:  # no honest peer has to know it
+            return
+        for number in range(_FLOOD_PER_BEAT // 3):
+            op = max(0, self._op - 1 - number)
+            for message in (
+                LeaseRequest(1), Applied(op, os.urandom(32)), Progress(-1, 0, 0, "flooding"),
+            ):  # fmt: skip
+                super().send(message)
+                counts[Offence.FLOOD] += 1
+
+    async def _knock(self) -> None:
+        """Come in under a new key, to be dialled by a name that no server knows."""
+        assert self._participant is not None
+        identity = Identity.create()
+        hello = msgspec.structs.replace(
+            self._participant.hello(), boot=os.urandom(8), name=identity.default_name,
+            curve_key=identity.curve_key, host=f"{os.urandom(6).hex()}.chaos.invalid",
+            head_index=-1, head_hash=b"", applied_op=-1, state_root=b"",
+        )  # fmt: skip
+        client = ControlClient(self._invite, identity, lambda: hello, _Deaf(), rng=self._rng)
+        self._liar.counts[Offence.SLOW_NAME] += 1
+        try:
+            async with asyncio.timeout(_KNOCK_STAYS_S):
+                await client.run()
+        except (UserError, TimeoutError):
+            return  # refused, or the time is over
+
+
+class _LyingLink:
+    """The real link, but for the frames that do not pass."""
+
+    def __init__(self, link: Link, passes: Callable[[Frame], bool]) -> None:
+        self._link = link
+        self._passes = passes
+
+    @property
+    def stats(self) -> LinkStats:
+        """Counters of the real link."""
+        return self._link.stats
+
+    def allow(self, address: Address) -> None:
+        """As the real link."""
+        self._link.allow(address)
+
+    def revoke(self, peer: PeerId) -> None:
+        """As the real link."""
+        self._link.revoke(peer)
+
+    def send(self, peer: PeerId, frame: Frame) -> bool:
+        """As the real link, or as if it had gone."""
+        return self._link.send(peer, frame) if self._passes(frame) else True
+
+
+class _Deaf:
+    """A control lane of which nothing is wanted but that it stands."""
+
+    def on_up(self, *, is_first: bool) -> None:
+        """Nothing is said."""
+
+    def on_down(self) -> None:
+        """Nothing is missed."""
+
+    def on_message(self, message: CoordinatorMessage) -> None:
+        """Nothing is heard."""
+
+
+def main() -> int:
+    """Run until it is told to stop, or thrown out."""
+    name, state_dir = sys.argv[1], Path(sys.argv[2])
+    # Unbuffered, for what comes after the first line belongs to the network side.
+    orders = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
+    options = JoinOptions(
+        invite=Invite.parse(orders.readline().decode().strip()), name=name,
+        listen=Endpoint(_HOST, 0), advertise=None, state_dir=dirs.make_private(state_dir),
+        threads=1, caps=NO_CAPS, freeze_in_round=0, json_events=True,
+    )  # fmt: skip
+
+    emit = partial(_write, sys.stdout)
+    say = partial(_write, sys.stderr)
+    try:
+        make_shell = partial(HostileShell, orders=orders, emit=emit)
+        return run_peer(options, say=say, emit=emit, make_shell=make_shell)
+    except UserError as error:
+        say(f"{error.code}: {error.what} {error.meaning}")
+        return error.exit_status
+
+
+def _write(stream: TextIO, line: str) -> None:
+    stream.write(f"{line}\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

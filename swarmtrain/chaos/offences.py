@@ -1,0 +1,150 @@
+"""What a hostile member does: it lies, or keeps silent, where an honest one would speak.
+
+`Liar` stands between the production machine and its two lanes. It changes or holds back what the
+machine says, and everything else goes through: a peer that breaks every rule at once would soon be
+nobody's partner, while one that keeps most of them goes on being planned with. Pure: an order says
+what is on, and chance comes from the order's seed. Offences that are deeds of their own (flooding,
+knocking under a name) only have their names here; `hostile` does them.
+"""
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from swarmtrain_transport.frames import FrameKind
+from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.messages import Got, Have, PeerMessage, Ready, Roots, SliceDone
+
+
+class Offence(StrEnum):
+    """One kind of misbehaviour."""
+
+    REFUSE = "refuse"
+    """As an owner it says that what came of somebody is illegal."""
+    FALSE_ROOT = "false-root"
+    """As an owner it reports another root of what came than the contributor has signed."""
+    UNLISTED = "unlisted"
+    """As an owner it never says that somebody's part has come."""
+    BOAST = "boast"
+    """It says that it has trained on a billion samples."""
+    SLOW_NAME = "slow-name"
+    """It comes in again and again, under new keys, to be dialled by a DNS name."""
+    FLOOD = "flood"
+    """Thousands of requests a second, and reports of states that there are not."""
+    DRAG = "drag"
+    """It is READY every round and then sends nothing at all."""
+    SILENT_OWNER = "silent-owner"
+    """It contributes, and never publishes the slice that it owns."""
+    NO_HAVE = "no-have"
+    """It never says that it holds a result."""
+
+
+UNDERTAKINGS = frozenset({Offence.SLOW_NAME, Offence.FLOOD})
+"""Deeds of their own: what the machine says is left alone."""
+
+BOASTED_SAMPLES = 10**9
+
+_SILENCED: dict[Offence, frozenset[type[PeerMessage]]] = {
+    Offence.DRAG: frozenset({Roots, Got, SliceDone, Have}),
+    Offence.SILENT_OWNER: frozenset({SliceDone}),
+    Offence.NO_HAVE: frozenset({Have}),
+}
+"""Messages that are held back."""
+
+_HELD: dict[Offence, frozenset[FrameKind]] = {
+    Offence.DRAG: frozenset(FrameKind),
+    Offence.SILENT_OWNER: frozenset({FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE}),
+}
+"""Frames that are held back."""
+
+_LIES_ABOUT_PARTS = (Offence.REFUSE, Offence.FALSE_ROOT, Offence.UNLISTED)
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the hostile member is to do from now on.
+
+    Attributes:
+        offences: what is on; with nothing it behaves.
+        victim: place of the victim among the other contributors, in the order of their keys; all
+            of them are victims at -1.
+        is_mixed: each round draws about half of the offences that are on, so that in others it
+            earns the trust that it spends there.
+        seed: of the draw.
+    """
+
+    offences: tuple[Offence, ...] = ()
+    victim: int = -1
+    is_mixed: bool = False
+    seed: int = 0
+
+
+class Liar:
+    """Turns what an honest machine says into what a hostile member says.
+
+    Attributes:
+        order: what is on.
+        counts: how often it has offended, by offence.
+    """
+
+    def __init__(self) -> None:
+        self.order = Order()
+        self.counts: Counter[str] = Counter()
+
+    def is_on(self, offence: Offence, op: int) -> bool:
+        """Whether it offends so in this op."""
+        order = self.order
+        if offence not in order.offences:
+            return False
+        if not order.is_mixed or offence in UNDERTAKINGS:
+            return True
+        return random.Random(f"{order.seed} {op} {offence}").random() < 0.5
+
+    def said(self, message: PeerMessage, op: int, others: Sequence[PeerId]) -> PeerMessage | None:
+        """What is sent in a message's place; None for nothing.
+
+        Args:
+            message: what the machine says.
+            op: that is under way or comes next.
+            others: its other contributors, in the order of their keys.
+        """
+        for offence, kinds in _SILENCED.items():
+            if type(message) in kinds and self.is_on(offence, op):
+                self.counts[offence] += 1
+                return None
+        if isinstance(message, Ready) and self.is_on(Offence.BOAST, message.op):
+            self.counts[Offence.BOAST] += 1
+            return msgspec.structs.replace(message, samples=BOASTED_SAMPLES)
+        if isinstance(message, Got):
+            for offence in _LIES_ABOUT_PARTS:
+                if self.is_on(offence, op):
+                    message = self._belie(offence, message, self._victims(others))
+        return message
+
+    def passes(self, kind: FrameKind, op: int) -> bool:
+        """Whether a frame of this kind is sent."""
+        for offence, kinds in _HELD.items():
+            if kind in kinds and self.is_on(offence, op):
+                self.counts[offence] += 1
+                return False
+        return True
+
+    def _victims(self, others: Sequence[PeerId]) -> list[PeerId]:
+        victim = self.order.victim
+        return list(others) if victim < 0 or not others else [others[victim % len(others)]]
+
+    def _belie(self, offence: Offence, message: Got, victims: Sequence[PeerId]) -> Got:
+        complete, refused = dict(message.complete), dict(message.refused)
+        for victim in victims:
+            root = complete.pop(victim, None)
+            if offence is Offence.REFUSE:
+                refused[victim] = "scale"
+            elif offence is Offence.FALSE_ROOT and root is not None:
+                complete[victim] = hashlib.sha256(root).digest()
+            elif root is None:
+                continue
+            self.counts[offence] += 1
+        return msgspec.structs.replace(message, complete=complete, refused=refused)

@@ -1,0 +1,258 @@
+"""`swarmtrain chaos --hostile`: a run with one hostile member among honest ones, and its judgement.
+
+The honest peers are left alone by us; whatever happens to them the hostile member has done. It is
+a process of its own (`hostile`) that is told what to do phase by phase (`phases`). Who is thrown
+out, or dies of what it does, comes back with a new key at the next phase: whoever has an invite
+can.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from swarmtrain.chaos.invariants import Violation, common_state
+from swarmtrain.chaos.offences import Offence, Order
+from swarmtrain.chaos.phases import CALM, UNDISTURBED, Phase, draw_phases
+from swarmtrain.chaos.report import PeerRoot
+from swarmtrain.chaos.run import Chaos, Say
+from swarmtrain.chaos.setting import write_run_file
+from swarmtrain.chaos.siege_report import Extent, PhaseReport, SiegeReport, losses
+from swarmtrain.chaos.standing import evicted, marks_in_ledger, marks_in_status, most_weight
+from swarmtrain.chaos.troupe import Troupe
+from swarmtrain.cli.options import ChaosOptions
+from swarmtrain.demo.events import Ended, Heard, In, Offended, Ready, RoundEnded
+from swarmtrain.demo.setting import Place
+from swarmtrain.errors import UserError
+from swarmtrain.status import ask
+
+_MODULE = "swarmtrain.chaos.hostile"
+
+_INNER_STEPS = 25
+"""Rounds of about a second: what an offence costs is deadlines, and rounds that are much shorter
+than the shortest deadline would make it look worse than it is to anybody who trains."""
+
+_OVERTIME_S = 30.0
+"""A phase is so much longer at most, where its offence has not been committed before."""
+
+_NAME = "mallory"
+"""As in textbooks; a later life with another key has a number behind it."""
+
+
+def run_siege(options: ChaosOptions, say: Say) -> SiegeReport:
+    """Let one member of a run misbehave for a while, and judge what it could do.
+
+    Args:
+        options: what was asked for.
+        say: shows people a line.
+
+    Raises:
+        UserError: the state directory cannot be used, there is no text on this machine.
+        Interrupted: a signal ended it; all processes are gone, all files are kept.
+    """
+    place = Place.make(options.state_dir, what="chaos")
+    write_run_file(place, options.seed, options.peers, _INNER_STEPS)
+    report = Siege(options, place, say).judged()
+    if not report.violations and options.state_dir is None:
+        shutil.rmtree(place.root)
+        return report
+    return msgspec.structs.replace(report, state_dir=str(place.root))
+
+
+@dataclass(slots=True)
+class _Hostile:
+    """The hostile member through all its lives.
+
+    Attributes:
+        name: of its newest life, "" before the first.
+        is_running: whether that process is there.
+        keys: of all lives that were let in.
+        statuses: with which they ended, each of itself.
+        order: what it is to do.
+        told: what its newest life has counted.
+        counts: what its earlier lives have counted.
+    """
+
+    name: str = ""
+    is_running: bool = False
+    has_invite: bool = False
+    keys: set[bytes] = field(default_factory=set)
+    lives: int = 0
+    statuses: list[int] = field(default_factory=list)
+    order: Order = field(default_factory=Order)
+    told: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> Counter[str]:
+        """How often it has offended in all its lives."""
+        return self.counts + self.told
+
+
+class Siege(Chaos):
+    """One run with a hostile member; for its arguments see Chaos."""
+
+    def __init__(self, options: ChaosOptions, place: Place, say: Say) -> None:
+        super().__init__(options, place, say)
+        self._plan.clear()
+        self._founders = self._founders[:-1]
+        offences = tuple(Offence(name) for name in options.hostile)
+        self._phases = draw_phases(options.seed, options.seconds, offences)
+        self._hostile = _Hostile()
+        self._reports: list[PhaseReport] = []
+        self._commits: dict[int, float] = {}
+        self._merged: dict[str, dict[int, float]] = {name: {} for name in self._founders}
+        self._marks: Counter[str] = Counter()
+
+    def judged(self) -> SiegeReport:
+        """From the first process to the verdict."""
+        troupe = self.play()
+        return self._verdict(troupe)
+
+    # ---- acts
+
+    def _enter(self, troupe: Troupe) -> None:
+        super()._enter(troupe)
+        self._start_hostile(troupe)
+
+    def _rage(self, troupe: Troupe) -> None:
+        """Every phase in its turn."""
+        for phase in self._phases:
+            if not self._hostile.is_running and phase.order.offences:
+                self._start_hostile(troupe)
+            self._command(troupe, phase.order)
+            whom = f", against {_victims(phase)}" if phase.order.offences else ""
+            self._say(f"{phase.name} for {phase.lasts_s:.0f} s{whom}")
+            self._calm_s = self._now_s
+            self._pass(troupe, phase)
+            self._look_at_status()
+
+    def _pass(self, troupe: Troupe, phase: Phase) -> None:
+        """Let the phase's time go by, and wait for the offence if there was none yet: an owner
+        can lie only in a round that has come so far, and a coordinator may be down."""
+        offended, began_s = self._hostile.total, self._now_s
+        self._wait(troupe, phase.lasts_s, lambda: False)
+
+        def has_offended() -> bool:
+            return all(self._hostile.total[name] > offended[name] for name in offences)
+
+        offences = phase.order.offences if not phase.order.is_mixed else ()
+        self._wait(troupe, _OVERTIME_S, has_offended)
+        self._reports.append(self._report_of(phase, began_s, self._hostile.total - offended))
+
+    def _report_of(self, phase: Phase, began_s: float, done: Counter[str]) -> PhaseReport:
+        def count(times: Iterable[float]) -> int:
+            return sum(at_s >= began_s for at_s in times)
+
+        return PhaseReport(
+            phase.name, round(self._now_s - began_s, 1), count(self._commits.values()),
+            min(count(merged.values()) for merged in self._merged.values()),
+            _victims(phase), dict(done),
+        )  # fmt: skip
+
+    # ---- the hostile member
+
+    def _start_hostile(self, troupe: Troupe) -> None:
+        hostile = self._hostile
+        hostile.lives += 1
+        hostile.counts, hostile.told = hostile.total, Counter()
+        hostile.name = _NAME if hostile.lives == 1 else f"{_NAME}-{hostile.lives}"
+        hostile.is_running, hostile.has_invite = True, False
+        directory = str(self._place.peer(hostile.name))
+        troupe.processes.start_module(hostile.name, _MODULE, hostile.name, directory)
+        self._hand_invite(troupe)
+
+    def _hand_invite(self, troupe: Troupe) -> None:
+        hostile = self._hostile
+        if troupe.invite and not hostile.has_invite:
+            hostile.has_invite = True
+            troupe.processes.tell(hostile.name, troupe.invite.encode())
+            self._command(troupe, hostile.order)
+
+    def _command(self, troupe: Troupe, order: Order) -> None:
+        hostile = self._hostile
+        hostile.order = order
+        if hostile.is_running and hostile.has_invite:
+            troupe.processes.tell(hostile.name, msgspec.json.encode(order))
+
+    # ---- news
+
+    def _heard(self, troupe: Troupe, name: str, event: Heard) -> None:
+        if name.startswith(_NAME):
+            self._of_hostile(name, event)
+            return
+        if isinstance(event, RoundEnded) and event.outcome != "skipped":
+            self._commits.setdefault(event.round, self._now_s)
+            if event.outcome == "merged":
+                self._merged[name][event.round] = self._now_s
+        super()._heard(troupe, name, event)
+        if isinstance(event, Ready):
+            self._hand_invite(troupe)
+
+    def _of_hostile(self, name: str, event: Heard) -> None:
+        hostile = self._hostile
+        match event:
+            case In():
+                hostile.keys.add(bytes.fromhex(event.peer))
+            case Offended() if name == hostile.name:
+                hostile.told = Counter(event.counts)
+            case Ended() if name == hostile.name:
+                hostile.is_running = False
+                if not self._is_over:
+                    hostile.statuses.append(event.status)
+                    self._say(f"{name} ended with status {event.status}")
+
+    # ---- judgement
+
+    def _look_at_status(self) -> None:
+        """Whom the coordinator names now; what it has forgotten by the end counts too."""
+        try:
+            view = ask(self._place.coordinator)
+        except UserError as error:
+            self._violated("status", error.what)
+            return
+        for mark, count in marks_in_status(view, self._hostile.keys).items():
+            self._marks[mark] = max(self._marks[mark], count)
+
+    def _verdict(self, troupe: Troupe) -> SiegeReport:
+        from swarmtrain.chaos.evidence import judge
+
+        self._say("reading ledgers, proving states")
+        verdict = judge(self._place, troupe.lives)
+        found = [*self._found, *verdict.violations]
+        number, roots = common_state({n: actor.life for n, actor in troupe.actors.items()})
+        equal = len(set(roots.values())) == 1
+        if not equal:
+            found.append(Violation("I2", f"no common state at the end (round {number}): {roots}"))
+        honest = {bytes.fromhex(life.peer): life.name for life in troupe.lives if life.peer}
+        found += evicted(verdict.bodies, honest)
+        marks = self._marks + marks_in_ledger(verdict.bodies, self._hostile.keys)
+        undisturbed, offended = self._extent()
+        weight = most_weight(verdict.bodies, self._hostile.keys)
+        found += losses(undisturbed, offended, weight, marks)
+        return SiegeReport(
+            seconds=round(self._now_s, 1), seed=self._options.seed, peers=self._options.peers,
+            phases=tuple(self._reports), undisturbed=undisturbed, offended=offended,
+            weight=round(weight, 2), marks=dict(marks),
+            hostile_lives=self._hostile.lives, hostile_statuses=tuple(self._hostile.statuses),
+            honest_restarts=troupe.restarts,
+            commits=verdict.chain.commits,
+            skips=len(verdict.chain.outcomes) - verdict.chain.commits,
+            rewinds=verdict.chain.rewinds,
+            state_roots=tuple(PeerRoot(name, root) for name, root in roots.items()),
+            equal=equal, violations=tuple(found), state_dir="",
+        )  # fmt: skip
+
+    def _extent(self) -> tuple[Extent, Extent]:
+        """The undisturbed phase, and from the first offence to the last."""
+        quiet = [report for report in self._reports if report.name == UNDISTURBED]
+        rest = [report for report in self._reports if report.name not in (UNDISTURBED, CALM)]
+        return Extent.of(quiet), Extent.of(rest)
+
+
+def _victims(phase: Phase) -> str:
+    if not phase.order.offences:
+        return ""
+    return "all" if phase.order.victim < 0 else "one"

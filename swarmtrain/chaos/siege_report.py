@@ -1,0 +1,172 @@
+"""What a siege has shown, as one object and as lines for people. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from swarmtrain.chaos.invariants import Violation
+from swarmtrain.chaos.report import PeerRoot
+
+RATE_MIN = 0.5
+"""One member of a few may not cost the others more than half of their rounds."""
+
+SHARE_MIN = 0.5
+"""Nor may it keep anybody's work out of more than half of those that are left."""
+
+WEIGHT_MAX = 4.2
+"""A boast counts four times the low median. Weights are whole numbers, so a little more is that."""
+
+
+class PhaseReport(msgspec.Struct, frozen=True):
+    """One phase.
+
+    Attributes:
+        name: of the offence, or what else it is.
+        seconds: how long it was.
+        rounds: committed in it.
+        merged: of these, in how many that honest peer was whose part was in the fewest.
+        victims: "one" or "all" others, "" without offence.
+        offended: how often the hostile member did what, as it counts itself.
+    """
+
+    name: str
+    seconds: float
+    rounds: int
+    merged: int
+    victims: str
+    offended: dict[str, int]
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """What phases taken together came to.
+
+    Attributes:
+        seconds: how long they were.
+        per_s: committed rounds a second.
+        share: of these, the part in which an honest peer's work was, phase by phase that of the
+            peer which had the least.
+    """
+
+    seconds: float
+    per_s: float
+    share: float
+
+    @classmethod
+    def of(cls, phases: Sequence[PhaseReport]) -> "Extent":
+        """Of these phases."""
+        seconds = sum(phase.seconds for phase in phases)
+        rounds = sum(phase.rounds for phase in phases)
+        merged = sum(phase.merged for phase in phases)
+        return cls(
+            round(seconds, 1),
+            round(rounds / seconds, 3) if seconds else 0.0,
+            round(merged / rounds, 3) if rounds else 0.0,
+        )
+
+
+class SiegeReport(msgspec.Struct, frozen=True):
+    """The last line of `swarmtrain chaos --hostile ... --json`.
+
+    Attributes:
+        seconds: from the first state to the end of the last peer.
+        seed: of the phases and of the run.
+        peers: at the start, the hostile one included.
+        phases: in order.
+        undisturbed: the first phase.
+        offended: from the first offence to the last.
+        weight: the hostile member's largest, in low medians of the others' in the same round.
+        marks: where and how often the hostile member is named: in the ledger, in `status`.
+        hostile_lives: how often it came in.
+        hostile_statuses: exit statuses of those lives that did not last.
+        honest_restarts: processes of honest peers that ended and were started again.
+        commits: ops that were committed.
+        skips: ops that were skipped.
+        rewinds: how often outcomes were cancelled.
+        state_roots: of the honest peers, after the newest round that all have ended.
+        equal: whether these are there and the same.
+        violations: what must not be.
+        state_dir: run.toml, coordinator/, peers/NAME/ and logs/; "" if it was removed.
+    """
+
+    seconds: float
+    seed: int
+    peers: int
+    phases: tuple[PhaseReport, ...]
+    undisturbed: Extent
+    offended: Extent
+    weight: float
+    marks: dict[str, int]
+    hostile_lives: int
+    hostile_statuses: tuple[int, ...]
+    honest_restarts: int
+    commits: int
+    skips: int
+    rewinds: int
+    state_roots: tuple[PeerRoot, ...]
+    equal: bool
+    violations: tuple[Violation, ...]
+    state_dir: str
+
+
+def losses(
+    undisturbed: Extent, offended: Extent, weight: float, marks: Mapping[str, int]
+) -> Iterator[Violation]:
+    """What a hostile member has cost the others, where that is more than it may.
+
+    Args:
+        undisturbed: before the first offence.
+        offended: from the first offence to the last.
+        weight: the hostile member's largest, in low medians of the others'.
+        marks: where the hostile member is named.
+    """
+    if offended.per_s < RATE_MIN * undisturbed.per_s:
+        with_it, without = offended.per_s, undisturbed.per_s
+        story = f"{with_it:.2f} rounds a second with a hostile member, {without:.2f} without"
+        yield Violation("rate", story)
+    if offended.share < SHARE_MIN:
+        story = f"an honest peer's work was in {100 * offended.share:.0f} % of the results"
+        yield Violation("share", story)
+    if weight > WEIGHT_MAX:
+        yield Violation("weight", f"the hostile member counted {weight:.1f} times the median")
+    if not marks:
+        yield Violation("named", "the hostile member is named nowhere and was not removed")
+
+
+def in_words(report: SiegeReport) -> Iterator[str]:
+    """The same for people."""
+    without, with_it = report.undisturbed, report.offended
+    for phase in report.phases:
+        yield _row(phase, without.per_s)
+    ratio = with_it.per_s / without.per_s if without.per_s else 0.0
+    yield (
+        f"rounds       {without.per_s:.2f}/s undisturbed, {with_it.per_s:.2f}/s with a hostile"
+        f" member: {100 * ratio:.0f} %"
+    )
+    yield f"merged       of each honest peer in {100 * with_it.share:.0f} % of them or more"
+    yield f"weight       {report.weight:.2f} times the median of the others at most"
+    yield (
+        f"outcomes     {report.commits} committed, {report.skips} skipped, {report.rewinds} rewinds"
+    )
+    marks = ", ".join(f"{mark} {count}" for mark, count in sorted(report.marks.items()))
+    yield f"named        {marks or 'nowhere'}"
+    statuses = ", ".join(str(status) for status in report.hostile_statuses) or "none"
+    yield f"hostile      came in {report.hostile_lives} times; ended by itself: {statuses}"
+    yield f"honest       {report.honest_restarts} processes started again"
+    for entry in report.state_roots:
+        yield f"state root   {entry.root[:16]}  {entry.peer}"
+    for found in report.violations:
+        yield f"VIOLATION    {found.invariant}: {found.story}"
+    verdict = "everything holds" if not report.violations else "look into the state directory"
+    yield f"seed {report.seed}, {report.seconds:.0f} s: {verdict}"
+    if report.state_dir:
+        yield f"all files    {report.state_dir}"
+
+
+def _row(phase: PhaseReport, undisturbed: float) -> str:
+    per_s = phase.rounds / phase.seconds
+    share = f"{100 * per_s / undisturbed:4.0f} %" if undisturbed else ""
+    done = ", ".join(f"{count} {name}" for name, count in sorted(phase.offended.items()))
+    return (
+        f"{phase.name:<13}{phase.seconds:6.1f} s {phase.rounds:5} rounds {per_s:6.2f}/s {share}"
+        f" {phase.merged:5} merged by all  {phase.victims:<4}{done}"
+    ).rstrip()

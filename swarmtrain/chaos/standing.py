@@ -1,0 +1,72 @@
+"""Who is named, and who was thrown out: read from a ledger and from what `status` answers. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from statistics import median_low
+from typing import Any
+
+from swarmtrain.chaos.invariants import Violation
+from swarmtrain_transport.ledger import AnyBody, Freeze, Gone, Plan, Reassign
+
+
+def evicted(bodies: Iterable[AnyBody], honest: Mapping[bytes, str]) -> Iterator[Violation]:
+    """Honest peers that the coordinator has thrown out.
+
+    Args:
+        bodies: of the ledger.
+        honest: names by key.
+    """
+    for body in bodies:
+        if isinstance(body, Gone) and body.peer in honest and body.evicted:
+            yield Violation("evicted", f"{honest[body.peer]} was evicted: {body.reason}")
+
+
+def marks_in_ledger(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> Counter[str]:
+    """What the ledger holds against these keys, and how often."""
+    found: Counter[str] = Counter()
+    owners: list[bytes] = []
+    for body in bodies:
+        match body:
+            case Plan():
+                owners = [spec.owner for spec in body.slices]
+            case Reassign():
+                if owners[body.slice_index] in hostile:
+                    found[f"slice taken away: {body.reason}"] += 1
+                owners[body.slice_index] = body.owner
+            case Freeze():
+                for peer, reason in body.excluded.items():
+                    if peer in hostile:
+                        found[f"left out: {reason}"] += 1
+            case Gone() if body.evicted and body.peer in hostile:
+                found[f"evicted: {body.reason}"] += 1
+    return found
+
+
+def marks_in_status(view: Mapping[str, Any], hostile: Collection[bytes]) -> Counter[str]:
+    """What `status` shows of these keys beyond their coming and going.
+
+    Args:
+        view: the coordinator's answer.
+        hostile: the keys.
+    """
+    named = {key.hex() for key in hostile}
+    found: Counter[str] = Counter()
+    for event in view.get("events", ()):
+        if event["peer"] in named and event["event"] not in ("joined", "left", "lost"):
+            found[f"status: {event['event']}"] += 1
+    return found
+
+
+def most_weight(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> float:
+    """The largest weight of these keys in a plan, in low medians of the others' there; 0 for
+    none."""
+    found = 0.0
+    for body in bodies:
+        if not isinstance(body, Plan):
+            continue
+        own = [member.weight for member in body.members if member.peer in hostile]
+        weights = [member.weight for member in body.members if member.peer not in hostile]
+        others = [weight for weight in weights if weight]
+        if others:
+            found = max(found, max(own, default=0) / median_low(others))
+    return found
