@@ -202,7 +202,7 @@ class _Member(Swarm):
             self._session = membership.session(
                 ModelWeights(model, layout, self._optimizer),
                 layout,
-                Hooks(on_round=_log_round),
+                Hooks(on_round=_log_round, on_waiting=_log_waiting),
             )
             self._session.start()
         except BaseException:
@@ -328,6 +328,13 @@ def _log_round(report: RoundReport) -> None:
     logger.info(
         "round=%d outcome=%s contributors=%d", report.round, report.outcome, report.contributors
     )
+
+
+def _log_waiting(words: str) -> None:
+    if words:
+        logger.warning("The run waits for %s.", words)
+    else:
+        logger.info("The run goes on.")
 
 
 def _was_skipped(optimizer: torch.optim.Optimizer) -> bool:

@@ -17,6 +17,7 @@ import os
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -234,6 +235,21 @@ def _no_sense(state_dir: Path) -> UserError:
         "It may be of another version.",
         "Compare `swarmtrain --version` with the version it was started with.",
     )
+
+
+def waiting_words(text: str, seen_s: float | None, wall_s: float) -> str:
+    """Why a run stands still, with this machine's time of the moment at which that was here last.
+
+    Args:
+        text: the coordinator's words.
+        seen_s: so many seconds ago; None if nobody knows.
+        wall_s: now, seconds since 1970.
+    """
+    if not text or seen_s is None or not 0 <= seen_s < wall_s:
+        return text
+    seen, now = time.localtime(wall_s - seen_s), time.localtime(wall_s)
+    is_today = seen[:3] == now[:3]
+    return f"{text}, {time.strftime('%H:%M' if is_today else '%Y-%m-%d %H:%M', seen)}"
 
 
 def no_directory(state_dir: Path) -> UserError:

@@ -1,6 +1,7 @@
 """`swarmtrain status`: ask the process of a state directory how it is."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -21,6 +22,9 @@ _COLUMNS = (
     ("state_root", "state root"),
     ("chain", "chain"),
 )
+
+_NOT_SHOWN = ("waiting_seen_s",)
+"""Facts that stand in the words of another."""
 
 
 def status(
@@ -46,9 +50,15 @@ def status(
 
 def describe(view: Mapping[str, Any]) -> Iterator[str]:
     """The answer as lines for people: facts, then a row per peer. Empty facts are left out."""
+    from swarmtrain.status import waiting_words
+
     for key, value in view.items():
-        if isinstance(value, list | dict) or value in ("", None):
+        if isinstance(value, list | dict) or value in ("", None) or key in _NOT_SHOWN:
             continue
+        if key == "checkpoint_op" and value == -1:
+            continue  # there is none
+        if key == "waiting_for":
+            value = waiting_words(str(value), view.get("waiting_seen_s"), time.time())
         yield f"{key.replace('_', ' '):<16} {_shown(key, value)}"
     losses = view.get("losses")
     if isinstance(losses, dict) and losses:

@@ -24,6 +24,7 @@ from swarmtrain.config import RunConfig
 from swarmtrain.config_pairs import PAIRED
 from swarmtrain.config_values import GATHERING, WHOLE_VECTOR_RULES
 from swarmtrain.control_lane import CLOSE_TIMEOUT_S
+from swarmtrain.coordinator import notices
 from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp
 from swarmtrain.coordinator.certificate import (
@@ -122,7 +123,7 @@ async def serve(
                 _note_begun(state_dir, machine, keys, tell)
                 app.is_ready = True
                 on_ready(invite_with(secret))
-            await _until_over(shell, stop)
+            await _until_over(shell, stop, tell)
         finally:
             app.is_ready = False
             shell.stop()
@@ -131,17 +132,22 @@ async def serve(
             await runner.cleanup()
 
 
-async def _until_over(shell: Shell, stop: asyncio.Event) -> None:
+async def _until_over(shell: Shell, stop: asyncio.Event, tell: Tell) -> None:
     """Wait for the end, and raise what ended it unless it was meant."""
-    asked = asyncio.ensure_future(stop.wait())
-    finished = asyncio.ensure_future(shell.finished.wait())
-    ends: list[asyncio.Future[Any]] = [asked, finished, shell.failure]
+    own = [
+        asyncio.ensure_future(stop.wait()),
+        asyncio.ensure_future(shell.finished.wait()),
+        asyncio.ensure_future(notices.watch(shell, notices.Notices(tell))),
+    ]
+    ends: list[asyncio.Future[Any]] = [*own, shell.failure]
     try:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        asked.cancel()
-        finished.cancel()
-        await asyncio.gather(asked, finished, return_exceptions=True)
+        for future in own:
+            future.cancel()
+        *_, watching = await asyncio.gather(*own, return_exceptions=True)
+    if isinstance(watching, Exception):
+        raise watching
     if shell.has_failed:
         shell.failure.result()
 

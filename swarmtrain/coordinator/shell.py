@@ -22,7 +22,7 @@ from swarmtrain_transport.actions import Adopt, Append, CoordinatorAction, SendT
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hello, PeerMessage, Refused, encode
+from swarmtrain_transport.messages import Hello, PeerMessage, Refused, Waiting, encode
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,8 @@ class Outlet:
 
     def __init__(self, abort: Callable[[], None]) -> None:
         self._abort = abort
+        self.told = ""
+        """What the run waits for, as this connection was told last."""
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting_bytes = 0
         self._is_closing = False
@@ -191,6 +193,13 @@ class Shell:
             self._timer = None
         for outlet in self._outlets.values():
             outlet.finish()
+
+    def inform(self, text: str, seen_s: float | None) -> None:
+        """Tell every connection, once, what the run waits for; "" when it goes on."""
+        for outlet in self._outlets.values():
+            if outlet.told != text:
+                outlet.told = text
+                outlet.put(encode(Waiting(text, seen_s)))
 
     # ---- questions
 

@@ -101,6 +101,7 @@ class _Peer:
             on_state=self._on_state,
             on_lease=self._on_lease,
             on_welcome=self._lease,
+            on_waiting=self._on_waiting,
         )
         self.session = membership.session(self.trainer, self.trainer.layout, hooks)
 
@@ -140,6 +141,10 @@ class _Peer:
     def _on_state(self, op: int) -> None:
         self.trainer.continue_at(op * self.membership.config.steps_per_round)
         self._events.tell("state", f"round {op}  state in place", round=op)
+
+    def _on_waiting(self, words: str) -> None:
+        text = f"the run waits for {words}" if words else "the run goes on"
+        self._events.tell("waiting", text, waiting_for=words)
 
     def _on_round(self, report: RoundReport) -> None:
         pair = {}
@@ -199,8 +204,10 @@ def _train(peer: _Peer, events: "_Events") -> None:
         finally:
             session.leave(reason, save=save)
     bytes_up, bytes_down = peer.membership.thread.bytes_moved
+    reached = session.driver.op
+    where = f"after round {reached}" if reached >= 0 else "before it had the run's state"
     events.tell(
-        "left", f"left cleanly after round {session.driver.op}", round=session.driver.op,
+        "left", f"left cleanly {where}", round=max(0, reached),
         root=session.driver.root.hex(), bytes_up=bytes_up, bytes_down=bytes_down,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from swarmtrain.config import RunConfig
-from swarmtrain.errors import UserError
+from swarmtrain.errors import UserError, cleaned
 from swarmtrain.peer.ahead import known_of
 from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.meter import Meter, Pace
@@ -24,11 +24,18 @@ from swarmtrain.peer.shell import ForTrainer, TrainerNote
 from swarmtrain.peer.state_image import StateImage
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.thread import PeerThread
+from swarmtrain.status import waiting_words
 from swarmtrain.tensors import Layout
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import CheckpointWritten, Evaluated, LeaseGrant, Welcome
+from swarmtrain_transport.messages import (
+    CheckpointWritten,
+    Evaluated,
+    LeaseGrant,
+    Waiting,
+    Welcome,
+)
 from swarmtrain_transport.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
 
@@ -52,6 +59,7 @@ class Hooks:
         on_round: a round has ended.
         on_state: a state was loaded; the argument is its op.
         on_lease: text was leased.
+        on_waiting: the run stands still, and why, in words; "" when it goes on.
     """
 
     evaluate: Callable[[Tensor], float] | None = None
@@ -59,6 +67,7 @@ class Hooks:
     on_state: Callable[[int], None] | None = None
     on_lease: Callable[[LeaseGrant], None] | None = None
     on_welcome: Callable[[], None] | None = None
+    on_waiting: Callable[[str], None] | None = None
 
 
 class Session:
@@ -253,6 +262,10 @@ class Session:
             case LeaseGrant():
                 if self._hooks.on_lease is not None:
                     self._hooks.on_lease(item)
+            case Waiting():
+                if self._hooks.on_waiting is not None:
+                    words = waiting_words(cleaned(item.text), item.seen_s, time.time())
+                    self._hooks.on_waiting(words)
             case Welcome():
                 if self._hooks.on_welcome is not None:
                     self._hooks.on_welcome()

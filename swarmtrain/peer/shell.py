@@ -26,7 +26,7 @@ from swarmtrain.peer.control import ControlClient
 from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain.peer.spill_file import SpillFile
 from swarmtrain.peer.storage import PeerStorage
-from swarmtrain.peer.view import PeerView
+from swarmtrain.peer.view import PeerView, view_of
 from swarmtrain.peer.whereabouts import Whereabouts
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
@@ -42,6 +42,7 @@ from swarmtrain_transport.messages import (
     LeaseGrant,
     Leave,
     PeerMessage,
+    Waiting,
     Welcome,
 )
 from swarmtrain_transport.participant import Actions, Participant
@@ -49,8 +50,9 @@ from swarmtrain_transport.retention import Retention
 from swarmtrain_transport.zmq_link import ZmqLink
 
 ForTrainer = (
-    Welcome | LeaseGrant | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished | UserError
-)
+    Welcome | LeaseGrant | Waiting | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished
+    | UserError
+)  # fmt: skip
 """What the training thread hears of."""
 
 
@@ -102,6 +104,7 @@ class PeerShell:
         self._caps = caps
         self._freeze = freeze
         self._note = TrainerNote()
+        self._waiting = (Waiting(""), 0.0)
         self._link: Link | None = None
         self._zmq: ZmqLink | None = None
         self._participant: Participant | None = None
@@ -258,12 +261,15 @@ class PeerShell:
 
     def on_down(self) -> None:
         """The control lane went away."""
+        self._waiting = (Waiting(""), 0.0)
         self.machine(lambda participant, now_s: participant.control_down(now_s))
 
     def on_message(self, message: CoordinatorMessage) -> None:
         """A message of the coordinator."""
-        if isinstance(message, LeaseGrant):
+        if isinstance(message, LeaseGrant | Waiting):
             self._to_trainer(message)
+            if isinstance(message, Waiting):
+                self._waiting = (message, self._now_s())
             return
         if isinstance(message, Welcome):
             self._config_hash = hashlib.sha256(message.run).digest()
@@ -374,25 +380,12 @@ class PeerShell:
 
     def _view(self) -> PeerView:
         self._refresh()
-        participant = self._participant
-        assert participant is not None and self._zmq is not None
-        stats = participant.stats
-        return PeerView(
-            run=self._invite.run,
-            name=self._name,
-            peer=self._identity.peer_id.hex(),
-            state=stats.phase,
-            round=max(0, participant.applied_op),
-            step=stats.step,
-            loss=stats.loss,
-            tokens_per_s=stats.tokens_per_s,
-            tokens=stats.tokens,
-            bytes_up=stats.bytes_out + stats.control_bytes_out,
-            bytes_down=stats.bytes_in + stats.control_bytes_in,
-            state_root=participant.state_root.hex(),
-            connected=self.is_connected,
-            refused_frames=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
-            ignored_frames=dict(stats.ignored),
-            audits=dict(participant.audits.counts),
-            chain=participant.view.chains.get(self._identity.peer_id, b"").hex(),
-        )
+        assert self._participant is not None and self._zmq is not None
+        waiting, told_s = self._waiting
+        if waiting.seen_s is not None:
+            waiting = Waiting(waiting.text, waiting.seen_s + self._now_s() - told_s)
+        return view_of(
+            self._participant, self._invite.run, self._name, is_connected=self.is_connected,
+            refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
+            waiting=waiting,
+        )  # fmt: skip

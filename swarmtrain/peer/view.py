@@ -2,6 +2,10 @@
 
 import msgspec
 
+from swarmtrain.errors import cleaned
+from swarmtrain_transport.messages import Waiting
+from swarmtrain_transport.participant import Participant
+
 
 class PeerView(msgspec.Struct, frozen=True):
     """A peer as `status` shows it.
@@ -11,6 +15,8 @@ class PeerView(msgspec.Struct, frozen=True):
         ignored_frames: frames that changed nothing: ``stale`` and ``repeated`` ones.
         chain: of pair ops, this peer's chain in the ledger, in hex; "" where a run has none.
         audits: how many audits of this peer's ended ``right``, ``wrong`` or ``unanswered``.
+        waiting_for: what the whole run waits for, as the coordinator says; "" while it goes on.
+        waiting_seen_s: how many seconds ago that was here last, if that is known.
     """
 
     run: str
@@ -30,3 +36,39 @@ class PeerView(msgspec.Struct, frozen=True):
     ignored_frames: dict[str, int]
     audits: dict[str, int]
     chain: str = ""
+    waiting_for: str = ""
+    waiting_seen_s: float | None = None
+
+
+def view_of(
+    participant: Participant,
+    run: str,
+    name: str,
+    *,
+    is_connected: bool,
+    refused: dict[str, int],
+    waiting: Waiting,
+) -> PeerView:
+    """The view of a peer whose network side is up."""
+    stats, me = participant.stats, participant.card.peer_id
+    return PeerView(
+        run=run,
+        name=name,
+        peer=me.hex(),
+        state=stats.phase,
+        round=max(0, participant.applied_op),
+        step=stats.step,
+        loss=stats.loss,
+        tokens_per_s=stats.tokens_per_s,
+        tokens=stats.tokens,
+        bytes_up=stats.bytes_out + stats.control_bytes_out,
+        bytes_down=stats.bytes_in + stats.control_bytes_in,
+        state_root=participant.state_root.hex(),
+        connected=is_connected,
+        refused_frames=refused,
+        ignored_frames=dict(stats.ignored),
+        audits=dict(participant.audits.counts),
+        chain=participant.view.chains.get(me, b"").hex(),
+        waiting_for=cleaned(waiting.text),
+        waiting_seen_s=waiting.seen_s,
+    )

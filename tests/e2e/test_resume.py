@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from e2e_rig import SMALL_MODEL, Place, outcomes, place, saved_root
 
+from swarmtrain.status import ask
+
 pytestmark = pytest.mark.timeout(400)
 
 ROUNDS = 24
@@ -26,6 +28,15 @@ deadline_cap_s = 20.0
 every_rounds = 3
 snapshot_rounds = 2
 """
+
+
+def nobody_s_state_is_no_round(here: Place, invite: str) -> None:
+    """Somebody comes while nobody has the state, and goes again."""
+    cat = here.command("join", invite, "--name", "cat", "--yes", "--state-dir", here.folder / "cat")
+    cat.wait("the words", lambda: "the run waits for a peer that holds" in cat.said)
+    cat.interrupt()
+    assert cat.end() == 0
+    assert "left cleanly before it had the run's state" in cat.said and "-1" not in cat.said
 
 
 def test_a_run_goes_on_after_everything_was_stopped_and_half_of_it_deleted(tmp_path):
@@ -66,8 +77,17 @@ def test_a_run_goes_on_after_everything_was_stopped_and_half_of_it_deleted(tmp_p
         assert waiting["waiting_for"].startswith(
             f"a peer that holds state root {waiting['wanted_root'][:16]}"
         )
-        ann, bob = here.join(invite, "ann"), here.join(invite, "bob")
+        ann = here.join(invite, "ann")
+        told = ann.event("waiting", waiting_for=lambda words: "which nobody here does" in words)
+        assert told["waiting_for"].endswith(("; in that round: ann and bob", "bob and ann"))
+        up.running.wait(
+            "the words", lambda: f"Waiting for {told['waiting_for']}." in up.running.said
+        )
+        assert ask(tmp_path / "ann")["waiting_for"] == told["waiting_for"]
+        nobody_s_state_is_no_round(here, invite)
+        bob = here.join(invite, "bob")
         assert ann.event("state")["round"] >= 1
+        ann.event("waiting", waiting_for="")
         for peer in (ann, bob):
             peer.event("round", outcome="merged", round=lambda n: n > max(decided))
             assert peer.end() == 0, str(peer)

@@ -34,6 +34,7 @@ class Attendance:
         self.unseen = {peer: LifeLine(now_s) for peer in view.roster}
         self._view = view
         self._silent_s = now_s
+        self._gone: dict[PeerId, PeerLine] = {}
         self.closes_s = math.inf
 
     def silent(self, now_s: float) -> list[PeerId]:
@@ -119,6 +120,8 @@ class Attendance:
         line = PeerLine(hello, LifeLine(now_s), sent_index=max(-1, hello.head_index))
         line.acked_index = hello.head_index
         old = self.lines.get(peer)
+        if old is not None:
+            self._remember(peer, old)
         if old is not None and old.hello.boot == hello.boot:
             line.ready, line.ready_s = old.ready, old.ready_s
             line.active, line.progress, line.chain = old.active, old.progress, old.chain
@@ -157,5 +160,23 @@ class Attendance:
 
     def depart(self, peer: PeerId) -> None:
         """The peer left or was evicted."""
-        self.lines.pop(peer, None)
+        if (line := self.lines.pop(peer, None)) is not None:
+            self._remember(peer, line)
         self.unseen.pop(peer, None)
+
+    def _remember(self, peer: PeerId, line: PeerLine) -> None:
+        self._gone.pop(peer, None)
+        self._gone[peer] = line
+        if len(self._gone) > limits.PEERS_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    def last_holders(self, op: int, root: bytes | None) -> tuple[list[PeerId], float]:
+        """Who had the state after `op` when it was last heard of in this term, and the newest time
+        of that; a root that is known counts."""
+        away = {peer: line for peer, line in self.lines.items() if not line.connected}
+        had = {
+            peer: line.life.heard_s
+            for peer, line in (self._gone | away).items()
+            if line.applied_op == op and root in (None, line.state_root)
+        }
+        return list(had), max(had.values(), default=0.0)

@@ -239,6 +239,7 @@ class LedgerView(Lineage):
         run: record 0.
         run_tag: fence of all data frames of this run.
         roster: peers that are in, with their newest JOIN; `join_index` is that record's index.
+        names: as everybody who ever came has said it last, for people.
         curve_holders: who came first with a CURVE key; it stays theirs when they leave.
         op: the op in progress, or the last one that ended.
         commits: every committed op with its plan, for the last COMMITS_KEPT ops.
@@ -255,6 +256,7 @@ class LedgerView(Lineage):
     invite_uses: dict[str, set[PeerId]] = field(default_factory=dict)
     samples: SampleCount = field(default_factory=SampleCount)
     ever_members: set[PeerId] = field(default_factory=set)
+    names: dict[PeerId, str] = field(default_factory=dict)
     curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
     op: OpView | None = None
     commits: dict[int, OpView] = field(default_factory=dict)
@@ -309,6 +311,7 @@ class LedgerView(Lineage):
         self.roster[body.peer] = body
         self.join_index[body.peer] = record.index
         self.ever_members.add(body.peer)
+        self.names[body.peer] = body.name
         self.curve_holders.setdefault(body.curve_key, body.peer)
         if body.invite:
             self.invite_uses.setdefault(body.invite, set()).add(body.peer)

@@ -121,6 +121,8 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     `round` is the newest op with an outcome, `wanted_root` the state root that a returning peer
     must hold ("" where states are each peer's own), `losses` the validation loss per op in nats,
     `door` whether newcomers are let in ("open", "closed", "" where that is not known).
+    `waiting_for` is what keeps the run from going on, `waiting_seen_s` how many seconds ago
+    somebody was here who had it, if that is known.
     """
 
     run: str
@@ -138,6 +140,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     checkpoint_op: int
     waiting_for: str = ""
     door: str = ""
+    waiting_seen_s: float | None = None
 
 
 @dataclass(slots=True)

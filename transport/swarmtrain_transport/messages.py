@@ -283,6 +283,14 @@ class LeaseGrant(Message, frozen=True, tag="lease_grant"):
     validation: tuple[bytes, ...]
 
 
+class Waiting(Message, frozen=True, tag="waiting", omit_defaults=True):
+    """The run stands still until this is there: words for people, "" once it goes on. `seen_s` is
+    how many seconds ago somebody was here who had it."""
+
+    text: str
+    seen_s: float | None = None
+
+
 class Finished(Message, frozen=True, tag="finished"):
     """The run's last op is committed; apply it, save, leave."""
 
@@ -301,8 +309,9 @@ PeerMessage = (
     | Stranded | Accuse | History | Progress | CheckpointWritten | Evaluated | LeaseRequest | Leave
 )  # fmt: skip
 CoordinatorMessage = (
-    Challenge | Welcome | Tell | Records | Hashes | Accused | LeaseGrant | Finished | Refused
-)
+    Challenge | Welcome | Tell | Records | Hashes | Accused | LeaseGrant | Waiting | Finished
+    | Refused
+)  # fmt: skip
 
 
 def kinds_of(union: Any) -> dict[str, Any]:

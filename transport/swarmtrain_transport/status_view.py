@@ -1,5 +1,6 @@
 """The coordinator's state in the words that people are shown. Pure reading, no decisions."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from swarmtrain_transport import limits
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from swarmtrain_transport.rendezvous import Rendezvous
 
 _PHASE_CHARS_MAX = 32
+_NAMED_MAX = 5
+_NO_LEDGER = "a peer that has a copy: the ledger is missing here, and only its keys are left"
+_LEDGER_MAY_GROW = "peers that may have a longer copy of the ledger than the one that has come"
 _COUNT_MAX = 2**63 - 1
 """Sums of what peers claim must still fit into what readers of JSON can hold."""
 
@@ -22,6 +26,7 @@ def describe(coordinator: "Rendezvous", now_s: float) -> CoordinatorStatus:
     view = coordinator.view
     chronicle = coordinator.chronicle
     root = view.root_after(view.last_op)
+    text, seen_s = _waiting_for(coordinator)
     are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return CoordinatorStatus(
         run=coordinator.terms.run_id,
@@ -39,7 +44,8 @@ def describe(coordinator: "Rendezvous", now_s: float) -> CoordinatorStatus:
         exclusions=tuple(chronicle.exclusions),
         events=tuple(chronicle.events),
         checkpoint_op=view.checkpoint.op if view.checkpoint else -1,
-        waiting_for=_waiting_for(coordinator),
+        waiting_for=text,
+        waiting_seen_s=None if seen_s is None else round(now_s - seen_s, 1),
     )
 
 
@@ -57,39 +63,63 @@ def _phase(coordinator: "Rendezvous") -> str:
     return "gather"
 
 
-def _waiting_for(coordinator: "Rendezvous") -> str:
-    """What keeps the run from going on, in words; empty while it goes on."""
+def _waiting_for(coordinator: "Rendezvous") -> tuple[str, float | None]:
+    """What keeps the run from going on, in words, and when somebody was here last who had it; empty
+    while it goes on."""
     view, terms = coordinator.view, coordinator.terms
     if coordinator.history.is_missing:
-        return "a peer that has a copy: the ledger is missing here, and only its keys are left"
+        return _NO_LEDGER, None
     if coordinator.history.takes_copies:
-        return "peers that may have a longer copy of the ledger than the one that has come"
+        return _LEDGER_MAY_GROW, None
     if coordinator.is_finished or coordinator.operation is not None:
-        return ""
+        return "", None
     held = disputed(view, coordinator.lines)
     if held:
         names = " against ".join(
             f"{', '.join(peer.hex()[:8] for peer in peers)} ({root.hex()[:8]})"
             for root, peers in held.items()
         )
-        return (
+        text = (
             f"a majority: {len(held)} different states after round {view.last_op}, {names}; "
             "stop the peer that is wrong, it will take the others' state when it comes back"
         )
+        return text, None
     alive = [line for line in coordinator.lines.values() if line.connected]
-    if view.genesis is not None and view.last_op >= 1:
-        synced = [line for line in alive if line.applied_op == view.last_op]
-        root = view.root_after(view.last_op)
-        if not synced:
-            # Unattested: its contributors went before a majority of them had reported.
-            state = f"state root {root.hex()[:16]}" if root else "the state, not attested yet,"
-            if view.goes_by_pairs:
-                state = "a state"  # of its own
-            return f"a peer that holds {state} (round {view.last_op})"
+    is_held = any(line.applied_op == view.last_op for line in alive)
+    if view.genesis is not None and view.last_op >= 1 and not is_held:
+        return _held_by_nobody(coordinator)
     needed = needed_peers(terms, max(1, view.last_op + 1))
     if len(alive) < needed:
-        return f"{needed - len(alive)} more peer(s)"
-    return ""
+        return f"{needed - len(alive)} more peer(s)", None
+    return "", None
+
+
+def _held_by_nobody(coordinator: "Rendezvous") -> tuple[str, float | None]:
+    """Which state nobody has who is here, and with whom it was seen last: in this term, else who
+    was in the round that made it, for the ledger knows no more."""
+    view = coordinator.view
+    root = view.root_after(view.last_op)
+    # Unattested: its contributors went before a majority of them had reported.
+    state = f"state root {root.hex()[:16]}" if root else "the state, not attested yet,"
+    if view.goes_by_pairs:
+        state, root = "a state", None  # of its own
+    text = f"a peer that holds {state} (round {view.last_op}), which nobody here does"
+    holders, seen_s = coordinator.attendance.last_holders(view.last_op, root)
+    if holders:
+        return f"{text}; last seen with {_named(coordinator, holders)}", seen_s
+    made = view.commits.get(view.commit_at(view.last_op))
+    if made is None or made.frozen is None:
+        return text, None
+    return f"{text}; in that round: {_named(coordinator, made.frozen)}", None
+
+
+def _named(coordinator: "Rendezvous", peers: Sequence[PeerId]) -> str:
+    """Some peers by their names: all of a few, some of many."""
+    names = coordinator.view.names
+    told = [shown(names[peer], limits.NAME_CHARS_MAX) for peer in peers[:_NAMED_MAX]]
+    if len(peers) > _NAMED_MAX:
+        told.append(f"{len(peers) - _NAMED_MAX} more")
+    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
 def _peer(peer: PeerId, line: PeerLine, coordinator: "Rendezvous", now_s: float) -> PeerStatus:

@@ -1,0 +1,52 @@
+"""What a run that stands still waits for, said to its organiser and to its peers.
+
+Only what has stood for a while is said: a peer that blinks, or a round that is about to be planned,
+is no news.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from swarmtrain.coordinator.shell import Shell
+from swarmtrain.status import waiting_words
+from swarmtrain_transport.membership import CoordinatorStatus
+
+STANDS_S = 5.0
+"""A reason is said when it has stood for so long: the failure detector's moments are shorter."""
+
+LOOK_S = 1.0
+
+
+class Notices:
+    """Which reason was said last.
+
+    Args:
+        tell: hears sentences for the organiser.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._text = self.said = ""
+        self._since_s = 0.0
+
+    def look(self, status: CoordinatorStatus, now_s: float, wall_s: float) -> None:
+        """Say what has changed, and stands."""
+        text = status.waiting_for
+        if text != self._text:
+            self._text, self._since_s = text, now_s
+        if text == self.said or (text and now_s - self._since_s < STANDS_S):
+            return
+        self.said = text
+        words = waiting_words(text, status.waiting_seen_s, wall_s)
+        self._tell(f"Waiting for {words}." if text else "The run goes on.")
+
+
+async def watch(shell: Shell, notices: Notices) -> None:
+    """Look, and tell peers what the organiser is told, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        status = shell.status()
+        assert isinstance(status, CoordinatorStatus)
+        notices.look(status, shell.now_s(), time.time())
+        shell.inform(notices.said, status.waiting_seen_s)

@@ -1,0 +1,75 @@
+"""What a run that stands still waits for is said when it stands, and once."""
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmtrain.coordinator import notices
+from swarmtrain.coordinator.notices import STANDS_S, Notices
+from swarmtrain.status import waiting_words
+from swarmtrain_transport.membership import CoordinatorStatus
+from swarmtrain_transport.messages import Waiting
+from tests.coordinator.rig import connected, run
+from tests.coordinator.test_service import ALICE, BOB, CONFIG, living
+
+NOON_S = time.mktime((2027, 1, 15, 12, 0, 0, 0, 0, -1))
+
+
+def status(text: str, seen_s: float | None = None) -> CoordinatorStatus:
+    return CoordinatorStatus(
+        "run", 1, 0, 0, 9, "training", "", 0, (), {}, (), (), -1, text, waiting_seen_s=seen_s
+    )  # fmt: skip
+
+
+def test_a_reason_is_said_when_it_has_stood_and_so_is_its_end() -> None:
+    said: list[str] = []
+    told = Notices(said.append)
+    for now_s in (0.0, STANDS_S - 0.1):
+        told.look(status("a peer", 60.0), now_s, NOON_S)
+    assert not said and told.said == ""
+    for now_s in (STANDS_S, STANDS_S + 60.0):
+        told.look(status("a peer", 60.0), now_s, NOON_S)
+    assert said == ["Waiting for a peer, 11:59."] and told.said == "a peer"
+    told.look(status(""), 100.0, NOON_S)
+    assert said[1:] == ["The run goes on."] and told.said == ""
+
+
+def test_what_comes_and_goes_is_no_news() -> None:
+    said: list[str] = []
+    told = Notices(said.append)
+    for step in range(40):
+        told.look(status("a peer" if step % 2 else ""), step * STANDS_S / 2, NOON_S)
+    assert not said
+
+
+def test_the_time_is_that_of_the_reader_and_names_another_day() -> None:
+    assert waiting_words("bob", 3600.0, NOON_S) == "bob, 11:00"
+    assert waiting_words("bob", 13 * 3600.0, NOON_S) == "bob, 2027-01-14 23:00"
+    for unknown in (None, float("nan"), float("inf"), -1.0):
+        assert waiting_words("bob", unknown, NOON_S) == "bob"
+    assert waiting_words("", 1.0, NOON_S) == ""
+
+
+def test_a_peer_is_told_why_nothing_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "STANDS_S", 0.0)
+    monkeypatch.setattr(notices, "LOOK_S", 0.01)
+    exchange = msgspec.structs.replace(CONFIG.exchange, start_peers=2, min_contributors=2)
+    config = msgspec.structs.replace(CONFIG, exchange=exchange)
+    said: list[str] = []
+
+    async def scene() -> None:
+        async with (
+            living(tmp_path, config, tell=said.append) as life,
+            connected(life.invite, ALICE) as (_, alice),
+        ):
+            assert (await alice.hears(Waiting)).text == "1 more peer(s)"
+            async with connected(life.invite, BOB):
+                assert (await alice.hears(Waiting)).text == ""
+            assert (await alice.hears(Waiting)).text == "1 more peer(s)"
+            assert said[-2:] == ["The run goes on.", "Waiting for 1 more peer(s)."]
+
+    run(scene())
