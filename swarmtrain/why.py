@@ -6,7 +6,9 @@ copy, also years later. Pure: records in, sentences out.
 
 from collections.abc import Iterable, Iterator
 
-from swarmtrain import why_pairs
+from swarmtrain import why_pairs, why_words
+from swarmtrain_transport import matrix
+from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.kinds import GATHER, PAIR, WHOLE
 from swarmtrain_transport.ledger import (
     AnyBody,
@@ -34,11 +36,11 @@ _REASONS = {
     "idle": "it spoke, but moved no byte of what it owed",
 }
 _REFUSED = {
-    "scale": "an owner refused it: its scales were outside the agreed window",
-    "code": "an owner refused it: it held codes that stand for nothing",
-    "index": "an owner refused it: its places in a block were not in order",
-    "length": "an owner refused it: its chunks had a wrong length",
-    "root": "an owner refused it: its chunks were not the ones it had signed",
+    "scale": "owners refused it: its scales were outside the agreed window",
+    "code": "owners refused it: it held codes that stand for nothing",
+    "index": "owners refused it: its places in a block were not in order",
+    "length": "owners refused it: its chunks had a wrong length",
+    "root": "owners refused it: its chunks were not the ones it had signed",
     "nonfinite": "it withdrew: its values were not finite",
     "above-window": "it withdrew: its values were too large for the agreed window",
 }
@@ -64,6 +66,7 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
     is_open = False
     plan: Plan | None = None
     freeze: Freeze | None = None
+    view = LedgerView()
     for record in records:
         body = body_of(record)
         if isinstance(body, Join):
@@ -82,7 +85,8 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
                 lines += why_pairs.committed(plan, freeze, body, names)
             else:
                 is_whole = plan is not None and plan.kind in WHOLE
-                lines += _told(body, names, is_whole=is_whole)
+                lines += _told(body, names, view, is_whole=is_whole)
+        view.apply(record, body)
     return [*lines, "It is still in progress."] if is_open else lines
 
 
@@ -92,10 +96,16 @@ def _name(body: Join, names: dict[bytes, str]) -> str:
     return f"{body.name} ({body.peer.hex()[:8]})" if body.name in taken else body.name
 
 
-def _told(body: AnyBody, names: dict[bytes, str], *, is_whole: bool) -> Iterator[str]:
+def _told(
+    body: AnyBody, names: dict[bytes, str], view: LedgerView, *, is_whole: bool
+) -> Iterator[str]:
+    """One record's sentences; `view` is what the ledger says before it."""
     match body:
         case Plan():
             yield from _plan(body, names)
+            yield from why_words.resting(body, view.standing, names)
+        case Reassign(reason=matrix.AT_ODDS) if view.op is not None:
+            yield why_words.moved(body, view.op.owners[body.slice_index], names)
         case Reassign():
             reason = _OWNER_REASONS.get(body.reason, body.reason)
             yield (
@@ -107,7 +117,9 @@ def _told(body: AnyBody, names: dict[bytes, str], *, is_whole: bool) -> Iterator
             for peer, reason in body.excluded.items():
                 if reason == "alone":
                     continue  # PLAN says so
-                yield f"{names.get(peer, '?')} was left out ({reason}): {_why(reason)}."
+                said = body.accusers.get(peer)
+                by = f"; {why_words.accused(said, names)}" if said else ""
+                yield f"{names.get(peer, '?')} was left out ({reason}): {_why(reason)}{by}."
                 if peer in body.times:
                     yield "  " + _evidence(body.times[peer], is_whole=is_whole)
         case SliceFreeze():
@@ -122,8 +134,10 @@ def _told(body: AnyBody, names: dict[bytes, str], *, is_whole: bool) -> Iterator
                     f"It has what {_list(body.contributors, names)} gave. What others gave was not "
                     "held by enough peers; they keep it."
                 )
+            yield from why_words.waited(body, names)
         case Skip():
             yield f"Skipped: {body.reason}. Nobody lost anything: all train on from where they are."
+            yield from why_words.waited(body, names)
         case Attest() if body.roots:
             yield why_pairs.attested(body, names)
         case Attest():
@@ -180,5 +194,4 @@ def _why(reason: str) -> str:
 
 
 def _list(peers: Iterable[bytes], names: dict[bytes, str]) -> str:
-    told = sorted(names.get(peer, peer.hex()[:8]) for peer in peers)
-    return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]])) or "nobody"
+    return why_words.listed(why_words.name_of(peer, names) for peer in peers)

@@ -15,7 +15,7 @@ TRANSPORT = (
     "claims ledger batching sync result failure matrix fetch download flow widths outbox timers"
     " scalars",
     "pairing samples chain",
-    "gathered lineage",
+    "gathered lineage standing",
     "actions fold fragments blobs serving",
     "arrivals audit membership centre",
     "attendance recovery slicing measuring",
@@ -74,7 +74,7 @@ SWARMTRAIN = (
     "cli.caps",
     "strategies",
     "config_file descriptors dirs cli.options checkpoint numerics data.* data models.* models",
-    "why_pairs",
+    "why_pairs why_words",
     "why",
     "status control_lane",
     "coordinator.* coordinator peer.* peer",

@@ -13,6 +13,7 @@ from swarmtrain_transport.ledger import (
     Plan,
     Reassign,
     SignedRoot,
+    SliceFreeze,
     Times,
 )
 from swarmtrain_transport.link import PeerId
@@ -47,6 +48,8 @@ class Table:
     times: dict[PeerId, Times] = field(default_factory=dict)
     roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
     unsigned: set[PeerId] = field(default_factory=set)
+    accusers: dict[PeerId, tuple[PeerId, ...]] = field(default_factory=dict)
+    lacked: dict[PeerId, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.view: OpView = view_of(self.plan)
@@ -60,7 +63,8 @@ class Table:
         return range(len(self.plan.slices))
 
     def decide(self, now_s: float | None = None) -> Decision | None:
-        """The next decision, folded; what FREEZE tells besides stands in `times` and `roots`."""
+        """The next decision, folded; what it tells besides stands in `times`, `roots`, `accusers`
+        and `lacked`."""
         if now_s is not None:
             self.now_s = now_s
         decision = self.op.decide(self.alive, self.now_s)
@@ -71,7 +75,11 @@ class Table:
             self.log.append(decision)
         if isinstance(decision, Freeze):
             self.times, self.roots = decision.times, decision.roots
-            return msgspec.structs.replace(decision, times={}, roots={})
+            self.accusers = decision.accusers
+            return msgspec.structs.replace(decision, times={}, roots={}, accusers={})
+        if isinstance(decision, Reassign | SliceFreeze):
+            self.lacked = decision.lacked
+            return msgspec.structs.replace(decision, lacked={})
         return decision
 
     def decide_all(self, now_s: float | None = None) -> list[Decision]:

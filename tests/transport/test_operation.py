@@ -53,10 +53,12 @@ def test_a_refused_contribution_and_a_withdrawn_one_are_left_out_with_their_reas
     op = table(A, B, C, D)
     op.op.hear(D, Withdraw(op.view.plan_id, "nonfinite"), 0.0)
     op.got(0, A, B, refused={C: "scale"})
-    for index in (1, 2, 3):
+    op.got(1, A, B, refused={C: "scale"})
+    for index in (2, 3):
         op.got(index, A, B, C, D)
     freeze = op.decide()
     assert freeze == Freeze(1, (A, B), {C: "refused:scale", D: "withdrew:nonfinite"})
+    assert op.accusers == {C: (A, B)}
 
 
 def test_reasons_that_peers_choose_are_short() -> None:
@@ -74,19 +76,24 @@ def test_one_unreachable_owner_is_relieved_at_d_scatter_and_nobody_is_left_out()
     for index in (0, 1, 2):
         op.got(index, A, B, C, D)
     op.got(3, D)
-    assert op.decide(SCATTER_S) == Reassign(1, 3, 1, A, "unreachable for most")
+    moved = op.decide(SCATTER_S)
+    assert isinstance(moved, Reassign) and moved.owner != D
+    assert (moved.slice_index, moved.reason) == (3, "unreachable for most")
+    assert op.lacked == {A: "absent", B: "absent", C: "absent"}
     assert op.decide() == Freeze(1, (A, B, C, D), {})
 
 
-def test_one_bad_link_never_empties_the_set() -> None:
+def test_one_bad_link_costs_a_slice_and_nobody_is_left_out() -> None:
     for owner in range(4):
         for contributor in (A, B, C, D):
             op = table(A, B, C, D)
             for index in op.indexes:
                 op.got(index, *({A, B, C, D} - ({contributor} if index == owner else set())))
-            freeze = op.decide(SCATTER_S)
-            assert isinstance(freeze, Freeze)
-            assert set(freeze.contributors) == {A, B, C, D} - {contributor}
+            moved = op.decide(SCATTER_S)
+            assert isinstance(moved, Reassign) and moved.slice_index == owner
+            assert moved.owner not in (contributor, op.plan.slices[owner].owner)
+            assert op.lacked == {contributor: "absent"}
+            assert op.decide() == Freeze(1, (A, B, C, D), {})
 
 
 def test_too_few_contributors_at_d_scatter_skip_the_op() -> None:
@@ -231,14 +238,20 @@ def test_a_silent_owner_that_cannot_be_replaced_does_not_hide_a_dead_one() -> No
     assert any(isinstance(d, Reassign) and d.slice_index == 1 for d in decisions)
 
 
-def test_sfreeze_waits_for_the_living_then_names_what_the_new_owner_has() -> None:
+def test_sfreeze_waits_for_the_living_and_leaves_nobody_out_on_one_owners_word() -> None:
     op = table(A, B, C, D)
     op.freeze()
     op.lose(D)
     op.decide_all(10.0)
-    op.got(3, A)
+    op.got(3, A, B)
     assert op.decide(10.0 + REPAIR_S - 0.01) is None
-    assert op.decide(10.0 + REPAIR_S) == SliceFreeze(1, 3, 1, (A,))
+    assert op.decide(10.0 + REPAIR_S) == Reassign(1, 3, 2, B, "at odds")
+    assert op.lacked == {C: "absent"}
+    op.got(3, A, B)
+    assert op.decide(10.0 + 2 * REPAIR_S - 0.01) is None
+    assert op.decide(10.0 + 2 * REPAIR_S) == SliceFreeze(1, 3, 2, (A, B))
+    assert op.lacked == {C: "absent"}
+    assert op.view.words.at_fault == {C: "late"}
 
 
 def test_sfreeze_takes_what_a_dead_contributor_had_sent_already() -> None:
@@ -271,7 +284,7 @@ def test_too_few_contributors_of_a_repaired_slice_skip_the_op() -> None:
     op.decide_all(10.0)
     op.got(2, A)
     elsewhere = op.decide(10.0 + REPAIR_S)
-    assert elsewhere == Reassign(1, 2, 2, B, "unreachable for most")
+    assert elsewhere == Reassign(1, 2, 2, B, "at odds")
     op.got(2, B)
     assert op.decide(10.0 + 2 * REPAIR_S - 0.1) is None
     assert isinstance(op.decide(10.0 + 2 * REPAIR_S), Skip), "nobody is left to try"

@@ -35,14 +35,14 @@ def test_reports_of_other_owners_attempts_and_slices_change_nothing() -> None:
         op.op.hear(A, SliceDone(op.view.plan_id, index, attempt, 0, (bytes(32),), b"", b""), 0.0)
         op.op.hear(A, Have(op.view.plan_id, index, attempt, 0, (True,)), 0.0)
     op.op.hear(B, Got(op.view.plan_id, 0, 0, received(0, (A, B, C)), {C: "scale"}), 0.0)
-    assert not op.op.got and not op.op.refused and not op.op.published and not op.op.holders
+    assert not op.op.got and not op.op.withdrawn and not op.op.published and not op.op.holders
 
 
 def test_only_planned_contributors_count_in_got() -> None:
     op = with_receivers(D)
     op.got(0, A, STRANGER, D, b"", refused={STRANGER: "scale", D: "scale"})
     assert op.op.got == {(0, 0): {A}}
-    assert not op.op.refused
+    assert op.op.arrivals.word(D, 0) == "absent"
 
 
 def test_slice_done_counts_with_the_frozen_set_and_one_hash_per_chunk() -> None:

@@ -193,8 +193,31 @@ def test_who_was_not_measured_everywhere_is_not_complete(kind: str):
     op.say(1, *PEERS)
     op.say(2, *PEERS, rows={peer: row_of(kind, peer, (A, B)) for peer in (A, B)})
     assert op.decide(SCATTER_S - 0.01) is None
-    frozen = op.decide(SCATTER_S)
-    assert isinstance(frozen, Freeze) and frozen.contributors == (A, B)
+    moved = op.decide(SCATTER_S)
+    assert isinstance(moved, Reassign) and moved.slice_index == 2
+    assert op.lacked == {C: "absent"}
+    op.say(2, *PEERS)
+    frozen = op.decide()
+    assert isinstance(frozen, Freeze) and frozen.contributors == (A, B, C)
+
+
+@KINDS
+def test_one_owner_cannot_leave_somebody_out_by_measuring_it_wrongly(kind: str):
+    op = measured(kind)
+    op.sign(*PEERS)
+    op.say(0, *PEERS)
+    op.say(1, *PEERS)
+    rows = {peer: row_of(kind, peer, PEERS) for peer in PEERS}
+    columns = scalars.columns(kind, A, scalars.vectors(PEERS, 0))
+    wrong = {other: 7.0 for other in columns}
+    op.say(2, *PEERS, rows=rows | {A: scalars.pack_row(wrong, columns)})
+    moved = op.decide()
+    assert isinstance(moved, Reassign) and moved.owner == B, "at once: nothing is to come any more"
+    assert op.lacked == {A: "scalars"}
+    assert op.decide() is None
+    op.say(2, *PEERS)
+    frozen = op.decide()
+    assert isinstance(frozen, Freeze) and frozen.contributors == PEERS
 
 
 @KINDS

@@ -53,13 +53,23 @@ def test_who_has_signed_nothing_is_left_out_for_that_reason() -> None:
     assert set(op.roots) == {A, C}
 
 
-def test_who_sends_one_owner_other_bytes_than_it_signed_is_left_out() -> None:
+def test_who_sends_several_owners_other_bytes_than_it_signed_is_left_out_at_once() -> None:
+    op = unsigned()
+    for index in op.indexes:
+        whole = received(index, (A, B, C)) | ({B: OTHER} if index != 1 else {})
+        op.op.hear(op.view.owners[index], Got(op.view.plan_id, index, 0, whole), 0.0)
+    assert op.decide(1.0) == Freeze(1, (A, C), {B: "roots"})
+    assert op.accusers == {B: (A, C)}
+
+
+def test_one_owner_that_says_so_loses_its_slice_at_once() -> None:
     op = unsigned()
     for index in op.indexes:
         whole = received(index, (A, B, C)) | ({B: OTHER} if index == 2 else {})
         op.op.hear(op.view.owners[index], Got(op.view.plan_id, index, 0, whole), 0.0)
-    assert op.decide(1.0) is None
-    assert op.decide(SCATTER_S) == Freeze(1, (A, C), {B: "roots"})
+    assert op.decide(1.0) == Reassign(1, 2, 1, A, "at odds")
+    assert op.lacked == {B: "roots"}
+    assert op.decide() == Freeze(1, (A, B, C), {})
 
 
 def test_an_owners_first_word_on_what_came_stands() -> None:

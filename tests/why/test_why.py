@@ -14,6 +14,7 @@ from swarmtrain_transport.ledger import (
     Conviction,
     Freeze,
     Gone,
+    Member,
     Reassign,
     Rewind,
     SignedRoot,
@@ -22,7 +23,7 @@ from swarmtrain_transport.ledger import (
     Times,
 )
 from tests.transport.gather_table import gather_plan
-from tests.transport.rig import A, B, C, Chain, genesis_body, join_body, run_body
+from tests.transport.rig import A, B, C, Chain, commit_of, genesis_body, join_body, run_body
 
 TIMES = Times(complete=1, owners=3, last_s=4.0, heard_s=6.5, frozen_s=10.0, deadline_s=10.0)
 
@@ -63,6 +64,45 @@ def test_a_round_with_a_late_peer_and_a_dead_owner_is_told_with_its_evidence() -
     ):
         assert words in story
     assert "still in progress" not in story
+
+
+def test_one_peers_word_against_anothers_is_told_as_that() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(chain.plan())
+    chain.add(Reassign(1, 1, 1, C, "at odds", {A: "absent"}))
+    chain.add(Reassign(1, 1, 2, A, "at odds", {A: "refused:scale", C: "roots"}))
+    chain.add(Freeze(1, (B,), {A: "late", C: "roots"}, accusers={A: (B, C), C: (B,)}))
+    story = told(chain)
+    for words in (
+        "lynx says that the part of otter never came. Nobody is left out for that: slice 1 went "
+        "to crane (attempt 1).",
+        "crane says that the part of otter was illegal (scale); the part of crane was not what",
+        "otter was left out (late): its contribution came too late; crane and lynx say so.",
+        "lynx alone says so, and there was nobody left to take its slice.",
+    ):
+        assert words in story
+
+
+def test_who_sits_a_round_out_and_for_whom_nobody_waited_is_told() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    for _ in range(3):
+        chain.add(chain.plan())
+        op = chain.view.in_progress
+        assert op is not None
+        chain.add(Freeze(op.plan.op, (A, B), {C: "late"}))
+        chain.add(msgspec.structs.replace(commit_of(op), behind=(B,)))
+    assert "It waited for lynx until it was time" in told(chain, 3)
+    members = tuple(Member(peer, b"boot", int(peer == A)) for peer in (A, B, C))
+    chain.add(chain.plan((A,), num_values=24, members=members))
+    story = told(chain, 4)
+    assert "crane was at fault too often lately: nobody waits for it up to round 4." in story
+    assert "lynx was at fault too often lately" in story
+    chain.add(Skip(4, "deadline", {A: "owner silent"}))
+    assert "otter did not publish its sum." in told(chain, 4)
+    chain.add(chain.plan((B, C), num_values=24))
+    assert "otter owned nothing: its slices had to be moved; so up to round 5." not in told(
+        chain, 5
+    )
 
 
 def test_who_published_nothing_in_a_gather_op_is_not_told_of_owners() -> None:

@@ -1,10 +1,10 @@
 """What the owners of an op say has come, held against what the contributors have signed.
 
 A contribution is complete at an owner when the owner reports its slice root and that is the one
-which the contributor has signed. Either message may come first. Whoever sends an owner other bytes
-than it signed is never complete there, and the owner is not to blame for it. Where the plan's rule
-needs scalars of whole vectors, complete is who was also measured, with all who are complete, and
-found as long as it says itself (`scalars`).
+which the contributor has signed. Either message may come first. Where the plan's rule needs scalars
+of whole vectors, complete is who was also measured, with all who are complete, and found as long as
+it says itself (`scalars`). Who is not complete at an owner may be slow, or send it other bytes than
+it has signed; or the owner may lie. It is one's word against the other's (`matrix`).
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import OpView
 from swarmtrain_transport.ledger import SignedRoot
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.matrix import ABSENT, REFUSED, ROOTS, SCALARS
 from swarmtrain_transport.messages import Roots
 from swarmtrain_transport.scalars import Table, are_norms, totals, vectors
 from swarmtrain_transport.signed import inputs_of, root_over
@@ -30,7 +31,7 @@ class Arrivals:
 
     Attributes:
         got: contributors that are complete, per (slice, attempt).
-        refused: why somebody's contribution cannot be used.
+        withdrawn: who cannot send its own values, as it says itself, and why.
         signed: the roots that contributors have signed.
         last_s: when an owner last had something of a contributor whole.
         whole_s: when it was whole with every owner.
@@ -38,12 +39,13 @@ class Arrivals:
 
     def __init__(self, view: OpView) -> None:
         self.got: dict[SliceTry, set[PeerId]] = {}
-        self.refused: dict[PeerId, str] = {}
+        self.withdrawn: dict[PeerId, str] = {}
         self.signed: dict[PeerId, Roots] = {}
         self.last_s: dict[PeerId, float] = {}
         self.whole_s: dict[PeerId, float] = {}
         self._view = view
         self._claims: dict[SliceTry, dict[PeerId, bytes]] = {}
+        self._refusals: dict[SliceTry, dict[PeerId, str]] = {}
         self._inputs: dict[tuple[int, tuple[PeerId, ...]], bytes] = {}
         self._tables: dict[SliceTry, Table] = {}
 
@@ -81,9 +83,10 @@ class Arrivals:
         for peer in complete.keys() & self._view.weights.keys():
             if claims.setdefault(peer, complete[peer]) == complete[peer]:
                 self._compare(peer, slice_try, now_s)
+        refusals = self._refusals.setdefault(slice_try, {})
         for peer, reason in refused.items():
             if peer in self._view.weights:
-                self.refused.setdefault(peer, f"refused:{shown(reason, 32)}")
+                refusals.setdefault(peer, REFUSED + shown(reason, 32))
 
     def _compare(self, peer: PeerId, slice_try: SliceTry, now_s: float) -> None:
         signed, row = self.signed.get(peer), self.got[slice_try]
@@ -118,6 +121,23 @@ class Arrivals:
         named = vectors(contributors, self._view.plan.centre)
         return totals(self._view.plan.scalars, named, tables)
 
+    def word(self, peer: PeerId, slice_index: int) -> str:
+        """What a slice's owner says of a contribution that is not complete there (`matrix`); only
+        what is absent may still come."""
+        slice_try = (slice_index, self._view.attempts[slice_index])
+        refusal = self._refusals.get(slice_try, {}).get(peer)
+        if refusal is not None:
+            return refusal
+        claim, signed = self._claims.get(slice_try, {}).get(peer), self.signed.get(peer)
+        if claim is None or signed is None:
+            return ABSENT
+        if signed.slice_roots[slice_index] != claim:
+            return ROOTS
+        if not self._view.plan.scalars:
+            return ABSENT
+        is_other = self._table(slice_try).contradicts(peer, signed.norms[slice_index])
+        return SCALARS if is_other else ABSENT
+
     def has_come(self, peer: PeerId, slice_index: int) -> bool:
         """Whether the slice's owner has the contributor's bytes whole, right or wrong."""
         return peer in self._claims.get((slice_index, self._view.attempts[slice_index]), {})
@@ -131,7 +151,7 @@ class Arrivals:
 
     def report_withdrawn(self, peer: PeerId, reason: str) -> None:
         """A contributor cannot send its own values."""
-        self.refused.setdefault(peer, f"withdrew:{shown(reason, 32)}")
+        self.withdrawn.setdefault(peer, f"withdrew:{shown(reason, 32)}")
 
     def is_late(self, peer: PeerId) -> bool:
         """Whether something of it has not come. If all has, it is not what it has signed, or it

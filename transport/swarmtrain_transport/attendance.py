@@ -6,7 +6,6 @@ coordinator died (protocol.md T14).
 """
 
 import math
-from collections.abc import Iterable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.failure import LifeLine
@@ -70,27 +69,25 @@ class Attendance:
             alive.update(p for p, life in self.unseen.items() if now_s < life.suspect_at_s)
         return alive
 
-    def progressed(
-        self, line: PeerLine, message: Progress, creditors: Iterable[PeerId], now_s: float
-    ) -> None:
+    def witnesses(self, now_s: float) -> set[PeerId]:
+        """Who was heard of lately: only these can say that somebody owes them something."""
+        return {p for p, life in self.lives().items() if now_s < life.heard_s + limits.WITNESS_S}
+
+    def progressed(self, line: PeerLine, message: Progress, now_s: float, *, owes: bool) -> None:
         """PROGRESS: a peer that owes parts, and says again and again that it has moved no byte,
-        is idle. Owners that are not heard of themselves are no witnesses.
+        is idle.
 
         Args:
             line: whose.
             message: what it says.
-            creditors: owners that wait for its part.
             now_s: the time.
+            owes: whether enough owners wait for its part.
         """
         before, line.progress = line.progress, message
-        lives = self.lives()
-        heard = any(
-            peer in lives and now_s < lives[peer].heard_s + limits.WITNESS_S for peer in creditors
-        )
         is_still = before is not None and (before.bytes_in, before.bytes_out) == (
             message.bytes_in, message.bytes_out,
         )  # fmt: skip
-        line.life.moved(now_s, message.up_bytes_per_s, is_idle=heard and is_still)
+        line.life.moved(now_s, message.up_bytes_per_s, is_idle=owes and is_still)
 
     def op_ended(self) -> None:
         """Nobody owes anything any more."""

@@ -38,6 +38,7 @@ from swarmtrain_transport.lineage import Lineage
 from swarmtrain_transport.link import Address, PeerId
 from swarmtrain_transport.samples import SampleCount
 from swarmtrain_transport.scalars import check_totals, vectors
+from swarmtrain_transport.standing import Standing, Words
 
 OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
 _OP_DECISIONS = (Reassign, Freeze, SliceFreeze, Commit, Skip)
@@ -100,6 +101,8 @@ class OpView:
         outcome: COMMIT or SKIP; `outcome_hash` is the hash of that record.
         roots: what the contributors have signed, from FREEZE.
         scalars: what the rule needs of their whole vectors, from FREEZE.
+        words: who was said to be at fault, and by whom.
+        unfit: who should be given no slice while others can be, and how much speaks against each.
         plan_id: first 8 bytes of the plan's hash: the fence of its data frames.
         weights: planned contributors and their weights.
         boots: boot id per planned member.
@@ -119,6 +122,8 @@ class OpView:
     outcome_hash: bytes = b""
     roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
     scalars: bytes = b""
+    unfit: Mapping[PeerId, int] = field(default_factory=dict)
+    words: Words = field(init=False)
     plan_id: int = field(init=False)
     weights: Mapping[PeerId, int] = field(init=False)
     boots: Mapping[PeerId, bytes] = field(init=False)
@@ -127,18 +132,22 @@ class OpView:
     def __post_init__(self) -> None:
         # PLAN never changes, and every frame and report asks for these.
         members = self.plan.members
+        self.words = Words.of(self.plan)
         self.plan_id = int.from_bytes(self.plan_hash[:8], "little")
         self.weights = {m.peer: m.weight for m in members if m.weight}
         self.boots = {member.peer: member.boot for member in members}
         self.all_planned_id = set_id(tuple(self.weights))
 
     @classmethod
-    def of(cls, plan: Plan, plan_hash: bytes) -> "OpView":
+    def of(
+        cls, plan: Plan, plan_hash: bytes, unfit: Mapping[PeerId, int] | None = None
+    ) -> "OpView":
         """The view right after PLAN."""
         owners = [spec.owner for spec in plan.slices]
         count = len(owners)
         tried = [[owner] for owner in owners]
-        return cls(plan, plan_hash, owners, [0] * count, tried, slice_sets=[None] * count)
+        sets: list[tuple[PeerId, ...] | None] = [None] * count
+        return cls(plan, plan_hash, owners, [0] * count, tried, slice_sets=sets, unfit=unfit or {})
 
     def result_set_id(self, slice_index: int) -> int | None:
         """Names the set whose mean is the slice's, or that may still become so: before FREEZE the
@@ -178,6 +187,8 @@ class OpView:
             self._reassign(body)
         else:
             self._slice_freeze(body)
+        if not isinstance(body, Commit | Skip):
+            self.words.apply(body)
 
     def _freeze(self, body: Freeze) -> None:
         if self.frozen is not None:
@@ -247,6 +258,7 @@ class LedgerView(Lineage):
         rewinds: how many there were.
         convicted: who has published a wrong sum, and which.
         banned: keys that the organiser keeps out.
+        standing: who was at fault lately.
     """
 
     run: Run | None = None
@@ -255,6 +267,7 @@ class LedgerView(Lineage):
     join_index: dict[PeerId, int] = field(default_factory=dict)
     invite_uses: dict[str, set[PeerId]] = field(default_factory=dict)
     samples: SampleCount = field(default_factory=SampleCount)
+    standing: Standing = field(default_factory=Standing)
     ever_members: set[PeerId] = field(default_factory=set)
     names: dict[PeerId, str] = field(default_factory=dict)
     curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
@@ -329,7 +342,8 @@ class LedgerView(Lineage):
             raise RemoteFault("order", f"PLAN of op {body.op} after op {self.last_op}")
         if body.previous_outcome != self.last_outcome:
             raise RemoteFault("order", f"PLAN of op {body.op} names another history")
-        self.op = OpView.of(body, record.hash)
+        unfit = self.standing.unfit(body.op, [member.peer for member in body.members])
+        self.op = OpView.of(body, record.hash, unfit)
         self.goes_by_pairs = body.kind == PAIR
 
     def _decide(
@@ -348,6 +362,7 @@ class LedgerView(Lineage):
         elif isinstance(body, Skip):
             self.skips[body.op] = body
         if op.outcome is not None:
+            self.standing.ended(op.plan, op.words, op.outcome)
             self.last_op = body.op
             self.last_outcome = op.outcome_hash = record.hash
 
@@ -372,6 +387,7 @@ class LedgerView(Lineage):
         if self.checkpoint is not None and self.checkpoint.op > body.op:
             self.checkpoint = None
         self.rewinds += 1
+        self.standing.rewound(body.op)
         self.last_op, self.last_outcome = body.op, record.hash
 
     def commits_since(self, op: int) -> int:

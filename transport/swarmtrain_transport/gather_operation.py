@@ -6,6 +6,8 @@ somebody else too. Whoever died before that is left out of COMMIT. As FREEZE kee
 a restarted coordinator goes on with what members hold of a contributor that has died meanwhile.
 """
 
+from collections.abc import Set as AbstractSet
+
 import msgspec
 
 from swarmtrain_transport import limits
@@ -84,9 +86,9 @@ class GatherOperation(Decisions):
                 self.holders.setdefault((index, 0, chunk), set()).add(peer)
         self._held_s[peer] = self._now_s
 
-    def creditors(self, peer: PeerId) -> set[PeerId]:
-        """Nobody: who has published nothing by D_scatter is late, and nothing is owed before."""
-        return set()
+    def owes(self, peer: PeerId, witnesses: AbstractSet[PeerId]) -> bool:
+        """Never: who has published nothing by D_scatter is late, and nothing is owed before."""
+        return False
 
     # ---- decisions
 
@@ -105,7 +107,7 @@ class GatherOperation(Decisions):
         """Whether a contribution may still be in the result: its contributor lives, or has left it
         with somebody."""
         is_frozen = self.view.frozen is not None
-        if not is_frozen and peer in self.refused:
+        if not is_frozen and peer in self.withdrawn:
             return False
         if self._name(self._index(peer)) is None:
             return peer in live and not is_frozen
@@ -114,7 +116,7 @@ class GatherOperation(Decisions):
     def _freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
         """Once all live contributors have published, or at D_scatter."""
         given = self._published_by()
-        awaited = (self.view.weights.keys() & live) - given - self.refused.keys()
+        awaited = (self.view.weights.keys() & live) - given - self.withdrawn.keys()
         if awaited and now_s < self.timers.scatter_s:
             return None
         if len(given) < self.view.plan.min_contributors:
@@ -124,7 +126,7 @@ class GatherOperation(Decisions):
     def _published_by(self) -> set[PeerId]:
         """Who has published what counts."""
         given = {peer for peer in self.view.weights if (self._index(peer), 0) in self.published}
-        return given - self.refused.keys()
+        return given - self.withdrawn.keys()
 
     def _frozen(self, given: set[PeerId], live: set[PeerId]) -> Freeze:
         named = tuple(sorted(given))
@@ -139,8 +141,8 @@ class GatherOperation(Decisions):
         return SignedRoot(slice_root(published.chunk_hashes), published.signature)
 
     def _exclusion(self, peer: PeerId, live: set[PeerId]) -> str:
-        if peer in self.refused:
-            return self.refused[peer]
+        if peer in self.withdrawn:
+            return self.withdrawn[peer]
         return "late" if peer in live else self._fault(peer)
 
     def _given(self, peer: PeerId) -> tuple[int, int]:

@@ -132,14 +132,19 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     centre: int = 0
 
 
-class Reassign(Body, frozen=True, tag="REASSIGN"):
-    """A slice gets a new owner under a new attempt; older attempts of it are void."""
+class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
+    """A slice gets a new owner under a new attempt; older attempts of it are void.
+
+    `lacked` is the relieved owner's word, if the slice moves because of it: whose contribution it
+    has not, and in which way (`matrix`: ``absent``, ``roots``, ``scalars``, ``refused:REASON``).
+    """
 
     op: int
     slice_index: int
     attempt: int
     owner: bytes
     reason: str
+    lacked: dict[bytes, str] = {}
 
 
 class Times(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -171,10 +176,10 @@ class SignedRoot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 class Freeze(Body, frozen=True, tag="FREEZE", omit_defaults=True):
     """The contributors of the op, once and for all, and why the others are excluded.
-    `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of an
-    owner or ``withdrew:REASON`` of the peer itself; `times` the evidence. `roots` is what the
-    contributors have signed (where they stay whole, the root of what each has published), `scalars`
-    what PLAN's rule needs of them.
+    `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of
+    owners or ``withdrew:REASON`` of the peer itself; `times` the evidence; `accusers` the owners on
+    whose word it is left out, where that is so. `roots` is what the contributors have signed (where
+    they stay whole, the root of what each has published), `scalars` what PLAN's rule needs of them.
     """
 
     op: int
@@ -183,15 +188,18 @@ class Freeze(Body, frozen=True, tag="FREEZE", omit_defaults=True):
     times: dict[bytes, Times] = msgspec.field(default_factory=written)
     roots: dict[bytes, SignedRoot] = msgspec.field(default_factory=written)
     scalars: bytes = b""
+    accusers: dict[bytes, tuple[bytes, ...]] = {}
 
 
-class SliceFreeze(Body, frozen=True, tag="SFREEZE"):
-    """The contributors of one reassigned slice: a subset of FREEZE's."""
+class SliceFreeze(Body, frozen=True, tag="SFREEZE", omit_defaults=True):
+    """The contributors of one reassigned slice: a subset of FREEZE's. `lacked` is the new owner's
+    word on those of the others who live, as in REASSIGN."""
 
     op: int
     slice_index: int
     attempt: int
     contributors: tuple[bytes, ...]
+    lacked: dict[bytes, str] = {}
 
 
 class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -202,12 +210,14 @@ class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     root: bytes
 
 
-class Commit(Body, frozen=True, tag="COMMIT"):
+class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer.
 
     `signatures` are the owners', one per slice, over what signed.result_payload names. Where
     contributions stay whole `contributors` are those of FREEZE's whose contributions are held (of a
     pair op, whose pairs have exchanged); the others' slices have no contributor, root or signature.
+    `behind` are contributors who live and have not said in time that they hold it all: COMMIT has
+    not waited for them.
     """
 
     op: int
@@ -216,13 +226,16 @@ class Commit(Body, frozen=True, tag="COMMIT"):
     slices: tuple[SliceOutcome, ...]
     result_root: bytes
     signatures: tuple[bytes, ...] = ()
+    behind: tuple[bytes, ...] = ()
 
 
-class Skip(Body, frozen=True, tag="SKIP"):
-    """The op ends without a result; nobody changes anything."""
+class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):
+    """The op ends without a result; nobody changes anything. `blamed` are those for whom it has
+    waited to the end: ``owner silent``, ``owner alone has it``, or ``behind``."""
 
     op: int
     reason: str
+    blamed: dict[bytes, str] = {}
 
 
 class Attest(Body, frozen=True, tag="ATTEST"):

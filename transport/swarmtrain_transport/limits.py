@@ -196,6 +196,29 @@ RETAIN_MEMORY_BYTES = 256 << 20
 """Parts of an op and results of past ones that a peer keeps in memory; the rest goes to a file. The
 results of 16 ops of 16 M values fit, so nothing is written for smaller models."""
 
+VOICES = 8
+"""So many owners' words leave a contributor out, however many there are: one that is merely slow is
+missing at most of 64 owners at once, and must not cost as many slices."""
+
+FAULT_POINTS = 4
+BARRED_POINTS = 12
+PROBATION_POINTS = 8
+"""A fault weighs four, an op that went well takes one off, and twelve bar: three faults in a row,
+and sooner or later whoever is at fault more often than once in five. Who may take part again is
+let off down to eight, so that the next fault bars at once."""
+
+BARRED_ROUNDS_MAX = 64
+"""For so long at most: 1, 2, 4 and so on, begun anew once nothing is left of the points. A peer
+that always wastes a round until its deadline then does so in one of 65."""
+
+ODDS_ROUNDS = 8
+"""Two peers of which one has said for a second time that the other's part has not come are kept
+apart for so many rounds, then twice as many, up to BARRED_ROUNDS_MAX; and a word counts for so
+long against a contributor on which several have the same to say."""
+
+ODDS_KEPT = PEERS_MAX * PEERS_MAX
+"""Pairs at odds that are remembered: everybody of one op with everybody."""
+
 ATTEMPTS_MAX = 16
 """Owners tried for one slice before the op is skipped."""
 

@@ -3,6 +3,8 @@
 FREEZE, REASSIGN, SFREEZE, COMMIT, SKIP (protocol.md T4 to T9); `decisions` says when it is asked.
 """
 
+import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
@@ -20,7 +22,9 @@ from swarmtrain_transport.ledger import (
     SliceOutcome,
 )
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.matrix import MatrixVerdict, matrix_rule
+from swarmtrain_transport.matrix import ABSENT, AT_ODDS, REFUSED, UNREACHABLE, matrix_rule
+
+NOTHING: Mapping[PeerId, str] = {}
 
 
 class Operation(Decisions):
@@ -28,7 +32,7 @@ class Operation(Decisions):
 
     def _decide(self, live: set[PeerId], now_s: float) -> Decision | None:
         if now_s >= self.timers.end_s:
-            return Skip(self.view.plan.op, "deadline")
+            return Skip(self.view.plan.op, "deadline", self._blamed(live))
         if len(self._contributors(live)) < self.view.plan.min_contributors:
             return Skip(self.view.plan.op, "too few contributors are left")
         relieved = self._relieve(live, now_s)
@@ -71,60 +75,124 @@ class Operation(Decisions):
         """Whether somebody who is not its owner holds each chunk of the slice."""
         return self._all_held(index, live - {self.view.owners[index]}, 1)
 
-    def _reassign(self, index: int, live: set[PeerId], reason: str) -> Decision | None:
-        """The new owner: alive, new to this slice, with the fewest slices now; it has the centre
-        if the plan names one."""
+    def _reassign(
+        self, index: int, live: set[PeerId], reason: str, lacked: Mapping[PeerId, str] = NOTHING
+    ) -> Decision | None:
+        """The new owner: alive, new to this slice, at odds with nobody in this op and not known
+        for it, with the fewest slices now; it has the centre if the plan names one.
+
+        Where words stand against each other it is drawn: nobody can choose a key with which it is
+        the next to be asked.
+        """
         tried = set(self.view.tried[index])
         if self.view.plan.centre:
             tried |= self.view.boots.keys() - self.view.weights.keys()
+        # Nor who is lacked here, if it was at fault as an owner itself: of two peers one goes on.
+        tried |= lacked.keys() & self.view.unfit.keys()
+        known = self.view.words.lacked
+        words = Counter([*known, *lacked, *(owner for said in known.values() for owner in said)])
+        draw = self._drawn if lacked else self._rank
         candidates = sorted(
-            live - tried, key=lambda peer: (self.view.owners.count(peer), self._rank(peer))
-        )
+            live - tried,
+            key=lambda peer: (
+                words[peer], self.view.unfit.get(peer, 0), self.view.owners.count(peer), draw(peer),
+            ),
+        )  # fmt: skip
         attempt = self.view.attempts[index] + 1
         if not candidates or attempt > limits.ATTEMPTS_MAX:
             return None
-        return Reassign(self.view.plan.op, index, attempt, candidates[0], reason)
+        return Reassign(self.view.plan.op, index, attempt, candidates[0], reason, dict(lacked))
 
     def _rank(self, peer: PeerId) -> int:
         return next(i for i, member in enumerate(self.view.plan.members) if member.peer == peer)
 
+    def _drawn(self, peer: PeerId) -> int:
+        digest = hashlib.sha256(self.view.plan_hash + peer).digest()
+        return int.from_bytes(digest[:8], "little")
+
+    def _dispute(
+        self, index: int, gaps: AbstractSet[PeerId], live: set[PeerId], now_s: float
+    ) -> Decision | None:
+        """One owner lacks what too few others lack: its slice goes to somebody else, if there is
+        anybody and time for one more try."""
+        if not self.timers.has_time(now_s):
+            return None
+        lacked = {peer: self.arrivals.word(peer, index) for peer in sorted(gaps)}
+        reason = UNREACHABLE if self._is_most(gaps, live) else AT_ODDS
+        return self._reassign(index, live, reason, lacked)
+
+    def _is_most(self, gaps: AbstractSet[PeerId], live: set[PeerId]) -> bool:
+        return 2 * len(gaps) > len(self._contributors(live) & live)
+
     def _freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
         """T4. Slices that were reassigned already are settled by SFREEZE, not by this matrix; but
         a rule of whole vectors needs what all slices were measured to be."""
-        candidates = self._contributors(live)
-        is_whole = bool(self.view.plan.scalars)
-        places = list(enumerate(self.view.attempts))
-        rows = {
-            index: self.got.get((index, attempt), set())
-            for index, attempt in places
-            if is_whole or attempt == 0
-        }
-        repaired = [index for index, attempt in places if is_whole and attempt]
+        words, candidates = self.view.words, self._contributors(live)
+        places = words.settled_by_freeze
+        rows = {i: self.got.get((i, self.view.attempts[i]), set()) for i in places}
+        repaired = [index for index in places if self.view.attempts[index]]
         due_s = max([self.timers.scatter_s, *map(self.timers.repair_s, repaired)])
         signed = self.arrivals.signed.keys()
-        if candidates <= signed and all(candidates <= row for row in rows.values()):
-            verdict = MatrixVerdict(frozenset(candidates), None)
-        elif now_s < due_s:
+        gaps = {index: candidates - row for index, row in rows.items()}
+        if now_s < due_s and not (candidates <= signed and self._is_settled(gaps)):
             return None
-        else:
-            verdict = matrix_rule(candidates, rows, self.view.plan.min_contributors)
-        if verdict.reassign is not None:
-            decision = self._reassign(verdict.reassign, live, "unreachable for most")
+        owners = {index: self.view.owners[index] for index in places}
+        before = {peer: words.against(peer) for peer in words.lacked}
+        left, accusers = candidates & signed, dict[PeerId, dict[PeerId, str]]()
+        while True:
+            verdict = matrix_rule(left, rows, owners, words.needed, before)
+            for peer in left - verdict.contributors:
+                accusers[peer] = self._accusers(peer, rows)
+            left = set(verdict.contributors)
+            if verdict.reassign is None:
+                break
+            absent = left - rows[verdict.reassign]
+            decision = self._dispute(verdict.reassign, absent, live, now_s)
             if decision is not None:
                 return decision
-            verdict = MatrixVerdict(frozenset(candidates.intersection(*rows.values())), None)
-        contributors = (verdict.contributors & signed) | self._whole(rows)
+            accusers |= {peer: self._accusers(peer, rows) for peer in absent}
+            left -= absent
+        return self._frozen(left | self._whole(rows), accusers, live)
+
+    def _is_settled(self, gaps: Mapping[int, AbstractSet[PeerId]]) -> bool:
+        """Whether what is not complete can come no more: there is nothing to wait for."""
+        return all(
+            self.arrivals.word(peer, index) != ABSENT
+            for index, peers in gaps.items()
+            for peer in peers
+        )
+
+    def _accusers(self, peer: PeerId, rows: Mapping[int, AbstractSet[PeerId]]) -> dict[PeerId, str]:
+        """Who says that it lacks a contribution, now or at an earlier attempt, and how."""
+        now = {
+            self.view.owners[index]: self.arrivals.word(peer, index)
+            for index, row in rows.items()
+            if peer not in row
+        }
+        known = self.view.words.lacked.get(peer, {})
+        said = now | {owner: known[owner] for owner in self.view.words.against(peer)}
+        return {owner: word for owner, word in sorted(said.items()) if owner != peer}
+
+    def _frozen(
+        self,
+        contributors: set[PeerId],
+        accusers: Mapping[PeerId, Mapping[PeerId, str]],
+        live: set[PeerId],
+    ) -> Decision:
         if len(contributors) < self.view.plan.min_contributors:
             return Skip(self.view.plan.op, "too few contributions arrived in time")
-        excluded = {
-            peer: self._exclusion(peer, live)
+        words = {
+            peer: accusers.get(peer, {}) if peer in live and peer not in self.withdrawn else {}
             for peer in self.view.weights
             if peer not in contributors
         }
         named = tuple(sorted(contributors))
-        roots = self.arrivals.signed_roots(named)
-        scalars = self.arrivals.totals(named)
-        return Freeze(self.view.plan.op, named, excluded, roots=roots, scalars=scalars)
+        return Freeze(
+            self.view.plan.op, named,
+            {peer: self._exclusion(peer, live, said) for peer, said in words.items()},
+            roots=self.arrivals.signed_roots(named), scalars=self.arrivals.totals(named),
+            accusers={p: tuple(said)[: limits.VOICES] for p, said in words.items() if said},
+        )  # fmt: skip
 
     def _whole(self, rows: Mapping[int, AbstractSet[PeerId]]) -> set[PeerId]:
         """Who has given all that it had to give, alive or not.
@@ -132,35 +200,71 @@ class Operation(Decisions):
         To leave out a peer that has died since would gain nothing, and make void what owners have
         summed and pushed already. Only the slice that it owned is made again, without it.
         """
-        given = self.arrivals.signed.keys() - self.refused.keys()
+        given = self.arrivals.signed.keys() - self.withdrawn.keys()
         return {peer for peer in given if rows and all(peer in row for row in rows.values())}
 
-    def _exclusion(self, peer: PeerId, live: set[PeerId]) -> str:
-        if peer in self.refused:
-            return self.refused[peer]
+    def _exclusion(self, peer: PeerId, live: set[PeerId], said: Mapping[PeerId, str]) -> str:
+        if peer in self.withdrawn:
+            return self.withdrawn[peer]
         if peer not in live:
             return self._fault(peer)
+        refusals = [word for word in said.values() if word.startswith(REFUSED)]
+        if refusals:
+            return max(refusals, key=refusals.count)
         return "late" if self.arrivals.is_late(peer) else "roots"
 
     def _slice_freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
-        """T7: the contributors of a reassigned slice, from what its new owner has."""
+        """T7: the contributors of a reassigned slice, from what its new owner has; who is missing
+        there is left out on the word of as many as at FREEZE."""
         assert self.view.frozen is not None
         for index, contributors in enumerate(self.view.slice_sets):
             if contributors is not None:
                 continue
             arrived = self.got.get((index, self.view.attempts[index]), set())
-            wanted = set(self.view.frozen) & live
-            if not wanted <= arrived and now_s < self.timers.repair_s(index):
+            absent = (set(self.view.frozen) & live) - arrived
+            if now_s < self.timers.repair_s(index) and not self._is_settled({index: absent}):
                 continue
+            is_most = self._is_most(absent, live)
+            if absent and (is_most or not all(self._is_enough(peer, index) for peer in absent)):
+                decision = self._dispute(index, absent, live, now_s)
+                if decision is not None:
+                    return decision
             named = tuple(sorted(set(self.view.frozen) & arrived))
             if len(named) < self.view.plan.min_contributors:
                 # Those who could not bring it here may bring it elsewhere.
-                skip = Skip(self.view.plan.op, f"too few contributors of slice {index} are left")
-                if len(wanted) < self.view.plan.min_contributors:
+                op = self.view.plan.op
+                skip = Skip(op, f"too few contributors of slice {index} are left")
+                if len(named) + len(absent) < self.view.plan.min_contributors:
                     return skip
-                return self._reassign(index, live, "unreachable for most") or skip
-            return SliceFreeze(self.view.plan.op, index, self.view.attempts[index], named)
+                return self._dispute(index, absent, live, now_s) or skip
+            lacked = {peer: self.arrivals.word(peer, index) for peer in sorted(absent)}
+            attempt = self.view.attempts[index]
+            return SliceFreeze(self.view.plan.op, index, attempt, named, lacked)
         return None
+
+    def _is_enough(self, peer: PeerId, index: int) -> bool:
+        """Whether this slice's owner is the last that had to say that it lacks a contribution."""
+        said = {self.view.owners[index], *self.view.words.against(peer)} - {peer}
+        return len(said) >= self.view.words.needed(peer)
+
+    def _blamed(self, live: set[PeerId]) -> dict[PeerId, str]:
+        """For whom an op has waited to its end: owners of slices that did not come through, or
+        else contributors who have not fetched what they could."""
+        frozen = self.view.frozen
+        if frozen is None or None in self.view.slice_sets:
+            return {}
+        blamed = {}
+        for index, owner in enumerate(self.view.owners):
+            if self._current(index) is None:
+                blamed[owner] = "owner silent"
+            elif not self._is_spread(index, live):
+                blamed[owner] = "owner alone has it"
+        return blamed or dict.fromkeys(self._behind(set(frozen) & live), "behind")
+
+    def _behind(self, peers: set[PeerId]) -> tuple[PeerId, ...]:
+        """Which of these have not said that they hold the whole result."""
+        slices = range(len(self.view.owners))
+        return tuple(p for p in sorted(peers) if not all(self._held_by(i, {p}) for i in slices))
 
     def _commit(self, live: set[PeerId], now_s: float) -> Decision | None:
         """T8. A late or joining receiver is never waited for: only FREEZE's contributors are."""
@@ -183,6 +287,6 @@ class Operation(Decisions):
             signatures.append(published.signature)
         commit = Commit(
             self.view.plan.op, self.view.plan_hash, self.view.frozen, tuple(outcomes), b"",
-            tuple(signatures),
+            tuple(signatures), behind=self._behind(waiting_for),
         )  # fmt: skip
         return msgspec.structs.replace(commit, result_root=result_root(commit))

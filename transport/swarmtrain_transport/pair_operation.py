@@ -59,7 +59,7 @@ class PairOperation(GatherOperation):
     def _freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
         """Once all have published who live and have a partner that has, or may still."""
         given = self._published_by()
-        able = given | ((self.view.weights.keys() & live) - self.refused.keys())
+        able = given | ((self.view.weights.keys() & live) - self.withdrawn.keys())
         hopeful = [pair for pair in self._pairs if set(pair) <= able]
         if 2 * len(hopeful) < self.view.plan.min_contributors:
             return Skip(self.view.plan.op, "too few pairs are left")

@@ -113,7 +113,8 @@ def next_plan(
 
     It is due when all expected peers are ready, or the first has waited for `wait_ready_s`. Live
     peers that hold the state but are not ready are receivers; a newcomer is expected, and so
-    waited for, only after its first READY.
+    waited for, only after its first READY. Whoever is sidelined (`standing`) is a receiver whatever
+    it says, unless the others are too few.
     """
     op = view.last_op + 1
     if view.genesis is None:
@@ -128,10 +129,14 @@ def next_plan(
         },
     )
     ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
+    sidelined = view.standing.sidelined(op, present.keys())
+    if len((ready.keys() | (expected & present.keys())) - sidelined) < needed_peers(terms, op):
+        sidelined = set()  # without them there is no op
+    ready = {peer: line for peer, line in ready.items() if peer not in sidelined}
     if len(ready) < needed_peers(terms, op):
         return None
     first_s = min(line.ready_s for line in ready.values())
-    if expected - set(ready) and now_s < first_s + terms.wait_ready_s:
+    if expected - sidelined - set(ready) and now_s < first_s + terms.wait_ready_s:
         return None
     receivers = {peer: line for peer, line in present.items() if peer not in ready}
     moved = values_of(view.genesis, op, terms.block, terms.kind)
@@ -142,9 +147,17 @@ def next_plan(
     standing = {peer: ready[peer] for peer in order}
     told = [line.ready is not None and line.ready.has_centre for line in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
+    unfit = without(view.standing.unfit(op, order), len(order))
     return make_plan(
-        terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre
-    )
+        terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
+        unfit,
+    )  # fmt: skip
+
+
+def without(against: Mapping[PeerId, int], planned: int) -> set[PeerId]:
+    """Who owns nothing: those against whom most speaks, as long as half of all own something."""
+    worst = sorted(against, key=lambda peer: (-against[peer], peer))
+    return set(worst[: planned // 2])
 
 
 def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
@@ -184,8 +197,9 @@ def make_plan(
     op_deadline_s: float,
     slicing: Slicing,
     centre: int = 0,
+    unfit: AbstractSet[PeerId] = frozenset(),
 ) -> Plan:
-    """The PLAN of one op. Contributors own slices, receivers only follow.
+    """The PLAN of one op. Contributors own slices, but for the unfit; receivers only follow.
 
     Contributors stand as given: in the order of their keys or, of a pair op, of its draw, so the
     plan depends on the swarm alone, not on who was ready first. Where contributions stay whole
@@ -206,7 +220,7 @@ def make_plan(
         members=tuple(members),
         slices=gathered_slices(order, num_values)
         if is_whole
-        else _cut(terms, num_values, contributors, slicing),
+        else _cut(terms, num_values, contributors, slicing, unfit),
         codec=terms.codec,
         exact=terms.exact and not is_whole,
         block=terms.block,
@@ -236,11 +250,16 @@ def _least(terms: RunTerms, num_contributors: int) -> int:
 
 
 def _cut(
-    terms: RunTerms, num_values: int, contributors: Lines, slicing: Slicing
+    terms: RunTerms,
+    num_values: int,
+    contributors: Lines,
+    slicing: Slicing,
+    unfit: AbstractSet[PeerId],
 ) -> tuple[SliceSpec, ...]:
     """Slices of a mean op and their owners, by rates."""
     vector_bytes = num_values * terms.value_bytes
-    shares = slicing.shares(contributors, vector_bytes, equal=terms.equal_slices)
+    equal = terms.equal_slices
+    shares = slicing.shares(contributors, vector_bytes, equal=equal, unfit=unfit)
     bounds = slices.cut(num_values, terms.block, shares)
     return tuple(
         SliceSpec(start, stop, peer)

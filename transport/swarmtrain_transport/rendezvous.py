@@ -260,8 +260,9 @@ class Rendezvous:
             case Progress():
                 line.acknowledged(min(message.index, self.scribe.head), self._now_s)
                 op = self.operation
-                owed = op.creditors(peer) if op is not None else ()
-                self.attendance.progressed(line, message, owed, self._now_s)
+                witnesses = self.attendance.witnesses(self._now_s)
+                owes = op is not None and op.owes(peer, witnesses)
+                self.attendance.progressed(line, message, self._now_s, owes=owes)
             case Accuse():
                 for owner, why in self._tribunal.hear(peer, message, self._now_s).items():
                     self.departures.go(owner, evicted=True, reason="wrong sum", why=why)
@@ -362,10 +363,12 @@ class Rendezvous:
                 return
             if isinstance(decision, Reassign):
                 self.operation.timers.reassigned(decision.slice_index, self._now_s)
+                self.chronicle.moved(decision, self.operation.view.owners)
             self.scribe.append(decision)
             if isinstance(decision, Freeze):
                 for peer, reason in decision.excluded.items():
-                    self.chronicle.excluded(decision.op, peer, reason)
+                    by = decision.accusers.get(peer, ())
+                    self.chronicle.excluded(decision.op, peer, reason, by)
             if isinstance(decision, Commit | Skip):
                 self.operation.teach(self._pace, self._now_s)
                 self.attendance.op_ended()

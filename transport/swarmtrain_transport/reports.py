@@ -68,7 +68,7 @@ class Reports:
         got: contributors whole at the owner, per try.
         published: accepted SLICE_DONE, per try.
         holders: who holds a chunk, by (slice, attempt, chunk).
-        refused: whose contribution is out, and why.
+        withdrawn: whose contribution is out by its own word, and why.
         lost: planned processes that are gone for good.
     """
 
@@ -78,7 +78,7 @@ class Reports:
         self.got = self.arrivals.got
         self.published: dict[SliceTry, Published] = {}
         self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
-        self.refused = self.arrivals.refused
+        self.withdrawn = self.arrivals.withdrawn
         self.lost: set[PeerId] = set()
         self._now_s = now_s
         self._held_s: dict[PeerId, float] = {}
@@ -151,22 +151,26 @@ class Reports:
             self._idle = None
             self.arrivals.report_got(slice_try, complete, refused, scalars, self._now_s)
 
-    def creditors(self, peer: PeerId) -> set[PeerId]:
-        """Other owners that wait for this contributor's part, and have those of most.
+    def owes(self, peer: PeerId, witnesses: AbstractSet[PeerId]) -> bool:
+        """Whether enough other owners wait for this contributor's part (`matrix.voices_needed`).
 
-        An owner that has not is the odd one out (matrix rule), and no witness against anybody.
+        An owner that has not those of most is the odd one out, and no witness against anybody.
+
+        Args:
+            peer: the contributor.
+            witnesses: who was heard of lately.
         """
         if peer not in self._contributors(set(self.view.boots)):
-            return set()
+            return False
         named, rows = self.view.slice_sets, self.arrivals.rows()
-        owed = {
+        waiting = {
             owner
             for index, owner in enumerate(self.view.owners)
             if named[index] is None
             and not self.arrivals.has_come(peer, index)
             and 2 * len(rows[index]) > len(self.view.weights)
         }
-        return owed - {peer}
+        return len((waiting & witnesses) - {peer}) >= self.view.words.needed(peer)
 
     def report_done(
         self, owner: PeerId, slice_try: SliceTry, published: Published
@@ -243,7 +247,7 @@ class Reports:
     def _contributors(self, live: AbstractSet[PeerId]) -> set[PeerId]:
         """Peers whose contribution may still enter some slice."""
         if self.view.frozen is None:
-            return (set(self.view.weights) & live) - set(self.refused)
+            return (set(self.view.weights) & live) - set(self.withdrawn)
         return set(self.view.frozen)
 
     def _chunk_holders(self, index: int) -> list[set[PeerId]] | None:

@@ -8,7 +8,7 @@ for its slice as if it had seen all, and so does a later owner of that slice.
 
 A contributor measures what it gives too and says so with its roots. Its part counts as complete at
 an owner only if both have found the same norm: so no owner makes an honest contribution look
-longer or shorter than it is, and whoever lies alone is the odd one out of the matrix rule. Of
+longer or shorter than it is, and who says so alone only loses its slice (`matrix`). Of
 products only the two owners' norms bound what an owner may say.
 
 Pure. The arithmetic is the caller's, in operations that give the same bits on every machine.
@@ -121,6 +121,10 @@ class Table:
         if self._scalars == NORMS:
             return True
         return all(self._is_possible(norm, peer, other) for other in others)
+
+    def contradicts(self, peer: PeerId, norm: float) -> bool:
+        """Whether the contributor was found to be of another length than it says; that stands."""
+        return self._numbers.get((peer, peer), norm) != norm
 
     def _is_possible(self, norm: float, peer: PeerId, other: PeerId) -> bool:
         """Whether a product was reported and is none beyond those of the lengths."""

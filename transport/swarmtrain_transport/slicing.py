@@ -10,6 +10,7 @@ the swarm, and no slice is larger than what its owner says it can retain (protoc
 
 import statistics
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport import limits, slices
 from swarmtrain_transport.link import PeerId
@@ -24,7 +25,12 @@ class Slicing:
         self._shares: list[float] = []
 
     def shares(
-        self, contributors: Mapping[PeerId, PeerLine], value_bytes: float, *, equal: bool = False
+        self,
+        contributors: Mapping[PeerId, PeerLine],
+        value_bytes: float,
+        *,
+        equal: bool = False,
+        unfit: AbstractSet[PeerId] = frozenset(),
     ) -> list[float]:
         """Share of the vector per contributor, in the order of their keys; they add up to one.
 
@@ -32,6 +38,7 @@ class Slicing:
             contributors: lines of those who are ready.
             value_bytes: encoded bytes of the whole vector.
             equal: pay no heed to rates.
+            unfit: who gets nothing; what would be theirs goes to the others.
         """
         peers = tuple(sorted(contributors))
         lines = [contributors[peer] for peer in peers]
@@ -46,6 +53,13 @@ class Slicing:
         elif slices.slowest_s(rates, kept) > limits.RESLICE_GAIN * best_s:
             kept = best
         self._peers, self._shares = peers, kept
+        if unfit:
+            fit = [float(peer not in unfit) for peer in peers]
+            kept = [share * may for share, may in zip(kept, fit, strict=True)]
+            total = sum(kept)
+            kept = [part / (total or sum(fit)) for part in (kept if total else fit)]
+            room = [most * may for most, may in zip(retained, fit, strict=True)]
+            kept = fitted(kept, room, value_bytes)
         return kept
 
 

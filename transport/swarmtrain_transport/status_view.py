@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.claims import finite, shown
+from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import CoordinatorStatus, PeerLine, PeerStatus
 from swarmtrain_transport.planning import needed_peers
@@ -141,7 +142,22 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: "Rendezvous", now_s: float)
         state_root=line.state_root.hex(),
         silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
         chain=line.chain.hex(),
+        rests=_rests(peer, coordinator.view),
     )
+
+
+def _rests(peer: PeerId, view: LedgerView) -> str:
+    """What a peer sits out for what it has done, and until which round."""
+    standing, op = view.standing, view.last_op + 1
+    told = []
+    if (until := standing.barred_until(peer, op)) >= 0:
+        told.append(f"gives nothing up to round {until}: at fault too often")
+    if (until := standing.owns_nothing_until(peer, op)) >= 0:
+        told.append(f"owns nothing up to round {until}: its slices had to be moved")
+    apart = sorted(other.hex()[:8] for other in standing.at_odds_with(peer, op))
+    if apart:
+        told.append(f"at odds with {', '.join(apart[:_NAMED_MAX])}")
+    return "; ".join(told)
 
 
 def _state(line: PeerLine, coordinator: "Rendezvous", now_s: float) -> str:

@@ -91,6 +91,13 @@ class Timers:
         self.extended_s = min(room, self.extended_s + self.deadline_s / 2)
         self.assigned_s[slice_index] = now_s
 
+    def has_time(self, now_s: float) -> bool:
+        """Whether a slice can still be made by one more owner, and be fetched, before D_op, which
+        that would extend."""
+        most_s = self.start_s + limits.DEADLINE_EXTENSION_MAX * self.deadline_s
+        end_s = min(most_s, self.end_s + self.deadline_s / 2)
+        return now_s + 2 * limits.D_REPAIR * self.deadline_s <= end_s
+
     def pardon(self, absent_s: float) -> None:
         """The coordinator was stopped for so long: nothing that came then was late."""
         self.start_s += absent_s
