@@ -70,7 +70,7 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
     for record in records:
         body = body_of(record)
         if isinstance(body, Join):
-            names[body.peer] = _name(body, names)
+            names[body.peer] = name_of(body, names)
         elif isinstance(body, Rewind) and body.op < number and lines:
             lines.append(f"A REWIND went back to round {body.op}: {body.reason}. ")
             lines[-1] += "Whatever this round had decided was cancelled."
@@ -90,8 +90,9 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
     return [*lines, "It is still in progress."] if is_open else lines
 
 
-def _name(body: Join, names: dict[bytes, str]) -> str:
-    """Names are the peers' own choice, so two may be the same: then the key tells them apart."""
+def name_of(body: Join, names: dict[bytes, str]) -> str:
+    """How sentences name a peer. Names are the peers' own choice, so two may be the same: then the
+    key tells them apart."""
     taken = {name for peer, name in names.items() if peer != body.peer}
     return f"{body.name} ({body.peer.hex()[:8]})" if body.name in taken else body.name
 
@@ -119,7 +120,8 @@ def _told(
                     continue  # PLAN says so
                 said = body.accusers.get(peer)
                 by = f"; {why_words.accused(said, names)}" if said else ""
-                yield f"{names.get(peer, '?')} was left out ({reason}): {_why(reason)}{by}."
+                who, because = names.get(peer, "?"), left_out_because(reason)
+                yield f"{who} was left out ({reason}): {because}{by}."
                 if peer in body.times:
                     yield "  " + _evidence(body.times[peer], is_whole=is_whole)
         case SliceFreeze():
@@ -186,7 +188,8 @@ def _evidence(times: Times, *, is_whole: bool) -> str:
     )
 
 
-def _why(reason: str) -> str:
+def left_out_because(reason: str) -> str:
+    """Why FREEZE left a peer out, as a clause."""
     kind, _, detail = reason.partition(":")
     if kind in ("refused", "withdrew"):
         return _REFUSED.get(detail, f"{kind}, {detail}")

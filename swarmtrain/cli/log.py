@@ -1,19 +1,33 @@
-"""The log of a command: lines on stderr, without the secrets of invites."""
+"""The log of a command: sentences on stderr, among all others that it says."""
 
 import logging
 import os
 import sys
 
-from swarmtrain.cli.situation import redact
+from swarmtrain.cli.situation import say
+from swarmtrain.lines import stamped
 
 _OWN = ("swarmtrain", "swarmtrain_transport", "swarmtrain_optimizers")
 
 
-class _Redacting(logging.Formatter):
-    """A line that may be shown to anybody."""
+class _Saying(logging.Handler):
+    """Says a record as anything else is said; with -v also where it comes from."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__()
+        form = "%(levelname)s %(name)s %(message)s" if verbose else "%(message)s"
+        self.setFormatter(logging.Formatter(form))
+        self._verbose = verbose
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        try:
+            text = self.format(record)
+            if record.levelno >= logging.WARNING and not self._verbose:
+                text = f"{record.levelname.capitalize()}: {text}"
+            say(stamped(text, sys.stderr))
+        except Exception:
+            self.handleError(record)
 
 
 def set_up(*, verbose: bool) -> None:
@@ -23,10 +37,6 @@ def set_up(*, verbose: bool) -> None:
     """
     chosen = os.environ.get("SWARMTRAIN_LOG_LEVEL", "").upper()
     level = chosen if chosen in logging.getLevelNamesMapping() else ""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        _Redacting("%(asctime)s %(levelname)s %(name)s %(message)s", datefmt="%H:%M:%S")
-    )
-    logging.basicConfig(level=level or "WARNING", handlers=[handler], force=True)
+    logging.basicConfig(level=level or "WARNING", handlers=[_Saying(verbose=verbose)], force=True)
     for name in _OWN:
         logging.getLogger(name).setLevel("DEBUG" if verbose else level or "INFO")

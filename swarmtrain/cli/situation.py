@@ -3,10 +3,13 @@
 The one mutable thing of the command line: made in `main`, handed down as typer's context object.
 """
 
+import contextlib
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from swarmtrain.lines import columns, wrapped
 
 _SECRET = re.compile(r"(swarm://[^\s#\"']*#)[A-Za-z0-9_-]{16,}")
 
@@ -39,5 +42,9 @@ def redact(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """A line for people, on stderr: stdout is for results."""
-    print(redact(text), file=sys.stderr, flush=True)
+    """A line for people, on stderr: stdout is for results.
+
+    It may be that nobody reads it any more: that is no reason to stop anything.
+    """
+    with contextlib.suppress(OSError):
+        print(wrapped(redact(text), columns(sys.stderr)), file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import typer
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
 from swarmtrain.cli.options import UpOptions, check_host, parse_endpoint
 from swarmtrain.cli.situation import Situation, say
+from swarmtrain.lines import stamped
 from swarmtrain_transport.invite import Invite
 
 
@@ -62,6 +63,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
         say(f"Warning: {warning}")
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)
     situation.state_dir = dirs.make_private(directory)
+    from swarmtrain.cli.watching import watched
     from swarmtrain.coordinator.service import serve, set_aside
 
     if options.new_run:
@@ -70,7 +72,9 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     async def main(stop: asyncio.Event) -> None:
         await serve(
             config, directory, options.listen.host, options.listen.port, options.public_host,
-            on_ready=lambda invite: _announce(options, directory, invite), stop=stop, tell=say,
+            on_ready=lambda invite: _announce(options, directory, invite), stop=stop,
+            tell=lambda text: say(stamped(text, sys.stderr)),
+            watched=None if options.json_events else watched,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")

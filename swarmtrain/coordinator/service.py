@@ -58,6 +58,7 @@ from swarmtrain_transport.rendezvous import Rendezvous
 logger = logging.getLogger(__name__)
 
 Tell = Callable[[str], None]
+Watched = Callable[[Rendezvous], contextlib.AbstractAsyncContextManager[None]]
 Adoption = Callable[[tuple[Record, ...], int], None]
 
 _LOG = "The run's log"
@@ -82,6 +83,7 @@ async def serve(
     on_ready: Callable[[Invite], None],
     stop: asyncio.Event,
     tell: Tell = logger.info,
+    watched: Watched | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> None:
@@ -89,11 +91,10 @@ async def serve(
 
     Args:
         state_dir: made if it is missing; one coordinator at a time.
-        host: address to listen on.
-        port: TCP port, 0 for any free one.
+        host, port: address and TCP port to listen on, 0 for any free one.
         public_host: name that invites carry; "" for the address listened on.
         on_ready: called once with the run's invite when peers may come.
-        tell: hears what the organiser must know, in sentences.
+        tell: hears what the organiser must know, in sentences; `watched` is open meanwhile.
         clock, wall_clock: monotonic seconds, and seconds since 1970.
 
     Raises:
@@ -123,7 +124,8 @@ async def serve(
                 _note_begun(state_dir, machine, keys, tell)
                 app.is_ready = True
                 on_ready(invite_with(secret))
-            await _until_over(shell, stop, tell)
+            async with watched(machine) if watched is not None else contextlib.nullcontext():
+                await _until_over(shell, stop, tell)
         finally:
             app.is_ready = False
             shell.stop()

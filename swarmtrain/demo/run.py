@@ -9,7 +9,7 @@ torch is loaded at the very end, to let the model write: until then the cores ar
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,10 +30,11 @@ from swarmtrain.demo.setting import (
     write_run_file,
 )
 from swarmtrain.demo.signals import noted
-from swarmtrain.demo.view import Scene, View, make_scene, open_view, stream_for
+from swarmtrain.demo.view import Scene, make_scene, picture_of, stamped, stream_for
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.status import ask
+from swarmtrain.view import View, open_view
 from swarmtrain_transport.membership import CoordinatorStatus
 
 _GLANCE_S = 0.2
@@ -88,7 +89,7 @@ class _Demo:
 
     def run(self) -> int:
         """From the first process to the report."""
-        self._view.lines(_introduction(self._options, self._config, self._place))
+        self._lines(_introduction(self._options, self._config, self._place))
         failure: story.Fail | None = None
         processes = Processes(self._place)
         try:
@@ -103,7 +104,7 @@ class _Demo:
             processes.close()
             self._view.close()
         if failure is not None:
-            self._view.lines(_regrets(failure, self._place))
+            self._lines(_regrets(failure, self._place))
             return EXIT_BUG
         return self._end(time.monotonic() - self._began_s)
 
@@ -139,7 +140,7 @@ class _Demo:
         for wish in wishes:
             match wish:
                 case story.Say():
-                    self._view.say(time.monotonic() - self._began_s, wish.text)
+                    self._say(wish.text)
                 case story.Invite():
                     processes.hand_invite(wish.name, self._invite)
                 case story.Kill():
@@ -150,6 +151,13 @@ class _Demo:
                     return wish
         return None
 
+    def _say(self, text: str) -> None:
+        self._view.say(stamped(time.monotonic() - self._began_s, text))
+
+    def _lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._view.say(line)
+
     def _draw(self) -> None:
         scene = make_scene(
             self._story.facts, self._cast, self._options.rounds,
@@ -157,7 +165,7 @@ class _Demo:
         )  # fmt: skip
         if scene != self._scene:
             self._scene = scene
-            self._view.show(scene)
+            self._view.show(picture_of(scene))
 
     # ---- signals
 
@@ -165,7 +173,7 @@ class _Demo:
         if not self._signals:
             return
         text = "stopping: the peers finish their round and leave; Ctrl+C again ends them at once"
-        self._view.say(time.monotonic() - self._began_s, text)
+        self._say(text)
         processes.stop(patience_s=_PATIENCE_S, hurry=lambda: len(self._signals) > 1)
         raise Interrupted(128 + self._signals[0])
 
@@ -185,10 +193,10 @@ class _Demo:
             from swarmtrain.demo.writing import write_lines
 
             written = write_lines(model_path, self._config.model, self._options.seed)
-        self._view.lines(in_words(report, written))
+        self._lines(in_words(report, written))
         problem = disagreement(report)
         if problem:
-            self._view.lines(["", problem])
+            self._lines(["", problem])
         if self._options.json:
             print(msgspec.json.encode(report).decode(), flush=True)
         return EXIT_BUG if problem else EXIT_DONE
@@ -231,10 +239,12 @@ def _asking(state_dir: Path, processes: Processes) -> Iterator[None]:
 def _introduction(options: DemoOptions, config: RunConfig, place: Place) -> Iterator[str]:
     """What is about to happen, for somebody who knows nothing of it."""
     peers = "1 peer trains" if options.peers == 1 else f"{options.peers} peers train"
-    yield f"{peers} one model on this machine, a byte transformer, on Python's own source code."
     steps = config.steps_per_round
-    yield f"Each peer is a process: it makes {steps} inner steps alone, then {_exchange_of(config)}"
-    yield "That is a round. A coordinator keeps the order of events and never sees a weight."
+    yield (
+        f"{peers} one model on this machine, a byte transformer, on Python's own source code. "
+        f"Each peer is a process: it makes {steps} inner steps alone, then {_exchange_of(config)} "
+        "That is a round. A coordinator keeps the order of events and never sees a weight."
+    )
     if options.churn:
         yield f"In round {KILL_ROUND} a peer is killed while it sends; in the next a new one joins."
     yield f"All files: {place.root}"
@@ -245,11 +255,11 @@ def _exchange_of(config: RunConfig) -> str:
     """What is exchanged, from the middle of a sentence on."""
     if config.outer.strategy in PAIRED:
         return (
-            "meets one other\npeer, another one each round: over encrypted sockets both give what "
-            "they have learnt,\nand where they began."
+            "meets one other peer, another one each round: over encrypted sockets both give what "
+            "they have learnt, and where they began."
         )
     what = "their weights" if config.outer.fragments == 1 else "a part of their weights"
-    return f"all exchange 8-bit\ndifferences of {what} over encrypted sockets."
+    return f"all exchange 8-bit differences of {what} over encrypted sockets."
 
 
 def _regrets(failure: story.Fail, place: Place) -> Iterator[str]:

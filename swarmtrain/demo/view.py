@@ -1,31 +1,13 @@
-"""What people see of a demo: sentences as they come, and in a terminal a live table below them."""
+"""The picture of a demo, made of what is known; `swarmtrain.view` shows it."""
 
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, TextIO
-
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from typing import TextIO
 
 from swarmtrain.demo.report import data_parallel_bytes, mean_bytes_up
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One peer in the table. Nothing is known of it yet where `state` is "starting"."""
-
-    name: str
-    state: str
-    round: int = 0
-    loss: float = 0.0
-    tokens_per_s: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
+from swarmtrain.view import Picture, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +31,11 @@ class Scene:
     order0_loss: float
     bytes_up: int
     bytes_data_parallel: int
+
+
+def picture_of(scene: Scene) -> Picture:
+    """The scene as a terminal shows it."""
+    return Picture(scene.rows, (loss_line(scene), bytes_line(scene)))
 
 
 def make_scene(
@@ -97,113 +84,9 @@ def make_scene(
     )
 
 
-class View(Protocol):
-    """Where the demo shows itself."""
-
-    def say(self, seconds: float, text: str) -> None:
-        """A sentence, so many seconds after the start."""
-
-    def show(self, scene: Scene) -> None:
-        """The newest picture."""
-
-    def close(self) -> None:
-        """No more pictures; lines may still come."""
-
-    def lines(self, lines: Iterable[str]) -> None:
-        """Lines as they are, after the end."""
-
-
-def open_view(stream: TextIO) -> View:
-    """A live table where somebody can see it, else plain lines."""
-    if stream.isatty():
-        return LiveView(Console(file=stream))
-    return PlainView(stream)
-
-
-class PlainView:
-    """A line per sentence; pictures are left out."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def say(self, seconds: float, text: str) -> None:
-        """See View."""
-        print(stamped(seconds, text), file=self._stream, flush=True)
-
-    def show(self, scene: Scene) -> None:
-        """See View."""
-
-    def close(self) -> None:
-        """See View."""
-
-    def lines(self, lines: Iterable[str]) -> None:
-        """See View."""
-        for line in lines:
-            print(line, file=self._stream, flush=True)
-
-
-class LiveView:
-    """The same sentences, and the table below them, drawn anew as it changes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, redirect_stderr=False)
-        self._live.start()
-
-    def say(self, seconds: float, text: str) -> None:
-        """See View."""
-        self._print(stamped(seconds, text))
-
-    def show(self, scene: Scene) -> None:
-        """See View."""
-        self._live.update(render(scene), refresh=True)
-
-    def close(self) -> None:
-        """See View."""
-        self._live.stop()
-
-    def lines(self, lines: Iterable[str]) -> None:
-        """See View."""
-        for line in lines:
-            self._print(line)
-
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
-
-
 def stamped(seconds: float, text: str) -> str:
     """A sentence with its time since the start."""
     return f"{int(seconds) // 60:3d}:{int(seconds) % 60:02d}  {text}"
-
-
-def render(scene: Scene) -> Group:
-    """The picture for a terminal: the table, the loss, the bytes."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title, align in (
-        ("peer", "left"), ("state", "left"), ("round", "right"), ("loss", "right"),
-        ("tokens/s", "right"), ("MB up", "right"), ("MB down", "right"),
-    ):  # fmt: skip
-        table.add_column(title, justify="right" if align == "right" else "left", no_wrap=True)
-    for row in scene.rows:
-        table.add_row(*_cells(row), style=_STYLES.get(row.state, ""))
-    return Group(Text(), table, Text(loss_line(scene)), Text(bytes_line(scene)))
-
-
-_STYLES = {"killed": "red", "starting": "dim", "left": "dim", "syncing": "yellow"}
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    if row.state == "starting":
-        return (row.name, row.state, "", "", "", "", "")
-    return (
-        row.name,
-        row.state,
-        str(row.round),
-        f"{row.loss:.3f}" if row.loss else "",
-        f"{row.tokens_per_s:.0f}" if row.tokens_per_s else "",
-        f"{row.bytes_up / 1e6:.1f}",
-        f"{row.bytes_down / 1e6:.1f}",
-    )
 
 
 def loss_line(scene: Scene) -> str:

@@ -1,6 +1,7 @@
 """What people see, from a picture alone."""
 
 import io
+import sys
 
 from rich.console import Console
 from test_report import CAST, facts
@@ -8,17 +9,14 @@ from test_report import CAST, facts
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts
 from swarmtrain.demo.view import (
-    LiveView,
-    PlainView,
-    Row,
     Scene,
     bytes_line,
     loss_line,
     make_scene,
-    open_view,
-    render,
+    picture_of,
     stamped,
 )
+from swarmtrain.view import LiveView, PlainView, Row, open_view, render
 
 SCENE = Scene(
     rows=(
@@ -31,14 +29,14 @@ SCENE = Scene(
 )  # fmt: skip
 
 
-def drawn(picture: object) -> str:
-    console = Console(file=io.StringIO(), width=100, color_system=None)
-    console.print(picture)
+def drawn(scene: Scene, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(render(picture_of(scene), width))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_table_has_a_row_per_peer_with_its_numbers():
-    text = drawn(render(SCENE))
+    text = drawn(SCENE)
     badger, otter, newt = (
         next(line for line in text.splitlines() if line.startswith(name))
         for name in ("badger", "otter", "newt")
@@ -46,6 +44,14 @@ def test_the_table_has_a_row_per_peer_with_its_numbers():
     assert badger.split() == ["badger", "training", "2", "2.500", "4321", "1.5", "2.5"]
     assert otter.split() == ["otter", "killed", "2", "2.750", "0.9", "0.8"]
     assert newt.split() == ["newt", "starting"]
+
+
+def test_a_narrow_terminal_keeps_the_numbers_that_matter_whole():
+    text = drawn(SCENE, 40)
+    assert all(len(line) <= 40 for line in text.splitlines())
+    assert "tokens/s" not in text
+    badger = next(line for line in text.splitlines() if line.startswith("badger"))
+    assert badger.split() == ["badger", "training", "2", "2.500", "1.5"]
 
 
 def test_loss_and_bytes_stand_beside_what_they_are_compared_with():
@@ -87,20 +93,21 @@ def test_without_a_terminal_there_are_plain_lines_alone():
     stream = io.StringIO()
     view = open_view(stream)
     assert isinstance(view, PlainView)
-    view.say(75.9, "otter is in")
-    view.show(SCENE)
+    view.say(stamped(75.9, "otter is in " * 20))
+    view.show(picture_of(SCENE))
     view.close()
-    view.lines(["", "done"])
-    assert stream.getvalue() == "  1:15  otter is in\n\ndone\n"
+    view.say("")
+    view.say("done")
+    assert stream.getvalue() == f"  1:15  {'otter is in ' * 20}\n\ndone\n"
 
 
 def test_in_a_terminal_the_sentences_stay_and_the_table_follows_them():
     stream = io.StringIO()
     view = LiveView(Console(file=stream, force_terminal=True, width=100, height=40))
-    view.say(3, "otter is in [really]")
-    view.show(SCENE)
+    view.say(stamped(3, "otter is in [really]"))
+    view.show(picture_of(SCENE))
     view.close()
-    view.lines(["after"])
+    view.say("after")
     text = stream.getvalue()
     assert "otter is in [really]" in text
     assert text.index("otter is in") < text.index("4321") < text.index("after")
@@ -109,3 +116,25 @@ def test_in_a_terminal_the_sentences_stay_and_the_table_follows_them():
 def test_times_are_minutes_and_seconds():
     assert stamped(0.2, "x") == "  0:00  x"
     assert stamped(3_600, "x") == " 60:00  x"
+
+
+def test_what_else_is_said_stands_above_the_table(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    view = LiveView(Console(file=stream, force_terminal=True, width=100, height=40))
+    view.show(picture_of(SCENE))
+    print("a word of the log", file=sys.stderr, flush=True)
+    view.close()
+    text = stream.getvalue()
+    assert sys.stderr is stream
+    assert text.index("4321") < text.index("a word of the log") < text.rindex("4321")
+
+
+def test_a_long_sentence_goes_on_under_its_first_word():
+    stream = io.StringIO()
+    view = LiveView(Console(file=stream, force_terminal=True, width=60, height=40))
+    view.close()
+    view.say(stamped(3, "otter stops after sending four of nine chunks of round 3, and is killed"))
+    text = stream.getvalue()
+    assert "  0:03  otter stops after sending four of nine chunks of\n" in text
+    assert text.endswith("\n        round 3, and is killed\n")

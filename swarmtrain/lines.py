@@ -1,0 +1,58 @@
+"""Lines for people: broken between words where a terminal ends, stamped with the time of day.
+
+Nothing is broken where no terminal is: there a line is an event, for whatever reads it.
+"""
+
+import os
+import re
+import textwrap
+import time
+from datetime import datetime
+from typing import TextIO
+
+COLUMNS_MIN = 40
+"""A narrower terminal breaks lines by itself."""
+
+_HEAD = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
+"""What the rest of a line stands under: its indentation, and a first column with its gap."""
+
+
+def columns(stream: TextIO) -> int:
+    """How wide the terminal behind a stream is, 0 where there is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text with lines of at most `width`, as far as words allow it.
+
+    A line goes on under its own first column. Words stay whole, so that a path or an invite can be
+    copied.
+
+    Args:
+        text: one line or more.
+        width: of the terminal; less than COLUMNS_MIN for none.
+    """
+    if width < COLUMNS_MIN:
+        return text
+    return "\n".join(_broken(line, width) for line in text.split("\n"))
+
+
+def _broken(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    head = _HEAD.match(line)
+    indent = len(head[0]) if head is not None else 0
+    return textwrap.fill(
+        line, width, subsequent_indent=" " * min(indent, width // 2),
+        break_long_words=False, break_on_hyphens=False, replace_whitespace=False,
+    )  # fmt: skip
+
+
+def stamped(text: str, stream: TextIO) -> str:
+    """The text after the time: of day for who watches, date and zone for what keeps it."""
+    if stream.isatty():
+        return f"{time.strftime('%H:%M:%S')}  {text}"
+    return f"{datetime.now().astimezone().isoformat(timespec='seconds')}  {text}"

@@ -1,0 +1,44 @@
+"""Lines for people are broken between words, and only where a terminal is."""
+
+import io
+
+import pytest
+
+from swarmtrain.lines import columns, stamped, wrapped
+
+LONG = "You send    compressed differences of the model's weights. No files, no user name."
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_line_goes_on_under_its_first_column(width):
+    lines = wrapped(LONG, width).splitlines()
+    assert len(lines) > 1
+    assert all(len(line) <= width for line in lines)
+    assert all(line.startswith(" " * 12) for line in lines[1:])
+    assert " ".join(" ".join(lines).split()) == " ".join(LONG.split())
+
+
+def test_an_indented_line_keeps_its_indentation():
+    text = "SWT-E1  what\n        and what it means for you, in more words than fit here"
+    assert all(line.startswith("        ") for line in wrapped(text, 40).splitlines()[1:])
+
+
+def test_paths_and_invites_stay_whole():
+    path = "/very/long/" + "folder-with-a-name/" * 4
+    assert path in wrapped(f"state in {path} and more words", 40).split()
+
+
+@pytest.mark.parametrize("width", [0, 10])
+def test_without_a_terminal_a_line_is_a_line(width):
+    assert wrapped(LONG, width) == LONG
+    assert columns(io.StringIO()) == 0
+
+
+def test_what_is_kept_has_date_and_zone_and_what_is_watched_the_time():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    kept, watched = stamped("x", io.StringIO()), stamped("x", Terminal())
+    assert kept[10] == "T" and kept[19] in "+-" and kept.endswith("  x")
+    assert watched[2] == watched[5] == ":" and watched[8:] == "  x"
