@@ -18,12 +18,20 @@ from swarmtrain.cli.options import (
     parse_endpoint,
 )
 from swarmtrain.cli.situation import Situation, say
+from swarmtrain.ending import tell
 from swarmtrain.errors import UserError, misuse
 from swarmtrain_transport.invite import Invite
 
 INVITE_CHARS_MAX = 4096
 """An invite has under 200; whatever is longer is another file."""
 
+Listen = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT", help="Address for the other peers.",
+        show_default="any port; on loopback if the invite is",
+    ),
+]  # fmt: skip
 Advertise = Annotated[
     str,
     typer.Option(
@@ -53,6 +61,13 @@ Daily = Annotated[
         help="Leave when so much was moved today, both ways: 20GB.",
     ),
 ]  # fmt: skip
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait",
+        help="Wait until the coordinator is up; whoever was in the run before always does.",
+    ),
+]
 FreezeInRound = Annotated[
     int,
     typer.Option(
@@ -76,13 +91,7 @@ def join(
     name: Annotated[
         str, typer.Option(help="Name shown to others.", show_default="drawn from the key")
     ] = "",
-    listen: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT", help="Address for the other peers.",
-            show_default="any port; on loopback if the invite is",
-        ),
-    ] = "",
+    listen: Listen = "",
     advertise: Advertise = "",
     up: Up = "",
     down: Down = "",
@@ -95,6 +104,7 @@ def join(
         typer.Option(help="Read the invite from this file; - is standard input.",
                      show_default=False),
     ] = None,
+    wait: Wait = False,
     freeze_in_round: FreezeInRound = 0,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
@@ -118,6 +128,7 @@ def join(
         JoinOptions(
             invite=parsed, name=name, listen=address, advertise=dialled, state_dir=directory,
             threads=threads, caps=caps, freeze_in_round=freeze_in_round, json_events=json_events,
+            waits=wait,
         ),
         say=say, emit=_emit,
     )  # fmt: skip
@@ -126,7 +137,7 @@ def join(
 
 def _emit(line: str) -> None:
     """A line for a program that listens on stdout."""
-    print(line, flush=True)
+    tell(line, sys.stdout)
 
 
 def _invite_text(argument: str, file: Path | None) -> str:

@@ -27,6 +27,7 @@ from swarmtrain.cli.status import status
 from swarmtrain.cli.up import up
 from swarmtrain.cli.verify import verify
 from swarmtrain.cli.why import why
+from swarmtrain.ending import let_go_of_dead_streams
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED
 from swarmtrain.errors import Interrupted, UserError, cleaned, render, translate
 
@@ -99,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except Exception as fault:
         return _explain_ending(fault, situation, words)
+    finally:
+        let_go_of_dead_streams()
     return EXIT_DONE
 
 

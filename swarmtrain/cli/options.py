@@ -68,6 +68,7 @@ class JoinOptions:
         freeze_in_round: rehearsal of a death: in this round report how many chunks are sent,
             then stop in the middle of the exchange. 0 for never.
         json_events: print events as JSON lines on stdout.
+        waits: wait for a coordinator that is not up yet.
     """
 
     invite: Invite
@@ -79,6 +80,7 @@ class JoinOptions:
     caps: Caps
     freeze_in_round: int
     json_events: bool
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarmtrain.ending import tell
 from swarmtrain.lines import columns, wrapped
 
 _SECRET = re.compile(r"(swarm://[^\s#\"']*#)[A-Za-z0-9_-]{16,}")
@@ -47,4 +48,4 @@ def say(text: str) -> None:
     It may be that nobody reads it any more: that is no reason to stop anything.
     """
     with contextlib.suppress(OSError):
-        print(wrapped(redact(text), columns(sys.stderr)), file=sys.stderr, flush=True)
+        tell(wrapped(redact(text), columns(sys.stderr)), sys.stderr)

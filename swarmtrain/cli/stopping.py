@@ -1,22 +1,21 @@
-"""Ctrl+C once leaves cleanly, twice leaves at once. For every command that runs for long."""
+"""Ctrl+C once leaves cleanly, twice leaves at once; so does a closed terminal, but never at once.
+For every command that runs for long."""
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable
 
+from swarmtrain import ending
 from swarmtrain.cli.situation import say
 from swarmtrain.errors import Interrupted
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 def run_until_stopped(main: Main, *, first_words: str) -> None:
     """Run `main` on a new loop; it should end soon after its event is set.
 
-    The first SIGINT or SIGTERM sets the event, the second cancels `main`. A second process signal
-    such as SIGKILL is not ours to answer: state on disk is whole at every moment.
+    The first SIGINT, SIGTERM or SIGHUP sets the event, a further SIGINT or SIGTERM cancels `main`.
+    SIGKILL is not ours to answer: state on disk is whole at every moment.
 
     Args:
         main: called with the event that asks for a clean end.
@@ -35,14 +34,16 @@ async def _run(main: Main, first_words: str) -> None:
     urgent: list[int] = []
 
     def asked(number: int) -> None:
-        if stop.is_set():
+        if not stop.is_set():
+            stop.set()
+            ending.let_go_of_dead_streams()
+            say(first_words)
+        elif ending.insists(number):
             urgent.append(number)
             task.cancel()
-        else:
-            stop.set()
-            say(first_words)
 
-    for number in _SIGNALS:
+    signals = ending.asking()
+    for number in signals:
         loop.add_signal_handler(number, asked, number)
     try:
         await task
@@ -51,5 +52,5 @@ async def _run(main: Main, first_words: str) -> None:
             raise
         raise Interrupted(128 + urgent[0]) from None
     finally:
-        for number in _SIGNALS:
+        for number in signals:
             loop.remove_signal_handler(number)

@@ -10,6 +10,7 @@ import typer
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
 from swarmtrain.cli.options import UpOptions, check_host, parse_endpoint
 from swarmtrain.cli.situation import Situation, say
+from swarmtrain.ending import tell
 from swarmtrain.lines import stamped
 from swarmtrain_transport.invite import Invite
 
@@ -88,7 +89,7 @@ def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
             "event": "ready", "invite": str(invite), "host": invite.host, "port": invite.port,
             "run": invite.run, "state_dir": str(directory),
         }  # fmt: skip
-        print(json.dumps(event), flush=True)
+        tell(json.dumps(event), sys.stdout)
         return
     say(f"Coordinator of {invite.run} on {invite.host}:{invite.port}, state in {directory}")
     if invite.is_loopback:
@@ -98,4 +99,4 @@ def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
         )
     if sys.stdout.isatty():
         say("Send this invite to those who shall join; whoever has it can come in:")
-    print(f"swarmtrain join '{invite}'" if sys.stdout.isatty() else str(invite), flush=True)
+    tell(f"swarmtrain join '{invite}'" if sys.stdout.isatty() else str(invite), sys.stdout)

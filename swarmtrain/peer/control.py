@@ -28,6 +28,7 @@ from swarmtrain.control_lane import (
     piece_payload,
 )
 from swarmtrain.errors import UserError, coordinator_unreachable, refused, wrong_key
+from swarmtrain.peer.patience import Patience, pause_s
 from swarmtrain.peer.pieces import not_given, read_bounded, unpack_piece
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -46,17 +47,9 @@ from swarmtrain_transport.messages import (
 
 logger = logging.getLogger(__name__)
 
-FIRST_TRIES = 6
-"""Tries of the first connection before it is reported: about 15 s with the pauses below."""
-
 WRONG_KEY_TRIES = 6
 """Wrong certificates in a row, after the right one was seen, before it is reported: a hotel's
 login page answers for every address, but not for long."""
-
-PAUSE_FIRST_S = 0.5
-PAUSE_MAX_S = 15.0
-"""Pauses between tries double up to this; each is cut by up to half at random, so that peers do
-not all come back in the same instant."""
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -88,7 +81,7 @@ MASK_BYTES = 4
 
 
 class CoordinatorUnreachable(UserError):
-    """The first connection did not come about in FIRST_TRIES tries."""
+    """The first connection did not come about in `patience.FIRST_TRIES` tries."""
 
 
 class WrongKey(UserError):
@@ -130,6 +123,7 @@ class ControlClient:
         prepare: awaited before every connection; what it raises ends `run`.
         pause: waits for so many seconds.
         uses_proxy: whether HTTPS_PROXY of the environment is honoured.
+        waits: whether the first connection is tried for as long as it takes.
     """
 
     def __init__(
@@ -143,6 +137,7 @@ class ControlClient:
         prepare: Callable[[], Awaitable[None]] | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         uses_proxy: bool = False,
+        waits: bool = False,
     ) -> None:
         self._invite = invite
         self._identity = identity
@@ -151,6 +146,7 @@ class ControlClient:
         self._rng, self._prepare = rng, prepare
         self._pause = pause
         self._uses_proxy = uses_proxy
+        self._trying = Patience(invite.host, invite.port, rng, is_endless=waits)
         host = f"[{invite.host}]" if ":" in invite.host else invite.host
         self._base_url = f"https://{host}:{invite.port}"
         self._fingerprint = aiohttp.Fingerprint(invite.cert_sha256)
@@ -197,7 +193,7 @@ class ControlClient:
                 return await self._ask_for_piece(piece_hash, bytes_max)
             except (aiohttp.ClientError, OSError, TimeoutError) as exc:
                 logger.info("piece=%s try=%d failed: %s", piece_hash.hex()[:8], failed, exc)
-                await self._pause(self._pause_s(failed))
+                await self._pause(pause_s(failed, self._rng))
         raise self._unreachable(PIECE_TRIES, asyncio.get_running_loop().time() - began_s)
 
     async def _ask_for_piece(self, piece_hash: bytes, bytes_max: int) -> bytes:
@@ -229,7 +225,7 @@ class ControlClient:
         """Connect, and stay connected until `close`. To be called once.
 
         Raises:
-            CoordinatorUnreachable: nobody answered the first FIRST_TRIES tries.
+            CoordinatorUnreachable: nobody answered the first tries, and it is not to wait.
             WrongKey: not the coordinator of the invite.
             DoorRefused: the coordinator refused this peer, at the door or later.
             RemoteFault: the coordinator broke the protocol.
@@ -256,29 +252,24 @@ class ControlClient:
 
     async def _stay_connected(self, session: aiohttp.ClientSession) -> None:
         began_s = asyncio.get_running_loop().time()
-        failed = 0
         wrong_keys = 0
         while not self._closing.is_set():
             if self._prepare is not None:
                 await self._unless_closing(self._prepare())
             try:
                 await self._one_connection(session)
-                failed = wrong_keys = 0
+                wrong_keys = 0
             except aiohttp.ServerFingerprintMismatch as exc:
                 wrong_keys += 1
                 if not self._has_been_up or wrong_keys >= WRONG_KEY_TRIES:
                     base = wrong_key(self._invite.host, self._invite.port)
                     raise WrongKey(base.code, base.what, base.meaning, base.remedy) from exc
-                logger.warning("host=%s shows another certificate", self._invite.host)
-                failed += 1
+                self._trying.failure(exc)
             except (aiohttp.ClientError, OSError, TimeoutError) as exc:
-                failed += 1
-                reason = getattr(exc, "strerror", None) or exc
-                logger.info("host=%s try=%d failed: %s", self._invite.host, failed, reason)
-                if not self._has_been_up and failed >= FIRST_TRIES:
+                if self._trying.failure(exc):
                     seconds = asyncio.get_running_loop().time() - began_s
-                    raise self._unreachable(failed, seconds) from exc
-            await self._unless_closing(self._pause(self._pause_s(failed)))
+                    raise self._unreachable(self._trying.failed, seconds) from exc
+            await self._unless_closing(self._pause(self._trying.pause_s()))
 
     async def _one_connection(self, session: aiohttp.ClientSession) -> None:
         """One connection from its knock to its loss. Raises only if the door was not passed."""
@@ -319,6 +310,7 @@ class ControlClient:
         self._outgoing = asyncio.Queue(OUTGOING_MAX)
         self._socket = socket
         is_first, self._has_been_up = not self._has_been_up, True
+        self._trying.answered()
         sending = asyncio.create_task(self._send_all(socket, self._outgoing))
         try:
             # Without end, until `_cut` moves it to now.
@@ -376,10 +368,6 @@ class ControlClient:
         """Give up the present connection without waiting for what is queued."""
         if self._patience is not None and not self._patience.expired():
             self._patience.reschedule(asyncio.get_running_loop().time())
-
-    def _pause_s(self, failed: int) -> float:
-        longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(max(0, failed - 1), 16))
-        return longest * (0.5 + 0.5 * self._rng.random())
 
     async def _unless_closing(self, work: Awaitable[None]) -> None:
         """Wait for the work's end, or until `close` is called; what the work raises is raised."""

@@ -56,6 +56,7 @@ class Membership:
         advertise: Endpoint | None = None,
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Frozen] | None = None,
+        waits: bool = False,
         make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> "Membership":
         """Knock and wait for WELCOME.
@@ -69,6 +70,7 @@ class Membership:
             advertise: what the other peers dial, None for the listening address.
             caps: what the link's owner allows.
             freeze: rehearsal of a death: in which round, and who is told.
+            waits: whether a coordinator that does not answer is waited for as long as it takes.
             make_shell: makes the network side, see PeerThread.
 
         Raises:
@@ -87,7 +89,7 @@ class Membership:
             shown = name or identity.default_name
             thread = PeerThread(
                 invite, storage, identity, shown, host, port, advertise=advertise, caps=caps,
-                freeze=freeze, make_shell=make_shell,
+                freeze=freeze, waits=waits, make_shell=make_shell,
             )  # fmt: skip
             thread.start()
             welcome = _first_word(thread)

@@ -16,6 +16,7 @@ from types import FrameType
 
 from torch import Tensor
 
+from swarmtrain import ending
 from swarmtrain.cli.options import JoinOptions
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import Interrupted, UserError
@@ -64,7 +65,7 @@ def run_peer(
         freeze = (number, lambda sent, total: _freeze(number, sent, total, emit))
     membership = Membership.enter(
         options.invite, options.state_dir, options.name, options.listen.host, options.listen.port,
-        advertise=options.advertise, caps=options.caps, freeze=freeze,
+        advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
         make_shell=make_shell,
     )  # fmt: skip
     try:
@@ -214,17 +215,19 @@ def _train(peer: _Peer, events: "_Events") -> None:
 
 @contextmanager
 def _signals(session: Session, events: "_Events") -> Iterator[None]:
-    """Once: finish the round. Twice: at once."""
+    """Once: finish the round. Twice: at once, unless it is the terminal that has gone."""
     asked: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        if len(asked) > 1:
+        if len(asked) == 1:
+            session.request_stop()
+            ending.let_go_of_dead_streams()
+            events.say("Finishing this round; Ctrl+C again to leave at once.")
+        elif ending.insists(number):
             raise Interrupted(128 + number)
-        events.say("Finishing this round; Ctrl+C again to leave at once.")
-        session.request_stop()
 
-    old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    old = {number: signal.signal(number, stop) for number in ending.asking()}
     try:
         yield
     finally:

@@ -20,10 +20,11 @@ from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.meter import Meter, Pace
 from swarmtrain.peer.rounds import RoundReport, report_of
 from swarmtrain.peer.saves import Saves
-from swarmtrain.peer.shell import ForTrainer, TrainerNote
+from swarmtrain.peer.shell import ForTrainer
 from swarmtrain.peer.state_image import StateImage
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.thread import PeerThread
+from swarmtrain.peer.view import TrainerNote
 from swarmtrain.status import waiting_words
 from swarmtrain.tensors import Layout
 from swarmtrain_transport import actions as do

@@ -14,8 +14,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, refused, translate
@@ -26,7 +24,7 @@ from swarmtrain.peer.control import ControlClient
 from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain.peer.spill_file import SpillFile
 from swarmtrain.peer.storage import PeerStorage
-from swarmtrain.peer.view import PeerView, view_of
+from swarmtrain.peer.view import PeerView, TrainerNote, view_of
 from swarmtrain.peer.whereabouts import Whereabouts
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
@@ -56,16 +54,6 @@ ForTrainer = (
 """What the training thread hears of."""
 
 
-class TrainerNote(msgspec.Struct, frozen=True):
-    """What the training thread says of itself, for PROGRESS and `status`."""
-
-    phase: str = "starting"
-    step: int = 0
-    loss: float = 0.0
-    tokens_per_s: float = 0.0
-    tokens: int = 0
-
-
 class PeerShell:
     """One peer's network side.
 
@@ -79,6 +67,8 @@ class PeerShell:
         advertise: what the other peers dial, None for the listening address.
         caps: what the link's owner allows.
         freeze: rehearsal of a death: in which round, and who is told.
+        waits: whether a coordinator that does not answer is waited for; it is by whoever was in
+            the run before.
     """
 
     def __init__(
@@ -93,6 +83,7 @@ class PeerShell:
         advertise: Endpoint | None = None,
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
+        waits: bool = False,
     ) -> None:
         self._invite = invite
         self._storage = storage
@@ -103,6 +94,7 @@ class PeerShell:
         self._advertise = advertise
         self._caps = caps
         self._freeze = freeze
+        self._waits = waits or bool(storage.records)
         self._note = TrainerNote()
         self._waiting = (Waiting(""), 0.0)
         self._link: Link | None = None
@@ -137,7 +129,7 @@ class PeerShell:
             assert self._participant is not None
             self._control = ControlClient(
                 self._invite, self._identity, self._participant.hello, self, rng=self._rng,
-                prepare=partial(where.tell, self._participant),
+                prepare=partial(where.tell, self._participant), waits=self._waits,
             )  # fmt: skip
             await self._control.run()
             if self._fault is not None:

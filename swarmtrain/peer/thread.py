@@ -16,8 +16,9 @@ from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, translate
 from swarmtrain.peer.memory import keep_freed_chunks
-from swarmtrain.peer.shell import ForTrainer, PeerShell, TrainerNote
+from swarmtrain.peer.shell import ForTrainer, PeerShell
 from swarmtrain.peer.storage import PeerStorage
+from swarmtrain.peer.view import TrainerNote
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.messages import PeerMessage
@@ -40,6 +41,7 @@ class PeerThread:
         advertise: what the other peers dial, see PeerShell.
         caps: see PeerShell.
         freeze: rehearsal of a death, see PeerShell.
+        waits: see PeerShell.
         make_shell: makes the network side; chaos brings one that misbehaves.
 
     Attributes:
@@ -58,6 +60,7 @@ class PeerThread:
         advertise: Endpoint | None = None,
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
+        waits: bool = False,
         make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> None:
         self.inbox: queue.SimpleQueue[ForTrainer] = queue.SimpleQueue()
@@ -70,6 +73,7 @@ class PeerThread:
         self._advertise = advertise
         self._caps = caps
         self._freeze = freeze
+        self._waits = waits
         self._make_shell = make_shell
         self._shell: PeerShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,7 +104,7 @@ class PeerThread:
         self._shell = self._make_shell(
             self._invite, self._storage, self._identity, self._name,
             to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
-            caps=self._caps, freeze=self._freeze,
+            caps=self._caps, freeze=self._freeze, waits=self._waits,
         )  # fmt: skip
         self._up.set()
         try:

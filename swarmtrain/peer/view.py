@@ -1,10 +1,20 @@
-"""What a running peer answers to `swarmtrain status`."""
+"""What a running peer answers to `swarmtrain status`, and what its trainer tells for it."""
 
 import msgspec
 
 from swarmtrain.errors import cleaned
 from swarmtrain_transport.messages import Waiting
 from swarmtrain_transport.participant import Participant
+
+
+class TrainerNote(msgspec.Struct, frozen=True):
+    """What the training thread says of itself, for PROGRESS and `status`."""
+
+    phase: str = "starting"
+    step: int = 0
+    loss: float = 0.0
+    tokens_per_s: float = 0.0
+    tokens: int = 0
 
 
 class PeerView(msgspec.Struct, frozen=True):

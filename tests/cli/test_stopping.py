@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from swarmtrain import ending
 from swarmtrain.cli.stopping import run_until_stopped
 from swarmtrain.errors import Interrupted
 
@@ -40,6 +41,42 @@ def test_the_second_signal_leaves_at_once(second, status):
         run_until_stopped(main, first_words="Leaving.")
     assert caught.value.exit_status == status
     assert cleaned_up == [True]
+
+
+def test_a_terminal_that_closes_asks_however_often_it_says_so():
+    ended = []
+
+    async def main(stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await stop.wait()
+        os.kill(os.getpid(), signal.SIGHUP)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        ended.append("clean")
+
+    run_until_stopped(main, first_words="Leaving.")
+    assert ended == ["clean"]
+
+
+def test_a_hang_up_that_was_ignored_at_the_start_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    async def main(stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not stop.is_set()
+
+    try:
+        run_until_stopped(main, first_words="Leaving.")
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_system_without_hang_ups_asks_all_the_same(monkeypatch):
+    monkeypatch.delattr(signal, "SIGHUP")
+    assert ending.asking() == (signal.SIGINT, signal.SIGTERM)
 
 
 def test_a_fault_passes_through_and_the_signals_are_as_before():

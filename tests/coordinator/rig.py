@@ -234,11 +234,12 @@ def client_of(
     hello: Hello | None = None,
     pause: Callable[[float], Awaitable[None]] = no_pause,
     prepare: Callable[[], Awaitable[None]] | None = None,
+    waits: bool = False,
 ) -> ControlClient:
     newest = hello if hello is not None else hello_of(identity)
     return ControlClient(
         invite, identity, lambda: newest, listener, rng=random.Random(1), pause=pause,
-        prepare=prepare,
+        prepare=prepare, waits=waits,
     )  # fmt: skip
 
 

@@ -135,16 +135,16 @@ class Place:
         self.folder = folder
         self._started: list[Running] = []
         parts = (ROOT, ROOT / "transport", ROOT / "optimizers")
-        self._environment = {
+        self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, parts)),
             "XDG_STATE_HOME": str(folder / "state-home"),
             "OMP_NUM_THREADS": "1",
         }
-        self._environment.pop("SWARMTRAIN_INVITE", None)
+        self.environment.pop("SWARMTRAIN_INVITE", None)
 
     def start(self, *words: object, **environment: str) -> Running:
-        running = Running([sys.executable, *map(str, words)], {**self._environment, **environment})
+        running = Running([sys.executable, *map(str, words)], {**self.environment, **environment})
         self._started.append(running)
         return running
 

@@ -64,7 +64,7 @@ OPTIMIZERS = (
 )
 
 SWARMTRAIN = (
-    "error_table config control_lane",
+    "error_table config control_lane ending",
     "errors tensors",
     "config_problem",
     "config_defaults config_fragments lines",

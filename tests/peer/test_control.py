@@ -1,6 +1,5 @@
 import asyncio
 import hashlib
-import random
 import socket
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,9 @@ import lz4.block
 import pytest
 from aiohttp import WSMsgType, web
 
-from swarmtrain.peer import control
+from swarmtrain.coordinator.certificate import load_or_create
+from swarmtrain.peer import control, patience
 from swarmtrain.peer.control import (
-    ControlClient,
     CoordinatorUnreachable,
     DoorRefused,
     WrongKey,
@@ -34,7 +33,6 @@ from tests.coordinator.rig import (
     Listener,
     client_of,
     connected,
-    hello_of,
     run,
     scripted,
     serving,
@@ -70,9 +68,9 @@ def test_a_coordinator_that_does_not_answer_is_reported_after_growing_pauses() -
             await client.run()
         assert (caught.value.code, caught.value.exit_status) == ("SWT-E203", 69)
         assert f"127.0.0.1:{invite.port}" in caught.value.what and "6 tries" in caught.value.what
-        assert len(pauses.seconds) == control.FIRST_TRIES - 1
+        assert len(pauses.seconds) == patience.FIRST_TRIES - 1
         for number, seconds in enumerate(pauses.seconds):
-            longest = control.PAUSE_FIRST_S * 2**number
+            longest = patience.PAUSE_FIRST_S * 2**number
             assert longest / 2 <= seconds <= longest
         assert listener.events.empty()
         await client.close()
@@ -80,20 +78,30 @@ def test_a_coordinator_that_does_not_answer_is_reported_after_growing_pauses() -
     run(scene())
 
 
-def test_pauses_are_bounded_and_drawn_from_the_given_source() -> None:
+def test_who_waits_comes_in_when_the_coordinator_is_started_and_says_what_it_waits_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene() -> None:
-        invite = Invite("127.0.0.1", 1, "demo", bytes(32), SECRET)
+        port, keys = free_port(), load_or_create(tmp_path, may_create=True, wall_s=0.0)
+        invite = Invite("127.0.0.1", port, "demo", keys.cert_sha256, SECRET)
+        tries, listener = Pauses(), Listener()
+        client = client_of(invite, ALICE, listener, pause=tries, waits=True)
+        running = asyncio.create_task(client.run())
+        while len(tries.seconds) < 3 * patience.FIRST_TRIES:
+            await asyncio.sleep(0)
+            assert not running.done()
+        said = [record.message for record in caplog.records if "does not answer" in record.message]
+        assert len(said) == 3  # the 1st, 4th and 16th
+        assert f"127.0.0.1:{port}" in said[0] and "Connection refused" in said[0]
+        assert "Waiting until it does" in said[0]
+        async with serving(tmp_path, port=port):
+            await listener.hears(Welcome)
+            assert caplog.records[-1].message.endswith("answers.")
+            await client.close()
+        await running
 
-        def pauses(seed: int) -> list[float]:
-            client = ControlClient(
-                invite, ALICE, lambda: hello_of(ALICE), Listener(), rng=random.Random(seed)
-            )
-            return [client._pause_s(failed) for failed in range(40)]
-
-        assert pauses(1) == pauses(1) != pauses(2)
-        assert max(pauses(1)) <= control.PAUSE_MAX_S
-
-    run(scene())
+    with caplog.at_level("INFO"):
+        run(scene())
 
 
 def test_another_certificate_is_refused_before_anything_is_sent(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""How long a coordinator that does not answer is waited for, and what is said meanwhile.
+
+A stranger that never got through may have a wrong address, so it gives up soon and says so. Whoever
+was in the run before knows that there is a coordinator: it waits as long as one whose connection
+was lost, also when it was itself started anew in between.
+"""
+
+import logging
+import os
+import random
+
+from swarmtrain.errors import cleaned
+
+logger = logging.getLogger(__name__)
+
+FIRST_TRIES = 6
+"""Tries of the first connection before it is reported: about 15 s with the pauses below."""
+
+PAUSE_FIRST_S = 0.5
+PAUSE_MAX_S = 15.0
+"""Pauses between tries double up to this; each is cut by up to half at random, so that peers do
+not all come back in the same instant."""
+
+SAID_EVERY = 4
+"""The 1st, 4th, 16th failure in a row are told, and so on: after a second, minutes, an hour."""
+
+
+class Patience:
+    """Failures in a row.
+
+    Args:
+        host, port: where the coordinator should be.
+        rng: of the pauses' jitter.
+        is_endless: whether it is waited for from the first try on.
+    """
+
+    def __init__(self, host: str, port: int, rng: random.Random, *, is_endless: bool) -> None:
+        self._where = f"{host}:{port}"
+        self._rng = rng
+        self._is_endless = is_endless
+        self._due = 1
+        self.failed = 0
+
+    def answered(self) -> None:
+        """It was reached, so from now on it is worth waiting for."""
+        if self.failed:
+            logger.info("The coordinator %s answers.", self._where)
+        self.failed, self._due, self._is_endless = 0, 1, True
+
+    def failure(self, error: Exception) -> bool:
+        """One more try has failed; whether to give up."""
+        self.failed += 1
+        if not self._is_endless and self.failed >= FIRST_TRIES:
+            return True
+        if self.failed >= self._due:
+            self._due = self.failed * SAID_EVERY
+            what = "Waiting until it does; Ctrl+C gives up."
+            if not self._is_endless:
+                what = f"Trying {FIRST_TRIES - self.failed} times more; --wait would go on."
+            logger.warning(
+                "The coordinator %s does not answer (%s). %s", self._where, in_words(error), what
+            )
+        return False
+
+    def pause_s(self) -> float:
+        """How long to wait before the next try."""
+        return pause_s(self.failed, self._rng)
+
+
+def pause_s(failed: int, rng: random.Random) -> float:
+    """A pause after so many failures in a row."""
+    longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(max(0, failed - 1), 16))
+    return longest * (0.5 + 0.5 * rng.random())
+
+
+def in_words(error: Exception) -> str:
+    """Why a connection did not come about, without a library's own words where there are others."""
+    if isinstance(error, TimeoutError):
+        return "nothing came back in time"
+    number = getattr(error, "errno", None)
+    if isinstance(number, int) and number > 0:
+        return os.strerror(number)
+    status = getattr(error, "status", None)
+    if isinstance(status, int) and status:
+        return f"it asks to try later, HTTP {status}"
+    return cleaned(str(getattr(error, "strerror", None) or error or type(error).__name__))
