@@ -117,7 +117,7 @@ def take_part(arguments: argparse.Namespace) -> None:
     listen: Endpoint = arguments.listen
     with tempfile.TemporaryDirectory(prefix="allreduce-") as directory:
         membership = Membership.enter(
-            Invite.parse(arguments.invite), Path(directory), f"rank-{arguments.rank}",
+            Invite.parse(arguments.invite), (Path(directory),), f"rank-{arguments.rank}",
             listen.host, listen.port,
         )  # fmt: skip
         try:

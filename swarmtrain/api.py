@@ -20,7 +20,8 @@ Mistakes are loud: whatever goes wrong while joining raises. Weather is not: wha
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -133,8 +134,9 @@ def join(
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
         name: shown to others; "" for one drawn from the peer's key.
         listen: ``HOST:PORT`` for the other peers; "" for a free port, on loopback if the invite is.
-        state_dir: keys, ledger and checkpoints; None for the run's place on this machine. A peer
-            that comes back with it goes on from what it holds.
+        state_dir: keys, ledger and checkpoints; None for the run's place on this machine, which is
+            that of its name, or without one the first that no running copy uses. A peer that comes
+            back with it goes on from what it holds.
         up: ``10mbit``, ``2MB/s``: send no faster than this; "" for no cap.
         down: as `up`, for what is taken in.
         daily: ``20GB``: leave between two rounds when so much was moved today, both ways; "" for
@@ -153,15 +155,22 @@ def join(
     if samples_per_step < 1:
         raise misuse(f"samples_per_step must be at least 1, not {samples_per_step}.")
     member = _Member(optimizer, samples_per_step, strict=strict)
-    try:
+    with _in_words():
         caps = parse_caps(up, down, daily)
         member.enter(_come_in(text, name, listen, state_dir, caps), model)
+    return member
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Errors of all parts as a person can use them; bugs as they are."""
+    try:
+        yield
     except Exception as error:
         told = translate(error)
         if told is None or told is error:
             raise
         raise told from error
-    return member
 
 
 def _come_in(
@@ -170,10 +179,9 @@ def _come_in(
     parsed = Invite.parse(text)
     address = parse_endpoint(listen) if listen else default_endpoint(parsed)
     check_name(name)
-    place = Path(state_dir) if state_dir is not None else dirs.peer_dir(parsed.run, name or "hook")
-    return Membership.enter(
-        parsed, dirs.make_private(place), name, address.host, address.port, caps=caps
-    )
+    chosen = () if state_dir is None else (Path(state_dir),)
+    places = chosen or dirs.peer_dirs(parsed.run, name, "hook")
+    return Membership.enter(parsed, places, name, address.host, address.port, caps=caps)
 
 
 class _Member(Swarm):

@@ -7,6 +7,9 @@ import platformdirs
 
 from swarmtrain.errors import UserError, translate
 
+COPIES_MAX = 64
+"""Peers without a name on one machine in one run: as many as are in a round (PEERS_MAX)."""
+
 
 def runs_dir() -> Path:
     """The directory that holds the default state directories of all runs. It may not exist."""
@@ -18,9 +21,15 @@ def coordinator_dir(run: str) -> Path:
     return runs_dir() / run / "coordinator"
 
 
-def peer_dir(run: str, name: str) -> Path:
-    """Default state directory of the peer `name` in `run`."""
-    return runs_dir() / run / "peers" / name
+def peer_dirs(run: str, name: str, usual: str) -> tuple[Path, ...]:
+    """Default state directories of a peer in `run`: it takes the first that no process uses.
+
+    That of its name, if it has one; else `usual`, `usual`-2 and so on: so copies of one program are
+    a peer each, and one that is started again finds what is free, which is what it left.
+    """
+    peers = runs_dir() / run / "peers"
+    copies = range(2, COPIES_MAX + 1)
+    return (peers / name,) if name else (peers / usual, *(peers / f"{usual}-{n}" for n in copies))
 
 
 def reports_dir() -> Path:

@@ -57,6 +57,10 @@ class UserError(Exception):
         self.meaning = meaning
         self.remedy = remedy
 
+    def __str__(self) -> str:
+        """Id, fact, meaning and remedy: all that a traceback or a log shows of it."""
+        return " ".join(filter(None, (f"{self.code}:", self.what, self.meaning, self.remedy)))
+
     @property
     def kind(self) -> ErrorKind:
         """The row of the table."""

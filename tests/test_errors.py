@@ -53,6 +53,12 @@ def test_an_error_reads_as_fact_meaning_remedy_and_status():
     )
 
 
+def test_a_traceback_or_a_log_shows_id_fact_meaning_and_remedy():
+    error = UserError("SWT-E203", "Nobody answers.", "Nothing is lost.", "Try again.")
+    assert str(error) == "SWT-E203: Nobody answers. Nothing is lost. Try again."
+    assert str(UserError("SWT-E203", "Nobody answers.")) == "SWT-E203: Nobody answers."
+
+
 def test_an_error_without_words_shows_its_title():
     assert render(UserError("SWT-E701", "")) == "SWT-E701  The run is full   [exit 75]"
 

@@ -55,5 +55,5 @@ def invite() -> str:
 def enter(directory: Path) -> Membership:
     """Come in as rank-R with an empty directory."""
     return Membership.enter(
-        Invite.parse(invite()), directory, f"rank-{lab_peer.RANK}", lab_peer.IP, 0, caps=CAPS
+        Invite.parse(invite()), (directory,), f"rank-{lab_peer.RANK}", lab_peer.IP, 0, caps=CAPS
     )

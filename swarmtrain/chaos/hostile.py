@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, TextIO
 
 import msgspec
 
-from swarmtrain import dirs
 from swarmtrain.chaos.offences import Liar, Offence, Order
 from swarmtrain.cli.caps import NO_CAPS
 from swarmtrain.cli.options import Endpoint, JoinOptions
@@ -223,7 +222,7 @@ def main() -> int:
     orders = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
     options = JoinOptions(
         invite=Invite.parse(orders.readline().decode().strip()), name=name,
-        listen=Endpoint(_HOST, 0), advertise=None, state_dir=dirs.make_private(state_dir),
+        listen=Endpoint(_HOST, 0), advertise=None, state_dirs=(state_dir,),
         threads=1, caps=NO_CAPS, freeze_in_round=0, json_events=True,
     )  # fmt: skip
 

@@ -120,13 +120,13 @@ def join(
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)
     _introduce(parsed, ask=not yes and sys.stdin.isatty() and sys.stderr.isatty())
-    directory = dirs.make_private(state_dir or dirs.peer_dir(parsed.run, name or "peer"))
-    situation.state_dir = directory
+    places = (state_dir,) if state_dir else dirs.peer_dirs(parsed.run, name, "peer")
+    situation.state_dir = dirs.make_private(places[0])
     from swarmtrain.peer.run import run_peer
 
     status = run_peer(
         JoinOptions(
-            invite=parsed, name=name, listen=address, advertise=dialled, state_dir=directory,
+            invite=parsed, name=name, listen=address, advertise=dialled, state_dirs=places,
             threads=threads, caps=caps, freeze_in_round=freeze_in_round, json_events=json_events,
             waits=wait,
         ),

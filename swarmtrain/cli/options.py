@@ -62,7 +62,8 @@ class JoinOptions:
         name: name shown to others, or "" for one drawn from the peer's key.
         listen: address of the data lane.
         advertise: address that the other peers dial, None for the listening one.
-        state_dir: where identity, ledger and checkpoints live; it may not exist yet.
+        state_dirs: where identity, ledger and checkpoints live: in the first that no process
+            uses; none need exist yet.
         threads: torch threads for training.
         caps: what the link's owner allows.
         freeze_in_round: rehearsal of a death: in this round report how many chunks are sent,
@@ -75,7 +76,7 @@ class JoinOptions:
     name: str
     listen: Endpoint
     advertise: Endpoint | None
-    state_dir: Path
+    state_dirs: tuple[Path, ...]
     threads: int
     caps: Caps
     freeze_in_round: int

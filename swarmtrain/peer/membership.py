@@ -2,7 +2,7 @@
 
 import hashlib
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class Membership:
     def enter(
         cls,
         invite: Invite,
-        state_dir: Path,
+        state_dirs: Sequence[Path],
         name: str,
         host: str,
         port: int,
@@ -63,7 +63,7 @@ class Membership:
 
         Args:
             invite: the run's.
-            state_dir: exists; belongs to this peer alone.
+            state_dirs: the first that no other process uses becomes this peer's alone.
             name: shown to others, "" for one drawn from the key.
             host: address of the data lane.
             port: its port, 0 for a free one.
@@ -82,7 +82,7 @@ class Membership:
         # What else torch loads for the first optimizer waits for the trainer, who makes it: two
         # seconds that a refused peer need not spend, and of which the network thread misses no
         # more than a quarter of one at a time.
-        storage = PeerStorage(state_dir)
+        storage = PeerStorage.first_free(state_dirs)
         thread = None
         try:
             identity = storage.identity()

@@ -64,7 +64,7 @@ def run_peer(
         number = options.freeze_in_round
         freeze = (number, lambda sent, total: _freeze(number, sent, total, emit))
     membership = Membership.enter(
-        options.invite, options.state_dir, options.name, options.listen.host, options.listen.port,
+        options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
         advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
         make_shell=make_shell,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import IO
 
 import msgpack
 
+from swarmtrain import dirs
 from swarmtrain.errors import UserError, disk_full, translate
 from swarmtrain.peer import ledger_file
 from swarmtrain_transport import limits
@@ -76,6 +77,21 @@ class PeerStorage:
         except OSError as error:
             self._lock.close()
             raise _told(error, directory) from error
+
+    @classmethod
+    def first_free(cls, directories: Sequence[Path]) -> "PeerStorage":
+        """The first of these, made where it is missing, that no other process owns.
+
+        Raises:
+            UserError: as above; SWT-E404 if each is owned.
+        """
+        for directory in directories[:-1]:
+            try:
+                return cls(dirs.make_private(directory))
+            except UserError as error:
+                if error.code != "SWT-E404":
+                    raise
+        return cls(dirs.make_private(directories[-1]))
 
     def identity(self) -> Identity:
         """This peer's keys; made at the first start.
@@ -299,7 +315,8 @@ def _take_lock(directory: Path) -> IO[bytes]:
             "SWT-E404",
             f"Another process uses the state directory {directory}.",
             "A state directory belongs to one peer at a time.",
-            "Stop the other one, or name another directory: --state-dir, state_dir= in Python.",
+            "Stop the other one, or give this one another name (--name, in Python name=) or\n"
+            "directory (--state-dir, state_dir=). Without any each copy has a place of its own.",
         ) from error
     return lock
 

@@ -143,7 +143,8 @@ class _PeerProof:
         except FileNotFoundError as error:
             raise Unproved(f"{path} is missing: how a round ends is not known.") from error
         except (RemoteFault, UserError) as error:
-            raise Unproved(f"{path} cannot be read by this version: {error}") from error
+            why = error.what if isinstance(error, UserError) else error
+            raise Unproved(f"{path} cannot be read by this version: {why}") from error
 
     def _load(self, folder: Path) -> LoadedCheckpoint:
         try:

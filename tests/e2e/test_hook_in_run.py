@@ -62,7 +62,7 @@ def run_file(here: Place, name: str, *, rounds: int, start: int) -> Path:
 class Loop(threading.Thread):
     """A plain loop that ends when the swarm says so."""
 
-    def __init__(self, invite: str, state_dir: Path, seed: int, steps: int = 10_000) -> None:
+    def __init__(self, invite: str, state_dir: Path | None, seed: int, steps: int = 10_000) -> None:
         super().__init__(daemon=True)
         torch.manual_seed(seed)
         self.model = Tied()
@@ -136,18 +136,21 @@ def test_two_loops_end_with_the_same_bits_and_everything_else_is_left_alone(tmp_
         assert up.running.end() == 0
 
 
-def test_two_loops_that_exchange_in_pairs_are_as_quiet(tmp_path):
+def test_two_copies_of_one_script_exchange_in_pairs_and_are_as_quiet(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with place(tmp_path) as here:
         text = RUN.format(name="paired", rounds=3, start=2)
         text = text.replace("contributors = 1", "contributors = 2")
         text = text.replace("momentum = 0.0", 'momentum = 0.5\nstrategy = "noloco"')
         up = here.up(here.run_file(text, "paired"))
-        loops = [Loop(up.invite, tmp_path / str(n), seed=n) for n in (1, 2)]
+        loops = [Loop(up.invite, None, seed=n) for n in (1, 2)]
         for loop in loops:
             loop.start()
         first, second = (loop.ended().swarm for loop in loops)
         assert first.state_root == second.state_root != ""  # two that always meet stay equal
         assert first.round == second.round == 3 and first.error is None
+        places = tmp_path / "state" / "swarmtrain" / "runs" / "paired" / "peers"
+        assert {place.name for place in places.iterdir()} == {"hook", "hook-2"}
         assert up.running.end() == 0
 
 

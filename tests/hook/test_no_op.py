@@ -84,6 +84,7 @@ def test_an_invite_that_is_none_is_loud_whatever_strict_says(monkeypatch):
     with pytest.raises(UserError) as told:
         swarmtrain.join(model, optimizer)
     assert told.value.code == "SWT-E312"
+    assert str(told.value).startswith("SWT-E312: ") and "copy it whole" in str(told.value)
     with pytest.raises(UserError, match="samples_per_step"):
         swarmtrain.join(model, optimizer, samples_per_step=0)
     assert not optimizer._optimizer_step_post_hooks

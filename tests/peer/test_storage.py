@@ -40,6 +40,32 @@ def test_records_survive_and_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
     assert path.read_bytes() == whole
 
 
+def test_copies_of_a_program_have_places_of_their_own_and_find_them_again(tmp_path: Path) -> None:
+    places = [tmp_path / "peers" / name for name in ("hook", "hook-2", "hook-3")]
+    first, second = PeerStorage.first_free(places), PeerStorage.first_free(places)
+    keys = [storage.identity().peer_id for storage in (first, second)]
+    assert [storage.directory for storage in (first, second)] == places[:2]
+    assert keys[0] != keys[1]
+    assert not places[2].exists()
+    first.close()
+    again = PeerStorage.first_free(places)
+    assert again.identity().peer_id == keys[0], "the same peer after a restart"
+    third = PeerStorage.first_free(places)
+    with pytest.raises(UserError) as caught:
+        PeerStorage.first_free(places)
+    assert caught.value.code == "SWT-E404"
+    for storage in (again, second, third):
+        storage.close()
+
+
+def test_a_place_that_was_named_is_not_exchanged_for_another(tmp_path: Path) -> None:
+    owner = PeerStorage.first_free([tmp_path / "ada"])
+    with pytest.raises(UserError, match="--name, in Python name=") as caught:
+        PeerStorage.first_free([tmp_path / "ada"])
+    assert caught.value.code == "SWT-E404"
+    owner.close()
+
+
 def test_looking_at_a_torn_ledger_says_where_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.bin"
     first = ledger_file.segment_of([record(0)])
