@@ -121,7 +121,9 @@ class Line(asyncio.Protocol):
 
 def line_of(transport: asyncio.BaseTransport | None) -> Line | None:
     """The line that a request came by, None if it is gone."""
-    found = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
+    if not isinstance(transport, asyncio.Transport) or transport.is_closing():
+        return None  # a closed TLS transport has no protocol to ask for
+    found = transport.get_protocol()
     return found if isinstance(found, Line) else None
 
 

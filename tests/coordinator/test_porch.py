@@ -196,3 +196,18 @@ def test_strangers_are_sent_away_when_the_coordinator_stops(tmp_path: Path) -> N
             assert rig.porch.strangers == 0
 
     run(scene())
+
+
+class Closed(asyncio.Transport):
+    """As a TLS transport of asyncio is that was closed twice: it has lost its protocol."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        raise AttributeError("'NoneType' object has no attribute '_app_protocol'")
+
+
+def test_a_request_whose_line_has_closed_meanwhile_has_none() -> None:
+    assert porch.line_of(Closed()) is None
+    assert porch.line_of(None) is None
