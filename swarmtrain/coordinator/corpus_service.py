@@ -6,6 +6,7 @@ there are more requests than pieces. Leases are no state of the run: a restart f
 peer asks again.
 """
 
+import heapq
 import random
 from collections.abc import Mapping
 from typing import Protocol
@@ -16,6 +17,12 @@ from swarmtrain.control_lane import pack_piece
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import LeaseGrant, Ready
+
+_Entry = tuple[int, int, int, bytes]
+
+_STALE_MAX = 4
+"""The heap is made anew when it holds so many entries per piece: one is true, the others are old.
+Making it takes as long as the requests that brought it there."""
 
 
 class Text(Protocol):
@@ -56,6 +63,8 @@ class CorpusService:
         self._holders = dict.fromkeys(self._train, 0)
         self._leased = dict.fromkeys(self._train, 0)
         self._leases: dict[PeerId, tuple[bytes, ...]] = {}
+        self._next = [self._entry(piece) for piece in self._train]
+        heapq.heapify(self._next)  # entries whose piece has another priority now are passed over
 
     def grant(self, peer: PeerId, count: int) -> LeaseGrant:
         """Give the peer `count` pieces (or as many as one may hold) in place of its last ones.
@@ -67,10 +76,11 @@ class CorpusService:
             raise RemoteFault("lease", f"a request for {count} pieces")
         self.release(peer)
         count = min(count, self._lease_pieces_max)
-        pieces = tuple(sorted(self._train, key=self._priority)[:count])
+        pieces = tuple(self._take_next() for _ in range(min(count, len(self._train))))
         for piece in pieces:
             self._holders[piece] += 1
             self._leased[piece] += 1
+            heapq.heappush(self._next, self._entry(piece))
         self._leases[peer] = pieces
         return LeaseGrant(train=pieces, validation=self._validation)
 
@@ -78,6 +88,10 @@ class CorpusService:
         """Take back what the peer holds, if anything."""
         for piece in self._leases.pop(peer, ()):
             self._holders[piece] -= 1
+            heapq.heappush(self._next, self._entry(piece))
+        if len(self._next) > _STALE_MAX * (len(self._train) + self._lease_pieces_max):
+            self._next = [self._entry(piece) for piece in self._train]
+            heapq.heapify(self._next)
 
     def believed(self, peer: PeerId, ready: Ready) -> Ready:
         """READY with no more samples than the peer's text holds: weights follow them, and no boast
@@ -105,5 +119,11 @@ class CorpusService:
             return None
         return pack_piece(plain)
 
-    def _priority(self, piece: bytes) -> tuple[int, int, int]:
-        return self._holders[piece], self._leased[piece], self._rank[piece]
+    def _take_next(self) -> bytes:
+        while True:
+            entry = heapq.heappop(self._next)
+            if entry == self._entry(entry[-1]):
+                return entry[-1]
+
+    def _entry(self, piece: bytes) -> _Entry:
+        return self._holders[piece], self._leased[piece], self._rank[piece], piece

@@ -1,4 +1,5 @@
 import hashlib
+import random
 from collections import Counter
 
 import lz4.block
@@ -110,3 +111,55 @@ def test_samples_of_another_kind_than_the_runs_text_are_not_capped() -> None:
     own = CorpusService(None, seed=1, lease_pieces_max=4, piece_samples=10)
     custom = CorpusService(Pieces(), seed=1, lease_pieces_max=4)
     assert own.believed(A, boast) is boast and custom.believed(A, boast) is boast
+
+
+class Sorted:
+    """The same order without a heap: all pieces are sorted at every request."""
+
+    def __init__(self, texts: CorpusService) -> None:
+        self.rank = texts._rank
+        self.holders, self.leased = Counter[bytes](), Counter[bytes]()
+        self.leases: dict[bytes, tuple[bytes, ...]] = {}
+
+    def release(self, peer: bytes) -> None:
+        self.holders.subtract(self.leases.pop(peer, ()))
+
+    def grant(self, peer: bytes, count: int) -> tuple[bytes, ...]:
+        self.release(peer)
+        order = sorted(self.rank, key=lambda p: (self.holders[p], self.leased[p], self.rank[p]))
+        self.leases[peer] = tuple(order[: min(count, 4)])
+        self.holders.update(self.leases[peer])
+        self.leased.update(self.leases[peer])
+        return self.leases[peer]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pieces_are_given_as_if_all_were_sorted_at_every_request(seed: int) -> None:
+    draw = random.Random(seed)
+    texts = service(count=draw.choice((1, 3, 10, 30)), seed=seed)
+    plain = Sorted(texts)
+    for _ in range(400):
+        peer = bytes([draw.randrange(8)])
+        if draw.random() < 0.3:
+            texts.release(peer)
+            plain.release(peer)
+        else:
+            count = draw.randrange(1, 6)
+            assert texts.grant(peer, count).train == plain.grant(peer, count)
+
+
+def test_a_request_does_not_look_at_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = service(count=5000)
+    looks = 0
+    real = CorpusService._entry
+
+    def entry(self: CorpusService, piece: bytes) -> tuple[int, int, int, bytes]:
+        nonlocal looks
+        looks += 1
+        return real(self, piece)
+
+    monkeypatch.setattr(CorpusService, "_entry", entry)
+    for number in range(20_000):
+        texts.grant(bytes([number % 3]), 1)
+    assert looks < 6 * 20_000
+    assert len(texts._next) <= 6 * 5000

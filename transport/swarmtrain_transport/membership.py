@@ -4,9 +4,11 @@ The ledger says who is in; this says what each of them is doing. Everything here
 a restart it is rebuilt from HELLO and from the messages that peers re-send.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -112,12 +114,14 @@ class Exclusion(msgspec.Struct, frozen=True):
 
 
 class RoundEvent(msgspec.Struct, frozen=True):
-    """A peer joined, left or was lost while this round was in progress."""
+    """A peer joined, left or was lost while this round was in progress, or did what people should
+    know of; `times` in a row, the first of them in this round."""
 
     round: int
     peer: str
     event: str
     reason: str = ""
+    times: int = 1
 
 
 class CoordinatorStatus(msgspec.Struct, frozen=True):
@@ -148,19 +152,60 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     waiting_seen_s: float | None = None
 
 
+E = TypeVar("E", Exclusion, RoundEvent)
+
+
+class Shared(Generic[E]):
+    """The newest entries, at most _KEPT: whoever has caused most of them loses its own oldest, so
+    that nobody pushes out what happened to others."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, E] = {}
+        self._newest: dict[str, int] = {}
+        self._numbers: Counter[str] = Counter()
+        self._added = 0
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def newest_of(self, peer: str) -> E | None:
+        """A peer's last entry, None if it has none any more."""
+        return self._entries.get(self._newest.get(peer, -1))
+
+    def change(self, entry: E) -> None:
+        """Put this into the place of the same peer's newest entry."""
+        self._entries[self._newest[entry.peer]] = entry
+
+    def add(self, entry: E) -> None:
+        """One more."""
+        self._entries[self._added] = entry
+        self._newest[entry.peer] = self._added
+        self._numbers[entry.peer] += 1
+        self._added += 1
+        if len(self._entries) > _KEPT:
+            most = max(self._numbers, key=self._numbers.__getitem__)
+            oldest = next(key for key, one in self._entries.items() if one.peer == most)
+            del self._entries[oldest]
+            self._numbers[most] -= 1
+            if not self._numbers[most]:
+                del self._numbers[most], self._newest[most]
+
+
 @dataclass(slots=True)
 class Chronicle:
     """Bounded memory of what people ask about: losses, exclusions, comings and goings."""
 
     losses: dict[int, float] = field(default_factory=dict)
-    exclusions: list[Exclusion] = field(default_factory=list)
-    events: list[RoundEvent] = field(default_factory=list)
+    exclusions: Shared[Exclusion] = field(default_factory=Shared)
+    events: Shared[RoundEvent] = field(default_factory=Shared)
 
     def excluded(self, op: int, peer: PeerId, reason: str, by: Iterable[PeerId] = ()) -> None:
         """Remember an exclusion."""
         said = tuple(owner.hex() for owner in by)
-        self.exclusions.append(Exclusion(op, peer.hex(), reason, said))
-        del self.exclusions[:-_KEPT]
+        self.exclusions.add(Exclusion(op, peer.hex(), reason, said))
 
     def moved(self, body: Reassign, owners: Sequence[PeerId]) -> None:
         """Remember on whose word a slice was moved; `owners` are those before it."""
@@ -171,9 +216,12 @@ class Chronicle:
             self.event(body.op, owners[body.slice_index], "at odds", told)
 
     def event(self, op: int, peer: PeerId, event: str, reason: str = "") -> None:
-        """Remember a coming or going in round `op`."""
-        self.events.append(RoundEvent(op, peer.hex(), event, reason))
-        del self.events[:-_KEPT]
+        """Remember what a peer did in round `op`; the same again is counted, not told again."""
+        last = self.events.newest_of(peer.hex())
+        if last is not None and (last.event, last.reason) == (event, reason):
+            self.events.change(msgspec.structs.replace(last, times=last.times + 1))
+        else:
+            self.events.add(RoundEvent(op, peer.hex(), event, reason))
 
     def evaluated(self, view: LedgerView, peer: PeerId, message: Evaluated) -> None:
         """Remember a validation loss, if PLAN named the peer for it; the first report stands."""
