@@ -247,7 +247,7 @@ def latest(directory: Path) -> LoadedCheckpoint | None:
         try:
             return load(path)
         except CheckpointDamaged as exc:
-            logger.warning("checkpoint passed over path=%s reason=%s", path, exc)
+            logger.warning("The checkpoint %s is damaged, an older one is taken: %s", path, exc)
     return None
 
 

@@ -44,6 +44,6 @@ def log_shortage_once(loop: asyncio.AbstractEventLoop) -> None:
             loop.default_exception_handler(context)
         elif loop.time() >= said_s + _QUIET_S:
             said_s = loop.time()
-            logger.error("no connection can be accepted: %s", error.strerror)
+            logger.error("No new connection can be taken: %s.", error.strerror)
 
     loop.set_exception_handler(handle)

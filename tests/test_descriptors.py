@@ -40,5 +40,5 @@ def test_a_shortage_is_said_once_and_other_errors_as_ever(caplog):
     with caplog.at_level(logging.ERROR):
         asyncio.run(scene())
     assert [record.getMessage().splitlines()[0] for record in caplog.records] == [
-        "no connection can be accepted: Too many", "a bug",
+        "No new connection can be taken: Too many.", "a bug",
     ]  # fmt: skip

@@ -30,7 +30,7 @@ from swarmtrain.control_lane import (
 from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.porch import line_of
-from swarmtrain.coordinator.shell import Outlet, Shell
+from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
 from swarmtrain.errors import cleaned
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -177,7 +177,9 @@ class CoordinatorApp:
         except (TimeoutError, ConnectionError):
             await socket.close()
             return None
-        logger.info("address=%s refused: %s %s", request.remote, refusal.code, refusal.text)
+        logger.info(
+            "Somebody at %s was not let in: %s (%s)", request.remote, refusal.text, refusal.code
+        )
         with contextlib.suppress(ConnectionError):
             await socket.send_bytes(encode(refusal))
         await socket.close()
@@ -225,7 +227,7 @@ class CoordinatorApp:
                     raise RemoteFault("type", f"a {message.type.name} message on the control lane")
                 self._hear(peer, outlet, message.data)
             except RemoteFault as fault:
-                logger.warning("peer=%s refused: %s", peer.hex()[:8], fault)
+                logger.warning(BROKEN, peer.hex()[:8], fault)
                 outlet.refuse("SWT-E501", cleaned(str(fault)))
                 return
 

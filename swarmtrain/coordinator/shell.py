@@ -33,6 +33,10 @@ OUTLET_BYTES_MAX = 64 << 20
 """Bytes waiting for one peer: a whole ledger on its way to a joiner fits."""
 
 
+BROKEN = "The peer %s broke the protocol and is cut off: %s"
+UNREAD = "The peer %s does not read what it is sent and is cut off."
+
+
 class Machine(Protocol):
     """The coordinator's decisions. `swarmtrain_transport.rendezvous.Rendezvous` is one."""
 
@@ -236,7 +240,7 @@ class Shell:
             except RemoteFault as fault:
                 if peer is None:
                     raise
-                logger.warning("peer=%s refused: %s", peer.hex()[:8], fault)
+                logger.warning(BROKEN, peer.hex()[:8], fault)
                 outlet = self._outlets.get(peer)
                 if outlet is not None:
                     outlet.refuse("SWT-E501", cleaned(str(fault)))
@@ -258,7 +262,9 @@ class Shell:
                 self._keep(action.record)
                 continue
             if isinstance(action, Adopt):
-                logger.warning("records=%d of earlier lives come from a peer", len(action.records))
+                logger.warning(
+                    "A peer has brought %d decisions of an earlier life.", len(action.records)
+                )
                 self._adopt(action.records, action.term)
                 continue
             outlet = self._outlets.get(action.peer)
@@ -270,7 +276,7 @@ class Shell:
                 if key not in encoded:
                     encoded[key] = encode(action.message)
                 if not outlet.put(encoded[key]):
-                    logger.warning("peer=%s does not read: cut off", action.peer.hex()[:8])
+                    logger.warning(UNREAD, action.peer.hex()[:8])
                     outlet.abort()
             else:
                 outlet.finish()
@@ -288,7 +294,7 @@ class Shell:
         self._step(lambda now_s: self.machine.tick(now_s))
 
     def _fail(self, error: Exception) -> None:
-        logger.error("stopping for good: %s", error)
+        logger.error("The coordinator stops: %s", error)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

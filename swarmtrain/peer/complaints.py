@@ -31,11 +31,12 @@ class Complaints:
     def count(self, peer: bytes, reason: str, detail: str) -> None:
         """An admitted peer sent what the machine refused."""
         self.counts[reason] += 1
-        self._log(logging.WARNING, f"peer={peer.hex()[:8]} fault={detail}")
+        self._log(logging.WARNING, f"The peer {peer.hex()[:8]} sent what was refused: {detail}")
 
     def mention(self, peer: bytes | None, fault: Exception) -> None:
         """The link refused something, and has counted it."""
-        self._log(logging.INFO, f"peer={peer.hex()[:8] if peer else 'unknown'} refused={fault}")
+        who = f"The peer {peer.hex()[:8]}" if peer else "Somebody unknown"
+        self._log(logging.INFO, f"{who} was refused: {getattr(fault, 'detail', fault)}")
 
     def _log(self, level: int, text: str) -> None:
         second = int(self._clock())
@@ -45,4 +46,4 @@ class Complaints:
         if self._logged <= LOGGED_PER_S:
             logger.log(level, "%s", text)
         elif self._logged == LOGGED_PER_S + 1:
-            logger.log(level, "there are more; `swarmtrain status --json` counts them")
+            logger.log(level, "More is refused; `swarmtrain status --json` counts it.")

@@ -28,7 +28,7 @@ from swarmtrain.control_lane import (
     piece_payload,
 )
 from swarmtrain.errors import UserError, coordinator_unreachable, refused, wrong_key
-from swarmtrain.peer.patience import Patience, pause_s
+from swarmtrain.peer.patience import Patience, in_words, pause_s
 from swarmtrain.peer.pieces import not_given, read_bounded, unpack_piece
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -175,7 +175,7 @@ class ControlClient:
         try:
             self._outgoing.put_nowait(encode(message))
         except asyncio.QueueFull:
-            logger.warning("the coordinator does not read: cutting the connection")
+            logger.warning("The coordinator does not read what it is sent; connecting anew.")
             self._cut()
             return False
         return True
@@ -192,7 +192,7 @@ class ControlClient:
             try:
                 return await self._ask_for_piece(piece_hash, bytes_max)
             except (aiohttp.ClientError, OSError, TimeoutError) as exc:
-                logger.info("piece=%s try=%d failed: %s", piece_hash.hex()[:8], failed, exc)
+                logger.info("A piece of text did not come (%s); asking again.", in_words(exc))
                 await self._pause(pause_s(failed, self._rng))
         raise self._unreachable(PIECE_TRIES, asyncio.get_running_loop().time() - began_s)
 
@@ -321,7 +321,7 @@ class ControlClient:
                     self._handler.on_message(await self._receive(socket))
         except (ConnectionError, TimeoutError) as exc:
             if not self._closing.is_set():
-                logger.info("host=%s connection lost: %s", self._invite.host, exc)
+                logger.info("The connection to the coordinator was lost (%s).", in_words(exc))
         finally:
             self._socket = self._patience = None
             if self._closing.is_set():
@@ -335,7 +335,8 @@ class ControlClient:
         """The next message. ConnectionError when there is none any more."""
         received = await socket.receive()
         if received.type in _ENDINGS:
-            raise ConnectionError(f"closed with code {socket.close_code}")
+            is_told = socket.close_code not in (None, aiohttp.WSCloseCode.ABNORMAL_CLOSURE)
+            raise ConnectionError("it was closed" if is_told else "it broke off")
         if received.type is not aiohttp.WSMsgType.BINARY:
             raise RemoteFault("type", f"a {received.type.name} message on the control lane")
         self.bytes_in += frame_bytes(len(received.data), is_masked=False)

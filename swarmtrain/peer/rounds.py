@@ -29,6 +29,35 @@ class RoundReport:
     chain: bytes = b""
 
 
+def in_words(report: RoundReport) -> str:
+    """How the round ended for this peer, as a sentence that needs no other."""
+    others, work = report.contributors - 1, _work_of(report.contributors)
+    match report.outcome:
+        case "merged" if report.partner:
+            said = f"averaged with {report.partner.hex()[:8]}"
+        case "merged" if others == 0:
+            said = "nobody else was in it, so its result is this peer's work alone"
+        case "merged":
+            said = f"averaged with {others} other {'peer' if others == 1 else 'peers'}"
+        case "left-out":
+            said = f"its result is {work}, without this peer's, which is kept for the next round"
+        case "replayed":
+            said = f"caught up with its result, {work}"
+        case "followed" if report.contributors:
+            said = f"took its result over, {work}; this peer gave nothing to it"
+        case "followed":
+            said = "passed; the others have exchanged in pairs"
+        case "alone":
+            said = "a step alone, without a partner or without the whole half of one"
+        case _:
+            said = f"skipped, {report.reason}; this peer's work is kept"
+    return f"round {report.round}: {said}"
+
+
+def _work_of(count: int) -> str:
+    return "the work of 1 peer" if count == 1 else f"the work of {count} peers"
+
+
 def report_of(result: OpResult, driver: Driver, *, took_part: bool, me: PeerId) -> RoundReport:
     """How a committed op ended for this peer."""
     if driver.is_paired and not result.slices:

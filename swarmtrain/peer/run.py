@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import signal
-import time
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -20,10 +20,11 @@ from swarmtrain import ending
 from swarmtrain.cli.options import JoinOptions
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.lines import stamped
 from swarmtrain.peer.control import CoordinatorUnreachable
 from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.membership import Membership
-from swarmtrain.peer.rounds import RoundReport
+from swarmtrain.peer.rounds import RoundReport, in_words
 from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.peer.shell import PeerShell
 from swarmtrain.peer.text import TextFeed
@@ -96,6 +97,7 @@ class _Peer:
         self._events = events
         self._has_validation = False
         self._leased_round = 0
+        self._loss = 0.0
         hooks = Hooks(
             evaluate=self._evaluate,
             on_round=self._on_round,
@@ -122,6 +124,7 @@ class _Peer:
         before = self.trainer.num_samples
         is_given = self.session.driver.strategy.takes_gradients
         loss = self.trainer.gradient_step() if is_given else self.trainer.inner_step()
+        self._loss = loss
         samples = self.trainer.num_samples - before
         self.session.stepped(samples, loss, self.trainer.bytes_per_step)
 
@@ -137,11 +140,12 @@ class _Peer:
             await self.feed.fill(shell, grant)
         except CoordinatorUnreachable as error:
             # The old text lasts until it is back; WELCOME then asks for a new lease.
-            logger.warning("lease lost: %s", error)
+            logger.warning("No new text to train on: %s The old text lasts until then.", error.what)
 
     def _on_state(self, op: int) -> None:
         self.trainer.continue_at(op * self.membership.config.steps_per_round)
-        self._events.tell("state", f"round {op}  state in place", round=op)
+        text = f"has the run's weights after round {op}" if op else "has the run's first weights"
+        self._events.tell("state", f"{text}, and trains", round=op)
 
     def _on_waiting(self, words: str) -> None:
         text = f"the run waits for {words}" if words else "the run goes on"
@@ -152,7 +156,7 @@ class _Peer:
         if self.session.driver.is_paired:
             pair = {"partner": report.partner.hex(), "chain": report.chain.hex()}
         self._events.tell(
-            "round", f"round {report.round}  {_in_words(report)}", round=report.round,
+            "round", in_words(report) + self._training_loss(), round=report.round,
             outcome=report.outcome, contributors=report.contributors,
             root=self.session.driver.root.hex(), **pair,
         )  # fmt: skip
@@ -163,6 +167,9 @@ class _Peer:
             self._leased_round = report.round
             self._lease()
 
+    def _training_loss(self) -> str:
+        return f"; training loss {self._loss:.3f}" if self._loss else ""
+
     def _evaluate(self, anchor: Tensor) -> float:
         if not self._has_validation:
             self.trainer.use_validation(self.feed.validation or ())
@@ -170,24 +177,14 @@ class _Peer:
         loss = self.trainer.evaluate(anchor)
         op = self.session.driver.op
         self._events.tell(
-            "evaluated", f"round {op}  validation loss {loss:.3f}", round=op, loss=loss
+            "evaluated",
+            f"round {op}: validation loss {loss:.3f}"
+            if op
+            else f"before training: validation loss {loss:.3f}",
+            round=op,
+            loss=loss,
         )
         return loss
-
-
-def _in_words(report: RoundReport) -> str:
-    if report.partner:
-        return f"merged with {report.partner.hex()[:8]}"
-    return {
-        "merged": f"merged with {report.contributors - 1} peers",
-        "left-out": f"left out of a result of {report.contributors} peers; work is kept",
-        "replayed": f"caught up with a result of {report.contributors} peers",
-        "followed": f"followed a result of {report.contributors} peers"
-        if report.contributors
-        else "passed: the others have exchanged in pairs",
-        "alone": "stepped alone: it had no partner, or not the whole half of one",
-        "skipped": f"skipped: {report.reason}; work is kept",
-    }[report.outcome]
 
 
 def _train(peer: _Peer, events: "_Events") -> None:
@@ -279,4 +276,4 @@ class _Events:
         if self._emit is not None:
             self._emit(json.dumps({"event": event, **facts}))
         else:
-            self.say(f"{time.strftime('%H:%M:%S')}  {text}")
+            self.say(stamped(text, sys.stderr))

@@ -14,8 +14,10 @@ def test_a_flood_is_counted_and_not_written_down(caplog):
             complaints.count(b"p" * 32, "length", "a CREDIT of 3 bytes")
             complaints.mention(None, RemoteFault("key", "not allowed here"))
         assert len(caplog.records) == LOGGED_PER_S + 1
-        assert "there are more" in caplog.records[-1].getMessage()
+        assert "More is refused" in caplog.records[-1].getMessage()
         now_s[0] = 1.5
         complaints.mention(b"p" * 32, RemoteFault("frame", "not a frame"))
-    assert "peer=70707070 refused=frame" in caplog.records[-1].getMessage()
+    assert caplog.records[0].getMessage().startswith("The peer 70707070 sent what was refused: ")
+    assert caplog.records[1].getMessage() == "Somebody unknown was refused: not allowed here"
+    assert caplog.records[-1].getMessage() == "The peer 70707070 was refused: not a frame"
     assert complaints.counts == {"length": 1000}
