@@ -42,6 +42,12 @@ from swarmtrain_transport.invite import Invite
 
 logger = logging.getLogger(__name__)
 
+_HOOKS = "_optimizer_step_post_hooks"
+"""What `register_step_post_hook` needs, and only Optimizer's own constructor makes."""
+
+_WRAPPERS_MAX = 8
+"""Optimizers within optimizers; real chains have two or three."""
+
 INVITE_VARIABLE = "SWARMTRAIN_INVITE"
 
 
@@ -127,10 +133,10 @@ def join(
         model: what has `requires_grad` now is exchanged, such as the adapters alone of a frozen
             model (examples/adapters.py); names, shapes and types must be those of the other peers'
             models. Buffers and frozen parameters stay your own, and nobody compares them.
-        optimizer: whose steps count. Its state stays your own; only what it remembers of a
-            parameter that has become NaN or infinite, or is so itself, is dropped when the run's
-            weights replace it. Another optimizer of the same loop is the loop's own affair: that
-            its state outlives a NaN is not seen here.
+        optimizer: whose steps count, also within a wrapper such as accelerate's. Its state stays
+            your own; only what it remembers of a parameter that has become NaN or infinite, or is
+            so itself, is dropped when the run's weights replace it. Another optimizer of the same
+            loop is the loop's own affair: that its state outlives a NaN is not seen here.
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
         name: shown to others; "" for one drawn from the peer's key.
         listen: ``HOST:PORT`` for the other peers; "" for a free port, on loopback if the invite is.
@@ -154,11 +160,32 @@ def join(
         return Swarm()
     if samples_per_step < 1:
         raise misuse(f"samples_per_step must be at least 1, not {samples_per_step}.")
-    member = _Member(optimizer, samples_per_step, strict=strict)
+    member = _Member(hookable(optimizer), samples_per_step, strict=strict)
     with _in_words():
         caps = parse_caps(up, down, daily)
         member.enter(_come_in(text, name, listen, state_dir, caps), model)
     return member
+
+
+def hookable(optimizer: object) -> torch.optim.Optimizer:
+    """The torch optimizer that makes the step: what was given, or what it wraps.
+
+    Accelerate's is an Optimizer that was never initialised as one, and has no hooks; others are
+    none at all. Each keeps the real one as `optimizer`. One that is whole is not looked into.
+
+    Raises:
+        UserError: SWT-E610, there is none.
+    """
+    found = optimizer
+    for _ in range(_WRAPPERS_MAX):
+        if isinstance(found, torch.optim.Optimizer) and hasattr(found, _HOOKS):
+            return found
+        # A learning rate schedule has an `optimizer` too, and is none.
+        found = getattr(found, "optimizer", None) if hasattr(found, "param_groups") else None
+    raise misuse(
+        f"swarmtrain.join takes a torch optimizer, not {type(optimizer).__name__}.",
+        "Give it the optimizer whose step() the loop calls, or the one that it wraps.",
+    )
 
 
 @contextmanager
