@@ -347,6 +347,8 @@ class _Member(Swarm):
         session = self._session
         if session is not None:
             self._guarded(lambda: session.leave(reason))
+            if session.result:
+                logger.info("The run is finished: %s.", session.result)
             self._drop(reason)
 
     def _drop(self, reason: str) -> None:

@@ -67,8 +67,9 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E203", "The coordinator does not answer", EXIT_UNREACHABLE,
-        "No connection to the address in the invite came about. The run may be down, a firewall\n"
-        "may block the port, or the invite names an address that only its maker can reach\n"
+        "No connection to the address in the invite came about. The run may be down, or over,\n"
+        "for then its coordinator ends; a firewall may block the port, or the invite names an\n"
+        "address that only its maker can reach\n"
         "(127.0.0.1 is always the machine that reads it). Nothing is lost: join again later with\n"
         "the same state directory.",
     ),
@@ -260,7 +261,8 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E705", "The run is over", EXIT_TRY_LATER,
-        "Its last round is committed and the coordinator takes no more peers.",
+        "Its last round is committed and the coordinator takes no more peers. The message says\n"
+        "what came of it and who has the model.",
     ),
     ErrorKind(
         "SWT-E706", "The coordinator has lost its ledger", EXIT_TRY_LATER,

@@ -113,7 +113,7 @@ def coordinator_unreachable(host: str, port: int, tries: int, seconds: float) ->
         "SWT-E203",
         f"The coordinator {host}:{port} did not answer in {seconds:.0f} s "
         f"({tries} {'try' if tries == 1 else 'tries'}).",
-        f"The run may be down, or a firewall blocks port {port}. Nothing is lost.",
+        f"The run may be finished or down, or a firewall blocks port {port}. Nothing is lost.",
         "Try again later, with --wait to wait for it, or ask the organiser whether the run is up.",
     )
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 SOCKET_FILE = "status.sock"
 WHERE_FILE = "status.json"
+STATUS_PATH = "/status"
+_LAST = "last"
+"""The last answer of a process whose run is finished, in WHERE_FILE."""
 
 SOCKET_PATH_BYTES_MAX = 100
 """Linux allows 107 bytes, macOS 103; a few are left for those who count the final zero."""
@@ -87,7 +90,7 @@ class StatusServer:
         from aiohttp import web
 
         app = web.Application()
-        app.router.add_get("/status", self._answer)
+        app.router.add_get(STATUS_PATH, self._answer)
         if self._why is not None:
             app.router.add_get("/why/{number:[0-9]{1,9}}", self._answer_why)
         if self._obey is not None:
@@ -102,9 +105,16 @@ class StatusServer:
         await web.SockSite(runner, _own_socket(self.path)).start()
         _write_where(self._state_dir, self.path)
 
-    async def close(self) -> None:
-        """Stop answering and remove the socket. Closing twice is allowed."""
+    async def close(self, *, keeps_answering: bool = False) -> None:
+        """Stop answering and remove the socket. Closing twice is allowed.
+
+        Args:
+            keeps_answering: leave the last answer behind for who asks later: it was the end.
+        """
         if self._runner is not None:
+            if keeps_answering:
+                with contextlib.suppress(OSError):
+                    _write_where(self._state_dir, self.path, msgspec.to_builtins(self._view()))
             await self._runner.cleanup()
             self._runner = None
             self.path.unlink(missing_ok=True)
@@ -160,7 +170,7 @@ def socket_path(state_dir: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"swarmtrain-{os.getuid()}" / f"{name}.sock"
 
 
-def ask(state_dir: Path, question: str = "/status") -> dict[str, Any]:
+def ask(state_dir: Path, question: str = STATUS_PATH) -> dict[str, Any]:
     """What the process of this state directory says of itself.
 
     Args:
@@ -171,7 +181,13 @@ def ask(state_dir: Path, question: str = "/status") -> dict[str, Any]:
         NotRunning: nothing has run there, or it runs no more.
         UserError: SWT-E806, there is no such directory; SWT-E501, the answer makes no sense.
     """
-    status, found = _exchange(state_dir, "GET", question)
+    try:
+        status, found = _exchange(state_dir, "GET", question)
+    except NotRunning:
+        last = _read_where(state_dir).get(_LAST) if question == STATUS_PATH else None
+        if not isinstance(last, dict):
+            raise
+        return {"process": "has ended", **last}
     if status != http.HTTPStatus.OK or found is None:
         raise _no_sense(state_dir)
     return found
@@ -212,7 +228,7 @@ def _exchange(
     if not state_dir.is_dir():
         raise no_directory(state_dir)
     timeout_s = ASK_TIMEOUT_S if body is None else ORDER_TIMEOUT_S
-    connection = _UnixConnection(_read_where(state_dir), timeout_s)
+    connection = _UnixConnection(Path(_read_where(state_dir)["socket"]), timeout_s)
     try:
         connection.request(verb, path, body)
         answer = connection.getresponse()
@@ -315,16 +331,17 @@ def _not_running(state_dir: Path, why: str) -> NotRunning:
     )
 
 
-def _write_where(state_dir: Path, path: Path) -> None:
+def _write_where(state_dir: Path, path: Path, last: Any = None) -> None:
     aside = state_dir / (WHERE_FILE + ".new")
-    aside.write_text(json.dumps({"socket": str(path), "pid": os.getpid()}) + "\n")
+    where = {"socket": str(path), "pid": os.getpid(), **({} if last is None else {_LAST: last})}
+    aside.write_text(json.dumps(where) + "\n")
     os.replace(aside, state_dir / WHERE_FILE)
 
 
-def _read_where(state_dir: Path) -> Path:
+def _read_where(state_dir: Path) -> dict[str, Any]:
     try:
         where = json.loads((state_dir / WHERE_FILE).read_bytes())
-        return Path(where["socket"])
+        return {**where, "socket": str(where["socket"])}
     except FileNotFoundError as exc:
         raise _not_running(state_dir, "Nothing has answered there yet.") from exc
     except (OSError, ValueError, TypeError, KeyError) as exc:

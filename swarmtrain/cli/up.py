@@ -65,13 +65,17 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)
     situation.state_dir = dirs.make_private(directory)
     from swarmtrain.cli.watching import watched
-    from swarmtrain.coordinator.service import serve, set_aside
+    from swarmtrain.coordinator.run_directory import set_aside
+    from swarmtrain.coordinator.service import serve
 
     if options.new_run:
         set_aside(directory, say)
 
+    result = ""
+
     async def main(stop: asyncio.Event) -> None:
-        await serve(
+        nonlocal result
+        result = await serve(
             config, directory, options.listen.host, options.listen.port, options.public_host,
             on_ready=lambda invite: _announce(options, directory, invite), stop=stop,
             tell=lambda text: say(stamped(text, sys.stderr)),
@@ -79,7 +83,10 @@ def _serve(options: UpOptions, situation: Situation) -> None:
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")
-    say("The coordinator has stopped. The same command goes on from here.")
+    if not result:
+        say("The coordinator has stopped. The same command goes on from here.")
+    elif options.json_events:
+        print(json.dumps({"event": "finished", "result": result}), flush=True)
 
 
 def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:

@@ -42,10 +42,12 @@ class Notices:
         self._tell(f"Waiting for {words}." if text else "The run goes on.")
 
 
-async def watch(shell: Shell, notices: Notices) -> None:
-    """Look, and tell peers what the organiser is told, until cancelled."""
+async def watch(shell: Shell, notices: Notices, keep: Callable[[], None]) -> None:
+    """Look, tell peers what the organiser is told, and have kept what no record holds, until
+    cancelled."""
     while True:
         await asyncio.sleep(LOOK_S)
+        keep()
         status = shell.status()
         assert isinstance(status, CoordinatorStatus)
         notices.look(status, shell.now_s(), time.time())

@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
-import itertools
 import logging
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,47 +27,39 @@ from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator import notices
 from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp
-from swarmtrain.coordinator.certificate import (
-    FRESH_KEY_FILE,
-    RUN_KEY_FILE,
-    TLS_FILE,
-    RunKeys,
-    load_or_create,
-    note_begun,
-)
+from swarmtrain.coordinator.certificate import RunKeys
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.orders import Desk
 from swarmtrain.coordinator.porch import Porch
+from swarmtrain.coordinator.run_directory import (
+    LOG,
+    Adoption,
+    Tell,
+    adoption,
+    check_same_run,
+    keys_of,
+    note_run_begun,
+)
 from swarmtrain.coordinator.shell import Shell
-from swarmtrain.coordinator.store import SIDE_FILES, Store
-from swarmtrain.coordinator.store_errors import StoreDamaged, damaged
+from swarmtrain.coordinator.store import Store
+from swarmtrain.coordinator.store_errors import damaged
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
-from swarmtrain.errors import UserError, port_in_use, translate
+from swarmtrain.errors import UserError, port_in_use
 from swarmtrain.status import StatusServer
 from swarmtrain.why import explain_round
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport import limits
+from swarmtrain_transport.claims import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import verify
 from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
-from swarmtrain_transport.ledger import Record, Run, body_of
 from swarmtrain_transport.planning import RunTerms
 from swarmtrain_transport.rendezvous import Rendezvous
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[str], None]
 Watched = Callable[[Rendezvous], contextlib.AbstractAsyncContextManager[None]]
-Adoption = Callable[[tuple[Record, ...], int], None]
-
-_LOG = "The run's log"
-
-_LEDGER_LOST = (
-    "The ledger is missing: {} holds the keys of a run that has begun, and not its log.\n"
-    "Waiting for a peer that has a copy; the run goes on from there. Nothing is decided before.\n"
-    "If no peer is left, `swarmtrain up --new-run` begins another run here, with a new invite."
-)
 
 ROUTE_PROBE = ("192.0.2.1", 9)
 """An address that belongs to nobody (RFC 5737): asking for the route to it sends nothing."""
@@ -86,14 +78,15 @@ async def serve(
     watched: Watched | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
-) -> None:
+) -> str:
     """Coordinate one run until `stop` is set, or the run is finished and everybody has left.
+    What it has come to is returned in words, "" if it is not finished.
 
     Args:
         state_dir: made if it is missing; one coordinator at a time.
-        host, port: address and TCP port to listen on, 0 for any free one.
+        host, port: where to listen; port 0 for any free one.
         public_host: name that invites carry; "" for the address listened on.
-        on_ready: called once with the run's invite when peers may come.
+        on_ready: called once with the run's invite when peers may come; not if it is finished.
         tell: hears what the organiser must know, in sentences; `watched` is open meanwhile.
         clock, wall_clock: monotonic seconds, and seconds since 1970.
 
@@ -102,11 +95,8 @@ async def serve(
             E402 disk full, E403 not writable, E201 or E202 cannot listen, E801 no text.
     """
     with contextlib.closing(Store.open(state_dir)) as store:
-        records = store.records()
-        keys = _keys(state_dir, wall_clock(), may_create=not records)
-        _check_same_run(records, config, keys)
-        machine = _machine(config, keys, records, store.term, clock())
-        shell = _shell(machine, store, clock, _adoption(store, config, keys, tell))
+        keys, machine = _resumed(store, state_dir, config, clock(), wall_clock())
+        shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
         door = _door(store, keys, config, machine, shell, wall_clock)
         texts = await asyncio.to_thread(_texts, config)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
@@ -118,28 +108,45 @@ async def serve(
         try:
             await _listen(porch, host, port)
             await status.open()
-            secret = standing_invite(store, keys, config.admission, wall_clock())
             shell.start()
             if not shell.has_failed:
-                _note_begun(state_dir, machine, keys, tell)
+                note_run_begun(state_dir, machine, keys, tell)
                 app.is_ready = True
+            if app.is_ready and not machine.is_finished:
+                secret = standing_invite(store, keys, config.admission, wall_clock())
                 on_ready(invite_with(secret))
             async with watched(machine) if watched is not None else contextlib.nullcontext():
-                await _until_over(shell, stop, tell)
+                return await _until_over(shell, machine, store, stop, tell)
         finally:
             app.is_ready = False
             shell.stop()
-            await status.close()
+            await status.close(keeps_answering=machine.is_finished)
             await porch.close()
             await runner.cleanup()
 
 
-async def _until_over(shell: Shell, stop: asyncio.Event, tell: Tell) -> None:
-    """Wait for the end, and raise what ended it unless it was meant."""
+def _finished_words(machine: Rendezvous, now_s: float) -> str:
+    said = f"The run is finished: {machine.status(now_s).result}."
+    late = [shown(join.name, limits.NAME_CHARS_MAX) for join in machine.view.roster.values()]
+    if late:
+        wait_s = limits.FINISH_S + limits.EVICT_S
+        said += f"\nIts last round may still be needed by {', '.join(late)}: staying {wait_s:.0f} s"
+        said += " at most."
+    return said
+
+
+async def _until_over(
+    shell: Shell, machine: Rendezvous, store: Store, stop: asyncio.Event, tell: Tell
+) -> str:
+    """Wait for the end, and raise what ended it unless it was meant; the finished run's result."""
+    keep = partial(store.keep_losses, machine.chronicle.losses)
+    was_finished = machine.is_finished
+    if was_finished:
+        tell(_finished_words(machine, shell.now_s()))
     own = [
         asyncio.ensure_future(stop.wait()),
         asyncio.ensure_future(shell.finished.wait()),
-        asyncio.ensure_future(notices.watch(shell, notices.Notices(tell))),
+        asyncio.ensure_future(notices.watch(shell, notices.Notices(tell), keep)),
     ]
     ends: list[asyncio.Future[Any]] = [*own, shell.failure]
     try:
@@ -147,11 +154,15 @@ async def _until_over(shell: Shell, stop: asyncio.Event, tell: Tell) -> None:
     finally:
         for future in own:
             future.cancel()
-        *_, watching = await asyncio.gather(*own, return_exceptions=True)
-    if isinstance(watching, Exception):
-        raise watching
+        *_, watched = await asyncio.gather(*own, return_exceptions=True)
+    if isinstance(watched, Exception):
+        raise watched
     if shell.has_failed:
         shell.failure.result()
+    keep()
+    if machine.is_finished and not was_finished:
+        tell(_finished_words(machine, shell.now_s()))
+    return machine.status(shell.now_s()).result
 
 
 async def _porch(runner: web.AppRunner, keys: RunKeys) -> Porch:
@@ -216,91 +227,22 @@ def _door(
     )  # fmt: skip
 
 
-def _adoption(store: Store, config: RunConfig, keys: RunKeys, tell: Tell) -> Adoption:
-    """How records become durable that a peer has brought. A whole ledger must be of this run file,
-    as one on the disk must."""
-
-    def adopt(records: tuple[Record, ...], term: int) -> None:
-        if not records[0].index:
-            _check_same_run(records, config, keys)
-            tell("A peer has brought a copy of the lost ledger; others may have a longer one.")
-        store.adopt(records, term)
-
-    return adopt
-
-
-def _note_begun(state_dir: Path, machine: Rendezvous, keys: RunKeys, tell: Tell) -> None:
-    """From the first record on a ledger that is missing is a lost one."""
-    if machine.history.is_missing:
-        tell(_LEDGER_LOST.format(state_dir))
-    else:
-        note_begun(keys)
-
-
-def _keys(state_dir: Path, wall_s: float, *, may_create: bool) -> RunKeys:
+def _resumed(
+    store: Store, state_dir: Path, config: RunConfig, now_s: float, wall_s: float
+) -> tuple[RunKeys, Rendezvous]:
+    """The run of this directory where it was left; a new one where there was none."""
+    records = store.records()
+    keys = keys_of(state_dir, wall_s, may_create=not records)
+    check_same_run(records, config, keys)
     try:
-        return load_or_create(state_dir, may_create=may_create, wall_s=wall_s)
-    except OSError as exc:
-        raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
-
-
-def set_aside(state_dir: Path, tell: Tell) -> None:
-    """Make room for another run: what an earlier one left moves into a folder of its own.
-
-    Raises:
-        UserError: SWT-E404, its coordinator runs; E403, the directory cannot be written.
-    """
-    with contextlib.suppress(StoreDamaged):
-        Store.open(state_dir).close()
-    # The ledger first: keys that stay behind wait for it, a ledger without keys is of no use.
-    names = (*SIDE_FILES, RUN_KEY_FILE, FRESH_KEY_FILE, TLS_FILE)
-    numbers = itertools.count(1)
-    folder = next(f for n in numbers if not (f := state_dir / f"before-{n}").exists())
-    try:
-        folder.mkdir(mode=0o700)
-        for name in names:
-            if (state_dir / name).exists():
-                (state_dir / name).rename(folder / name)
-    except OSError as exc:
-        raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
-    tell(f"Another run begins in {state_dir}. Keys and log of the one before are in {folder}.")
-
-
-def _check_same_run(records: tuple[Record, ...], config: RunConfig, keys: RunKeys) -> None:
-    """The ledger's first record must name these settings, this key and this protocol."""
-    if not records:
-        return
-    run = body_of(records[0])
-    if not isinstance(run, Run):
-        raise damaged(_LOG, "its first record is not RUN")
-    if run.config_hash != config_file.config_hash(config):
-        raise UserError(
-            "SWT-E606",
-            f"The run file differs from the one that run {run.run_id} began with.",
-            "Every peer checks its hash, so a run keeps its settings for life.",
-            "Bring back the old run file, or start a new run with --new-run or --state-dir.",
-        )
-    if run.run_key != keys.run_key_public:
-        raise damaged(_LOG, "its records are signed by another key than the one beside it")
-    if run.protocol != limits.PROTOCOL_VERSION:
-        raise UserError(
-            "SWT-E703",
-            f"The run speaks protocol {run.protocol}, this version {limits.PROTOCOL_VERSION}.",
-            "Its peers would not understand this coordinator.",
-            "Start it with the version of swarmtrain that it began with.",
-        )
-
-
-def _machine(
-    config: RunConfig, keys: RunKeys, records: tuple[Record, ...], term: int, now_s: float
-) -> Rendezvous:
-    try:
-        return Rendezvous(
-            run_terms(config), keys.run_key_public, records, keys.sign, verify, term, now_s,
+        machine = Rendezvous(
+            run_terms(config), keys.run_key_public, records, keys.sign, verify, store.term, now_s,
             is_lost=keys.have_begun and not records,
         )  # fmt: skip
     except RemoteFault as exc:
-        raise damaged(_LOG, str(exc)) from exc
+        raise damaged(LOG, str(exc)) from exc
+    machine.chronicle.losses.update(store.losses())
+    return keys, machine
 
 
 def run_terms(config: RunConfig) -> RunTerms:
@@ -361,15 +303,6 @@ def _texts(config: RunConfig) -> CorpusService:
 
 
 # ---- the errors
-
-
-def _unwritable(state_dir: Path, error: OSError) -> UserError:
-    return UserError(
-        "SWT-E403",
-        f"{state_dir} cannot be used: {error.strerror or error}.",
-        "Without its state directory the coordinator could not come back after a stop.",
-        "Name a directory that you own with --state-dir.",
-    )
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> UserError:

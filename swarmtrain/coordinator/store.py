@@ -12,7 +12,7 @@ import contextlib
 import math
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from swarmtrain.coordinator.register import REGISTER_TABLES, Register
@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS log (
     idx INTEGER PRIMARY KEY, prev_hash BLOB NOT NULL, hash BLOB NOT NULL, term INTEGER NOT NULL,
     kind TEXT NOT NULL, op INTEGER, bytes BLOB NOT NULL) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS one_outcome ON log (op) WHERE kind IN ('COMMIT', 'SKIP');
+CREATE TABLE IF NOT EXISTS losses (op INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT;
 {REGISTER_TABLES}INSERT OR IGNORE INTO meta VALUES ('schema', 1), ('term', 0), ('closed', 0);
 """
 
@@ -53,6 +54,7 @@ class Store(Register):
     def __init__(self, connection: sqlite3.Connection, path: Path, term: int) -> None:
         super().__init__(connection, path)
         self.term = term
+        self._kept_losses: set[int] = set()
 
     @classmethod
     def open(cls, directory: Path) -> "Store":
@@ -166,6 +168,25 @@ class Store(Register):
                     )
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
         self.term = term
+
+    def losses(self) -> dict[int, float]:
+        """Validation losses by op, as far as they were kept."""
+        with translated(self.path):
+            return dict(self._db.execute("SELECT op, loss FROM losses ORDER BY op").fetchall())
+
+    def keep_losses(self, losses: Mapping[int, float]) -> None:
+        """Keep those that are new: no record holds them, and people ask after a restart too.
+
+        Raises:
+            StoreFull, StoreFailed: the disk.
+        """
+        new = losses.keys() - self._kept_losses
+        if new:
+            with self._transaction():
+                rows = [(op, losses[op]) for op in sorted(new)]
+                self._db.executemany("INSERT OR REPLACE INTO losses VALUES (?, ?)", rows)
+                self._db.execute("DELETE FROM losses WHERE op < ?", (min(losses),))
+            self._kept_losses = set(losses)
 
     def _insert(self, record: Record) -> AnyBody:
         newest = self._db.execute("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1").fetchone()

@@ -205,8 +205,10 @@ def _train(peer: _Peer, events: "_Events") -> None:
     reached = session.driver.op
     where = f"after round {reached}" if reached >= 0 else "before it had the run's state"
     events.tell(
-        "left", f"left cleanly {where}", round=max(0, reached),
-        root=session.driver.root.hex(), bytes_up=bytes_up, bytes_down=bytes_down,
+        "left",
+        f"the run is finished: {session.result}" if session.result else f"left cleanly {where}",
+        round=max(0, reached), root=session.driver.root.hex(), result=session.result,
+        bytes_up=bytes_up, bytes_down=bytes_down,
     )  # fmt: skip
 
 

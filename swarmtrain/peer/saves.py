@@ -8,6 +8,7 @@ other state, or damaged, it is passed over, for going on without it is always ri
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Sequence
 
 import safetensors.torch
@@ -47,6 +48,16 @@ class Saves:
         self._storage = storage
         self._config = config
         self._layout = layout
+
+    def ending(self, loss: float | None) -> str:
+        """What the finished run has come to, and where its model is: the newest checkpoint."""
+        rounds, (op, root) = self._config.run.rounds, self.newest
+        known = f", loss {loss:.3f}" if loss is not None and math.isfinite(loss) else ""
+        folder = self._storage.checkpoints / checkpoint.folder_name(op)
+        return (
+            f"{rounds} round{'' if rounds == 1 else 's'}{known}, root {root.hex()[:16]},"
+            f" the model is in {folder}"
+        )
 
     def restored(self, driver: Driver) -> StateImage | None:
         """The newest checkpoint of this directory in the driver, if it fits run and model.

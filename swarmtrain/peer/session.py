@@ -98,6 +98,7 @@ class Session:
     ) -> None:
         self.driver = driver
         self.is_finished = False
+        self.result = ""
         self._me = me
         self._thread = thread
         self._storage = storage
@@ -115,6 +116,7 @@ class Session:
         self._meter = Meter(clock)
         self._pace = Pace(clock)
         self._phase = "starting"
+        self._final_loss: float | None = None
 
     # ---- life
 
@@ -206,6 +208,9 @@ class Session:
         try:
             if save and self.driver.op >= 0:
                 self._saves.save(self.driver.op, self.driver)
+                if self.is_finished:
+                    self.result = self._saves.ending(self._final_loss)
+                    self._say("finished")
         finally:
             self._thread.leave(reason)
 
@@ -299,7 +304,7 @@ class Session:
                 self._ended(RoundReport(item.op, "skipped", 0, item.reason))
             case do.RunFinished():
                 self.driver.settle()
-                self.is_finished = True
+                self.is_finished, self._final_loss = True, item.loss
 
     def _load(self, action: do.LoadState) -> None:
         image = self.driver.load(action)
@@ -382,5 +387,7 @@ class Session:
     def _tell(self) -> None:
         meter = self._meter
         self._thread.note(
-            TrainerNote(self._phase, self.driver.steps, meter.loss, meter.rate, meter.tokens)
+            TrainerNote(
+                self._phase, self.driver.steps, meter.loss, meter.rate, meter.tokens, self.result
+            )
         )

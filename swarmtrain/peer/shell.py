@@ -140,7 +140,7 @@ class PeerShell:
             for task in self._tasks - {asyncio.current_task()}:
                 task.cancel()
             if self._status is not None:
-                await self._status.close()
+                await self._status.close(keeps_answering=bool(self._note.result))
             zmq_link.close()
             self._participant = None
             self._spill.close()
@@ -379,5 +379,5 @@ class PeerShell:
         return view_of(
             self._participant, self._invite.run, self._name, is_connected=self.is_connected,
             refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
-            waiting=waiting,
+            waiting=waiting, result=self._note.result,
         )  # fmt: skip

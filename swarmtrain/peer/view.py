@@ -15,6 +15,7 @@ class TrainerNote(msgspec.Struct, frozen=True):
     loss: float = 0.0
     tokens_per_s: float = 0.0
     tokens: int = 0
+    result: str = ""
 
 
 class PeerView(msgspec.Struct, frozen=True):
@@ -26,6 +27,7 @@ class PeerView(msgspec.Struct, frozen=True):
         chain: of pair ops, this peer's chain in the ledger, in hex; "" where a run has none.
         audits: how many audits of this peer's ended ``right``, ``wrong`` or ``unanswered``.
         waiting_for: what the whole run waits for, as the coordinator says; "" while it goes on.
+        result: what the run has come to and where the model is, once it is finished.
         waiting_seen_s: how many seconds ago that was here last, if that is known.
     """
 
@@ -48,6 +50,7 @@ class PeerView(msgspec.Struct, frozen=True):
     chain: str = ""
     waiting_for: str = ""
     waiting_seen_s: float | None = None
+    result: str = ""
 
 
 def view_of(
@@ -58,6 +61,7 @@ def view_of(
     is_connected: bool,
     refused: dict[str, int],
     waiting: Waiting,
+    result: str,
 ) -> PeerView:
     """The view of a peer whose network side is up."""
     stats, me = participant.stats, participant.card.peer_id
@@ -81,4 +85,5 @@ def view_of(
         chain=participant.view.chains.get(me, b"").hex(),
         waiting_for=cleaned(waiting.text),
         waiting_seen_s=waiting.seen_s,
+        result=result,
     )

@@ -10,7 +10,7 @@ import pytest
 from swarmtrain import config_file
 from swarmtrain.config import AdmissionSection, RunSection
 from swarmtrain.coordinator.certificate import FRESH_KEY_FILE, RUN_KEY_FILE, TLS_FILE
-from swarmtrain.coordinator.service import set_aside
+from swarmtrain.coordinator.run_directory import set_aside
 from swarmtrain.coordinator.store import SIDE_FILES, Store
 from swarmtrain.coordinator.store_errors import StoreFull
 from swarmtrain.errors import UserError

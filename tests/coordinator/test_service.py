@@ -281,9 +281,31 @@ def test_a_machine_without_sources_says_so(tmp_path: Path, monkeypatch: pytest.M
 def test_a_run_that_is_finished_ends_by_itself_when_nobody_is_in(tmp_path: Path) -> None:
     async def scene() -> None:
         done = msgspec.structs.replace(CONFIG, run=RunSection(name="tests", rounds=0))
-        await serve(
-            done, tmp_path, "127.0.0.1", 0, "", on_ready=lambda invite: None, stop=asyncio.Event()
-        )
+        said: list[str] = []
+        for _ in range(2):
+            result = await serve(
+                done, tmp_path, "127.0.0.1", 0, "", on_ready=lambda invite: pytest.fail("invites"),
+                stop=asyncio.Event(), tell=said.append,
+            )  # fmt: skip
+            assert result.startswith("0 rounds")
+        assert said == [f"The run is finished: {result}."] * 2
+        last = ask(tmp_path)
+        assert (last["process"], last["phase"]) == ("has ended", "finished")
+        assert last["result"] == result
+
+    run(scene())
+
+
+def test_losses_are_known_after_a_restart(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    store.keep_losses({0: 5.5, 1: 4.5})
+    store.keep_losses({1: 4.5, 2: 3.5})
+    assert store.losses() == {1: 4.5, 2: 3.5}
+    store.close()
+
+    async def scene() -> None:
+        async with living(tmp_path):
+            assert (await asyncio.to_thread(ask, tmp_path))["losses"] == {"1": 4.5, "2": 3.5}
 
     run(scene())
 

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_rig import SMALL_MODEL, Place, outcomes, place, saved_root
+from e2e_rig import SMALL_MODEL, Place, Running, Up, outcomes, place, saved_root
 
 from swarmtrain.status import ask
 
@@ -37,6 +38,33 @@ def nobody_s_state_is_no_round(here: Place, invite: str) -> None:
     cat.interrupt()
     assert cat.end() == 0
     assert "left cleanly before it had the run's state" in cat.said and "-1" not in cat.said
+
+
+def finished_is_said_by_all(
+    here: Place, run_file: Path, up: Up, peers: tuple[Running, ...]
+) -> None:
+    """By the peers, by `up` and by a second one, and by `status` of processes that are gone."""
+    _, root = saved_root(here.folder / "ann")
+    for peer, name in zip(peers, ("ann", "bob"), strict=True):
+        result = peer.event("left")["result"]
+        assert result.startswith(f"{ROUNDS} rounds, loss "), result
+        assert f", root {root[:16]}, the model is in " in result
+        model = Path(result.partition("the model is in ")[2])
+        assert model.is_dir() and model.is_relative_to(here.folder / name)
+        assert ask(here.folder / name)["result"] == result
+    ended = up.running.event("finished")["result"]
+    assert ended.startswith(f"{ROUNDS} rounds, loss ") and "the model is with " in ended
+    assert f"The run is finished: {ended}." in up.running.said
+    again = here.up(run_file)
+    assert again.running.end() == 0
+    assert [json.loads(line)["event"] for line in again.running.lines] == ["finished"]
+    result = again.running.event("finished")["result"]
+    assert result.startswith(ended.partition(", the model")[0])
+    assert "the last one made by " in result
+    status = here.command("status", "--state-dir", up.state_dir)
+    assert status.end() == 0
+    shown = "".join(status.lines)
+    assert "has ended" in shown and "finished" in shown and result in shown
 
 
 def test_a_run_goes_on_after_everything_was_stopped_and_half_of_it_deleted(tmp_path):
@@ -92,6 +120,7 @@ def test_a_run_goes_on_after_everything_was_stopped_and_half_of_it_deleted(tmp_p
             peer.event("round", outcome="merged", round=lambda n: n > max(decided))
             assert peer.end() == 0, str(peer)
         assert up.running.end() == 0
+        finished_is_said_by_all(here, run_file, up, (ann, bob))
         after = outcomes(up.state_dir)
         assert {op: after[op] for op in decided} == decided
         assert list(after.values()).count("COMMIT") == ROUNDS

@@ -17,6 +17,7 @@ class StandIn:
         self.op = 3
         self.root = b"\xab"
         self.is_finished = False
+        self.result = ""
         self.num_others = 2
         self.stepped_with: list[tuple[int, float | None]] = []
         self.left: list[str] = []

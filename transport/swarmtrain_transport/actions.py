@@ -125,9 +125,10 @@ class RecordAccepted(msgspec.Struct, frozen=True):
 
 
 class RunFinished(msgspec.Struct, frozen=True):
-    """Peer: the last op is applied; save and leave."""
+    """Peer: the last op is applied; save and leave. The loss after it, where that is known."""
 
     op: int
+    loss: float | None = None
 
 
 class Halt(msgspec.Struct, frozen=True):

@@ -132,7 +132,12 @@ class Attendance:
         times = [line.ready_s + wait_ready_s for line in self.lines.values() if line.ready]
         for life in self.lives().values():
             times += [life.suspect_at_s, life.evict_at_s]
-        return times
+        loss_s = self.closes_s - limits.FINISH_S + limits.LAST_LOSS_S
+        return [*times, loss_s, self.closes_s, self.closes_s + limits.EVICT_S]
+
+    def lingering(self, now_s: float) -> list[PeerId]:
+        """Who is still here although the run is over and it had its time to leave."""
+        return list(self._view.roster) if now_s >= self.closes_s + limits.EVICT_S else []
 
     def pardon(self, absent_s: float, now_s: float) -> None:
         """The coordinator itself was stopped for so long: nobody was silent meanwhile, and as
@@ -142,9 +147,15 @@ class Attendance:
         for line in self.lines.values():
             line.ready_s += absent_s
 
-    def dismissed(self, last_op: int, now_s: float) -> list[PeerId]:
-        """Whom to tell now, once, that the run is over: everybody, when nobody is behind."""
+    def dismissed(self, last_op: int, now_s: float, *, awaits_loss: bool) -> list[PeerId]:
+        """Whom to tell now, once, that the run is over: everybody, when nobody is behind.
+
+        Args:
+            awaits_loss: whether the last round's loss may still come.
+        """
         self.closes_s = min(self.closes_s, now_s + limits.FINISH_S)
+        if awaits_loss and now_s < self.closes_s - limits.FINISH_S + limits.LAST_LOSS_S:
+            return []
         present = self.connected()
         behind = any(line.applied_op < last_op for line in present.values())
         # After a restart nobody knows yet what those who are to come back still need.

@@ -171,6 +171,10 @@ coordinator is gone knock every 15 s at most, and a connection may take 10 s."""
 FINISH_S = 30.0
 """After the last commit peers are kept for so long if somebody still needs results of theirs."""
 
+LAST_LOSS_S = 3.0
+"""Where rounds are evaluated, peers are kept so long for the last one's loss: it is measured after
+its result was applied, and told with FINISHED."""
+
 WEIGHT_MAX = 255
 """Integer weights up to 8 bits leave 24 bits of scale spread at 64 peers."""
 

@@ -131,7 +131,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     must hold ("" where states are each peer's own), `losses` the validation loss per op in nats,
     `door` whether newcomers are let in ("open", "closed", "" where that is not known).
     `waiting_for` is what keeps the run from going on, `waiting_seen_s` how many seconds ago
-    somebody was here who had it, if that is known.
+    somebody was here who had it, if that is known. `result` is what a finished run has come to.
     """
 
     run: str
@@ -150,6 +150,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     waiting_for: str = ""
     door: str = ""
     waiting_seen_s: float | None = None
+    result: str = ""
 
 
 E = TypeVar("E", Exclusion, RoundEvent)

@@ -291,10 +291,12 @@ class Waiting(Message, frozen=True, tag="waiting", omit_defaults=True):
     seen_s: float | None = None
 
 
-class Finished(Message, frozen=True, tag="finished"):
-    """The run's last op is committed; apply it, save, leave."""
+class Finished(Message, frozen=True, tag="finished", omit_defaults=True):
+    """The run's last op is committed; apply it, save, leave. `loss` is that of the validation text
+    after it, where somebody has measured it."""
 
     op: int
+    loss: float | None = None
 
 
 class Refused(Message, frozen=True, tag="refused"):

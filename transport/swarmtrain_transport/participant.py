@@ -225,7 +225,7 @@ class Participant:
             case say.Accused():
                 self.audits.accused(message)
             case say.Finished():
-                self._place.finished_op = message.op
+                self._place.finished_op, self._place.final_loss = message.op, message.loss
             case say.Tell():
                 # Its disk was restored from a backup; what it decided since is with us.
                 newer = batches(self.ledger.since(message.first_index))[:1]

@@ -35,7 +35,7 @@ class Progression:
         chain: what our chain ends with if `applied_op` was a pair op that we were in, else b"".
         replayed_ops: results fetched afterwards, not taken part in.
         pending: our contribution to the next op.
-        finished_op: the run's last op, once the coordinator has said so.
+        finished_op: the run's last op, once the coordinator has said so; final_loss is its loss.
         is_halted: it is not safe or not allowed to go on.
     """
 
@@ -45,6 +45,7 @@ class Progression:
         self.replayed_ops = 0
         self.pending: Pending | None = None
         self.finished_op: int | None = None
+        self.final_loss: float | None = None
         self.is_halted = False
         self._card = card
         self._view = view
@@ -127,7 +128,7 @@ class Progression:
             actions += self.reports(connected=connected)
         if self.finished_op is not None and self.applied_op >= self.finished_op:
             self.finished_op = None
-            actions.append(do.RunFinished(self.applied_op))
+            actions.append(do.RunFinished(self.applied_op, self.final_loss))
         return actions
 
     def reports(self, *, connected: bool) -> list[do.PeerAction]:

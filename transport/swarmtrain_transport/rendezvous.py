@@ -55,7 +55,7 @@ from swarmtrain_transport.planning import RunTerms, may_plan, next_plan
 from swarmtrain_transport.reports import Report, check_signed
 from swarmtrain_transport.scribe import Scribe
 from swarmtrain_transport.slicing import Slicing
-from swarmtrain_transport.status_view import describe
+from swarmtrain_transport.status_view import describe, result_of
 from swarmtrain_transport.timers import Pace
 from swarmtrain_transport.tribunal import Tribunal
 
@@ -144,7 +144,7 @@ class Rendezvous:
         elif refusal := self.history.refusal(peer, guest) or self.departures.refusal(peer):
             self.scribe.refuse(peer, *refusal)
         elif self.is_finished and (join is None or join.boot != hello.boot):
-            self.scribe.refuse(peer, "SWT-E705", "All rounds of this run are done.")
+            self.scribe.refuse(peer, "SWT-E705", f"The run is finished: {result_of(self)}.")
         elif self.scribe.has_card(peer, hello):
             self._welcome(peer, hello)
         elif self.history.is_open:
@@ -222,7 +222,7 @@ class Rendezvous:
         self._now_s = now_s
 
     def _next_due_s(self) -> float:
-        times = [self._now_s + limits.EVICT_S, self.attendance.closes_s]
+        times = [self._now_s + limits.EVICT_S]
         if self.operation is not None:
             times += self.operation.timers.wakeups()
         times += [self.history.due_s(self._now_s)]
@@ -347,8 +347,12 @@ class Rendezvous:
 
     def _dismiss(self) -> None:
         """The run is over: peers may go once nobody needs their results any more."""
-        for peer in self.attendance.dismissed(self.view.last_op, self._now_s):
-            self.scribe.send(peer, Finished(self.view.last_op))
+        op, losses = self.view.last_op, self.chronicle.losses
+        awaits_loss = bool(losses) and op not in losses
+        for peer in self.attendance.dismissed(op, self._now_s, awaits_loss=awaits_loss):
+            self.scribe.send(peer, Finished(op, losses.get(op)))
+        for peer in self.attendance.lingering(self._now_s):
+            self.departures.go(peer, evicted=True, reason="the run is finished")
 
     def _lost(self, peer: PeerId) -> None:
         if self.operation is not None:

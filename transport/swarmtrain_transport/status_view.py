@@ -46,6 +46,7 @@ def describe(coordinator: "Rendezvous", now_s: float) -> CoordinatorStatus:
         events=tuple(chronicle.events),
         checkpoint_op=view.checkpoint.op if view.checkpoint else -1,
         waiting_for=text,
+        result=result_of(coordinator) if coordinator.is_finished else "",
         waiting_seen_s=None if seen_s is None else round(now_s - seen_s, 1),
     )
 
@@ -112,6 +113,27 @@ def _held_by_nobody(coordinator: "Rendezvous") -> tuple[str, float | None]:
     if made is None or made.frozen is None:
         return text, None
     return f"{text}; in that round: {_named(coordinator, made.frozen)}", None
+
+
+def result_of(coordinator: "Rendezvous") -> str:
+    """What a finished run has come to, and who has the model."""
+    view, losses = coordinator.view, coordinator.chronicle.losses
+    told = [f"{view.committed} round{'' if view.committed == 1 else 's'}"]
+    if losses:
+        newest = max(losses)
+        of = "" if newest == view.last_op else f" after round {newest}"
+        told.append(f"loss {losses[newest]:.3f}{of}")
+    root = None if view.goes_by_pairs else view.root_after(view.last_op)
+    if root is not None:
+        told.append(f"root {root.hex()[:16]}")
+    here = [p for p, line in coordinator.lines.items() if line.applied_op == view.last_op]
+    holders = dict.fromkeys([*here, *coordinator.attendance.last_holders(view.last_op, root)[0]])
+    made = view.commits.get(view.last_op)
+    if holders:
+        told.append(f"the model is with {_named(coordinator, list(holders))}")
+    elif made is not None and made.frozen is not None:
+        told.append(f"the last one made by {_named(coordinator, made.frozen)}")
+    return ", ".join(told)
 
 
 def _named(coordinator: "Rendezvous", peers: Sequence[PeerId]) -> str:

@@ -1,0 +1,130 @@
+"""Which run a state directory belongs to, and what is left of it.
+
+A directory holds one run's keys and log. Its settings are hashed into the log's first record, and
+the key that signs the log lies beside it, so a changed run file, mixed files and a lost log are
+noticed before anybody is let in.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+from swarmtrain import config_file
+from swarmtrain.config import RunConfig
+from swarmtrain.coordinator.certificate import (
+    FRESH_KEY_FILE,
+    RUN_KEY_FILE,
+    TLS_FILE,
+    RunKeys,
+    load_or_create,
+    note_begun,
+)
+from swarmtrain.coordinator.store import SIDE_FILES, Store
+from swarmtrain.coordinator.store_errors import StoreDamaged, damaged
+from swarmtrain.errors import UserError, translate
+from swarmtrain_transport import limits
+from swarmtrain_transport.ledger import Record, Run, body_of
+from swarmtrain_transport.rendezvous import Rendezvous
+
+Tell = Callable[[str], None]
+"""Hears what the organiser must know, in sentences."""
+
+Adoption = Callable[[tuple[Record, ...], int], None]
+
+LOG = "The run's log"
+
+_LEDGER_LOST = (
+    "The ledger is missing: {} holds the keys of a run that has begun, and not its log.\n"
+    "Waiting for a peer that has a copy; the run goes on from there. Nothing is decided before.\n"
+    "If no peer is left, `swarmtrain up --new-run` begins another run here, with a new invite."
+)
+
+
+def keys_of(state_dir: Path, wall_s: float, *, may_create: bool) -> RunKeys:
+    """The directory's keys, made if they may be.
+
+    Raises:
+        UserError: SWT-E805, missing or damaged; E402 or E403, they cannot be written.
+    """
+    try:
+        return load_or_create(state_dir, may_create=may_create, wall_s=wall_s)
+    except OSError as exc:
+        raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
+
+
+def check_same_run(records: tuple[Record, ...], config: RunConfig, keys: RunKeys) -> None:
+    """The ledger's first record must name these settings, this key and this protocol."""
+    if not records:
+        return
+    run = body_of(records[0])
+    if not isinstance(run, Run):
+        raise damaged(LOG, "its first record is not RUN")
+    if run.config_hash != config_file.config_hash(config):
+        raise UserError(
+            "SWT-E606",
+            f"The run file differs from the one that run {run.run_id} began with.",
+            "Every peer checks its hash, so a run keeps its settings for life.",
+            "Bring back the old run file, or start a new run with --new-run or --state-dir.",
+        )
+    if run.run_key != keys.run_key_public:
+        raise damaged(LOG, "its records are signed by another key than the one beside it")
+    if run.protocol != limits.PROTOCOL_VERSION:
+        raise UserError(
+            "SWT-E703",
+            f"The run speaks protocol {run.protocol}, this version {limits.PROTOCOL_VERSION}.",
+            "Its peers would not understand this coordinator.",
+            "Start it with the version of swarmtrain that it began with.",
+        )
+
+
+def note_run_begun(state_dir: Path, machine: Rendezvous, keys: RunKeys, tell: Tell) -> None:
+    """From the first record on a ledger that is missing is a lost one."""
+    if machine.history.is_missing:
+        tell(_LEDGER_LOST.format(state_dir))
+    else:
+        note_begun(keys)
+
+
+def adoption(store: Store, config: RunConfig, keys: RunKeys, tell: Tell) -> Adoption:
+    """How records become durable that a peer has brought. A whole ledger must be of this run file,
+    as one on the disk must."""
+
+    def adopt(records: tuple[Record, ...], term: int) -> None:
+        if not records[0].index:
+            check_same_run(records, config, keys)
+            tell("A peer has brought a copy of the lost ledger; others may have a longer one.")
+        store.adopt(records, term)
+
+    return adopt
+
+
+def set_aside(state_dir: Path, tell: Tell) -> None:
+    """Make room for another run: what an earlier one left moves into a folder of its own.
+
+    Raises:
+        UserError: SWT-E404, its coordinator runs; E403, the directory cannot be written.
+    """
+    with contextlib.suppress(StoreDamaged):
+        Store.open(state_dir).close()
+    # The ledger first: keys that stay behind wait for it, a ledger without keys is of no use.
+    names = (*SIDE_FILES, RUN_KEY_FILE, FRESH_KEY_FILE, TLS_FILE)
+    numbers = itertools.count(1)
+    folder = next(f for n in numbers if not (f := state_dir / f"before-{n}").exists())
+    try:
+        folder.mkdir(mode=0o700)
+        for name in names:
+            if (state_dir / name).exists():
+                (state_dir / name).rename(folder / name)
+    except OSError as exc:
+        raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
+    tell(f"Another run begins in {state_dir}. Keys and log of the one before are in {folder}.")
+
+
+def _unwritable(state_dir: Path, error: OSError) -> UserError:
+    return UserError(
+        "SWT-E403",
+        f"{state_dir} cannot be used: {error.strerror or error}.",
+        "Without its state directory the coordinator could not come back after a stop.",
+        "Name a directory that you own with --state-dir.",
+    )
