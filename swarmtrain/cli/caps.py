@@ -1,6 +1,7 @@
 """What the owner of a link allows a peer: `--up`, `--down` and `--daily`, as numbers.
 
-A bare number is an error: 10 may be Mbit or MB, and the wrong one costs eight times as much.
+What may be bits or bytes is an error, a bare number, 10mb or 10Mbps: the wrong one costs eight
+times as much. An amount of data is in bytes everywhere, so there 20gb is 20GB.
 """
 
 import re
@@ -13,6 +14,7 @@ _RATE_BYTES = {
     "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000,
 }  # fmt: skip
 _SIZE_BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTE_PREFIX = {"k": "k", "m": "M", "g": "G"}
 _NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*"
 
 RATE_MIN = 8_000
@@ -54,8 +56,15 @@ def parse_rate(text: str) -> int:
     """
     if not text:
         return 0
-    match = re.fullmatch(_NUMBER + r"([kmg]bit|[kmg]b)(?:/s|ps)?", text.strip().lower())
-    rate = int(float(match[1]) * _RATE_BYTES[match[2]]) if match else 0
+    match = re.fullmatch(_NUMBER + r"([kKmMgG](?:[bB][iI][tT]|[bB]))(?:/s|ps)?", text.strip())
+    if match and match[2].endswith("b"):
+        number, prefix = match[1], match[2][0]
+        raise misuse(
+            f"{cleaned(text)!r} may be bits or bytes, and a byte is eight bits.",
+            f"Write {number}{prefix.lower()}bit for bits per second, or "
+            f"{number}{_BYTE_PREFIX[prefix.lower()]}B for bytes.",
+        )
+    rate = int(float(match[1]) * _RATE_BYTES[match[2].lower()]) if match else 0
     if rate < RATE_MIN:
         raise misuse(
             f"{cleaned(text)!r} is not a rate of at least {RATE_MIN // 1000} kB/s.",

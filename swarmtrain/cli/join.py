@@ -44,7 +44,7 @@ Up = Annotated[
     str,
     typer.Option(
         metavar="RATE", envvar="SWARMTRAIN_UP", show_default="no limit",
-        help="Send no faster than this: 10mbit, 2MB/s.",
+        help="Send no faster than this: 10mbit in bits, 2MB/s in bytes.",
     ),
 ]  # fmt: skip
 Down = Annotated[

@@ -83,7 +83,8 @@ def test_a_length_of_time_is_seconds_minutes_or_hours():
 @pytest.mark.parametrize(
     ("text", "rate"),
     [("", 0), ("10mbit", 1_250_000), ("5 Mbit/s", 625_000), ("2MB/s", 2_000_000),
-     ("0.5 Gbit/s", 62_500_000), ("64kB/s", 64_000)],
+     ("0.5 Gbit/s", 62_500_000), ("64kB/s", 64_000), ("64KB", 64_000),
+     ("10Mbit", 1_250_000), ("2MBps", 2_000_000)],
 )  # fmt: skip
 def test_a_rate_is_a_number_with_its_unit(text, rate):
     assert caps.parse_rate(text) == rate
@@ -94,6 +95,16 @@ def test_a_rate_without_unit_or_too_small_is_refused(text):
     with pytest.raises(UserError) as caught:
         caps.parse_rate(text)
     assert caught.value.code == "SWT-E610"
+
+
+@pytest.mark.parametrize("text", ["10 mb", "10mb", "10Mb/s", "10Mbps", "10mbps"])
+def test_a_rate_that_may_be_bits_or_bytes_is_refused_with_both_ways_to_write_it(text):
+    with pytest.raises(UserError) as caught:
+        caps.parse_caps(text, "", "")
+    assert "bits or bytes" in caught.value.what
+    assert "10mbit" in caught.value.remedy and "10MB" in caught.value.remedy
+    with pytest.raises(UserError):
+        caps.parse_caps("", text, "")
 
 
 def test_a_size_is_a_number_with_its_unit():

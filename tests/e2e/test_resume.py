@@ -37,7 +37,7 @@ def nobody_s_state_is_no_round(here: Place, invite: str) -> None:
     cat.wait("the words", lambda: "the run waits for a peer that holds" in cat.said)
     cat.interrupt()
     assert cat.end() == 0
-    assert "left cleanly before it had the run's state" in cat.said and "-1" not in cat.said
+    assert "left cleanly before it had the run's state" in cat.said and "round -1" not in cat.said
 
 
 def finished_is_said_by_all(
