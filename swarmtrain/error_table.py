@@ -282,6 +282,12 @@ _ROWS = (
         "Repeat the command then.",
     ),
     ErrorKind(
+        "SWT-E709", "The coordinator asks this peer to slow down", EXIT_TRY_LATER,
+        "Its key came again and again, or said many times what the protocol needs, so that its\n"
+        "connection was cut for the sake of the others. It may come back after the time that the\n"
+        "message names. A peer of this package that meets it has a fault worth reporting.",
+    ),
+    ErrorKind(
         "SWT-E801", "No training text was found", EXIT_INPUT_MISSING,
         "The built-in text is the standard library's own sources, and this Python comes without\n"
         "them (embedded and zipped builds do). Start the coordinator with an ordinary Python.",

@@ -64,10 +64,24 @@ def describe(view: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(losses, dict) and losses:
         newest = max(losses, key=int)
         yield f"{'validation loss':<16} {losses[newest]:.3f} nats after round {newest}"
+    yield from _floods(view)
     peers = view.get("peers")
     if isinstance(peers, list) and peers:
         yield ""
         yield from _table([peer for peer in peers if isinstance(peer, dict)])
+
+
+def _floods(view: Mapping[str, Any]) -> Iterator[str]:
+    """Who was cut for saying too much."""
+    events = view.get("events")
+    for event in events if isinstance(events, list) else ():
+        if isinstance(event, dict) and event.get("event") == "flood":
+            times = event.get("times", 1)
+            often = "once" if times == 1 else f"{times} times"
+            yield (
+                f"{'flood':<16} peer {str(event.get('peer', ''))[:8]} was cut off {often}"
+                f" for too many messages ({event.get('reason', '')})"
+            )
 
 
 def _table(peers: list[dict[str, Any]]) -> Iterator[str]:

@@ -13,9 +13,10 @@ import contextlib
 import ipaddress
 import logging
 import secrets
+from collections.abc import Callable
 
 import msgspec
-from aiohttp import WSMsgType, web
+from aiohttp import WSMessage, WSMsgType, web
 from aiohttp.typedefs import Handler
 
 from swarmtrain.control_lane import (
@@ -28,10 +29,12 @@ from swarmtrain.control_lane import (
     piece_payload,
 )
 from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed
+from swarmtrain.coordinator.budget import CONTROL_FRAME, HELLO_WAIT_MAX_S, Budgets
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.porch import line_of
 from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
 from swarmtrain.errors import cleaned
+from swarmtrain.repeats import Repeats
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import Identity
@@ -42,6 +45,7 @@ from swarmtrain_transport.messages import (
     Knock,
     LeaseRequest,
     Leave,
+    PeerMessage,
     Ready,
     Refused,
     decode_from_peer,
@@ -54,6 +58,12 @@ NONCE_BYTES = 32
 
 KNOCK_TIMEOUT_S = 10.0
 """A stranger who says nothing for this long is sent away: two round trips on the worst link."""
+
+SLOW_DOWN = "SWT-E709"
+"""Who says too much, or comes too often, may come again later."""
+
+PIECE_COST = 4096
+"""What a request for a piece costs beside the piece: a signature to check, an answer to make."""
 
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 """Hosts by which a peer says that it listens everywhere."""
@@ -90,13 +100,24 @@ class CoordinatorApp:
 
     Args:
         cert_sha256: of the certificate that peers see.
+        complain: hears what people should know of a member: what it does, and with what.
     """
 
-    def __init__(self, shell: Shell, door: Door, texts: CorpusService, cert_sha256: bytes) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        door: Door,
+        texts: CorpusService,
+        cert_sha256: bytes,
+        complain: Callable[[PeerId, str, str], None] = lambda peer, event, reason: None,
+    ) -> None:
         self._shell = shell
         self._door = door
         self._texts = texts
         self._cert_sha256 = cert_sha256
+        self._complain = complain
+        self._budgets = Budgets()
+        self._repeats = Repeats(logger, shell.now_s)
         self.is_ready = False
         """Whether peers may come: what /readyz answers."""
 
@@ -136,6 +157,9 @@ class CoordinatorApp:
             return web.Response(status=403, text="only members read the text\n")
         _welcome(request, peer)
         packed = self._texts.packed_piece(piece_hash)
+        now_s = self._shell.now_s()
+        wait_s = self._budgets.of(peer, now_s).answer(PIECE_COST + len(packed or b""), now_s)
+        await asyncio.sleep(wait_s)
         if packed is None:
             return web.Response(status=404, text="no such piece\n")
         return web.Response(body=packed, content_type="application/octet-stream")
@@ -147,12 +171,12 @@ class CoordinatorApp:
             return web.Response(status=503, text="try again later\n")
         socket = web.WebSocketResponse(
             max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S, compress=False,
-            timeout=CLOSE_TIMEOUT_S,
+            timeout=CLOSE_TIMEOUT_S, autoping=False,
         )  # fmt: skip
         await socket.prepare(request)
         guest = await self._at_the_door(request, socket)
         if guest is not None:
-            await self._converse(socket, *guest)
+            await self._converse(socket, request.transport, *guest)
         return socket
 
     async def _at_the_door(
@@ -169,6 +193,7 @@ class CoordinatorApp:
             knock = decode_from_peer(message.data)
             if not isinstance(knock, Knock):
                 raise RemoteFault("hello", "the first message must be Knock")
+            await self._slow_down(request, knock, nonce)
             return self._let_in(request, knock, nonce)
         except RemoteFault as fault:
             refusal = Refused("SWT-E501", cleaned(str(fault)))
@@ -177,13 +202,27 @@ class CoordinatorApp:
         except (TimeoutError, ConnectionError):
             await socket.close()
             return None
-        logger.info(
-            "Somebody at %s was not let in: %s (%s)", request.remote, refusal.text, refusal.code
-        )
+        self._repeats.say(
+            logging.INFO, (request.remote, refusal.code),
+            f"Somebody at {request.remote} was not let in: {refusal.text} ({refusal.code})",
+        )  # fmt: skip
         with contextlib.suppress(ConnectionError):
             await socket.send_bytes(encode(refusal))
         await socket.close()
         return None
+
+    async def _slow_down(self, request: web.Request, knock: Knock, nonce: bytes) -> None:
+        """Let a key that comes again and again wait, or for longer than that come back later."""
+        now_s = self._shell.now_s()
+        # Judged before it is counted: whoever only names another's key must not spend its tries.
+        peer = self._door.judge(knock, nonce, request.remote or "", now_s).peer
+        wait_s = self._budgets.of(peer, now_s).knock(now_s)
+        if wait_s > HELLO_WAIT_MAX_S:
+            self._door.forget(peer)
+            raise DoorClosed(
+                SLOW_DOWN, f"This key came too often, or said too much. Wait {wait_s:.0f} s."
+            )
+        await asyncio.sleep(wait_s)
 
     def _let_in(self, request: web.Request, knock: Knock, nonce: bytes) -> tuple[PeerId, Outlet]:
         """Judge and tell the machine without awaiting, so that no two take an invite's last use."""
@@ -200,13 +239,21 @@ class CoordinatorApp:
         _welcome(request, admitted.peer)
         outlet = Outlet(transport.abort if transport is not None else lambda: None)
         self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id)
+        now_s = self._shell.now_s()
+        self._budgets.of(admitted.peer, now_s).answer(outlet.waiting_bytes, now_s)
         return admitted.peer, outlet
 
-    async def _converse(self, socket: web.WebSocketResponse, peer: PeerId, outlet: Outlet) -> None:
+    async def _converse(
+        self,
+        socket: web.WebSocketResponse,
+        transport: asyncio.Transport | None,
+        peer: PeerId,
+        outlet: Outlet,
+    ) -> None:
         """Hear the peer until its connection ends, while its own task sends what waits for it."""
         sending = asyncio.create_task(_send_all(socket, outlet))
         try:
-            await self._listen(socket, peer, outlet)
+            await self._listen(socket, peer, outlet, transport)
         finally:
             if self._shell.disconnect(peer, outlet):
                 self._texts.release(peer)
@@ -218,21 +265,65 @@ class CoordinatorApp:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
 
-    async def _listen(self, socket: web.WebSocketResponse, peer: PeerId, outlet: Outlet) -> None:
-        async for message in socket:
-            if isinstance(message.data, OSError):
+    async def _listen(
+        self,
+        socket: web.WebSocketResponse,
+        peer: PeerId,
+        outlet: Outlet,
+        transport: asyncio.Transport | None = None,
+    ) -> None:
+        async for received in socket:
+            if isinstance(received.data, OSError):
                 return  # no answer to a heartbeat: the line is gone, which is nobody's fault
             try:
-                if message.type is not WSMsgType.BINARY:
-                    raise RemoteFault("type", f"a {message.type.name} message on the control lane")
-                self._hear(peer, outlet, message.data)
+                message = _understood(received)
+                kind = CONTROL_FRAME if message is None else str(message.__struct_config__.tag)
+                if not await self._has_budget(peer, kind, len(received.data), transport):
+                    outlet.refuse(SLOW_DOWN, f"Too many messages ({kind}). Wait before you return.")
+                    return
+                if message is not None:
+                    self._hear(peer, outlet, message)
+                elif received.type is WSMsgType.PING:
+                    await socket.pong(received.data)
             except RemoteFault as fault:
-                logger.warning(BROKEN, peer.hex()[:8], fault)
+                self._repeats.say(
+                    logging.WARNING, (peer, fault.reason), BROKEN % (peer.hex()[:8], fault)
+                )
                 outlet.refuse("SWT-E501", cleaned(str(fault)))
                 return
+            except ConnectionError:
+                return
+            # aiohttp hands over what it has without a pause: the next turn is another peer's.
+            await asyncio.sleep(0)
 
-    def _hear(self, peer: PeerId, outlet: Outlet, data: bytes) -> None:
-        message = decode_from_peer(data)
+    async def _has_budget(
+        self, peer: PeerId, kind: str, num_bytes: int, transport: asyncio.Transport | None
+    ) -> bool:
+        """Hold a member back that says too much; False when it has been held back for too long."""
+        now_s = self._shell.now_s()
+        budget = self._budgets.of(peer, now_s)
+        wait_s = budget.hear(kind, num_bytes, now_s)
+        if not wait_s:
+            return True
+        self._repeats.say(
+            logging.WARNING, (peer, "flood"),
+            f"The peer {peer.hex()[:8]} says too much ({kind}): it is heard more slowly.",
+        )  # fmt: skip
+        if budget.is_spent(now_s):
+            budget.cut(now_s)
+            self._complain(peer, "flood", kind)
+            return False
+        # While nothing is read here, TCP holds the sender back.
+        if transport is None or transport.is_closing() or not transport.is_reading():
+            await asyncio.sleep(wait_s)
+            return True
+        transport.pause_reading()
+        await asyncio.sleep(wait_s)
+        if not transport.is_closing():
+            transport.resume_reading()
+        return True
+
+    def _hear(self, peer: PeerId, outlet: Outlet, message: PeerMessage) -> None:
         if isinstance(message, Knock | Hello):
             raise RemoteFault("hello", f"{type(message).__name__} after the door")
         if isinstance(message, LeaseRequest):
@@ -243,6 +334,15 @@ class CoordinatorApp:
         self._shell.receive(peer, outlet, message)
         if isinstance(message, Leave):
             outlet.finish()
+
+
+def _understood(received: WSMessage) -> PeerMessage | None:
+    """A message of the protocol; None for WebSocket's own ping or pong."""
+    if received.type in (WSMsgType.PING, WSMsgType.PONG):
+        return None
+    if received.type is not WSMsgType.BINARY:
+        raise RemoteFault("type", f"a {received.type.name} message on the control lane")
+    return decode_from_peer(received.data)
 
 
 async def _send_all(socket: web.WebSocketResponse, outlet: Outlet) -> None:

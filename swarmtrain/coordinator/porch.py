@@ -24,8 +24,9 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_S = 5.0
 """For TLS: two round trips on the worst link, with a lost packet in each."""
 
-ADMISSION_S = 15.0
-"""From TCP's accept to the knock that is let in: TLS, and ten seconds as at the door."""
+ADMISSION_S = 20.0
+"""From TCP's accept to the knock that is let in: TLS, ten seconds as at the door, and what a member
+has to wait there that comes back too often."""
 
 MEMBER_CONNECTIONS_MAX = 8
 """Connections of one member: its control lane, one for pieces of text, and those that have broken

@@ -99,7 +99,7 @@ async def serve(
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
         door = _door(store, keys, config, machine, shell, wall_clock)
         texts = await asyncio.to_thread(_texts, config)
-        app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
+        app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
         runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S)
         porch = await _porch(runner, keys)
         invite_with = _invites(porch, public_host or reachable_host(host), config, keys)

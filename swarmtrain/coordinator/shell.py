@@ -116,6 +116,11 @@ class Outlet:
         self.finish()
         self._abort()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What is queued and not sent yet."""
+        return self._waiting_bytes
+
     async def next(self) -> bytes | None:
         """The next message to send, None when it is time to close."""
         data = await self._waiting.get()

@@ -1,13 +1,12 @@
-"""What others did wrong, counted by reason; of each second the first few are also logged.
-
-A member may send bad frames without end: each is counted, and none of them may fill a disk.
-"""
+"""What others did wrong, counted by reason, and logged as far as no disk fills with it."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable
 
-LOGGED_PER_S = 10
+from swarmtrain.errors import cleaned
+from swarmtrain.repeats import Repeats
+from swarmtrain_transport.errors import RemoteFault
 
 logger = logging.getLogger(__name__)
 
@@ -24,26 +23,16 @@ class Complaints:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.counts: Counter[str] = Counter()
-        self._clock = clock
-        self._second = -1
-        self._logged = 0
+        self._repeats = Repeats(logger, clock)
 
     def count(self, peer: bytes, reason: str, detail: str) -> None:
         """An admitted peer sent what the machine refused."""
         self.counts[reason] += 1
-        self._log(logging.WARNING, f"The peer {peer.hex()[:8]} sent what was refused: {detail}")
+        said = f"The peer {peer.hex()[:8]} sent what was refused: {cleaned(detail)}"
+        self._repeats.say(logging.WARNING, (peer, reason), said)
 
-    def mention(self, peer: bytes | None, fault: Exception) -> None:
+    def mention(self, peer: bytes | None, fault: RemoteFault) -> None:
         """The link refused something, and has counted it."""
         who = f"The peer {peer.hex()[:8]}" if peer else "Somebody unknown"
-        self._log(logging.INFO, f"{who} was refused: {getattr(fault, 'detail', fault)}")
-
-    def _log(self, level: int, text: str) -> None:
-        second = int(self._clock())
-        if second != self._second:
-            self._second, self._logged = second, 0
-        self._logged += 1
-        if self._logged <= LOGGED_PER_S:
-            logger.log(level, "%s", text)
-        elif self._logged == LOGGED_PER_S + 1:
-            logger.log(level, "More is refused; `swarmtrain status --json` counts it.")
+        said = f"{who} was refused: {cleaned(fault.detail)}"
+        self._repeats.say(logging.INFO, (peer, fault.reason), said)

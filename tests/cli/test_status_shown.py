@@ -22,3 +22,12 @@ def test_other_runs_have_no_column_of_chains():
 
 def test_a_peers_own_answer_shows_its_chain():
     assert list(describe({"chain": "cd" * 32})) == ["chain            cdcdcdcdcdcdcdcd"]
+
+
+def test_who_was_cut_for_flooding_is_named():
+    events = [
+        {"round": 3, "peer": "ab" * 32, "event": "flood", "reason": "lease_request", "times": 2},
+        {"round": 4, "peer": "cd" * 32, "event": "joined", "reason": "", "times": 1},
+    ]
+    (line,) = [line for line in describe({"events": events}) if line.startswith("flood")]
+    assert line.endswith("peer abababab was cut off 2 times for too many messages (lease_request)")

@@ -65,7 +65,7 @@ OPTIMIZERS = (
 
 SWARMTRAIN = (
     "error_table config control_lane ending",
-    "errors tensors",
+    "errors tensors repeats",
     "config_problem",
     "config_defaults config_fragments lines",
     "config_pairs",

@@ -13,18 +13,19 @@ from swarmtrain_transport.frames import Frame, FrameKind
 
 
 class TokenBucket:
-    """A cap on bytes per second. What was sent beyond it is a debt that time pays.
+    """A cap on bytes, or on anything else, per second. What is beyond it is a debt that time pays.
 
     So a frame larger than the burst still goes, and the next one waits for it.
 
     Args:
-        bytes_per_s: the cap.
+        per_s: the cap.
         now_s: the time.
+        at_once: what may go after a quiet time; None for what the cap allows in CAP_BURST_S.
     """
 
-    def __init__(self, bytes_per_s: int, now_s: float) -> None:
-        self._rate = bytes_per_s
-        self._burst = bytes_per_s * limits.CAP_BURST_S
+    def __init__(self, per_s: float, now_s: float, at_once: float | None = None) -> None:
+        self._rate = per_s
+        self._burst = per_s * limits.CAP_BURST_S if at_once is None else at_once
         self._tokens = self._burst
         self._counted_s = now_s
 
@@ -34,9 +35,9 @@ class TokenBucket:
         self._counted_s = now_s
         return self._tokens > 0
 
-    def spend(self, num_bytes: int) -> None:
+    def spend(self, count: float) -> None:
         """So much went."""
-        self._tokens -= num_bytes
+        self._tokens -= count
 
     @property
     def opens_s(self) -> float:

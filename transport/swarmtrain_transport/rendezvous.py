@@ -151,7 +151,7 @@ class Rendezvous:
             self.history.wait(peer, guest)
         else:
             self.scribe.append(card_of(peer, hello, guest.invite_id))
-            self.chronicle.event(self.view.last_op + 1, peer, "joined")
+            self.note(peer, "joined")
             self._welcome(peer, hello)
 
     def _welcome(self, peer: PeerId, hello: Hello) -> None:
@@ -237,6 +237,10 @@ class Rendezvous:
     def is_member(self, peer: PeerId) -> bool:
         """Whether this key was ever let in, and is not banned."""
         return peer in self.view.ever_members and peer not in self.view.banned
+
+    def note(self, peer: PeerId, event: str, reason: str = "") -> None:
+        """Remember for people what a peer did in the round in progress."""
+        self.chronicle.event(self.view.last_op + 1, peer, event, reason)
 
     def status(self, now_s: float) -> CoordinatorStatus:
         """What people are shown."""

@@ -1,0 +1,190 @@
+"""A member that floods, over real sockets: it is held back, cut and named; nobody else notices."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from swarmtrain.coordinator import budget
+from swarmtrain.coordinator.budget import FEW, Rate
+from swarmtrain.peer.control import DoorRefused
+from swarmtrain.status import ask
+from swarmtrain_transport.identity import Identity, knock_payload
+from swarmtrain_transport.messages import (
+    Applied,
+    Challenge,
+    Have,
+    Knock,
+    LeaseGrant,
+    LeaseRequest,
+    Message,
+    Progress,
+    Refused,
+    Welcome,
+    decode_from_coordinator,
+    encode,
+)
+from tests.coordinator.rig import SECRET, Rig, connected, hello_of, run, serving
+from tests.coordinator.test_app import Text
+from tests.coordinator.test_service import Life, living
+
+ALICE, MALLORY = Identity.create(), Identity.create()
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates are the true ones, the patience is a test's."""
+    monkeypatch.setattr(budget, "PATIENCE_S", 0.5)
+
+
+async def come_in(
+    session: aiohttp.ClientSession, place: Rig | Life, who: Identity
+) -> aiohttp.ClientWebSocketResponse:
+    """A hand-made client, which keeps to nothing."""
+    invite = place.invite() if isinstance(place, Rig) else place.invite
+    url = f"https://127.0.0.1:{invite.port}/control"
+    socket = await session.ws_connect(url, ssl=aiohttp.Fingerprint(invite.cert_sha256))
+    challenge = decode_from_coordinator(await socket.receive_bytes())
+    assert isinstance(challenge, Challenge)
+    hello = encode(hello_of(who))
+    signature = who.sign(knock_payload(challenge.nonce, invite.cert_sha256, hello))
+    await socket.send_bytes(encode(Knock(1, who.peer_id, invite.secret, hello, signature)))
+    return socket
+
+
+async def said(socket: aiohttp.ClientWebSocketResponse) -> object:
+    """The next message, None at the end."""
+    try:
+        received = await socket.receive()
+    except ConnectionError:
+        return None
+    if received.type is not aiohttp.WSMsgType.BINARY:
+        return None
+    return decode_from_coordinator(received.data)
+
+
+async def flood(socket: aiohttp.ClientWebSocketResponse, message: Message | bytes) -> object:
+    """The same without end, until the coordinator has cut the line; its last word."""
+
+    async def send() -> None:
+        data = message if isinstance(message, bytes) else encode(message)
+        with contextlib.suppress(ConnectionError):
+            while not socket.closed:
+                for _ in range(100):
+                    if isinstance(message, bytes):
+                        await socket.ping(data)
+                    else:
+                        await socket.send_bytes(data)
+                await asyncio.sleep(0)
+
+    sending = asyncio.create_task(send())
+    last: object = None
+    while (word := await said(socket)) is not None:
+        last = word
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    return last
+
+
+FLOODS = {
+    "lease_request": LeaseRequest(1),
+    "applied": Applied(1, bytes(32)),
+    "progress": Progress(0, 0, 0, "train"),
+    "have": Have(1, 0, 0, 1, (True,) * 4000),
+    "websocket ping": b"hear me",
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_flood_is_cut_and_named_and_an_honest_member_is_heard_meanwhile(
+    tmp_path: Path, kind: str
+) -> None:
+    async def scene() -> None:
+        told: list[tuple[bytes, str, str]] = []
+        async with (
+            serving(tmp_path, text=Text()) as rig,
+            connected(rig.invite(), ALICE) as (client, listener),
+            aiohttp.ClientSession() as session,
+        ):
+            rig.app._complain = lambda *what: told.append(what)
+            socket = await come_in(session, rig, MALLORY)
+            flooding = asyncio.create_task(flood(socket, FLOODS[kind]))
+            answers = 0
+            while not flooding.done():
+                assert client.send(LeaseRequest(1))
+                await listener.hears(LeaseGrant)
+                answers += 1
+                await asyncio.sleep(1 / FEW.per_s)
+            last = await flooding
+            assert last is None or isinstance(last, LeaseGrant | Welcome | Refused)
+            assert told == [(MALLORY.peer_id, "flood", kind)]
+            assert answers >= 3 and client.is_up
+
+    run(scene())
+
+
+def test_the_flooder_is_not_let_in_for_a_while_and_status_names_it(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            living(tmp_path) as life,
+            connected(life.invite, ALICE) as (client, _),
+            aiohttp.ClientSession() as session,
+        ):
+            socket = await come_in(session, life, MALLORY)
+            await flood(socket, LeaseRequest(1))
+            with pytest.raises(DoorRefused, match=r"Wait 1[0-5] s") as caught:
+                async with connected(life.invite, MALLORY):
+                    pass
+            assert caught.value.code == "SWT-E709" and client.is_up
+            status = await asyncio.to_thread(ask, tmp_path)
+            (event,) = [one for one in status["events"] if one["event"] == "flood"]
+            assert event["peer"] == MALLORY.peer_id.hex()
+            assert event["reason"] == "lease_request"
+
+    run(scene())
+
+
+def test_who_comes_again_and_again_is_sent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "HELLOS", Rate(0.01, 3))
+
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, aiohttp.ClientSession() as session:
+            words = []
+            for _ in range(6):
+                socket = await come_in(session, rig, MALLORY)
+                words.append(await said(socket))
+                await socket.close()
+            kinds = [type(word) for word in words]
+            assert kinds[:3] == [Welcome] * 3 and kinds[4:] == [Refused] * 2
+            assert isinstance(words[-1], Refused) and words[-1].code == "SWT-E709"
+            async with connected(rig.invite(), ALICE):
+                pass
+
+    run(scene())
+
+
+def test_nobody_spends_the_tries_of_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "HELLOS", Rate(0.01, 3))
+
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, aiohttp.ClientSession() as session:
+            pin = aiohttp.Fingerprint(rig.keys.cert_sha256)
+            for _ in range(8):
+                async with session.ws_connect(
+                    f"https://127.0.0.1:{rig.port}/control", ssl=pin
+                ) as socket:
+                    await socket.receive_bytes()
+                    knock = Knock(1, ALICE.peer_id, SECRET, encode(hello_of(ALICE)), bytes(64))
+                    await socket.send_bytes(encode(knock))
+                    word = await said(socket)
+                    assert isinstance(word, Refused) and word.code == "SWT-E303"
+            async with connected(rig.invite(), ALICE):
+                pass
+
+    run(scene())
