@@ -80,9 +80,9 @@ def test_a_withdrawn_invite_lets_nobody_in_and_its_members_stay_unless_they_are_
 ) -> None:
     async def scene() -> None:
         async with living(tmp_path):
-            invite = Invite.parse((await obeyed(tmp_path, "invite-create", name="b"))["invite"])
+            invite = Invite.parse((await obeyed(tmp_path, "invite-create", name="ben"))["invite"])
             async with connected(invite, BOB) as (_, listener):
-                done = await obeyed(tmp_path, "invite-revoke", invite="b")
+                done = await obeyed(tmp_path, "invite-revoke", invite="ben")
                 assert (done["members"], done["removed"]) == (1, [])
                 assert (await sent_away(invite, ALICE)).code == "SWT-E315"
                 rows = (await obeyed(tmp_path, "peers-ls"))["peers"]
