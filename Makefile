@@ -46,9 +46,10 @@ lint: setup
 	@$(BIN)/mypy --no-error-summary
 
 # A stamp alone proves nothing: the Python below may have gone, or the clone been moved. -I keeps
-# the folder that we are in out of the search.
-IS_WHOLE = $(BIN)/python -I -c 'import importlib.metadata, importlib.util, os, sys; \
-  found = importlib.util.find_spec("swarmtrain").origin; \
+# the folder that we are in out of the search, and PathFinder pip's editable finder, which is asked
+# too late: see PATHS.
+IS_WHOLE = $(BIN)/python -I -c 'import importlib.metadata, importlib.machinery, os, sys; \
+  found = importlib.machinery.PathFinder.find_spec("swarmtrain").origin; \
   is_this = os.path.samefile(found, "swarmtrain/__init__.py"); \
   sys.exit(not (is_this and importlib.metadata.version("torch")))' >/dev/null 2>&1
 
@@ -57,6 +58,13 @@ IS_WHOLE = $(BIN)/python -I -c 'import importlib.metadata, importlib.util, os, s
 IS_USABLE = test -e $(VENV)/pyvenv.cfg && test ! -e $(UNFINISHED) \
   && grep -qsF '$(CURDIR)/$(BIN)/python' $(BIN)/pip \
   && $(BIN)/python -m pip --version >/dev/null 2>&1
+
+# An editable install is found by a finder that Python asks after all folders. Beside a clone that is
+# called swarmtrain the clone itself would be taken for the package; a real path comes before that.
+PATHS = $(BIN)/python -I -c 'import os, sysconfig; \
+  roots = [os.path.abspath(part) for part in (".", "transport", "optimizers")]; \
+  file = os.path.join(sysconfig.get_path("purelib"), "swarmtrain-roots.pth"); \
+  open(file, "w").write("\n".join(roots) + "\n")'
 
 setup:
 	@$(IS_WHOLE) || rm -f $(STAMP)
@@ -78,6 +86,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(OR_STAY)
 	@echo "== set-up in $(VENV): everything else, about a minute"
 	@$(PIP) -qq --constraint constraints.txt --editable '.[dev,fast]' $(OR_STAY)
+	@$(PATHS) $(OR_STAY)
 	@mv $(UNFINISHED) $@
 
 clean:

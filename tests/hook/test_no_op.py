@@ -100,6 +100,15 @@ def test_importing_swarmtrain_loads_no_torch_and_starts_nothing():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_beside_a_clone_the_package_is_found_and_not_the_folder(tmp_path):
+    """A folder without __init__.py is a package too, for Python, unless a real one is on its path:
+    the finder of an editable install comes too late."""
+    for part in ("swarmtrain", "transport", "optimizers"):
+        (tmp_path / "swarmtrain" / part).mkdir(parents=True)
+    code = "import swarmtrain; swarmtrain.join, swarmtrain.Swarm"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'jion'"):
         swarmtrain.jion  # noqa: B018
