@@ -12,6 +12,7 @@ The asking side uses the standard library alone, so that `status` answers at onc
 import contextlib
 import hashlib
 import http.client
+import itertools
 import json
 import os
 import socket
@@ -39,6 +40,9 @@ _LAST = "last"
 
 SOCKET_PATH_BYTES_MAX = 100
 """Linux allows 107 bytes, macOS 103; a few are left for those who count the final zero."""
+
+_NEAR_MAX = 3
+"""Directories that are named to whoever has taken the wrong one."""
 
 ASK_TIMEOUT_S = 5.0
 """The answer is a snapshot from memory; a process that needs longer is stuck."""
@@ -278,6 +282,21 @@ def no_directory(state_dir: Path) -> UserError:
     )
 
 
+def nothing_ran_in(directory: Path) -> NotRunning:
+    """A command was pointed at a directory in which no coordinator and no peer has been."""
+    below = (found for depth in ("*", "*/*") for found in directory.glob(f"{depth}/{WHERE_FILE}"))
+    near = [str(found.parent) for found in itertools.islice(below, _NEAR_MAX)]
+    remedy = "Name the directory that was given as --state-dir, or leave it out for the newest."
+    if near:
+        remedy = "Below it are some, for instance:\n" + "\n".join(f"  {place}" for place in near)
+    return NotRunning(
+        "SWT-E806",
+        f"{directory} is no state directory: neither a coordinator nor a peer has run in it.",
+        f"There is no {WHERE_FILE} and no ledger in it.",
+        remedy,
+    )
+
+
 def newest_state_dir(root: Path | None = None, *, beside: str = "") -> Path:
     """The state directory whose process began to answer last, whether or not it still runs.
 
@@ -343,6 +362,8 @@ def _read_where(state_dir: Path) -> dict[str, Any]:
         where = json.loads((state_dir / WHERE_FILE).read_bytes())
         return {**where, "socket": str(where["socket"])}
     except FileNotFoundError as exc:
+        if not any(state_dir.glob("ledger.*")):
+            raise nothing_ran_in(state_dir) from exc
         raise _not_running(state_dir, "Nothing has answered there yet.") from exc
     except (OSError, ValueError, TypeError, KeyError) as exc:
         raise _not_running(state_dir, f"Its {WHERE_FILE} cannot be read.") from exc

@@ -1,6 +1,7 @@
 """`swarmtrain status`: ask the process of a state directory how it is."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ import typer
 
 from swarmtrain.cli.arguments import StateDir, Verbose
 from swarmtrain.cli.situation import Situation
+from swarmtrain.lines import columns, wrapped
 
 _COLUMNS = (
     ("name", "peer"),
@@ -23,8 +25,22 @@ _COLUMNS = (
     ("chain", "chain"),
 )
 
-_NOT_SHOWN = ("waiting_seen_s",)
+_NOT_SHOWN = ("waiting_seen_s", "rounds")
 """Facts that stand in the words of another."""
+
+_LABELS = {
+    "phase": "state", "term": "coordinator", "wanted_root": "state root", "num_values": "model",
+    "checkpoint_op": "checkpoint", "committed": "with a result", "connected": "coordinator",
+    "peer": "key", "step": "inner step", "loss": "training loss", "tokens_per_s": "speed",
+    "tokens": "trained on", "bytes_up": "sent", "bytes_down": "received", "door": "newcomers",
+}  # fmt: skip
+"""What people call a fact; --json has its own name."""
+
+_PHASES = {
+    "scatter": "exchanging: peers send what they have learnt",
+    "gather": "exchanging: the result is spread",
+    "disputed": "stopped: peers hold different states",
+}
 
 
 def status(
@@ -40,12 +56,14 @@ def status(
     context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.status import ask, newest_state_dir
 
-    view = ask(state_dir or newest_state_dir())
+    directory = state_dir or newest_state_dir()
+    view = ask(directory)
     if as_json:
         print(json.dumps(view))
         return
-    for line in describe(view):
-        print(line)
+    width = columns(sys.stdout)
+    for line in describe({**view, "directory": str(directory)}):
+        print(wrapped(line, width))
 
 
 def describe(view: Mapping[str, Any]) -> Iterator[str]:
@@ -55,11 +73,12 @@ def describe(view: Mapping[str, Any]) -> Iterator[str]:
     for key, value in view.items():
         if isinstance(value, list | dict) or value in ("", None) or key in _NOT_SHOWN:
             continue
-        if key == "checkpoint_op" and value == -1:
-            continue  # there is none
         if key == "waiting_for":
-            value = waiting_words(str(value), view.get("waiting_seen_s"), time.time())
-        yield f"{key.replace('_', ' '):<16} {_shown(key, value)}"
+            text = waiting_words(str(value), view.get("waiting_seen_s"), time.time())
+        else:
+            text = _in_words(key, value, view)
+        if text:
+            yield f"{_LABELS.get(key, key.replace('_', ' ')):<16} {text}"
     losses = view.get("losses")
     if isinstance(losses, dict) and losses:
         newest = max(losses, key=int)
@@ -82,6 +101,36 @@ def _floods(view: Mapping[str, Any]) -> Iterator[str]:
                 f"{'flood':<16} peer {str(event.get('peer', ''))[:8]} was cut off {often}"
                 f" for too many messages ({event.get('reason', '')})"
             )
+
+
+def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
+    """One fact for people, "" where it is as it ever is."""
+    match key:
+        case "round" if "rounds" in view:
+            return f"{value} of {view['rounds']}"
+        case "committed":
+            return f"{value} rounds; the others were skipped" if value != view.get("round") else ""
+        case "term":
+            return f"started {value} times" if value > 1 else ""
+        case "phase":
+            return _PHASES.get(value, str(value))
+        case "wanted_root":
+            return f"{_shown(key, value)}, at every peer that is up to date"
+        case "num_values":
+            return f"{value:,} parameters".replace(",", " ") if value else ""
+        case "checkpoint_op":
+            return f"after round {value}" if value >= 0 else ""
+        case "connected":
+            return "connected" if value else "does not answer; it is looked for"
+        case "tokens_per_s":
+            return f"{value:.0f} tokens/s"
+        case "tokens":
+            return f"{value:,} tokens".replace(",", " ")
+        case "step":
+            return f"{value} of this round"
+        case "door":
+            return {"open": "are let in", "closed": "are not let in"}.get(value, str(value))
+    return _shown(key, value)
 
 
 def _table(peers: list[dict[str, Any]]) -> Iterator[str]:

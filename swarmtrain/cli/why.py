@@ -41,7 +41,7 @@ def why(
 
 def _lines(directory: Path, number: int) -> list[str]:
     """A running coordinator holds its ledger locked, so it is asked; all else is read."""
-    from swarmtrain.status import NotRunning, ask
+    from swarmtrain.status import NotRunning, ask, nothing_ran_in
     from swarmtrain.verify.coordinator_state import is_coordinators, read_records
     from swarmtrain.why import explain_round
 
@@ -54,4 +54,6 @@ def _lines(directory: Path, number: int) -> list[str]:
     from swarmtrain.peer.ledger_file import FILE_NAME, read
 
     path = directory / FILE_NAME
-    return explain_round(read(path).records, number) if path.exists() else []
+    if not path.exists():
+        raise nothing_ran_in(directory)
+    return explain_round(read(path).records, number)

@@ -193,7 +193,8 @@ def test_status_for_people_has_a_row_per_peer(capsys, answer):
     _, out, _ = ending(capsys, "status", "--state-dir", ".")
     lines = out.splitlines()
     assert lines[0].split() == ["run", "tiny"]
-    assert lines[1] == "validation loss  2.500 nats after round 10"
+    assert lines[1] == "directory        ."
+    assert lines[2] == "validation loss  2.500 nats after round 10"
     assert lines[-2].split() == ["peer", "state", "round", "loss", "up", "state", "root"]
     assert lines[-1].split() == ["quiet-otter", "training", "3", "2.250", "1.5", "MB", "ab" * 8]
 
@@ -224,8 +225,9 @@ def test_joining_introduces_the_run_and_hands_over_what_was_asked(capsys, monkey
     assert str(INVITE).partition("#")[2] not in err
     (options,) = taken
     assert options.invite == INVITE
-    assert options.state_dir == tmp_path / "state" / "runs" / "tiny" / "peers" / "otter"
-    assert options.state_dir.stat().st_mode & 0o777 == 0o700
+    (place,) = options.state_dirs
+    assert place == tmp_path / "state" / "runs" / "tiny" / "peers" / "otter"
+    assert place.stat().st_mode & 0o777 == 0o700
     assert (str(options.listen), options.threads, options.freeze_in_round) == ("127.0.0.1:0", 2, 3)
 
 

@@ -62,7 +62,7 @@ def test_the_newest_coordinator_is_meant_and_a_closed_run_shows_in_its_status(tm
             assert closed.returncode == 0 and "Nobody new" in closed.stdout
             coordinator = tmp_path / "home/swarmtrain/runs/tiny/coordinator"
             shown = ended("status", "--state-dir", coordinator)
-            assert "door             closed" in shown.stdout
+            assert "newcomers        are not let in" in shown.stdout
             assert json.loads(ended("run", "open", "--json").stdout) == {"door": "open"}
             assert ended("peers", "ls").stdout.split()[:3] == ["name", "id", "state"]
         stopped = ended("peers", "ls")

@@ -1,5 +1,6 @@
 """What `swarmtrain status` makes of an answer, for people."""
 
+from swarmtrain.cli.main import main
 from swarmtrain.cli.status import describe
 
 PEER = {"name": "ann", "round": 3, "state_root": "ab" * 32}
@@ -8,7 +9,7 @@ PEER = {"name": "ann", "round": 3, "state_root": "ab" * 32}
 def test_a_run_of_pairs_shows_each_peers_chain_instead_of_one_wanted_root():
     peers = [PEER | {"chain": "cd" * 32}, PEER | {"name": "bob", "chain": ""}]
     lines = list(describe({"run": "t", "wanted_root": "", "peers": peers}))
-    assert not any("wanted root" in line for line in lines)
+    assert not any(line.startswith("state root") for line in lines)
     assert lines[-3].split() == ["peer", "round", "state", "root", "chain"]
     assert lines[-2].split() == ["ann", "3", "ab" * 8, "cd" * 8]
     assert lines[-1].split() == ["bob", "3", "ab" * 8]
@@ -17,7 +18,7 @@ def test_a_run_of_pairs_shows_each_peers_chain_instead_of_one_wanted_root():
 def test_other_runs_have_no_column_of_chains():
     lines = list(describe({"wanted_root": "ab" * 32, "peers": [PEER | {"chain": ""}]}))
     assert not any("chain" in line for line in lines)
-    assert lines[0].split() == ["wanted", "root", "ab" * 8]
+    assert lines[0] == f"state root       {'ab' * 8}, at every peer that is up to date"
 
 
 def test_a_peers_own_answer_shows_its_chain():
@@ -31,3 +32,44 @@ def test_who_was_cut_for_flooding_is_named():
     ]
     (line,) = [line for line in describe({"events": events}) if line.startswith("flood")]
     assert line.endswith("peer abababab was cut off 2 times for too many messages (lease_request)")
+
+
+def test_a_coordinators_answer_is_in_words_without_what_is_as_ever():
+    view = {
+        "run": "t", "term": 1, "round": 8, "committed": 8, "rounds": 40, "phase": "gather",
+        "num_values": 853120, "checkpoint_op": -1, "directory": "/x",
+    }  # fmt: skip
+    assert list(describe(view)) == [
+        "run              t",
+        "round            8 of 40",
+        "state            exchanging: the result is spread",
+        "model            853 120 parameters",
+        "directory        /x",
+    ]
+    later = list(describe(view | {"term": 3, "committed": 6, "checkpoint_op": 5}))
+    assert "coordinator      started 3 times" in later
+    assert "with a result    6 rounds; the others were skipped" in later
+    assert "checkpoint       after round 5" in later
+
+
+def test_a_peers_answer_is_in_words():
+    view = {"connected": True, "tokens_per_s": 9042.1, "tokens": 221184, "bytes_up": 4_600_000}
+    assert list(describe(view)) == [
+        "coordinator      connected",
+        "speed            9042 tokens/s",
+        "trained on       221 184 tokens",
+        "sent             4.6 MB",
+    ]
+    (line,) = describe({"connected": False})
+    assert line == "coordinator      does not answer; it is looked for"
+
+
+def test_a_directory_in_which_nothing_ran_says_where_it_looked_and_what_is_near(capsys, tmp_path):
+    peer = tmp_path / "peers" / "bob"
+    peer.mkdir(parents=True)
+    (peer / "status.json").write_text("{}")
+    for words in (["status"], ["why", "3"]):
+        assert main([*words, "--state-dir", str(tmp_path)]) == 66
+        err = capsys.readouterr().err
+        assert err.startswith(f"SWT-E806  {tmp_path} is no state directory")
+        assert "status.json" in err and f"\n            {peer}" in err

@@ -79,6 +79,10 @@ def test_a_folder_that_others_can_write_is_not_used(
 
 
 def test_not_running_is_said_clearly(tmp_path: Path) -> None:
+    with pytest.raises(NotRunning, match="no state directory") as strange:
+        ask(tmp_path)
+    assert (strange.value.code, strange.value.exit_status) == ("SWT-E806", 66)
+    (tmp_path / "ledger.bin").touch()
     with pytest.raises(NotRunning, match="Not running") as caught:
         ask(tmp_path)
     assert (caught.value.code, caught.value.exit_status) == ("SWT-E204", 69)
