@@ -16,6 +16,10 @@ PIECE_PATH = "/piece/"
 PEER_HEADER = "X-Swarmtrain-Peer"
 SIGNATURE_HEADER = "X-Swarmtrain-Signature"
 
+SLOW_DOWN = "SWT-E709"
+"""Error id of the one refusal after which a peer comes again by itself: it said too much, or came
+too often."""
+
 LENGTH_BYTES = 4
 
 HEARTBEAT_S = 10.0

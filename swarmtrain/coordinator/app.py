@@ -26,6 +26,7 @@ from swarmtrain.control_lane import (
     PEER_HEADER,
     PIECE_PATH,
     SIGNATURE_HEADER,
+    SLOW_DOWN,
     piece_payload,
 )
 from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed
@@ -58,9 +59,6 @@ NONCE_BYTES = 32
 
 KNOCK_TIMEOUT_S = 10.0
 """A stranger who says nothing for this long is sent away: two round trips on the worst link."""
-
-SLOW_DOWN = "SWT-E709"
-"""Who says too much, or comes too often, may come again later."""
 
 PIECE_COST = 4096
 """What a request for a piece costs beside the piece: a signature to check, an answer to make."""

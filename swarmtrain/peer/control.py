@@ -24,11 +24,12 @@ from swarmtrain.control_lane import (
     PEER_HEADER,
     PIECE_PATH,
     SIGNATURE_HEADER,
+    SLOW_DOWN,
     let_go,
     piece_payload,
 )
-from swarmtrain.errors import UserError, coordinator_unreachable, refused, wrong_key
-from swarmtrain.peer.patience import Patience, in_words, pause_s
+from swarmtrain.errors import UserError, cleaned, coordinator_unreachable, refused, wrong_key
+from swarmtrain.peer.patience import AskedToWait, Patience, in_words, pause_s
 from swarmtrain.peer.pieces import not_given, read_bounded, unpack_piece
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -341,6 +342,8 @@ class ControlClient:
             raise RemoteFault("type", f"a {received.type.name} message on the control lane")
         self.bytes_in += frame_bytes(len(received.data), is_masked=False)
         message = decode_from_coordinator(received.data)
+        if isinstance(message, Refused) and message.code == SLOW_DOWN:
+            raise AskedToWait(cleaned(message.text))
         if isinstance(message, Refused):
             base = refused(message.code, message.text)
             raise DoorRefused(base.code, base.what, base.meaning, base.remedy)

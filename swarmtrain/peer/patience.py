@@ -25,6 +25,10 @@ SAID_EVERY = 4
 """The 1st, 4th, 16th failure in a row are told, and so on: after a second, minutes, an hour."""
 
 
+class AskedToWait(ConnectionError):
+    """The coordinator is there, and wants this peer to come back later."""
+
+
 class Patience:
     """Failures in a row.
 
@@ -57,8 +61,9 @@ class Patience:
             what = "Waiting until it does; Ctrl+C gives up."
             if not self._is_endless:
                 what = f"Trying {FIRST_TRIES - self.failed} times more; --wait would go on."
+            how = "asks to wait" if isinstance(error, AskedToWait) else "does not answer"
             logger.warning(
-                "The coordinator %s does not answer (%s). %s", self._where, in_words(error), what
+                "The coordinator %s %s (%s). %s", self._where, how, in_words(error), what
             )
         return False
 

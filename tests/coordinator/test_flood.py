@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from pathlib import Path
 
 import aiohttp
@@ -9,7 +10,6 @@ import pytest
 
 from swarmtrain.coordinator import budget
 from swarmtrain.coordinator.budget import FEW, Rate
-from swarmtrain.peer.control import DoorRefused
 from swarmtrain.status import ask
 from swarmtrain_transport.identity import Identity, knock_payload
 from swarmtrain_transport.messages import (
@@ -134,14 +134,31 @@ def test_the_flooder_is_not_let_in_for_a_while_and_status_names_it(tmp_path: Pat
         ):
             socket = await come_in(session, life, MALLORY)
             await flood(socket, LeaseRequest(1))
-            with pytest.raises(DoorRefused, match=r"Wait 1[0-5] s") as caught:
-                async with connected(life.invite, MALLORY):
-                    pass
-            assert caught.value.code == "SWT-E709" and client.is_up
+            word = await said(await come_in(session, life, MALLORY))
+            assert isinstance(word, Refused) and word.code == "SWT-E709"
+            assert re.search(r"Wait 1[0-5] s", word.text) and client.is_up
             status = await asyncio.to_thread(ask, tmp_path)
             (event,) = [one for one in status["events"] if one["event"] == "flood"]
             assert event["peer"] == MALLORY.peer_id.hex()
             assert event["reason"] == "lease_request"
+
+    run(scene())
+
+
+def test_a_peer_of_ours_that_was_asked_to_slow_down_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "BLOCKED_FIRST_S", 0.2)
+
+    async def scene() -> None:
+        async with (
+            serving(tmp_path) as rig,
+            connected(rig.invite(), ALICE, pause=asyncio.sleep) as (_, listener),
+        ):
+            rig.app._budgets.of(ALICE.peer_id, 0.0).cut(rig.shell.now_s())
+            rig.shell._outlets[ALICE.peer_id].refuse("SWT-E709", "Too many messages (applied).")
+            await listener.hears("down")
+            await listener.hears(Welcome)
 
     run(scene())
 
