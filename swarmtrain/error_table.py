@@ -105,9 +105,10 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E310", "No invite was given", EXIT_USAGE,
-        "Pass the invite that the organiser sent you: swarmtrain join 'swarm://...'. It is also\n"
-        "read from --invite-file, or from the environment variable SWARMTRAIN_INVITE, which other\n"
-        "users of the machine cannot see in the list of processes.",
+        "Put the invite that the organiser sent you into a file and name it with --invite-file\n"
+        "(- is standard input), or set the environment variable SWARMTRAIN_INVITE; in a terminal\n"
+        "it is asked for. swarmtrain join 'swarm://...' works too, but other users of the machine\n"
+        "see it then in the list of processes.",
     ),
     ErrorKind(
         "SWT-E311", "This invite was used up", EXIT_NOT_ALLOWED,

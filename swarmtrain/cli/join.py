@@ -84,8 +84,9 @@ def join(
     invite: Annotated[
         str,
         typer.Argument(
-            metavar="INVITE", show_default=False,
-            help="swarm://host:port/run#secret, in quotes. Else SWARMTRAIN_INVITE is read.",
+            metavar="INVITE", show_default="--invite-file, SWARMTRAIN_INVITE, or asked for",
+            help="swarm://host:port/run#secret, in quotes. Given here, other users of this machine "
+            "see it in the list of processes.",
         ),
     ] = "",
     name: Annotated[
@@ -101,7 +102,7 @@ def join(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     invite_file: Annotated[
         Path | None,
-        typer.Option(help="Read the invite from this file; - is standard input.",
+        typer.Option(help="Read the invite from this file; - is standard input.", metavar="FILE",
                      show_default=False),
     ] = None,
     wait: Wait = False,
@@ -119,7 +120,7 @@ def join(
 
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)
-    _introduce(parsed, ask=not yes and sys.stdin.isatty() and sys.stderr.isatty())
+    _introduce(parsed, ask=not yes and _can_ask())
     places = (state_dir,) if state_dir else dirs.peer_dirs(parsed.run, name, "peer")
     situation.state_dir = dirs.make_private(places[0])
     from swarmtrain.peer.run import run_peer
@@ -141,7 +142,8 @@ def _emit(line: str) -> None:
 
 
 def _invite_text(argument: str, file: Path | None) -> str:
-    """The invite from the command line, a file or the environment, in this order."""
+    """The invite from the command line, a file, the environment or whoever sits there, in this
+    order."""
     if argument and file is not None:
         raise misuse("An invite and --invite-file were given.", "Give one of them.")
     if argument:
@@ -149,14 +151,22 @@ def _invite_text(argument: str, file: Path | None) -> str:
     if file is not None:
         return _piped_invite() if str(file) == "-" else _read_invite(file)
     text = os.environ.get("SWARMTRAIN_INVITE", "").strip()
+    if not text and _can_ask():
+        text = str(typer.prompt("Paste the invite", err=True)).strip()
     if not text:
         raise UserError(
             "SWT-E310",
             "No invite was given.",
             "An invite says where the run is and lets you in.",
-            "swarmtrain join 'swarm://host:port/run#secret'",
+            "Put it into a file: swarmtrain join --invite-file FILE (- for standard input); or set "
+            "SWARMTRAIN_INVITE.",
         )
     return text
+
+
+def _can_ask() -> bool:
+    """Whether somebody sits there who can answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _read_invite(file: Path) -> str:

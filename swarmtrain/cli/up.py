@@ -105,5 +105,8 @@ def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
             "For others: --listen 0.0.0.0:8400 --public-host NAME."
         )
     if sys.stdout.isatty():
-        say("Send this invite to those who shall join; whoever has it can come in:")
-    tell(f"swarmtrain join '{invite}'" if sys.stdout.isatty() else str(invite), sys.stdout)
+        say(
+            "Send this invite to those who shall join; whoever has it can come in. They run "
+            "`swarmtrain join` and paste it:"
+        )
+    tell(str(invite), sys.stdout)

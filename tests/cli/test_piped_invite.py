@@ -1,4 +1,4 @@
-"""`swarmtrain join --invite-file -`: the invite comes on standard input, after the loading."""
+"""Ways for an invite to reach `swarmtrain join` that no list of processes shows."""
 
 import io
 import sys
@@ -28,3 +28,21 @@ def test_an_input_that_ends_without_an_invite_is_a_clear_error(capsys, monkeypat
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert main(["join", "--invite-file", "-"]) == 77
     assert "SWT-E312" in capsys.readouterr().err
+
+
+def test_in_a_terminal_an_invite_is_asked_for(capsys, monkeypatch):
+    monkeypatch.delenv("SWARMTRAIN_INVITE", raising=False)
+    monkeypatch.setattr(command, "_can_ask", lambda: True)
+    monkeypatch.setattr(command.typer, "prompt", lambda text, err: " hello ")
+    assert main(["join"]) == 77
+    assert "SWT-E312" in capsys.readouterr().err
+
+
+def test_without_a_terminal_it_is_said_how_an_invite_is_handed_over(capsys, monkeypatch):
+    monkeypatch.delenv("SWARMTRAIN_INVITE", raising=False)
+    assert main(["join"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("SWT-E310  ")
+    for way in ("--invite-file FILE", "standard input", "SWARMTRAIN_INVITE"):
+        assert way in err
+    assert "swarm://" not in err
