@@ -32,7 +32,8 @@ TRANSPORT = (
     " state_finder auditing",
     "progression trade",
     "rendezvous participant",
-    "zmq_link_tcp",
+    "zmq_link_tcp zmq_link_pump",
+    "zmq_link_proxy",
     "zmq_link_sockets",
     "zmq_link_bundle",
     "memory_link zmq_link relay",
@@ -101,7 +102,15 @@ PARTS = {
 }
 
 TRANSPORT_SHELLS = frozenset(
-    {"zmq_link", "zmq_link_bundle", "zmq_link_sockets", "zmq_link_tcp", "relay"}
+    {
+        "zmq_link",
+        "zmq_link_bundle",
+        "zmq_link_proxy",
+        "zmq_link_pump",
+        "zmq_link_sockets",
+        "zmq_link_tcp",
+        "relay",
+    }
 )
 """Within transport these alone open sockets and know of event loops."""
 

@@ -83,9 +83,10 @@ def test_within_transport_only_the_shells_do_io():
     report(found)
 
 
-def test_zmq_is_imported_in_zmq_link_and_its_sockets_alone():
+def test_zmq_is_imported_in_zmq_link_its_sockets_and_what_attacks_them_alone():
     places = {name for name, module in modules().items() if imported(module, {"zmq"})}
     assert places <= {
+        "swarmtrain.chaos.talkback",
         "swarmtrain_transport.zmq_link",
         "swarmtrain_transport.zmq_link_sockets",
     }

@@ -338,12 +338,28 @@ LINK_RECEIVE_QUEUE_FRAMES = 16
 """Frames of one peer between the socket and the machine: a hostile member can make us hold
 16 x 8 MiB, then TCP holds it back."""
 
-LINK_UNREAD_S = 0.5
 LINK_UNREAD_BYTES_MAX = 160 << 20
 LINK_UNREAD_BYTES_ALL = 1 << 30
 """libzmq counts messages, not the parts of one that does not end. So a connection that took in more
 than the queue above holds without a message being read from it is broken; with many connections
 each may hold its share of what all may, but always one frame."""
+
+LINK_HOLD_BYTES = 512 << 10
+"""What waits of one connection between our proxy and libzmq: two chunks of int8."""
+
+LINK_UNHEARD_MAX = 2 * PEERS_MAX
+"""Connections from which no message was read yet: every peer makes one, and one more as it comes
+back. Beyond, the oldest goes; each costs three descriptors."""
+
+LINK_CONNECTIONS_MAX = 16
+"""Of one key: four times as many as a peer's large frames go by, since dead ones end late."""
+
+LINK_LOOK_S = 0.5
+LINK_ANSWER_WINDOW_BYTES = 4096
+LINK_ANSWER_BYTES_MAX = 64 << 10
+"""A connection that we send by takes nothing in but 0.5 KiB of handshake. It is looked at so often,
+and broken if a message came, or so many bytes of none. Until then TCP's window holds back whoever
+talks: 4 MB/s at a round trip of a millisecond."""
 
 FRAME_SLACK_BYTES = 4096
 """What encryption and framing add to a body, so that a body of exactly the limit passes."""
@@ -365,9 +381,9 @@ HANDSHAKE_S = 10.0
 NEAR_RTT_S = 0.005
 """A round trip below this is within a house or a town."""
 
-LINK_HEARTBEAT_S = 2.0
+LINK_KEEPALIVE_S = 2.0
 LINK_SILENCE_S = 6.0
-"""Socket heartbeat: finds dead paths and stopped machines, not stuck programs."""
+"""TCP's own probes: they find dead paths and stopped machines, not stuck programs."""
 
 UNKNOWN_HANDSHAKES_PER_S = 10
 """Refused keys reported in one second; more are only counted, so a flood cannot fill the log."""

@@ -1,9 +1,8 @@
 """The data lane over the internet: link.Link's contract on ZeroMQ sockets with CURVE.
 
-One ROUTER listens and only receives; one DEALER per allowed peer only sends. A peer is known by the
-CURVE key that its connection proved; the routing id, which a sender may choose, is never looked at.
-Keys that are not allowed are turned away at the handshake. No file but this one and
-zmq_link_sockets knows zmq.
+One DEALER only receives, behind our own TCP proxy; one DEALER per allowed peer only sends. A peer
+is known by the CURVE key that its connection proved. Keys that are not allowed are turned away at
+the handshake. No file but this one and zmq_link_sockets knows zmq.
 
 Why it is so:
 - Sockets are drained by `loop.add_reader`, not by coroutines: no task can die unseen, and `close`
@@ -13,10 +12,16 @@ Why it is so:
   only repeat them at its next nudge, a second later.
 - libzmq 4.3.5 gives a connection up for good after ZAP code 400 and after anything that is not
   ZMTP, and after 300 it sits in the handshake until HANDSHAKE_IVL (all measured). So we answer
-  400, and each DEALER's monitor shows a disconnection that libzmq does not retry; the route is
+  400, and each sender's monitor shows a disconnection that libzmq does not retry; the route is
   then opened anew after a pause. A peer that learns of our key late is reached within 2 s.
-- libzmq cannot close one connection of a ROUTER. A revoked key is refused frame by frame, and
-  its connection is shut down through the descriptor that its own frame names.
+- libzmq 4.3.5 stops reading a connection whose queue is full. If it then fails, the next heartbeat
+  ends the process: libzmq's own timer's, or a PING that the peer has left in its buffer, once the
+  queue is read again; and a full queue that is read after its connection was made anew does so
+  too (`!_io_error`, `_input_stopped`, all measured or read). So nobody of ours sends heartbeats,
+  and TCP finds dead lines. Connections that we hear by end at our proxy and never fail for libzmq.
+  Those that we send by are never read, only looked at; one with something in it is closed whole.
+- The receiver is no ROUTER: that one ends the process if a peer has chosen the routing id that
+  comes next.
 
 libzmq resolves names on its one I/O thread, which stalls it: only IP addresses are let through.
 """
@@ -37,21 +42,16 @@ from swarmtrain_transport.outbox import TokenBucket
 from swarmtrain_transport.reception import Reception
 from swarmtrain_transport.widths import Path
 from swarmtrain_transport.zmq_link_bundle import Bundle
+from swarmtrain_transport.zmq_link_proxy import Local, Proxy, is_ours
 from swarmtrain_transport.zmq_link_sockets import (
     Ground,
     Reader,
     Socket,
-    bind,
-    make_listener,
+    listen,
+    make_receiver,
     resolve,
 )
-from swarmtrain_transport.zmq_link_tcp import (
-    Connections,
-    Moved,
-    Unread,
-    break_connection,
-    can_tell,
-)
+from swarmtrain_transport.zmq_link_tcp import Connections, Moved, can_tell
 
 
 class ZmqLink:
@@ -62,7 +62,8 @@ class ZmqLink:
         ground: Ground,
         address: Address,
         handler: LinkHandler,
-        listener: Socket,
+        receiver: Socket,
+        proxy: Proxy,
         gate: TokenBucket | None,
     ) -> None:
         """For `open`, which made the sockets."""
@@ -72,13 +73,12 @@ class ZmqLink:
         self._routes: dict[PeerId, Bundle] = {}
         self._shut: set[tuple[bytes, int]] = set()
         self._connections = Connections()
-        self._heard_by: set[int] = set()  # grows by connections; a descriptor's number comes again
         self._is_open = True
-        self._unread = Unread(address.port)
-        self._watch_timer = ground.loop.call_later(limits.LINK_UNREAD_S, self._watch)
+        self._look_timer = ground.loop.call_later(limits.LINK_LOOK_S, self._look)
         self._packer = Packer()
+        self._proxy = proxy
         self._zap = Reader(ground.loop, ground.zap, self._on_zap)
-        self._listener = Reader(ground.loop, listener, self._on_message, gate)
+        self._receiver = Reader(ground.loop, receiver, self._on_message, gate)
 
     @classmethod
     async def open(
@@ -106,14 +106,21 @@ class ZmqLink:
         if not zmq.has("curve"):
             raise LocalFault("libzmq has no CURVE; install the pyzmq wheel from the registry")
         numeric = await resolve(host, port)
-        ground = Ground(asyncio.get_running_loop(), zmq.Context(io_threads=1), identity)
+        public = listen(host, numeric, port, is_capped=gate is not None)
+        loop, local = asyncio.get_running_loop(), Local()
         try:
-            listener = make_listener(ground, numeric, is_capped=gate is not None)
-            real_port = bind(listener, host, numeric, port)
-            address = Address(identity.peer_id, identity.curve_key, host, real_port)
-            return cls(ground, address, handler, listener, gate)
+            ground = Ground(loop, zmq.Context(io_threads=1), identity)
+            try:
+                receiver = make_receiver(ground, local.endpoint, is_capped=gate is not None)
+                real = Address(identity.peer_id, identity.curve_key, host, public.getsockname()[1])
+                hold = limits.CAPPED_RECEIVE_BYTES if gate else limits.LINK_HOLD_BYTES
+                return cls(ground, real, handler, receiver, Proxy(loop, public, local, hold), gate)
+            except BaseException:
+                ground.context.destroy(linger=0)
+                raise
         except BaseException:
-            ground.context.destroy(linger=0)
+            public.close()
+            local.close()
             raise
 
     @property
@@ -128,13 +135,13 @@ class ZmqLink:
 
     def moved(self) -> Moved | None:
         """Bytes that really went over the network, as TCP counts them; None if it does not say."""
-        own_port = self._address.port
         for bundle in self._routes.values():
             bundle.suit()
         sending = {one for bundle in self._routes.values() for one in bundle.connections()}
-        return self._connections.moved(
-            sending, {(descriptor, own_port) for descriptor in self._heard_by}
-        )
+        sent = self._connections.moved(sending)
+        if sent is None:
+            return None
+        return Moved(sent.up + self._proxy.bytes_out, sent.down + self._proxy.bytes_in)
 
     def acknowledged(self) -> dict[PeerId, int] | None:
         """Bytes that each reachable peer has acknowledged since its connection was made, None if
@@ -207,52 +214,51 @@ class ZmqLink:
         if not self._is_open:
             return
         self._is_open = False
-        self._watch_timer.cancel()
+        self._look_timer.cancel()
         for peer in list(self._routes):
             self.revoke(peer)
-        self._listener.close()
+        self._receiver.close()
         self._zap.close()
         self._ground.context.destroy(linger=0)
+        self._proxy.close()
 
     def _on_message(self, parts: list[zmq.Frame]) -> None:
         key = _proved_key(parts[-1])
-        self._unread.read(_descriptor(parts[-1]))
+        descriptor = _descriptor(parts[-1])
+        connection = self._proxy.connection_of(descriptor)
+        if connection is not None:
+            connection.was_read(key)
         peer = self._reception.allowed.peer_of(key)
-        if peer is None:
-            self._shut_down(key, parts[-1])
-            self._reception.refuse(None, not_allowed(key))
-        else:
-            if len(parts[-1]) >= limits.ZERO_COPY_BYTES:
-                self._heard_by.add(_descriptor(parts[-1]))
-            self._reception.take(peer, [_content(part) for part in parts[1:]])
+        if peer is not None:
+            self._reception.take(peer, [_content(part) for part in parts])
+            return
+        # A revoked key's connection is broken once: the descriptor may be somebody else's by the
+        # time that further queued frames of it are read. ZAP refuses its return.
+        if connection is not None and (key, descriptor) not in self._shut:
+            self._shut.add((key, descriptor))
+            connection.cut()
+        self._reception.refuse(None, not_allowed(key))
 
-    def _watch(self) -> None:
-        """Break connections whose sender fills our memory with a message that does not end."""
-        for descriptor in self._unread.overfull():
-            break_connection(descriptor, self._address.port)
+    def _look(self) -> None:
+        """Name and cut off whoever talks back, or does not end a message."""
+        for peer, bundle in list(self._routes.items()):
+            if bundle.cut_talkers():
+                self._reception.refuse(peer, RemoteFault("backtalk", "over our own connection"))
+        for _ in range(self._proxy.take_floods()):
             self._reception.refuse(None, RemoteFault("flood", "a message that does not end"))
-        self._watch_timer = self._ground.loop.call_later(limits.LINK_UNREAD_S, self._watch)
+        self._look_timer = self._ground.loop.call_later(limits.LINK_LOOK_S, self._look)
 
     def _on_zap(self, parts: list[zmq.Frame]) -> None:
         """One handshake that proved a key; libzmq waits for the verdict (ZeroMQ RFC 27)."""
         # Routing id and an empty delimiter come first, as for a REQ socket.
         route, delimiter, *request = [part.bytes for part in parts]
+        if not is_ours(request[3:4]):
+            request[-1] = b""
         reply, refusal = self._reception.allowed.zap_reply(request)
         # Never blocks: libzmq puts no limit on this pipe.
         self._zap.socket.send_multipart([route, delimiter, *reply])
         if refusal is not None:
             self._reception.refuse_handshake(refusal, self._ground.loop.time())
-
-    def _shut_down(self, key: bytes, part: zmq.Frame) -> None:
-        """Break the connection that a revoked key's frame came by; ZAP refuses its return.
-
-        Once per connection: the descriptor may be somebody else's by the time that further
-        queued frames of the same connection are read.
-        """
-        descriptor = _descriptor(part)
-        if descriptor >= 0 and (key, descriptor) not in self._shut:
-            self._shut.add((key, descriptor))
-            break_connection(descriptor, self._address.port)
 
 
 def _proved_key(part: zmq.Frame) -> bytes:

@@ -33,6 +33,13 @@ class Bundle:
         while len(self._flows) < width:
             self._flows.append(_Flow(Route(self._ground, self._address)))
 
+    def cut_talkers(self) -> int:
+        """Make those anew by which the peer has talked back; returns how many there were."""
+        routes = [flow.route for flow in self._flows if flow.route.is_talked_back()]
+        for route in routes:
+            route.reopen()
+        return len(routes)
+
     def close(self) -> None:
         """Close all of them; queued frames are lost."""
         for flow in self._flows:

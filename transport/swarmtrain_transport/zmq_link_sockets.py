@@ -20,7 +20,7 @@ from swarmtrain_transport.errors import ListenFailed, PortInUse
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.outbox import TokenBucket
-from swarmtrain_transport.zmq_link_tcp import suit_to_path
+from swarmtrain_transport.zmq_link_tcp import received, suit_to_path
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
@@ -153,6 +153,23 @@ class Route:
         if not self._is_suited:
             self._is_suited = suit_to_path(self.descriptor, self.port)
 
+    def is_talked_back(self) -> bool:
+        """Whether anything came by this connection, which is for us to send by alone.
+
+        Nothing is ever read here: libzmq stops at the first message, and a connection that has
+        stopped must never go on (see zmq_link). Bytes tell of a message that does not end.
+        """
+        heard = received(self.descriptor, self.port) or 0
+        has_message = int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
+        return bool(has_message) or heard > limits.LINK_ANSWER_BYTES_MAX
+
+    def reopen(self) -> None:
+        """Make the connection anew; queued frames are lost."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._disconnect()
+        self._connect()
+
     def _connect(self) -> None:
         self._retry = None
         endpoint = f"inproc://route-{next(self._ground.monitor_numbers)}"
@@ -185,16 +202,15 @@ class Route:
             self._is_suited = False
             self.suit()
         elif event == zmq.EVENT_DISCONNECTED and self._retry is None:
-            self._retry = self._ground.loop.call_later(self._pause_s, self._reopen)
+            self._retry = self._ground.loop.call_later(self._pause_s, self._try_again)
         elif event == zmq.EVENT_CONNECT_RETRIED and self._retry is not None:
             # Follows at once where libzmq tries again by itself; queued frames are then kept.
             self._retry.cancel()
             self._retry = None
 
-    def _reopen(self) -> None:
+    def _try_again(self) -> None:
         self._pause_s = min(2 * self._pause_s, limits.REFUSED_RETRY_MAX_S)
-        self._disconnect()
-        self._connect()
+        self.reopen()
 
 
 async def resolve(host: str, port: int) -> str:
@@ -207,64 +223,82 @@ async def resolve(host: str, port: int) -> str:
     return str(min(found, key=lambda entry: entry[0] != sockets.AF_INET)[4][0])
 
 
-def bind(listener: Socket, host: str, numeric: str, port: int) -> int:
-    """Bind and return the real port."""
+def listen(host: str, numeric: str, port: int, *, is_capped: bool = False) -> sockets.socket:
+    """A listening TCP socket. A capped one reads little ahead.
+
+    Raises:
+        PortInUse: another socket listens there.
+        ListenFailed: not an address of this machine, or the port is not permitted.
+    """
+    is_six = ":" in numeric
     try:
-        listener.bind(_endpoint(numeric, port if port else "*"))
-    except zmq.ZMQError as exc:
+        listener = sockets.create_server(
+            (numeric, port),
+            family=sockets.AF_INET6 if is_six else sockets.AF_INET,
+            backlog=2 * limits.PEERS_MAX,
+            dualstack_ipv6=is_six and sockets.has_dualstack_ipv6(),
+        )
+    except OSError as exc:
         if exc.errno == errno.EADDRINUSE:
             raise PortInUse(host, port, "another program listens there") from exc
         no_such = exc.errno in (errno.EADDRNOTAVAIL, errno.ENODEV)
-        raise ListenFailed(host, port, "not this machine's" if no_such else str(exc)) from exc
-    return int(listener.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
-
-
-def make_listener(ground: Ground, host: str, *, is_capped: bool = False) -> Socket:
-    """A ROUTER that only hears, not yet bound. A capped one reads little ahead."""
-    listener = _make_socket(ground, zmq.ROUTER, host)
-    listener.setsockopt(zmq.CURVE_SERVER, 1)
-    listener.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-    listener.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-    frames = limits.CAPPED_QUEUE_FRAMES if is_capped else limits.LINK_RECEIVE_QUEUE_FRAMES
-    listener.setsockopt(zmq.RCVHWM, frames)
+        what = "not this machine's" if no_such else exc.strerror or str(exc)
+        raise ListenFailed(host, port, what) from exc
     if is_capped:
-        listener.setsockopt(zmq.RCVBUF, limits.CAPPED_RECEIVE_BYTES)
-    listener.setsockopt(zmq.SNDHWM, 1)
-    listener.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX + limits.FRAME_SLACK_BYTES)
-    listener.setsockopt(zmq.BACKLOG, 2 * limits.PEERS_MAX)
+        # Those that are accepted here have it from here.
+        listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, limits.CAPPED_RECEIVE_BYTES)
     return listener
 
 
+def make_receiver(ground: Ground, endpoint: str, *, is_capped: bool = False) -> Socket:
+    """A DEALER that only hears, bound to a local endpoint. A capped one reads little ahead."""
+    receiver = _make_socket(ground)
+    receiver.setsockopt(zmq.CURVE_SERVER, 1)
+    receiver.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+    receiver.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    frames = limits.CAPPED_QUEUE_FRAMES if is_capped else limits.LINK_RECEIVE_QUEUE_FRAMES
+    receiver.setsockopt(zmq.RCVHWM, frames)
+    receiver.setsockopt(zmq.SNDHWM, 1)
+    receiver.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX + limits.FRAME_SLACK_BYTES)
+    receiver.setsockopt(zmq.BACKLOG, 2 * limits.PEERS_MAX)
+    receiver.bind(endpoint)
+    return receiver
+
+
 def _make_sender(ground: Ground, address: Address) -> Socket:
-    sender = _make_socket(ground, zmq.DEALER, address.host)
+    sender = _make_socket(ground)
+    sender.setsockopt(zmq.IPV6, 1 if ":" in address.host else 0)
     sender.setsockopt(zmq.CURVE_PUBLICKEY, ground.identity.curve_key)
     sender.setsockopt(zmq.CURVE_SERVERKEY, address.curve_key)
     sender.setsockopt(zmq.IMMEDIATE, 0)
     sender.setsockopt(zmq.SNDHWM, limits.LINK_SEND_QUEUE_FRAMES)
-    # Nothing is ever read here; whatever a hostile listener sends back stays this small.
+    # Nothing is ever read here, and little and slowly is what a hostile listener can send back.
     sender.setsockopt(zmq.RCVHWM, 1)
+    sender.setsockopt(zmq.RCVBUF, limits.LINK_ANSWER_WINDOW_BYTES)
     sender.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_SLACK_BYTES)
+    # TCP finds dead lines. libzmq's own heartbeats can end the process, see zmq_link.
+    probes = round(limits.LINK_SILENCE_S / limits.LINK_KEEPALIVE_S)
+    sender.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    sender.setsockopt(zmq.TCP_KEEPALIVE_IDLE, round(limits.LINK_KEEPALIVE_S))
+    sender.setsockopt(zmq.TCP_KEEPALIVE_INTVL, round(limits.LINK_KEEPALIVE_S))
+    sender.setsockopt(zmq.TCP_KEEPALIVE_CNT, probes)
+    sender.setsockopt(zmq.TCP_MAXRT, _milliseconds(limits.LINK_SILENCE_S))
     sender.setsockopt(zmq.CONNECT_TIMEOUT, _milliseconds(limits.HANDSHAKE_S))
     sender.setsockopt(zmq.RECONNECT_IVL, _milliseconds(limits.RECONNECT_MIN_S))
     sender.setsockopt(zmq.RECONNECT_IVL_MAX, _milliseconds(limits.RECONNECT_MAX_S))
     return sender
 
 
-def _make_socket(ground: Ground, kind: int, host: str) -> Socket:
-    """The options that both kinds share."""
-    socket = ground.context.socket(kind)
+def _make_socket(ground: Ground) -> Socket:
+    """A DEALER with what both ends share."""
+    socket = ground.context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.IPV6, 1 if ":" in host else 0)
     socket.setsockopt(zmq.CURVE_SECRETKEY, ground.identity.curve_secret)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _milliseconds(limits.HANDSHAKE_S))
-    socket.setsockopt(zmq.HEARTBEAT_IVL, _milliseconds(limits.LINK_HEARTBEAT_S))
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _milliseconds(limits.LINK_SILENCE_S))
-    socket.setsockopt(zmq.HEARTBEAT_TTL, _milliseconds(limits.LINK_SILENCE_S))
-    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     return socket
 
 
-def _endpoint(host: str, port: int | str) -> str:
+def _endpoint(host: str, port: int) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 

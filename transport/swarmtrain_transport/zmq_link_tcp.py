@@ -7,7 +7,6 @@ any moment, so it is asked for its port first, and a count that falls begins ane
 """
 
 import contextlib
-import os
 import socket as sockets
 import struct
 import sys
@@ -51,13 +50,19 @@ def can_tell() -> bool:
 
 def acknowledged(descriptor: int, port: int) -> int | None:
     """Bytes that the other end of a connection to this port has acknowledged, None without one."""
-    counts = _counts(descriptor, port, is_remote=True) if can_tell() else None
+    counts = _counts(descriptor, port) if can_tell() else None
     return counts[0] if counts is not None else None
+
+
+def received(descriptor: int, port: int) -> int | None:
+    """Bytes that have come back by a connection to this port, None without one."""
+    counts = _counts(descriptor, port) if can_tell() else None
+    return counts[1] if counts is not None else None
 
 
 def path_of(descriptor: int, port: int) -> Path | None:
     """What TCP says of a connection to this port, None without one."""
-    connection = _connection(descriptor, port, is_remote=True) if can_tell() else None
+    connection = _connection(descriptor, port) if can_tell() else None
     if connection is None:
         return None
     try:
@@ -87,7 +92,7 @@ def suit_to_path(descriptor: int, port: int) -> bool:
     nearly nothing, connections that share it starve in turn. Over a longer path what the system
     chose is left alone: it is as good there, and better where packets get lost.
     """
-    connection = _connection(descriptor, port, is_remote=True) if can_tell() else None
+    connection = _connection(descriptor, port) if can_tell() else None
     if connection is None:
         return False
     try:
@@ -115,29 +120,22 @@ class Connections:
         self._down = 0
         self._seen: dict[int, tuple[int, int]] = {}
 
-    def moved(
-        self, sending: Iterable[tuple[int, int]], hearing: Iterable[tuple[int, int]]
-    ) -> Moved | None:
+    def moved(self, sending: Iterable[tuple[int, int]]) -> Moved | None:
         """What was moved so far, None where the system does not tell.
 
         Args:
             sending: descriptor and remote port of the connections that we send by.
-            hearing: descriptor and own port of those that we hear by.
         """
         if not can_tell():
             return None
         seen: dict[int, tuple[int, int]] = {}
         for descriptor, port in sending:
-            self._count(seen, descriptor, port, is_remote=True)
-        for descriptor, port in hearing:
-            self._count(seen, descriptor, port, is_remote=False)
+            self._count(seen, descriptor, port)
         self._seen = seen
         return Moved(self._up, self._down)
 
-    def _count(
-        self, seen: dict[int, tuple[int, int]], descriptor: int, port: int, *, is_remote: bool
-    ) -> None:
-        counts = _counts(descriptor, port, is_remote=is_remote)
+    def _count(self, seen: dict[int, tuple[int, int]], descriptor: int, port: int) -> None:
+        counts = _counts(descriptor, port)
         if counts is None:
             return
         before = self._seen.get(descriptor, (0, 0))
@@ -148,72 +146,15 @@ class Connections:
         seen[descriptor] = counts
 
 
-class Unread:
-    """How much a listener's connections have taken in since a message was read from each.
-
-    Args:
-        own_port: the listener's.
-    """
-
-    def __init__(self, own_port: int) -> None:
-        self._own_port = own_port
-        self._marks: dict[int, int] = {}
-        self._read: set[int] = set()
-
-    def read(self, descriptor: int) -> None:
-        """A message that came by this connection was read."""
-        self._read.add(descriptor)
-
-    def overfull(self) -> list[int]:
-        """Descriptors of connections that hold more than they may, to be asked for now and then;
-        none where the system does not tell, or has no descriptor left to tell it by."""
-        try:
-            descriptors = os.listdir("/proc/self/fd") if can_tell() else []
-        except OSError:
-            return []
-        marks, held = {}, {}
-        for descriptor in map(int, descriptors):
-            counts = _counts(descriptor, self._own_port, is_remote=False)
-            if counts is None:
-                continue
-            mark = self._marks.get(descriptor, 0)
-            # Fewer than before: the number was given to a new connection.
-            is_read = descriptor in self._read or counts[1] < mark
-            marks[descriptor] = counts[1] if is_read else mark
-            held[descriptor] = counts[1] - marks[descriptor]
-        self._marks = marks
-        self._read.clear()
-        share = limits.LINK_UNREAD_BYTES_ALL // max(1, len(held))
-        most = min(max(share, 2 * limits.FRAME_BYTES_MAX), limits.LINK_UNREAD_BYTES_MAX)
-        return [descriptor for descriptor, count in held.items() if count > most]
-
-
-def break_connection(descriptor: int, own_port: int) -> None:
-    """Shut a TCP connection of our listener down; libzmq sees it end and cleans up."""
-    try:
-        connection = sockets.socket(fileno=descriptor)
-    except OSError:
-        return
-    try:
-        # A descriptor that was closed and given to something else meanwhile is left alone.
-        if connection.getsockname()[1] == own_port:
-            connection.shutdown(sockets.SHUT_RDWR)
-    except OSError:
-        return
-    finally:
-        connection.detach()
-
-
-def _counts(descriptor: int, port: int, *, is_remote: bool) -> tuple[int, int] | None:
+def _counts(descriptor: int, port: int) -> tuple[int, int] | None:
     """Bytes acknowledged and received by one connection, None if it is not ours any more."""
-    size = _COUNTERS_AT + _COUNTERS.size
-    info = _info(descriptor, port, size, is_remote=is_remote)
+    info = _info(descriptor, port, _COUNTERS_AT + _COUNTERS.size)
     return _COUNTERS.unpack_from(info, _COUNTERS_AT) if info is not None else None
 
 
-def _info(descriptor: int, port: int, size: int, *, is_remote: bool) -> bytes | None:
+def _info(descriptor: int, port: int, size: int) -> bytes | None:
     """So much of TCP_INFO, None if the connection is not ours any more or the system knows less."""
-    connection = _connection(descriptor, port, is_remote=is_remote)
+    connection = _connection(descriptor, port)
     if connection is None:
         return None
     try:
@@ -225,8 +166,8 @@ def _info(descriptor: int, port: int, size: int, *, is_remote: bool) -> bytes | 
         connection.detach()
 
 
-def _connection(descriptor: int, port: int, *, is_remote: bool) -> sockets.socket | None:
-    """A connection of ours by its descriptor, to be detached; None if that is something else."""
+def _connection(descriptor: int, port: int) -> sockets.socket | None:
+    """A connection to this port by its descriptor, to be detached; None if it is something else."""
     if descriptor < 0:
         return None
     try:
@@ -236,8 +177,7 @@ def _connection(descriptor: int, port: int, *, is_remote: bool) -> sockets.socke
     except OSError:
         return None
     try:
-        name = connection.getpeername() if is_remote else connection.getsockname()
-        if name[1] == port:
+        if connection.getpeername()[1] == port:
             return connection
     except (OSError, IndexError):
         pass  # not connected (any more), or another kind of socket
