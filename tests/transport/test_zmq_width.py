@@ -96,12 +96,13 @@ def test_what_the_connections_have_moved_is_added_up() -> None:
 
         await world.repeat(send, are_both_used)
         num_bytes = sent[0] * LARGE
+        assert before is not None
         await world.repeat(
             lambda: link.send(ben.id, part(2, b"")),
-            lambda: (link.acknowledged() or {}).get(ben.id, 0) >= num_bytes,
+            lambda: (link.acknowledged() or {}).get(ben.id, 0) >= before.up + num_bytes,
         )
         after = link.moved()
-        assert before is not None and after is not None
+        assert after is not None
         assert num_bytes <= after.up - before.up < 1.2 * num_bytes
         assert all(0 < path.least_rtt_s < 1 for path in link.paths()[ben.id])
 
