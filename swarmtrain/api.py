@@ -38,6 +38,7 @@ from swarmtrain.peer.model_weights import ModelWeights
 from swarmtrain.peer.rounds import RoundReport
 from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.tensors import Layout
+from swarmtrain_transport.brings import OWN, Brings
 from swarmtrain_transport.invite import Invite
 
 logger = logging.getLogger(__name__)
@@ -163,7 +164,8 @@ def join(
     member = _Member(hookable(optimizer), samples_per_step, strict=strict)
     with _in_words():
         caps = parse_caps(up, down, daily)
-        member.enter(_come_in(text, name, listen, state_dir, caps), model)
+        layout = Layout.of(model, block=1)
+        member.enter(_come_in(text, name, listen, state_dir, caps, layout), model)
     return member
 
 
@@ -201,14 +203,17 @@ def _in_words() -> Iterator[None]:
 
 
 def _come_in(
-    text: str, name: str, listen: str, state_dir: str | Path | None, caps: Caps
+    text: str, name: str, listen: str, state_dir: str | Path | None, caps: Caps, layout: Layout
 ) -> Membership:
     parsed = Invite.parse(text)
     address = parse_endpoint(listen) if listen else default_endpoint(parsed)
     check_name(name)
     chosen = () if state_dir is None else (Path(state_dir),)
     places = chosen or dirs.peer_dirs(parsed.run, name, "hook")
-    return Membership.enter(parsed, places, name, address.host, address.port, caps=caps)
+    brings = Brings(model=OWN, layout=layout.digest, num_values=layout.num_values, data=OWN)
+    return Membership.enter(
+        parsed, places, name, address.host, address.port, caps=caps, brings=brings
+    )
 
 
 class _Member(Swarm):

@@ -3,31 +3,18 @@
 Known before any model is made: its parameters' names and sizes follow from four numbers.
 """
 
+import math
 from collections.abc import Iterator
 
+from swarmtrain.built_in import built_in_parameters
 from swarmtrain.config import ModelSection, RunConfig
 from swarmtrain.config_problem import Problem
 from swarmtrain_optimizers.strategies.fragments import fragments_of
 
-_BYTES = 256
-_MLP_RATIO = 4
-
 
 def parameters_of(model: ModelSection) -> list[tuple[str, int]]:
     """(name, values) of every parameter of the built-in model, in its order."""
-    width, square = model.width, model.width**2
-    found = [("embedding.weight", _BYTES * width)]
-    for layer in range(model.layers):
-        sizes = (
-            ("attention_norm", width),
-            ("query_key_value", 3 * square),
-            ("attention_out", square),
-            ("mlp_norm", width),
-            ("mlp_up", _MLP_RATIO * square),
-            ("mlp_down", _MLP_RATIO * square),
-        )
-        found += [(f"blocks.{layer}.{name}.weight", size) for name, size in sizes]
-    return [*found, ("norm.weight", width), ("head.weight", _BYTES * width)]
+    return [(name, math.prod(shape)) for name, shape, _ in built_in_parameters(model)]
 
 
 def fragment_problems(config: RunConfig) -> Iterator[Problem]:

@@ -134,6 +134,12 @@ _ROWS = (
         "The organiser has revoked it. Ask for a new one.",
     ),
     ErrorKind(
+        "SWT-E316", "The invite is for another run", EXIT_NOT_ALLOWED,
+        "The coordinator that answered runs another run than the one that the invite names, and\n"
+        "what this peer keeps would be filed under the wrong name. Ask the organiser for the\n"
+        "invite of the run that is up.",
+    ),
+    ErrorKind(
         "SWT-E401", "A disk is full at this peer", EXIT_CANNOT_WRITE,
         "What was written last is left out, what was complete before is intact. Free some space\n"
         "and join again with the same state directory: the peer catches up.",
@@ -228,6 +234,12 @@ _ROWS = (
     ErrorKind(
         "SWT-E608", "The run file is of another schema", EXIT_MUST_CHANGE,
         "It was written for another version of swarmtrain. Update swarmtrain, or the file.",
+    ),
+    ErrorKind(
+        "SWT-E609", "This run has a model and text of its own", EXIT_MUST_CHANGE,
+        "Its run file names the built-in model and text that the coordinator gives out, and this\n"
+        "peer brings others. Take part with `swarmtrain join`. For models and data that peers\n"
+        "bring, the organiser starts a run with model.kind = \"custom\" and data.source = \"own\".",
     ),
     ErrorKind(
         "SWT-E610", "These options do not fit together", EXIT_USAGE,

@@ -7,13 +7,13 @@ one place that knows where a parameter lies in it. Order is the model's own orde
 Not here: buffers, frozen parameters and optimizer state. They stay with the peer.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from swarmtrain.built_in import layout_digest
 
 
 class LayoutMismatch(ValueError):
@@ -88,7 +88,8 @@ class Layout:
     def from_parameters(cls, parameters: tuple[ParameterSpec, ...], block: int) -> "Layout":
         """The layout of a model that is not here, padded to a multiple of `block`."""
         num_values = sum(spec.num_values for spec in parameters)
-        return cls(parameters, num_values, -(-num_values // block) * block, _digest(parameters))
+        digest = layout_digest((spec.name, spec.shape, spec.dtype) for spec in parameters)
+        return cls(parameters, num_values, -(-num_values // block) * block, digest)
 
     def read(self, model: nn.Module, out: Tensor | None = None) -> Tensor:
         """The model's parameters as one vector, (padded,) float32 on the CPU.
@@ -205,8 +206,3 @@ def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _digest(specs: tuple[ParameterSpec, ...]) -> bytes:
-    described = [[spec.name, list(spec.shape), spec.dtype] for spec in specs]
-    return hashlib.sha256(json.dumps(described, separators=(",", ":")).encode()).digest()

@@ -20,6 +20,7 @@ from swarmtrain.coordinator.certificate import SECRET_BYTES, RunKeys
 from swarmtrain.coordinator.register import InviteRow
 from swarmtrain.coordinator.store import Store
 from swarmtrain_transport import limits
+from swarmtrain_transport.brings import Brings
 from swarmtrain_transport.departures import BANNED_WORDS
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import Identity, knock_payload
@@ -180,6 +181,7 @@ class Door:
         others_in: how many peers other than the given one are in now.
         is_banned: whether the ledger shuts this key out.
         wall_clock: seconds since 1970, for invites that expire.
+        misfit: error id and words for who brings another model, data or run's name than the run's.
         takes_copies: whether the ledger was lost and with it whom the store had let in: until it is
             back, whoever claims a copy comes in with that, and the machine judges the copy.
     """
@@ -193,6 +195,7 @@ class Door:
         others_in: Callable[[PeerId], int],
         is_banned: Callable[[PeerId], bool],
         wall_clock: Callable[[], float],
+        misfit: Callable[[Brings], tuple[str, str] | None] = lambda brings: None,
         takes_copies: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
@@ -201,6 +204,7 @@ class Door:
         self._others_in = others_in
         self._is_banned = is_banned
         self._wall_clock = wall_clock
+        self._misfit = misfit
         self._takes_copies = takes_copies
         self._failed = FailedKnocks()
         self._promised: dict[PeerId, str] = {}
@@ -235,6 +239,8 @@ class Door:
         except DoorClosed:
             self._failed.note(address, now_s)
             raise
+        if (why_not := self._misfit(hello.brings)) is not None:
+            raise DoorClosed(*why_not)
         if self._others_in(knock.peer_id) >= self._peers_max:
             raise DoorClosed(
                 "SWT-E701", f"The run has its {self._peers_max} peers. Try again later."

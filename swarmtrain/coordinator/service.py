@@ -29,6 +29,7 @@ from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp
 from swarmtrain.coordinator.certificate import RunKeys
 from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.coordinator.fitting import built_in_layout, misfit
 from swarmtrain.coordinator.orders import Desk
 from swarmtrain.coordinator.porch import Porch
 from swarmtrain.coordinator.run_directory import (
@@ -49,6 +50,7 @@ from swarmtrain.status import StatusServer
 from swarmtrain.why import explain_round
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport import limits
+from swarmtrain_transport.brings import Brings
 from swarmtrain_transport.claims import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.identity import verify
@@ -220,10 +222,15 @@ def _door(
     shell: Shell,
     wall_clock: Callable[[], float],
 ) -> Door:
+    def refusal(brings: Brings) -> tuple[str, str] | None:
+        # Of a finished run everybody hears that it is finished.
+        return None if machine.is_finished else misfit(brings, config, machine.view.genesis)
+
     return Door(
         store, keys.cert_sha256, peers_max=config.admission.peers_max,
         others_in=shell.others_in, is_banned=machine.view.banned.__contains__,
         wall_clock=wall_clock, takes_copies=lambda: machine.history.takes_copies,
+        misfit=refusal,
     )  # fmt: skip
 
 
@@ -277,6 +284,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         value_bytes=max(one.bytes_per_value(exchange.block) for one in (parts, result)),
         kind=GATHER if gathers else PAIR if pairs else MEAN,
         scalars=WHOLE_VECTOR_RULES.get(rule, ""),
+        layout=built_in_layout(config),
     )
 
 

@@ -19,6 +19,7 @@ from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.thread import PeerThread
 from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout
+from swarmtrain_transport.brings import UNSAID, Brings
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.messages import Welcome
@@ -57,6 +58,7 @@ class Membership:
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Frozen] | None = None,
         waits: bool = False,
+        brings: Brings = UNSAID,
         make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> "Membership":
         """Knock and wait for WELCOME.
@@ -71,6 +73,7 @@ class Membership:
             caps: what the link's owner allows.
             freeze: rehearsal of a death: in which round, and who is told.
             waits: whether a coordinator that does not answer is waited for as long as it takes.
+            brings: what the door is told of model and data.
             make_shell: makes the network side, see PeerThread.
 
         Raises:
@@ -89,7 +92,7 @@ class Membership:
             shown = name or identity.default_name
             thread = PeerThread(
                 invite, storage, identity, shown, host, port, advertise=advertise, caps=caps,
-                freeze=freeze, waits=waits, make_shell=make_shell,
+                freeze=freeze, waits=waits, brings=brings, make_shell=make_shell,
             )  # fmt: skip
             thread.start()
             welcome = _first_word(thread)

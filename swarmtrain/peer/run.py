@@ -30,6 +30,7 @@ from swarmtrain.peer.shell import PeerShell
 from swarmtrain.peer.text import TextFeed
 from swarmtrain.peer.trainer import BuiltinTrainer
 from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
+from swarmtrain_transport.brings import BUILT_IN, LEASED, Brings
 from swarmtrain_transport.messages import LeaseGrant, LeaseRequest
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def run_peer(
     membership = Membership.enter(
         options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
         advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
-        make_shell=make_shell,
+        brings=Brings(model=BUILT_IN, data=LEASED), make_shell=make_shell,
     )  # fmt: skip
     try:
         events.tell("in", f"in as {membership.name} (key {membership.identity.fingerprint})",

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError, refused, translate
@@ -28,6 +30,7 @@ from swarmtrain.peer.view import PeerView, TrainerNote, view_of
 from swarmtrain.peer.whereabouts import Whereabouts
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.brings import UNSAID, Brings
 from swarmtrain_transport.errors import RemoteFault, TransportError
 from swarmtrain_transport.frames import Frame
 from swarmtrain_transport.identity import Identity, verify
@@ -69,6 +72,7 @@ class PeerShell:
         freeze: rehearsal of a death: in which round, and who is told.
         waits: whether a coordinator that does not answer is waited for; it is by whoever was in
             the run before.
+        brings: what the door is told of model and data.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class PeerShell:
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
         waits: bool = False,
+        brings: Brings = UNSAID,
     ) -> None:
         self._invite = invite
         self._storage = storage
@@ -95,6 +100,7 @@ class PeerShell:
         self._caps = caps
         self._freeze = freeze
         self._waits = waits or bool(storage.records)
+        self._brings = msgspec.structs.replace(brings, run=invite.run)
         self._note = TrainerNote()
         self._waiting = (Waiting(""), 0.0)
         self._link: Link | None = None
@@ -149,8 +155,9 @@ class PeerShell:
 
     def _start_machine(self, zmq_link: ZmqLink, port: int) -> None:
         card = Card(
-            self._identity.peer_id, os.urandom(8), self._name, self._identity.curve_key, "", port
-        )
+            self._identity.peer_id, os.urandom(8), self._name, self._identity.curve_key, "", port,
+            brings=self._brings,
+        )  # fmt: skip
         self._zmq = zmq_link
         self._bandwidth = Bandwidth(zmq_link, self._loop, self._caps, self._storage.directory)
         self._participant = Participant(

@@ -19,6 +19,7 @@ from swarmtrain.peer.memory import keep_freed_chunks
 from swarmtrain.peer.shell import ForTrainer, PeerShell
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain.peer.view import TrainerNote
+from swarmtrain_transport.brings import UNSAID, Brings
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.messages import PeerMessage
@@ -41,7 +42,7 @@ class PeerThread:
         advertise: what the other peers dial, see PeerShell.
         caps: see PeerShell.
         freeze: rehearsal of a death, see PeerShell.
-        waits: see PeerShell.
+        waits, brings: see PeerShell.
         make_shell: makes the network side; chaos brings one that misbehaves.
 
     Attributes:
@@ -61,6 +62,7 @@ class PeerThread:
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
         waits: bool = False,
+        brings: Brings = UNSAID,
         make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> None:
         self.inbox: queue.SimpleQueue[ForTrainer] = queue.SimpleQueue()
@@ -74,6 +76,7 @@ class PeerThread:
         self._caps = caps
         self._freeze = freeze
         self._waits = waits
+        self._brings = brings
         self._make_shell = make_shell
         self._shell: PeerShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -104,7 +107,7 @@ class PeerThread:
         self._shell = self._make_shell(
             self._invite, self._storage, self._identity, self._name,
             to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
-            caps=self._caps, freeze=self._freeze, waits=self._waits,
+            caps=self._caps, freeze=self._freeze, waits=self._waits, brings=self._brings,
         )  # fmt: skip
         self._up.set()
         try:

@@ -9,13 +9,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from e2e_rig import Place, Running, place
+from e2e_rig import Place, Running, Up, place
 from torch import nn
 
 import swarmtrain
 from swarmtrain import numerics
 from swarmtrain.cli.main import main
+from swarmtrain.coordinator.store import Store
 from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.ledger import Record
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -125,6 +127,36 @@ def test_every_way_not_to_come_in_has_its_message_and_its_status(tmp_path, capsy
         for invite, code in ((forged, "SWT-E313"), (invites["late"], "SWT-E314")):
             assert joining(invite, tmp_path / code, capsys) == (77, code)
         assert one.error is None and other.error is None
+
+
+def test_who_brings_what_the_run_is_not_for_is_told_before_it_is_in(tmp_path, capsys, quiet_log):
+    with place(tmp_path) as here:
+        built_in = here.up(here.run_file('[run]\nname = "built"\n', "built"), state="built")
+        custom = here.up(
+            here.run_file(f'[run]\nname = "custom"\n{OWN_MODEL}', "custom"), state="custom"
+        )
+        hooked = here.start("-c", OTHER_MODEL, SWARMTRAIN_INVITE=built_in.invite)
+        changed = built_in.invite.replace("/built#", "/other#")
+        invite = Invite.parse(built_in.invite)
+        renamed = replace(invite, run="renamed")  # with a checksum of its own
+        assert joining(Invite.parse(custom.invite), tmp_path / "a", capsys) == (78, "SWT-E607")
+        assert joining(renamed, tmp_path / "b", capsys) == (77, "SWT-E316")
+        assert main(["join", changed, "--yes"]) == 77
+        assert "SWT-E312" in capsys.readouterr().err
+        assert not list((tmp_path / "state-home").rglob("other"))
+        message = refused(hooked, 78, "SWT-E609")
+        assert "byte-transformer" in message and "42 values" in message
+        for up in (built_in, custom):
+            up.stop()
+            assert len(records_of(up)) == 1, "a misfit is in the ledger"
+
+
+def records_of(up: Up) -> tuple[Record, ...]:
+    store = Store.open_to_read(up.state_dir)
+    try:
+        return store.records()
+    finally:
+        store.close()
 
 
 def _member(folder, invite: Invite) -> swarmtrain.Swarm:

@@ -4,7 +4,7 @@ A new file is put on its line here before it is written: the line says what it m
 """
 
 TRANSPORT = (
-    "errors limits clock kinds",
+    "errors limits clock kinds brings",
     "arithmetic slices window",
     "retention",
     "hashing",
@@ -66,6 +66,7 @@ OPTIMIZERS = (
 
 SWARMTRAIN = (
     "error_table config control_lane ending",
+    "built_in",
     "errors tensors repeats",
     "config_problem",
     "config_defaults config_fragments lines",

@@ -12,7 +12,7 @@ SECRET = bytes(range(100, 116))
 PLAIN = Invite("10.0.0.7", 8400, "tiny-python", CERT, SECRET)
 TEXT = (
     "swarm://10.0.0.7:8400/tiny-python#"
-    "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9kZWZnaGlqa2xtbm9wcXJzz1I"
+    "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9kZWZnaGlqa2xtbm9wcXJzNXI"
 )
 BODY, FRAGMENT = TEXT.split("#")
 
@@ -85,6 +85,7 @@ def test_what_mail_and_terminals_do_to_an_invite_does_not_matter(text: str) -> N
         (BODY + "#" + "\u00e9" * 67, "characters that no invite has"),
         (BODY + "#" + "=" * 67, "characters that no invite has"),
         (TEXT.replace("AAEC", "AAED"), "checksum"),
+        (TEXT.replace("/tiny-python", "/other"), "checksum is wrong: .* the run's name"),
         (TEXT.replace(":8400", ":0"), "port"),
         (TEXT.replace(":8400", ":99999"), "port"),
         (TEXT.replace(":8400", ":"), "port"),

@@ -287,3 +287,13 @@ def test_an_evicted_peer_that_never_hung_up_is_hung_up_on() -> None:
     assert [body.peer for body in hall.bodies(Gone)] == [C]
     assert hall.closed == [C]
     assert hall.machine.is_member(C)
+
+
+def test_a_first_state_of_another_model_than_the_run_files_is_refused() -> None:
+    hall = Hall(layout=b"T" * 32)
+    hall.join(A)
+    with pytest.raises(RemoteFault, match="another model"):
+        hall.machine.received(A, m.Offer(root_of(0), 24, LAYOUT), 0.0)
+    assert hall.machine.view.genesis is None
+    hall.say(A, m.Offer(root_of(0), 24, b"T" * 32))
+    assert hall.machine.view.genesis is not None

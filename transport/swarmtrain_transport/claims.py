@@ -40,6 +40,7 @@ def check_hello(hello: Hello) -> None:
         "host": is_dialable(hello.host),
         "port": 1 <= hello.port <= _PORT_MAX,
         "state_root": len(hello.state_root) == limits.HASH_BYTES * has_state,
+        "brings": len(hello.brings.layout) in (0, limits.HASH_BYTES),
     }
     for name, holds in rules.items():
         if not holds:

@@ -20,12 +20,18 @@ def values_of(genesis: Attest, op: int, block: int, kind: str = MEAN) -> int:
     return vectors * (-(-genesis.num_values // block) * block)
 
 
-def genesis_of(offer: Offer, block: int) -> Attest:
+def genesis_of(offer: Offer, block: int, layout: bytes = b"") -> Attest:
     """What the first peer's offer makes of a run that has no state.
 
+    Args:
+        layout: the only one that the run file allows, b"" where peers bring the model.
+
     Raises:
-        RemoteFault: reason ``offer``: fragments that are not the padded vector on whole blocks.
+        RemoteFault: reason ``offer``: another layout, or fragments that are not the padded vector
+            on whole blocks.
     """
+    if layout and offer.layout != layout:
+        raise RemoteFault("offer", "a first state of another model than the run file names")
     padded = -(-offer.num_values // block) * block
     are_whole = all(size > 0 and size % block == 0 for size in offer.fragments)
     if offer.fragments and not (are_whole and sum(offer.fragments) == padded):

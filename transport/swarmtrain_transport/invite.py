@@ -2,9 +2,10 @@
 
 ``swarm://host:port/run#secret``. The fragment carries the SHA-256 of the coordinator's
 certificate, so the first connection is already pinned and no authority is asked; the invite's
-secret; and a checksum, so that a cut or mistyped invite is told from a wrong one before anything
-is sent. Host and port are outside the checksum: people may replace them when a router gives the
-same coordinator another address. Whoever holds the string can join; `redacted` is for logs.
+secret; and a checksum, over the run's name too, so that a cut or mistyped invite is told from a
+wrong one before anything is sent. Host and port are outside the checksum: people may replace them
+when a router gives the same coordinator another address. Whoever holds the string can join;
+`redacted` is for logs.
 """
 
 import base64
@@ -22,7 +23,7 @@ PORT_DEFAULT = 8400
 _CERT_BYTES = 32
 _SECRET_BYTES = 16
 _CHECK_BYTES = 2
-_LABEL = b"swarmtrain invite 1"
+_LABEL = b"swarmtrain invite 2"
 _INVITE_CHARS_MAX = 600
 _SHOWN_CHARS_MAX = 40
 _FRAGMENT_CHARS = -(-(_CERT_BYTES + _SECRET_BYTES + _CHECK_BYTES) * 4 // 3)
@@ -65,7 +66,8 @@ class Invite:
 
     def __str__(self) -> str:
         packed = self.cert_sha256 + self.secret
-        fragment = base64.urlsafe_b64encode(packed + _checksum(packed)).rstrip(b"=").decode()
+        checked = packed + _checksum(packed, self.run)
+        fragment = base64.urlsafe_b64encode(checked).rstrip(b"=").decode()
         return f"{self._prefix()}#{fragment}"
 
     def redacted(self) -> str:
@@ -112,7 +114,7 @@ class Invite:
                 f"The invite names no run ({_show(run or '')}). Its form is"
                 " swarm://host:port/run#secret"
             )
-        cert_sha256, secret = _read_fragment(fragment)
+        cert_sha256, secret = _read_fragment(fragment, run)
         return cls(bare, port, run, cert_sha256, secret)
 
     def _prefix(self) -> str:
@@ -128,7 +130,7 @@ def _read_port(text: str | None) -> int:
     return int(text)
 
 
-def _read_fragment(text: str | None) -> tuple[bytes, bytes]:
+def _read_fragment(text: str | None, run: str) -> tuple[bytes, bytes]:
     """Certificate hash and secret. Errors count characters and never show them."""
     if not text:
         raise InviteError(
@@ -153,16 +155,19 @@ def _read_fragment(text: str | None) -> tuple[bytes, bytes]:
         ) from exc
     packed, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
     # The last character has spare bits; only the text that we would write ourselves is accepted.
-    if _checksum(packed) != check or base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
+    if (
+        _checksum(packed, run) != check
+        or base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text
+    ):
         raise InviteError(
-            "The invite's checksum is wrong: at least one character after the # was changed."
-            " Copy the invite again."
+            "The invite's checksum is wrong: at least one character of the run's name or after"
+            " the # was changed. Copy the invite again."
         )
     return packed[:_CERT_BYTES], packed[_CERT_BYTES:]
 
 
-def _checksum(packed: bytes) -> bytes:
-    return hashlib.sha256(_LABEL + packed).digest()[:_CHECK_BYTES]
+def _checksum(packed: bytes, run: str) -> bytes:
+    return hashlib.sha256(_LABEL + packed + run.encode()).digest()[:_CHECK_BYTES]
 
 
 def _is_host(text: str) -> bool:

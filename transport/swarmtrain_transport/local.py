@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from swarmtrain_transport.brings import UNSAID, Brings
 from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Hello, Progress
@@ -20,6 +21,7 @@ class Card:
     host: str
     port: int
     retain_bytes: int = 1 << 30
+    brings: Brings = UNSAID
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ def hello_of(
         retain_bytes=card.retain_bytes,
         up_bytes_per_s=stats.up_bytes_per_s,
         down_bytes_per_s=stats.down_bytes_per_s,
+        brings=card.brings,
     )
 
 

@@ -11,6 +11,7 @@ import msgpack
 import msgspec
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.brings import UNSAID, Brings
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 
 _DETAIL_CHARS_MAX = 200
@@ -73,6 +74,7 @@ class Hello(Message, frozen=True, tag="hello"):
     retain_bytes: int
     up_bytes_per_s: int = 0
     down_bytes_per_s: int = 0
+    brings: Brings = UNSAID
 
 
 class Offer(Message, frozen=True, tag="offer"):

@@ -45,6 +45,7 @@ class RunTerms:
         rule: what takes the place of the mean, "" for the mean; never exact.
         value_bytes: encoded bytes per value of a part, or of the result where that is longer.
         kind: of its ops, one of `kinds.KINDS`.
+        layout: digest of the layout that the first state must have; b"" for any.
         scalars: what the rule needs of whole vectors, one of `scalars.SCALARS`.
     """
 
@@ -71,6 +72,7 @@ class RunTerms:
     rule: str = ""
     kind: str = MEAN
     scalars: str = ""
+    layout: bytes = b""
 
 
 def window_floor(e_max: int, total_weight: int) -> int:

@@ -254,7 +254,7 @@ class Rendezvous:
                 self.history.hold(peer, message)
             case Offer():
                 if self.view.genesis is None:
-                    self.scribe.append(genesis_of(message, self.terms.block))
+                    self.scribe.append(genesis_of(message, self.terms.block, self.terms.layout))
             case Ready():
                 self._on_ready(peer, line, message)
             case Applied():

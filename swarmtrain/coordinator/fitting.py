@@ -1,0 +1,70 @@
+"""Whether what a peer brings is what the run's file is for: asked at the door, before a JOIN.
+
+Only what the file fixes is asked for, and only of peers that say what they bring: it keeps people
+from a mistake, and is no defence. A first state of another model than the built-in one that the
+file names is refused by the machine.
+"""
+
+from swarmtrain.built_in import built_in_parameters, layout_digest, num_values_of
+from swarmtrain.config import RunConfig
+from swarmtrain.errors import cleaned
+from swarmtrain_transport.brings import BUILT_IN, OWN, Brings
+from swarmtrain_transport.ledger import Attest
+
+
+def misfit(brings: Brings, config: RunConfig, genesis: Attest | None) -> tuple[str, str] | None:
+    """Error id and words for who cannot take part, both sides named; None for who can.
+
+    Args:
+        brings: what the peer says.
+        config: the run file.
+        genesis: the run's first state, once there is one.
+    """
+    name, is_custom = config.run.name, config.model.kind == "custom"
+    if brings.run and brings.run != name:
+        return (
+            "SWT-E316",
+            f"The invite names the run {cleaned(brings.run)}, and this coordinator's is {name}.",
+        )
+    if brings.model == BUILT_IN and (is_custom or config.data.source == OWN):
+        what = "a model" if is_custom else "data"
+        return (
+            "SWT-E607",
+            f"The run {name} trains on {what} that its peers bring themselves, and this peer"
+            " brings none.",
+        )
+    if brings.model != OWN:
+        return None
+    if not is_custom and brings.data == OWN and config.data.source != OWN:
+        return (
+            "SWT-E609",
+            f"The run {name} trains the built-in {config.model.kind} on text that its coordinator"
+            f" gives out; this peer brings a model of {brings.num_values} values and data of its"
+            " own.",
+        )
+    return _other_model(brings, config, genesis)
+
+
+def built_in_layout(config: RunConfig) -> bytes:
+    """Digest of the layout of the run file's model; b"" where peers bring it."""
+    parameters = built_in_parameters(config.model)
+    return layout_digest(parameters) if parameters else b""
+
+
+def _other_model(
+    brings: Brings, config: RunConfig, genesis: Attest | None
+) -> tuple[str, str] | None:
+    built_in = built_in_parameters(config.model)
+    if built_in:
+        layout, num_values = layout_digest(built_in), num_values_of(built_in)
+    elif genesis is not None:
+        layout, num_values = genesis.layout, genesis.num_values
+    else:
+        return None
+    if not brings.layout or brings.layout == layout:
+        return None
+    return (
+        "SWT-E804",
+        f"This peer's model has {brings.num_values} values, the run's has {num_values} (or other"
+        " names and shapes).",
+    )
