@@ -17,7 +17,6 @@ Mistakes are loud: whatever goes wrong while joining raises. Weather is not: wha
 (unless `strict`) is said once, in the log and in `Swarm.error`, and the loop trains on alone.
 """
 
-import logging
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -33,15 +32,13 @@ from swarmtrain import dirs
 from swarmtrain.cli.caps import Caps, parse_caps
 from swarmtrain.cli.options import check_name, default_endpoint, parse_endpoint
 from swarmtrain.errors import UserError, misuse, render, translate
+from swarmtrain.hook_log import HookLog, logger, speak_up
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.model_weights import ModelWeights
-from swarmtrain.peer.rounds import RoundReport
 from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.tensors import Layout
 from swarmtrain_transport.brings import OWN, Brings
 from swarmtrain_transport.invite import Invite
-
-logger = logging.getLogger(__name__)
 
 _HOOKS = "_optimizer_step_post_hooks"
 """What `register_step_post_hook` needs, and only Optimizer's own constructor makes."""
@@ -128,7 +125,8 @@ def join(
     """Become a peer of a run with a model and an optimizer of your own.
 
     Returns when the run's present weights are in the model. Called without an invite, it returns
-    a swarm that does nothing.
+    a swarm that does nothing. Joining, rounds and the end are lines of the logger `swarmtrain`; a
+    program that has set no logging up sees them on stderr, unless that logger's level is WARNING.
 
     Args:
         model: what has `requires_grad` now is exchanged, such as the adapters alone of a frozen
@@ -161,6 +159,7 @@ def join(
         return Swarm()
     if samples_per_step < 1:
         raise misuse(f"samples_per_step must be at least 1, not {samples_per_step}.")
+    speak_up()
     member = _Member(hookable(optimizer), samples_per_step, strict=strict)
     with _in_words():
         caps = parse_caps(up, down, daily)
@@ -230,6 +229,7 @@ class _Member(Swarm):
         self._session: Session | None = None
         self._membership: Membership | None = None
         self._hook: Any = None
+        self._log: HookLog | None = None
         self._round = 0
         self._state_root = ""
         self._run_is_over = False
@@ -237,18 +237,25 @@ class _Member(Swarm):
     def enter(self, membership: Membership, model: nn.Module) -> None:
         """Find the run's state, put it into the model, and begin to count steps."""
         self._membership = membership
+        log = self._log = HookLog(
+            membership.config.run.name, membership.name, lambda: membership.thread.bytes_moved
+        )
         try:
             layout = Layout.of(model, membership.config.exchange.block)
             self._session = membership.session(
                 ModelWeights(model, layout, self._optimizer),
                 layout,
-                Hooks(on_round=_log_round, on_waiting=_log_waiting),
+                Hooks(
+                    on_round=lambda report: log.round_ended(report, self._shown_loss()),
+                    on_waiting=log.waiting,
+                ),
             )
             self._session.start()
         except BaseException:
             self._drop("could not begin")
             raise
         self._hook = self._optimizer.register_step_post_hook(self._stepped)
+        log.joined(self.peers, max(0, self._session.driver.op))
         self._look_round()
 
     # ---- what the loop sees
@@ -305,7 +312,7 @@ class _Member(Swarm):
         except Exception:
             if error is None:
                 raise
-            logger.warning("leaving failed too", exc_info=True)
+            logger.warning("Leaving the run failed too.", exc_info=True)
 
     # ---- inside
 
@@ -352,8 +359,8 @@ class _Member(Swarm):
         session = self._session
         if session is not None:
             self._guarded(lambda: session.leave(reason))
-            if session.result:
-                logger.info("The run is finished: %s.", session.result)
+            if self._log is not None and self._session is session:
+                self._log.left(reason, self._round, session.result)
             self._drop(reason)
 
     def _drop(self, reason: str) -> None:
@@ -364,19 +371,6 @@ class _Member(Swarm):
             hook.remove()
         if membership is not None:
             membership.close(reason)
-
-
-def _log_round(report: RoundReport) -> None:
-    logger.info(
-        "round=%d outcome=%s contributors=%d", report.round, report.outcome, report.contributors
-    )
-
-
-def _log_waiting(words: str) -> None:
-    if words:
-        logger.warning("The run waits for %s.", words)
-    else:
-        logger.info("The run goes on.")
 
 
 def _was_skipped(optimizer: torch.optim.Optimizer) -> bool:

@@ -136,8 +136,9 @@ def test_two_loops_end_with_the_same_bits_and_everything_else_is_left_alone(tmp_
         assert up.running.end() == 0
 
 
-def test_two_copies_of_one_script_exchange_in_pairs_and_are_as_quiet(tmp_path, monkeypatch):
+def test_two_copies_of_one_script_exchange_in_pairs_and_say_so(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    caplog.set_level("INFO", logger="swarmtrain")
     with place(tmp_path) as here:
         text = RUN.format(name="paired", rounds=3, start=2)
         text = text.replace("contributors = 1", "contributors = 2")
@@ -151,6 +152,9 @@ def test_two_copies_of_one_script_exchange_in_pairs_and_are_as_quiet(tmp_path, m
         assert first.round == second.round == 3 and first.error is None
         places = tmp_path / "state" / "swarmtrain" / "runs" / "paired" / "peers"
         assert {place.name for place in places.iterdir()} == {"hook", "hook-2"}
+        said = [record.getMessage() for record in caplog.records if record.name == "swarmtrain"]
+        for beginning in ("Joined the run paired as ", "Round 1: averaged with ", "The run is fin"):
+            assert sum(line.startswith(beginning) for line in said) == 2, said
         assert up.running.end() == 0
 
 
@@ -205,7 +209,7 @@ def test_what_goes_wrong_later_is_said_and_never_reaches_a_loop_that_is_not_stri
                 assert not swarm.should_stop
             gone = up.status_when(lambda view: not view["peers"])
             assert gone["events"][-1]["event"] == "left"
-        said = [record for record in caplog.records if record.name == "swarmtrain.api"]
+        said = [record for record in caplog.records if record.name == "swarmtrain"]
         assert len(said) == 1
         assert "training goes on alone" in said[0].getMessage()
         assert "SWT-E403" in said[0].getMessage()

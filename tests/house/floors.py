@@ -89,6 +89,7 @@ SWARMTRAIN = (
     "compare.swarm compare.html compare.request",
     "compare.seats",
     "compare.sweep compare",
+    "hook_log",
     "api",
     "demo.* demo",
     "chaos.* chaos",
