@@ -51,6 +51,11 @@ def _broken(line: str, width: int) -> str:
     )  # fmt: skip
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of them: 1 peer, 3 peers."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def stamped(text: str, stream: TextIO) -> str:
     """The text after the time: of day for who watches, date and zone for what keeps it."""
     if stream.isatty():

@@ -6,6 +6,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from swarmtrain import why
+from swarmtrain.lines import counted
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger import (
     AnyBody,
@@ -34,9 +35,10 @@ class News:
     Args:
         rounds: committed rounds after which the run is over.
         term: this life of the coordinator; of earlier ones nothing is told again.
+        losses: validation losses by round that earlier ones knew.
     """
 
-    def __init__(self, rounds: int, term: int) -> None:
+    def __init__(self, rounds: int, term: int, losses: Iterable[str] = ()) -> None:
         self._rounds = rounds
         self._term = term
         self._next = 0
@@ -44,7 +46,7 @@ class News:
         self._here: set[bytes] = set()
         self._pairs = False
         self._left_out: Mapping[bytes, str] = {}
-        self._losses: set[str] = set()
+        self._losses = set(losses)
 
     @property
     def next_record(self) -> int:
@@ -133,4 +135,4 @@ class News:
 
 
 def _peers(count: int) -> str:
-    return "1 peer" if count == 1 else f"{count} peers" if count else "nobody"
+    return counted(count, "peer") if count else "nobody"

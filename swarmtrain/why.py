@@ -7,6 +7,7 @@ copy, also years later. Pure: records in, sentences out.
 from collections.abc import Iterable, Iterator
 
 from swarmtrain import why_pairs, why_words
+from swarmtrain.lines import counted
 from swarmtrain_transport import matrix
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.kinds import GATHER, PAIR, WHOLE
@@ -158,7 +159,7 @@ def _plan(plan: Plan, names: dict[bytes, str]) -> Iterator[str]:
     given = [member.peer for member in plan.members if member.weight]
     only = [member.peer for member in plan.members if not member.weight]
     total = plan.slices[-1].stop
-    needed = f"and needed at least {plan.min_contributors} contributor(s)."
+    needed = f"and needed at least {counted(plan.min_contributors, 'contributor')}."
     shares = ", ".join(
         f"{names.get(spec.owner, '?')} {100 * (spec.stop - spec.start) / total:.0f} %"
         for spec in plan.slices

@@ -50,7 +50,7 @@ def attested(body: Attest, names: Names) -> str:
     roots = dict(body.roots) if isinstance(body.roots, tuple) else {}
     holder = next(peer for peer, root in roots.items() if root == body.state_root)
     return (
-        f"{len(roots)} peer(s) reported states, each its own; newcomers are sent first to that of "
+        f"{len(roots)} of them reported states, each its own; newcomers are sent first to that of "
         f"{_name(holder, names)}, {body.state_root.hex()[:16]}."
     )
 

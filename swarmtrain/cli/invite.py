@@ -11,6 +11,7 @@ from swarmtrain.cli.ordering import AsJson, moment, obeyed
 from swarmtrain.cli.situation import say
 from swarmtrain.cli.status import aligned
 from swarmtrain.errors import misuse
+from swarmtrain.lines import counted
 
 invite_app = typer.Typer(
     name="invite", help="Make, list and withdraw invites.", no_args_is_help=True,
@@ -53,7 +54,7 @@ def create(
     if as_json:
         print(json.dumps(made))
         return
-    many = "any number of peers" if not made["uses_max"] else f"{made['uses_max']} new peer(s)"
+    many = "any number of peers" if not made["uses_max"] else counted(made["uses_max"], "new peer")
     until = f" until {moment(made['expires_at'])}" if made["expires_at"] else ""
     say(f"Invite {made['id']} lets in {many}{until}. It is shown this once; who has it can join:")
     print(made["invite"])
@@ -103,9 +104,11 @@ def revoke(
         return
     print(f"Invite {done['id']} lets nobody in any more.")
     if members:
-        print(f"{len(done['removed'])} peer(s) removed; {done['members']} need another invite.")
+        removed = counted(len(done["removed"]), "peer")
+        print(f"{removed} removed; {done['members']} need another invite.")
     elif done["members"]:
-        print(f"{done['members']} peer(s) that came with it may stay; --members removes them.")
+        came = counted(done["members"], "peer")
+        print(f"{came} that came with it may stay; --members removes them.")
 
 
 def parse_hours(text: str) -> float:

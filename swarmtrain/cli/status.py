@@ -62,7 +62,7 @@ def status(
         print(json.dumps(view))
         return
     width = columns(sys.stdout)
-    for line in describe({**view, "directory": str(directory)}):
+    for line in describe({"directory": str(directory), **view}):
         print(wrapped(line, width))
 
 
@@ -115,7 +115,7 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
         case "phase":
             return _PHASES.get(value, str(value))
         case "wanted_root":
-            return f"{_shown(key, value)}, at every peer that is up to date"
+            return f"{_shown(key, value)} after round {view.get('round', 0)}"
         case "num_values":
             return f"{value:,} parameters".replace(",", " ") if value else ""
         case "checkpoint_op":

@@ -27,8 +27,12 @@ async def watched(machine: Rendezvous) -> AsyncIterator[None]:
     Whatever goes wrong in telling, a terminal that was closed for one, is no trouble of the run's.
     """
     stream = sys.stderr  # once there is a table this name stands for another one
-    news = News(machine.terms.rounds, machine.scribe.term)
+    begun = machine.status(time.monotonic())
+    news = News(begun.rounds, begun.term, begun.losses)
     view = open_view(stream)
+    if begun.term > 1:
+        text = f"the run goes on after round {begun.round} of {begun.rounds}"
+        view.say(stamped(text, stream))
     telling = asyncio.ensure_future(_keep_telling(machine, news, view, stream))
     try:
         yield

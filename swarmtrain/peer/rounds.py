@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from swarmtrain.lines import counted
 from swarmtrain.peer.driver import Driver
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.result import OpResult
@@ -31,14 +32,14 @@ class RoundReport:
 
 def in_words(report: RoundReport) -> str:
     """How the round ended for this peer, as a sentence that needs no other."""
-    others, work = report.contributors - 1, _work_of(report.contributors)
+    others, work = report.contributors - 1, f"the work of {counted(report.contributors, 'peer')}"
     match report.outcome:
         case "merged" if report.partner:
             said = f"averaged with {report.partner.hex()[:8]}"
         case "merged" if others == 0:
             said = "nobody else was in it, so its result is this peer's work alone"
         case "merged":
-            said = f"averaged with {others} other {'peer' if others == 1 else 'peers'}"
+            said = f"averaged with {counted(others, 'other peer')}"
         case "left-out":
             said = f"its result is {work}, without this peer's, which is kept for the next round"
         case "replayed":
@@ -52,10 +53,6 @@ def in_words(report: RoundReport) -> str:
         case _:
             said = f"skipped, {report.reason}; this peer's work is kept"
     return f"round {report.round}: {said}"
-
-
-def _work_of(count: int) -> str:
-    return "the work of 1 peer" if count == 1 else f"the work of {count} peers"
 
 
 def report_of(result: OpResult, driver: Driver, *, took_part: bool, me: PeerId) -> RoundReport:

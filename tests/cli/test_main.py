@@ -192,8 +192,8 @@ def test_status_for_people_has_a_row_per_peer(capsys, answer):
     answer({"run": "tiny", "losses": {"2": 3.0, "10": 2.5}, "waiting_for": "", "peers": peers})
     _, out, _ = ending(capsys, "status", "--state-dir", ".")
     lines = out.splitlines()
-    assert lines[0].split() == ["run", "tiny"]
-    assert lines[1] == "directory        ."
+    assert lines[0] == "directory        ."
+    assert lines[1].split() == ["run", "tiny"]
     assert lines[2] == "validation loss  2.500 nats after round 10"
     assert lines[-2].split() == ["peer", "state", "round", "loss", "up", "state", "root"]
     assert lines[-1].split() == ["quiet-otter", "training", "3", "2.250", "1.5", "MB", "ab" * 8]

@@ -66,10 +66,10 @@ def test_a_peer_is_told_why_nothing_happens(
             living(tmp_path, config, tell=said.append) as life,
             connected(life.invite, ALICE) as (_, alice),
         ):
-            assert (await alice.hears(Waiting)).text == "1 more peer(s)"
+            assert (await alice.hears(Waiting)).text == "1 more peer"
             async with connected(life.invite, BOB):
                 assert (await alice.hears(Waiting)).text == ""
-            assert (await alice.hears(Waiting)).text == "1 more peer(s)"
-            assert said[-2:] == ["The run goes on.", "Waiting for 1 more peer(s)."]
+            assert (await alice.hears(Waiting)).text == "1 more peer"
+            assert said[-2:] == ["The run goes on.", "Waiting for 1 more peer."]
 
     run(scene())

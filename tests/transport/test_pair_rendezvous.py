@@ -80,7 +80,7 @@ def test_nobody_is_planned_alone():
     hall = opened(A, kind="pair", start_peers=1)
     hall.say(A, m.Ready(1, 8, 0, root_of(0)))
     assert not hall.bodies(Plan)
-    assert hall.machine.status(0.0).waiting_for == "1 more peer(s)"
+    assert hall.machine.status(0.0).waiting_for == "1 more peer"
     hall.join(B)
     hall.say(B, m.Applied(0, root_of(0)), m.Ready(1, 8, 0, root_of(0)))
     hall.ack(A), hall.ack(B)

@@ -81,3 +81,5 @@ def test_losses_are_told_as_they_come() -> None:
         "round 1: validation loss 3.000", "round 2: validation loss 2.500",
     ]  # fmt: skip
     assert news.of_losses({"1": 3.0, "2": 2.5}) == []
+    later = News(100, term=2, losses=("1", "2"))
+    assert later.of_losses({"1": 3.0, "2": 2.5, "3": 2.25}) == ["round 3: validation loss 2.250"]

@@ -41,7 +41,7 @@ def test_a_round_of_two_whole_pairs_and_an_odd_one():
         "Each exchanges with one other: otter with lynx; crane with heron; vole had no partner.",
         "Committed: result 7272727272727272. Exchanged: otter with lynx; crane with heron.",
         "vole stepped alone: it had no partner.",
-        "2 peer(s) reported states, each its own; newcomers are sent first to that of otter, 6161",
+        "2 of them reported states, each its own; newcomers are sent first to that of otter, 6161",
     ):
         assert words in story
     assert "left out" not in story and "was not" not in story

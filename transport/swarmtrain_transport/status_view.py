@@ -92,7 +92,8 @@ def _waiting_for(coordinator: "Rendezvous") -> tuple[str, float | None]:
         return _held_by_nobody(coordinator)
     needed = needed_peers(terms, max(1, view.last_op + 1))
     if len(alive) < needed:
-        return f"{needed - len(alive)} more peer(s)", None
+        missing = needed - len(alive)
+        return "1 more peer" if missing == 1 else f"{missing} more peers", None
     return "", None
 
 
