@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import os
 import sys
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO, TextIO
 import msgspec
 
 from swarmtrain.chaos.offences import Liar, Offence, Order
+from swarmtrain.chaos.talkback import Backtalker, Flooder
 from swarmtrain.cli.caps import NO_CAPS
 from swarmtrain.cli.options import Endpoint, JoinOptions
 from swarmtrain.errors import UserError
@@ -53,6 +55,10 @@ _KNOCK_STAYS_S = 20.0
 
 _COUNT_EVERY_S = 0.5
 
+_LOOK_S = 0.1
+_SMALL_MESSAGES = 12
+"""Ten fill the queue of a socket that nobody reads."""
+
 
 class HostileShell(PeerShell):
     """A peer's network side that offends as it is told.
@@ -72,12 +78,14 @@ class HostileShell(PeerShell):
         self._emit = emit
         self._liar = Liar()
         self._counted: Counter[str] = Counter()
+        self._keys: list[str] = []
+        self._is_silent = True
         self._knocked_s = self._counted_s = 0.0
 
     def _start_machine(self, *args: Any) -> None:
         super()._start_machine(*args)
         assert self._link is not None
-        self._link = _LyingLink(self._link, self._passes)
+        self._link = _LyingLink(self._link, self._passes, self._is_own)
         self.spawn(self._hear())
         self.spawn(self._offend())
 
@@ -91,6 +99,9 @@ class HostileShell(PeerShell):
 
     def _passes(self, frame: Frame) -> bool:
         return self._liar.passes(frame.kind, self._op)
+
+    def _is_own(self, peer: PeerId) -> bool:
+        return peer.hex() in self._keys
 
     @property
     def _op(self) -> int:
@@ -133,6 +144,9 @@ class HostileShell(PeerShell):
             ):
                 self._knocked_s = now_s
                 self.spawn(self._knock())
+            if self._is_silent and self._liar.is_on(Offence.TALKBACK, self._op):
+                self._is_silent = False
+                self.spawn(self._talk_back())
             if now_s >= self._counted_s + _COUNT_EVERY_S:
                 self._counted_s = now_s
                 self._emit_counts()
@@ -141,7 +155,7 @@ class HostileShell(PeerShell):
     def _emit_counts(self) -> None:
         if self._liar.counts != self._counted:
             self._counted = self._liar.counts.copy()
-            told = {"event": "offended", "counts": self._counted}
+            told = {"event": "offended", "counts": self._counted, "keys": self._keys}
             self._emit(msgspec.json.encode(told).decode())
 
     def _flood(self) -> None:
@@ -161,28 +175,77 @@ class HostileShell(PeerShell):
 
     async def _knock(self) -> None:
         """Come in under a new key, to be dialled by a name that no server knows."""
+        self._liar.counts[Offence.SLOW_NAME] += 1
+        name = f"{os.urandom(6).hex()}.chaos.invalid"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KNOCK_STAYS_S):
+                await self._come_in(Identity.create(), name, 1)
+
+    async def _come_in(self, identity: Identity, host: str, port: int) -> None:
+        """Be another member, that has no state, until this is cancelled or refused."""
         assert self._participant is not None
-        identity = Identity.create()
+        self._keys.append(identity.peer_id.hex())
         hello = msgspec.structs.replace(
             self._participant.hello(), boot=os.urandom(8), name=identity.default_name,
-            curve_key=identity.curve_key, host=f"{os.urandom(6).hex()}.chaos.invalid",
+            curve_key=identity.curve_key, host=host, port=port,
             head_index=-1, head_hash=b"", applied_op=-1, state_root=b"",
         )  # fmt: skip
         client = ControlClient(self._invite, identity, lambda: hello, _Deaf(), rng=self._rng)
-        self._liar.counts[Offence.SLOW_NAME] += 1
+        with contextlib.suppress(UserError):
+            await client.run()
+
+    async def _talk_back(self) -> None:
+        """Have all others dial a socket that fills their queues and resets, and do the same to
+        theirs, as another member, so that this one's own part goes on."""
+        assert self._participant is not None
+        identity = Identity.create()
+        stop = threading.Event()
+        backtalker = Backtalker(identity)
+        view, me = self._participant.view, self._identity.peer_id
+        targets = [view.address_of(peer) for peer in view.roster if peer != me]
+        member = asyncio.ensure_future(
+            self._come_in(identity, backtalker.address.host, backtalker.address.port)
+        )
+        attack = asyncio.to_thread(self._attack, identity, backtalker, targets, stop)
+        attacking = asyncio.ensure_future(attack)
         try:
-            async with asyncio.timeout(_KNOCK_STAYS_S):
-                await client.run()
-        except (UserError, TimeoutError):
-            return  # refused, or the time is over
+            while self._liar.is_on(Offence.TALKBACK, self._op):
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            stop.set()
+            member.cancel()
+            await asyncio.gather(member, attacking, return_exceptions=True)
+            self._is_silent = True
+
+    def _attack(
+        self,
+        identity: Identity,
+        backtalker: Backtalker,
+        targets: Sequence[Address],
+        stop: threading.Event,
+    ) -> None:
+        """Runs on a thread of its own, as sockets that wait are no good for a loop."""
+        with contextlib.ExitStack() as stack:
+            hostile: list[Backtalker | Flooder] = [stack.enter_context(backtalker)]
+            hostile += [stack.enter_context(Flooder(identity, target)) for target in targets]
+            while not stop.is_set():
+                for one in hostile:
+                    if one.wait(1, _LOOK_S):
+                        one.send(_SMALL_MESSAGES)
+                        one.reset()
+                        self._liar.counts[Offence.TALKBACK] += 1
 
 
 class _LyingLink:
-    """The real link, but for the frames that do not pass."""
+    """The real link, but for the frames that do not pass, and for members that we are ourselves:
+    what these do to others must not hit us."""
 
-    def __init__(self, link: Link, passes: Callable[[Frame], bool]) -> None:
+    def __init__(
+        self, link: Link, passes: Callable[[Frame], bool], is_own: Callable[[PeerId], bool]
+    ) -> None:
         self._link = link
         self._passes = passes
+        self._is_own = is_own
 
     @property
     def stats(self) -> LinkStats:
@@ -191,7 +254,8 @@ class _LyingLink:
 
     def allow(self, address: Address) -> None:
         """As the real link."""
-        self._link.allow(address)
+        if not self._is_own(address.peer_id):
+            self._link.allow(address)
 
     def revoke(self, peer: PeerId) -> None:
         """As the real link."""

@@ -3,8 +3,8 @@
 `Liar` stands between the production machine and its two lanes. It changes or holds back what the
 machine says, and everything else goes through: a peer that breaks every rule at once would soon be
 nobody's partner, while one that keeps most of them goes on being planned with. Pure: an order says
-what is on, and chance comes from the order's seed. Offences that are deeds of their own (flooding,
-knocking under a name) only have their names here; `hostile` does them.
+what is on, and chance comes from the order's seed. Offences that are deeds of their own (talking
+back, flooding, knocking under a name) only have their names here; `hostile` does them.
 """
 
 import hashlib
@@ -23,6 +23,9 @@ from swarmtrain_transport.messages import Got, Have, PeerMessage, Ready, Roots, 
 class Offence(StrEnum):
     """One kind of misbehaviour."""
 
+    TALKBACK = "talkback"
+    """Messages sent back over the connections of those who send to it, and a reset after them; the
+    same towards those who listen."""
     REFUSE = "refuse"
     """As an owner it says that what came of somebody is illegal."""
     FALSE_ROOT = "false-root"
@@ -43,8 +46,11 @@ class Offence(StrEnum):
     """It never says that it holds a result."""
 
 
-UNDERTAKINGS = frozenset({Offence.SLOW_NAME, Offence.FLOOD})
+UNDERTAKINGS = frozenset({Offence.TALKBACK, Offence.SLOW_NAME, Offence.FLOOD})
 """Deeds of their own: what the machine says is left alone."""
+
+BOUNDED = frozenset({Offence.BOAST, Offence.SLOW_NAME})
+"""What is believed only so far, or refused at the door: nobody need be named for it."""
 
 BOASTED_SAMPLES = 10**9
 

@@ -292,7 +292,8 @@ class Chaos:
             troupe.start_again(actor)
 
     def _ended_alone(self, name: str, event: Ended) -> None:
-        words = " / ".join(tail(self._place.log(name))[-6:])
+        said = [line for line in tail(self._place.log(name)) if not line.startswith("{")]
+        words = " / ".join(said[-6:])
         self._violated("alive", f"{name} ended by itself with status {event.status}: {words}")
 
     def _all_in_place(self, troupe: Troupe) -> bool:

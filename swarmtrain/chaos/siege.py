@@ -2,8 +2,7 @@
 
 The honest peers are left alone by us; whatever happens to them the hostile member has done. It is
 a process of its own (`hostile`) that is told what to do phase by phase (`phases`). Who is thrown
-out, or dies of what it does, comes back with a new key at the next phase: whoever has an invite
-can.
+out, or dies of what it does, comes back with a new key: whoever has an invite can.
 """
 
 import shutil
@@ -14,19 +13,27 @@ from dataclasses import dataclass, field
 import msgspec
 
 from swarmtrain.chaos.invariants import Violation, common_state
-from swarmtrain.chaos.offences import Offence, Order
+from swarmtrain.chaos.offences import BOUNDED, Offence, Order
 from swarmtrain.chaos.phases import CALM, UNDISTURBED, Phase, draw_phases
 from swarmtrain.chaos.report import PeerRoot
 from swarmtrain.chaos.run import Chaos, Say
 from swarmtrain.chaos.setting import write_run_file
 from swarmtrain.chaos.siege_report import Extent, PhaseReport, SiegeReport, losses
-from swarmtrain.chaos.standing import evicted, marks_in_ledger, marks_in_status, most_weight
+from swarmtrain.chaos.standing import (
+    evicted,
+    marks_in_ledger,
+    marks_in_log,
+    marks_in_status,
+    most_weight,
+)
 from swarmtrain.chaos.troupe import Troupe
 from swarmtrain.cli.options import ChaosOptions
 from swarmtrain.demo.events import Ended, Heard, In, Offended, Ready, RoundEnded
 from swarmtrain.demo.setting import Place
 from swarmtrain.errors import UserError
+from swarmtrain.peer import ledger_file
 from swarmtrain.status import ask
+from swarmtrain_transport.ledger import body_of
 
 _MODULE = "swarmtrain.chaos.hostile"
 
@@ -36,6 +43,9 @@ than the shortest deadline would make it look worse than it is to anybody who tr
 
 _OVERTIME_S = 30.0
 """A phase is so much longer at most, where its offence has not been committed before."""
+
+_LIVES_MAX = 3
+"""Within a phase it comes back so often; to start a process takes much of a small machine."""
 
 _NAME = "mallory"
 """As in textbooks; a later life with another key has a number behind it."""
@@ -101,6 +111,7 @@ class Siege(Chaos):
         offences = tuple(Offence(name) for name in options.hostile)
         self._phases = draw_phases(options.seed, options.seconds, offences)
         self._hostile = _Hostile()
+        self._lives_left = 0
         self._reports: list[PhaseReport] = []
         self._commits: dict[int, float] = {}
         self._merged: dict[str, dict[int, float]] = {name: {} for name in self._founders}
@@ -114,25 +125,24 @@ class Siege(Chaos):
     # ---- acts
 
     def _enter(self, troupe: Troupe) -> None:
+        troupe.are_dialled = True  # a reset shall reach the peer that it is meant for
         super()._enter(troupe)
         self._start_hostile(troupe)
 
     def _rage(self, troupe: Troupe) -> None:
         """Every phase in its turn."""
         for phase in self._phases:
-            if not self._hostile.is_running and phase.order.offences:
-                self._start_hostile(troupe)
+            self._lives_left = _LIVES_MAX
             self._command(troupe, phase.order)
             whom = f", against {_victims(phase)}" if phase.order.offences else ""
             self._say(f"{phase.name} for {phase.lasts_s:.0f} s{whom}")
             self._calm_s = self._now_s
             self._pass(troupe, phase)
-            self._look_at_status()
 
     def _pass(self, troupe: Troupe, phase: Phase) -> None:
         """Let the phase's time go by, and wait for the offence if there was none yet: an owner
         can lie only in a round that has come so far, and a coordinator may be down."""
-        offended, began_s = self._hostile.total, self._now_s
+        offended, began_s, marks = self._hostile.total, self._now_s, self._marked()
         self._wait(troupe, phase.lasts_s, lambda: False)
 
         def has_offended() -> bool:
@@ -140,16 +150,20 @@ class Siege(Chaos):
 
         offences = phase.order.offences if not phase.order.is_mixed else ()
         self._wait(troupe, _OVERTIME_S, has_offended)
-        self._reports.append(self._report_of(phase, began_s, self._hostile.total - offended))
+        done, marks = self._hostile.total - offended, self._marked() - marks
+        self._marks += marks
+        self._reports.append(self._report_of(phase, began_s, done, marks))
 
-    def _report_of(self, phase: Phase, began_s: float, done: Counter[str]) -> PhaseReport:
+    def _report_of(
+        self, phase: Phase, began_s: float, done: Counter[str], marks: Counter[str]
+    ) -> PhaseReport:
         def count(times: Iterable[float]) -> int:
             return sum(at_s >= began_s for at_s in times)
 
         return PhaseReport(
             phase.name, round(self._now_s - began_s, 1), count(self._commits.values()),
             min(count(merged.values()) for merged in self._merged.values()),
-            _victims(phase), dict(done),
+            _victims(phase), dict(done), dict(marks),
         )  # fmt: skip
 
     # ---- the hostile member
@@ -179,6 +193,14 @@ class Siege(Chaos):
 
     # ---- news
 
+    def _look(self, troupe: Troupe, wait_s: float) -> None:
+        super()._look(troupe, wait_s)
+        hostile = self._hostile
+        is_wanted = bool(hostile.order.offences) and not self._is_over and self._lives_left > 0
+        if is_wanted and not hostile.is_running:
+            self._lives_left -= 1
+            self._start_hostile(troupe)
+
     def _heard(self, troupe: Troupe, name: str, event: Heard) -> None:
         if name.startswith(_NAME):
             self._of_hostile(name, event)
@@ -198,6 +220,7 @@ class Siege(Chaos):
                 hostile.keys.add(bytes.fromhex(event.peer))
             case Offended() if name == hostile.name:
                 hostile.told = Counter(event.counts)
+                hostile.keys.update(map(bytes.fromhex, event.keys))
             case Ended() if name == hostile.name:
                 hostile.is_running = False
                 if not self._is_over:
@@ -206,15 +229,19 @@ class Siege(Chaos):
 
     # ---- judgement
 
-    def _look_at_status(self) -> None:
-        """Whom the coordinator names now; what it has forgotten by the end counts too."""
+    def _marked(self) -> Counter[str]:
+        """Where the hostile member is named now: in a peer's ledger, in `status`, in logs."""
+        keys = self._hostile.keys
+        copy = ledger_file.read(self._place.peer(self._founders[0]) / ledger_file.FILE_NAME)
+        marks = marks_in_ledger([body_of(record) for record in copy.records], keys)
+        for name in self._founders:
+            with self._place.log(name).open(encoding="utf-8", errors="replace") as lines:
+                marks["refused in a log"] += marks_in_log(lines, keys)
         try:
-            view = ask(self._place.coordinator)
+            marks += marks_in_status(ask(self._place.coordinator), keys)
         except UserError as error:
             self._violated("status", error.what)
-            return
-        for mark, count in marks_in_status(view, self._hostile.keys).items():
-            self._marks[mark] = max(self._marks[mark], count)
+        return +marks
 
     def _verdict(self, troupe: Troupe) -> SiegeReport:
         from swarmtrain.chaos.evidence import judge
@@ -228,14 +255,14 @@ class Siege(Chaos):
             found.append(Violation("I2", f"no common state at the end (round {number}): {roots}"))
         honest = {bytes.fromhex(life.peer): life.name for life in troupe.lives if life.peer}
         found += evicted(verdict.bodies, honest)
-        marks = self._marks + marks_in_ledger(verdict.bodies, self._hostile.keys)
         undisturbed, offended = self._extent()
         weight = most_weight(verdict.bodies, self._hostile.keys)
-        found += losses(undisturbed, offended, weight, marks)
+        must_be_named = not BOUNDED.issuperset(self._options.hostile)
+        found += losses(undisturbed, offended, weight, bool(self._marks) or not must_be_named)
         return SiegeReport(
             seconds=round(self._now_s, 1), seed=self._options.seed, peers=self._options.peers,
             phases=tuple(self._reports), undisturbed=undisturbed, offended=offended,
-            weight=round(weight, 2), marks=dict(marks),
+            weight=round(weight, 2), marks=dict(self._marks),
             hostile_lives=self._hostile.lives, hostile_statuses=tuple(self._hostile.statuses),
             honest_restarts=troupe.restarts,
             commits=verdict.chain.commits,

@@ -27,6 +27,7 @@ class PhaseReport(msgspec.Struct, frozen=True):
         merged: of these, in how many that honest peer was whose part was in the fewest.
         victims: "one" or "all" others, "" without offence.
         offended: how often the hostile member did what, as it counts itself.
+        marks: where and how often it was named: in the ledger, in `status`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class PhaseReport(msgspec.Struct, frozen=True):
     merged: int
     victims: str
     offended: dict[str, int]
+    marks: dict[str, int]
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -109,7 +111,7 @@ class SiegeReport(msgspec.Struct, frozen=True):
 
 
 def losses(
-    undisturbed: Extent, offended: Extent, weight: float, marks: Mapping[str, int]
+    undisturbed: Extent, offended: Extent, weight: float, is_named: bool
 ) -> Iterator[Violation]:
     """What a hostile member has cost the others, where that is more than it may.
 
@@ -117,7 +119,7 @@ def losses(
         undisturbed: before the first offence.
         offended: from the first offence to the last.
         weight: the hostile member's largest, in low medians of the others'.
-        marks: where the hostile member is named.
+        is_named: whether anything shows who it was, where anything should.
     """
     if offended.per_s < RATE_MIN * undisturbed.per_s:
         with_it, without = offended.per_s, undisturbed.per_s
@@ -128,7 +130,7 @@ def losses(
         yield Violation("share", story)
     if weight > WEIGHT_MAX:
         yield Violation("weight", f"the hostile member counted {weight:.1f} times the median")
-    if not marks:
+    if not is_named:
         yield Violation("named", "the hostile member is named nowhere and was not removed")
 
 
@@ -137,6 +139,8 @@ def in_words(report: SiegeReport) -> Iterator[str]:
     without, with_it = report.undisturbed, report.offended
     for phase in report.phases:
         yield _row(phase, without.per_s)
+        if phase.marks:
+            yield f"{'':<13}{_counted(phase.marks)}"
     ratio = with_it.per_s / without.per_s if without.per_s else 0.0
     yield (
         f"rounds       {without.per_s:.2f}/s undisturbed, {with_it.per_s:.2f}/s with a hostile"
@@ -147,8 +151,7 @@ def in_words(report: SiegeReport) -> Iterator[str]:
     yield (
         f"outcomes     {report.commits} committed, {report.skips} skipped, {report.rewinds} rewinds"
     )
-    marks = ", ".join(f"{mark} {count}" for mark, count in sorted(report.marks.items()))
-    yield f"named        {marks or 'nowhere'}"
+    yield f"named        {_counted(report.marks) or 'nowhere'}"
     statuses = ", ".join(str(status) for status in report.hostile_statuses) or "none"
     yield f"hostile      came in {report.hostile_lives} times; ended by itself: {statuses}"
     yield f"honest       {report.honest_restarts} processes started again"
@@ -165,8 +168,11 @@ def in_words(report: SiegeReport) -> Iterator[str]:
 def _row(phase: PhaseReport, undisturbed: float) -> str:
     per_s = phase.rounds / phase.seconds
     share = f"{100 * per_s / undisturbed:4.0f} %" if undisturbed else ""
-    done = ", ".join(f"{count} {name}" for name, count in sorted(phase.offended.items()))
     return (
         f"{phase.name:<13}{phase.seconds:6.1f} s {phase.rounds:5} rounds {per_s:6.2f}/s {share}"
-        f" {phase.merged:5} merged by all  {phase.victims:<4}{done}"
+        f" {phase.merged:5} merged by all  {phase.victims:<4}{_counted(phase.offended)}"
     ).rstrip()
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))

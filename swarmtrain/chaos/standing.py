@@ -1,12 +1,30 @@
-"""Who is named, and who was thrown out: read from a ledger and from what `status` answers. Pure."""
+"""Who is named, and who was thrown out: read from a ledger, from what `status` answers and from
+logs. Pure.
+"""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import median_low
 from typing import Any
 
 from swarmtrain.chaos.invariants import Violation
-from swarmtrain_transport.ledger import AnyBody, Freeze, Gone, Plan, Reassign
+from swarmtrain_transport.ledger import (
+    AnyBody,
+    Commit,
+    Freeze,
+    Gone,
+    Plan,
+    Reassign,
+    Skip,
+    SliceFreeze,
+)
+
+_REFUSED = re.compile(r"The peer ([0-9a-f]{8}) (?:was refused|sent what was refused)")
+"""As peers log it (`peer.complaints`)."""
+
+_SILENT = "silent"
+"""Why who just goes away is evicted: nobody has found it out."""
 
 
 def evicted(bodies: Iterable[AnyBody], honest: Mapping[bytes, str]) -> Iterator[Violation]:
@@ -37,9 +55,19 @@ def marks_in_ledger(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> Co
                 for peer, reason in body.excluded.items():
                     if peer in hostile:
                         found[f"left out: {reason}"] += 1
-            case Gone() if body.evicted and body.peer in hostile:
+                    elif any(owner in hostile for owner in body.accusers.get(peer, ())):
+                        found["named as accuser"] += 1
+            case SliceFreeze() if body.lacked and owners[body.slice_index] in hostile:
+                found["named as accuser"] += 1
+            case Commit():
+                found["behind"] += sum(peer in hostile for peer in body.behind)
+            case Skip():
+                for peer, reason in body.blamed.items():
+                    if peer in hostile:
+                        found[f"skipped for it: {reason}"] += 1
+            case Gone() if body.peer in hostile and body.evicted and body.reason != _SILENT:
                 found[f"evicted: {body.reason}"] += 1
-    return found
+    return +found
 
 
 def marks_in_status(view: Mapping[str, Any], hostile: Collection[bytes]) -> Counter[str]:
@@ -53,8 +81,22 @@ def marks_in_status(view: Mapping[str, Any], hostile: Collection[bytes]) -> Coun
     found: Counter[str] = Counter()
     for event in view.get("events", ()):
         if event["peer"] in named and event["event"] not in ("joined", "left", "lost"):
-            found[f"status: {event['event']}"] += 1
+            found[f"status: {event['event']}"] += event.get("times", 1)
+    for line in view.get("peers", ()):
+        if line["peer"] in named and line.get("rests"):
+            found["status: rests"] += 1
     return found
+
+
+def marks_in_log(lines: Iterable[str], hostile: Collection[bytes]) -> int:
+    """In how many lines of its log a peer names these keys for what they sent.
+
+    Args:
+        lines: of a log.
+        hostile: the keys.
+    """
+    named = {key.hex()[:8] for key in hostile}
+    return sum(found.group(1) in named for line in lines if (found := _REFUSED.search(line)))
 
 
 def most_weight(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> float:

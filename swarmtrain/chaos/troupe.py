@@ -61,6 +61,7 @@ class Troupe:
         is_coordinator_up: whether it takes peers.
         coordinator_may_end: whether its end was brought about.
         restarts: processes that were started again.
+        are_dialled: peers dial each other and not each other's relays.
     """
 
     processes: Processes
@@ -72,6 +73,7 @@ class Troupe:
     coordinator_may_end: bool = False
     coordinator_port: int = 0
     restarts: int = 0
+    are_dialled: bool = False
 
     # ---- coming
 
@@ -94,7 +96,8 @@ class Troupe:
         self._start(actor)
 
     def _start(self, actor: Actor) -> None:
-        self.processes.start_peer(actor.name, advertise=f"{_HOST}:{actor.data.port}")
+        relayed = "" if self.are_dialled else f"{_HOST}:{actor.data.port}"
+        self.processes.start_peer(actor.name, advertise=relayed)
         if self.invite:
             self._hand_invite(actor)
 

@@ -75,9 +75,11 @@ class Left(_Event, frozen=True, tag="left"):
 
 
 class Offended(_Event, frozen=True, tag="offended"):
-    """A hostile member of a chaos counts what it has done, by offence."""
+    """A hostile member of a chaos counts what it has done, by offence. `keys` are those that it
+    has besides its own, in hex."""
 
     counts: dict[str, int]
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

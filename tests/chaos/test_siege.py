@@ -12,6 +12,7 @@ import pytest
 
 from swarmtrain.chaos.offences import Offence
 from swarmtrain.chaos.phases import TOGETHER, UNDISTURBED
+from swarmtrain.chaos.siege_report import WEIGHT_MAX
 from tests.processes import living_in
 
 CHAOS = [sys.executable, "-m", "swarmtrain", "chaos"]
@@ -60,10 +61,22 @@ def test_together_they_come_in_turn(besieged):
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_the_honest_end_with_equal_roots_and_nobody_of_them_is_thrown_out(besieged):
+def test_the_honest_end_with_equal_roots_and_nobody_of_them_dies_or_is_thrown_out(besieged):
     assert besieged["equal"] and len(besieged["state_roots"]) == 3
+    assert besieged["honest_restarts"] == 0
+    # How fast rounds are beside whatever else this machine does is judged by longer runs alone.
     kinds = {violation["invariant"] for violation in besieged["violations"]}
-    assert not kinds & {"I1", "I2", "I4", "I6", "I9", "once", "verify", "evicted", "stop"}
+    assert kinds <= {"rate", "share"}, besieged["violations"]
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_boast_counts_four_times_the_others_and_no_more(besieged):
+    assert 1.5 < besieged["weight"] <= WEIGHT_MAX
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_the_hostile_member_is_named(besieged):
+    assert besieged["marks"]
 
 
 def test_an_offence_that_is_none_is_refused_with_those_that_there_are():

@@ -1,10 +1,20 @@
 """What a ledger and `status` hold against somebody is read from them, and so are evictions."""
 
+import logging
+
 import msgspec
 
 from swarmtrain.chaos.siege_report import Extent, PhaseReport, losses
-from swarmtrain.chaos.standing import evicted, marks_in_ledger, marks_in_status, most_weight
-from swarmtrain_transport.ledger import Freeze, Gone, Member, Reassign
+from swarmtrain.chaos.standing import (
+    evicted,
+    marks_in_ledger,
+    marks_in_log,
+    marks_in_status,
+    most_weight,
+)
+from swarmtrain.peer.complaints import Complaints
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger import Freeze, Gone, Member, Reassign, Skip, SliceFreeze
 from tests.chaos.test_invariants import A, B, C, committed, plan
 
 
@@ -23,6 +33,7 @@ def test_marks_are_what_was_done_about_the_hostile_member_alone():
     bodies = [
         plan(1), Reassign(1, 0, 1, B, "unpublished"), Reassign(1, 0, 2, A, "lost"),
         Freeze(1, (A,), {B: "late", C: "late"}), Gone(B, True, "flood"),
+        Gone(C, True, "silent"),
     ]  # fmt: skip
     assert marks_in_ledger(bodies, {C}) == {"left out: late": 1}
     assert marks_in_ledger(bodies, {B}) == {
@@ -31,13 +42,45 @@ def test_marks_are_what_was_done_about_the_hostile_member_alone():
     assert not marks_in_ledger(committed(1), {A, B, C})
 
 
+def test_whose_word_it_was_and_for_whom_an_op_has_waited_is_a_mark_too():
+    (_, freeze, commit) = committed(1)
+    bodies = [
+        plan(1), msgspec.structs.replace(freeze, excluded={C: "roots"}, accusers={C: (A, B)}),
+        Reassign(1, 0, 1, B, "words differ", {C: "roots"}),
+        SliceFreeze(1, 0, 1, (A,), {C: "absent"}),
+        msgspec.structs.replace(commit, behind=(A,)), Skip(2, "deadline", {A: "owner silent"}),
+    ]  # fmt: skip
+    assert marks_in_ledger(bodies, {A}) == {
+        "named as accuser": 1, "slice taken away: words differ": 1, "behind": 1,
+        "skipped for it: owner silent": 1,
+    }  # fmt: skip
+    assert marks_in_ledger(bodies, {B}) == {"named as accuser": 2}
+
+
 def test_coming_and_going_is_no_mark():
     events = [
-        {"round": 1, "peer": A.hex(), "event": event, "reason": ""}
-        for event in ("joined", "left", "lost", "flooding", "flooding")
+        {"round": 1, "peer": A.hex(), "event": event, "reason": "", "times": 2}
+        for event in ("joined", "left", "lost", "flooding")
     ]
-    assert marks_in_status({"events": events}, {A}) == {"status: flooding": 2}
-    assert not marks_in_status({"events": events}, {B})
+    view = {"events": events, "peers": [{"peer": A.hex(), "rests": ""}]}
+    assert marks_in_status(view, {A}) == {"status: flooding": 2}
+    assert not marks_in_status(view, {B})
+
+
+def test_who_sits_something_out_is_marked_in_status():
+    line = {"peer": A.hex(), "rests": "owns nothing until round 9"}
+    assert marks_in_status({"peers": [line]}, {A}) == {"status: rests": 1}
+
+
+def test_a_peer_that_is_named_in_a_log_is_found_there(caplog):
+    caplog.set_level(logging.INFO)
+    complaints = Complaints(lambda: 0.0)
+    complaints.mention(A, RemoteFault("backtalk", "over our own connection"))
+    complaints.count(B, "run", "a frame of another run")
+    complaints.mention(None, RemoteFault("key", f"key {C.hex()[:8]} is not allowed here"))
+    lines = [*caplog.messages, "10:12:56  round 3  merged with 4 peers"]
+    assert marks_in_log(lines, {A}) == 1 and marks_in_log(lines, {A, B}) == 2
+    assert marks_in_log(lines, {C}) == 0
 
 
 def test_a_boast_is_seen_in_the_weights_of_a_plan():
@@ -51,15 +94,18 @@ def test_a_boast_is_seen_in_the_weights_of_a_plan():
 
 
 def test_what_one_member_may_cost_the_others_is_bounded_and_it_must_be_named():
-    quiet, marks = Extent(10.0, 1.0, 1.0), {"left out: late": 1}
-    assert names_of(losses(quiet, Extent(10.0, 0.5, 0.5), 4.05, marks)) == []
-    assert names_of(losses(quiet, Extent(10.0, 0.4, 0.5), 4.05, marks)) == ["rate"]
-    assert names_of(losses(quiet, Extent(10.0, 0.5, 0.4), 4.05, marks)) == ["share"]
-    assert names_of(losses(quiet, Extent(10.0, 0.5, 0.5), 85.0, marks)) == ["weight"]
-    assert names_of(losses(quiet, Extent(10.0, 0.5, 0.5), 4.05, {})) == ["named"]
+    quiet = Extent(10.0, 1.0, 1.0)
+    assert names_of(losses(quiet, Extent(10.0, 0.5, 0.5), 4.05, True)) == []
+    assert names_of(losses(quiet, Extent(10.0, 0.4, 0.5), 4.05, True)) == ["rate"]
+    assert names_of(losses(quiet, Extent(10.0, 0.5, 0.4), 4.05, True)) == ["share"]
+    assert names_of(losses(quiet, Extent(10.0, 0.5, 0.5), 85.0, True)) == ["weight"]
+    assert names_of(losses(quiet, Extent(10.0, 0.5, 0.5), 4.05, False)) == ["named"]
 
 
 def test_the_share_is_that_of_the_peer_which_had_the_least():
-    phases = [PhaseReport("boast", 4.0, 6, 3, "all", {}), PhaseReport("drag", 4.0, 2, 1, "one", {})]
+    phases = [
+        PhaseReport("boast", 4.0, 6, 3, "all", {}, {}),
+        PhaseReport("drag", 4.0, 2, 1, "one", {}, {}),
+    ]  # fmt: skip
     assert Extent.of(phases) == Extent(8.0, 1.0, 0.5)
     assert Extent.of([]) == Extent(0.0, 0.0, 0.0)
