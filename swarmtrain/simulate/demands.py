@@ -21,6 +21,10 @@ RESEND_S = 6 * limits.NUDGE_S
 contributor takes it to be under way for two more, is asked once more, and sends it."""
 
 
+_ENOUGH = 4
+"""With fewer one that never says that it holds a result makes its holders too few (T8)."""
+
+
 class Demands:
     """Who was in trouble, and until when.
 
@@ -81,17 +85,21 @@ class Demands:
             return
         begun_s = self._seen.plan_s[op]
         planned = self._seen.planned(op)
+        liars = self._world.hearsay.deeds.keys()
+        contributors = self._seen.weights(op)
+        if not self._world.hearsay.promises(self._seen.plans[op].kind, len(contributors)):
+            return
         if not self.is_quiet(begun_s):
             return
-        if not all(self.is_sound(peer, begun_s) for peer in planned):
+        if not all(self.is_sound(peer, begun_s) for peer in planned if peer.peer_id not in liars):
             return
         lost_s = self._world.clock.now_s - RESEND_S
         if self._seen.plans[op].kind == PAIR:
-            left_out = self._seen.pairs.wronged(op, left_out, lost_s)
+            left_out = self._seen.pairs.wronged(op, left_out, lost_s, liars)
         wronged = [
             peer.number
             for peer in planned
-            if peer.peer_id in left_out and not self.has_lost(peer, lost_s)
+            if peer.peer_id in left_out - liars and not self.has_lost(peer, lost_s)
         ]
         if wronged:
             story = f"op {op} leaves out {wronged}, with whom nothing is wrong"
@@ -104,13 +112,19 @@ class Demands:
         frozen = seen.frozen.get(skip.op)
         named = set(seen.weights(skip.op) if frozen is None else frozen.contributors)
         begun_s = seen.plan_s[skip.op]
+        hearsay, weights = self._world.hearsay, seen.weights(skip.op)
         if not self.is_quiet(begun_s):
+            return
+        if not hearsay.promises(seen.plans[skip.op].kind, len(weights)) or (
+            hearsay.deeds and len(weights) < _ENOUGH
+        ):
             return
         planned = seen.planned(skip.op)
         owners = [peer for peer in planned if peer.peer_id in seen.new_owners]
         if not all(self._is_linked(peer, begun_s) for peer in owners):
             return
         sound = {peer.peer_id for peer in planned if self.is_sound(peer, begun_s)} & named
+        sound -= hearsay.deeds.keys()
         if seen.plans[skip.op].kind == PAIR:
             sound = seen.pairs.paired(skip.op, sound)
         able = [peer.number for peer in planned if peer.peer_id in sound]

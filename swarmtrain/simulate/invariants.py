@@ -140,6 +140,7 @@ class Invariants:
                 self.lies.committed(record, body)
         elif isinstance(body, Gone) and body.conviction is not None:
             self.lies.convicts(body.peer, body.conviction)
+        self.world.hearsay.logged(body)
         if self.world.weather is not None:
             self.world.weather.logged(body)
 

@@ -6,6 +6,7 @@ COMMIT names. Chains are made again here, plainly.
 """
 
 import hashlib
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,12 +54,15 @@ class PairChecks:
         pairs = list(zip(named[::2], named[1::2], strict=False))
         return dict(pairs) | {second: first for first, second in pairs}
 
-    def wronged(self, op: int, left_out: set[PeerId], since_s: float) -> set[PeerId]:
-        """Those who are left out and had a live partner, while nothing that either of the two had
-        sent was lost."""
+    def wronged(
+        self, op: int, left_out: set[PeerId], since_s: float, liars: AbstractSet[PeerId]
+    ) -> set[PeerId]:
+        """Those who are left out and had a live partner that is none of the liars, while nothing
+        that either of the two had sent was lost."""
         partners = self.partners(self._seen.plans[op])
         here = {peer.peer_id: peer for peer in self._seen.planned(op)}
         lost = {p for p, peer in here.items() if self._seen.demands.has_lost(peer, since_s)}
+        lost |= liars
         return {
             peer
             for peer in left_out

@@ -252,7 +252,7 @@ class SimPeer(Process):
     def _act(self, actions: Actions) -> None:
         """Do what the machine asks, in order."""
         self._memory.look(self.machine)
-        for action in actions:
+        for action in self.world.hearsay.told(self, actions):
             if type(action) is do.SendControl:
                 self.world.control.to_coordinator(self, action.message)
             elif type(action) is do.SendFrame:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from swarmtrain.simulate import hearsay
 from swarmtrain.simulate.faults import NO_HANDICAP, Handicap
 from swarmtrain.simulate.holding import holds
 from swarmtrain.simulate.hostile import Hostile
@@ -20,6 +21,13 @@ _BACKUP_RECORDS_MIN = 8
 _PEERS_MAX_EXTRA = 2
 
 HOSTILE_OWNER = "hostile owner"
+HOSTILE_WORDS = "hostile words"
+DRAG = "drag"
+HOSTILE = (HOSTILE_OWNER, HOSTILE_WORDS, DRAG)
+"""Some worlds have one such member: that is their first fault."""
+
+OWNERS_DEEDS = (HOSTILE_OWNER, HOSTILE_WORDS)
+"""Where contributions stay whole there are no owners."""
 
 LONGEST_S = 400.0
 """A world's faults stop after so long at the latest."""
@@ -65,6 +73,8 @@ class Troubles:
             "hostile control": self._hostile.control,
             "coordinator crash and death": self._crash_and_death,
             HOSTILE_OWNER: self._hostile_owner,
+            HOSTILE_WORDS: lambda: self._hostile_member(hearsay.WORDS),
+            DRAG: lambda: self._hostile_member(hearsay.DRAGS),
         }
 
     @property
@@ -90,8 +100,9 @@ class Troubles:
     def _can_lose(self, *victims: SimPeer | None) -> bool:
         """Whether the newest state stays with somebody. Reckless weathers leave any state at
         all: then REWIND has to find the way back. A run without one waits for it for ever."""
-        liar = self._world.invariants.lies.liar  # it may be thrown out at any time
-        staying = [p for p in self._world.survivors if not p.is_leaving and p.peer_id != liar]
+        # Whoever is hostile may be thrown out at any time.
+        liars = {self._world.invariants.lies.liar, *self._world.hearsay.deeds}
+        staying = [p for p in self._world.survivors if not p.is_leaving and p.peer_id not in liars]
         left = [p for p in staying if p not in victims]
         if self.is_reckless:
             return any(peer.machine.applied_op >= 0 for peer in left)
@@ -247,10 +258,20 @@ class Troubles:
     def _hostile_owner(self) -> str | None:
         """It does everything else as it should, and does so until it is found out."""
         lies, peer = self._world.invariants.lies, self._expendable()
-        if lies.liar is not None or peer is None:
+        if lies.liar is not None or peer is None or self._world.hearsay.deeds:
             return None
         lies.begin(peer)
         return f"peer {peer.number} signs wrong sums from now on"
+
+    def _hostile_member(self, kinds: tuple[str, ...]) -> str | None:
+        """It trains and applies results as it should."""
+        peer, liar = self._expendable(), self._world.invariants.lies.liar
+        known = self._world.hearsay
+        if peer is None or liar is not None or known.deeds or not known.is_possible:
+            return None
+        deed = hearsay.Deed(self._rng.choice(kinds), wanders=self._rng.random() < 0.5)
+        known.begin(peer, deed)
+        return f"peer {peer.number} {deed.kind} from now on, another victim each: {deed.wanders}"
 
     def _restore(self) -> str | None:
         """The disk is a backup of a moment ago: what a peer was told since, it must give back."""

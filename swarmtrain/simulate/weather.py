@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from swarmtrain.simulate.faults import NO_HANDICAP, Strike
-from swarmtrain.simulate.troubles import HOSTILE_OWNER, LONGEST_S, Troubles
+from swarmtrain.simulate.troubles import HOSTILE, HOSTILE_OWNER, LONGEST_S, OWNERS_DEEDS, Troubles
 from swarmtrain_transport.frames import FrameKind
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Reassign, SliceFreeze
@@ -50,8 +50,9 @@ _AMBUSHED = (
     FrameKind.PIECE, Got, SliceDone, Have, Applied, Ready, Stranded, Records, Hashes, Welcome,
 )  # fmt: skip
 
-_HOSTILE_OWNER_EVERY = 5
-"""Among so many worlds one has an owner that signs wrong sums: that is its first fault."""
+_HOSTILE_EVERY = 5
+"""Among so many worlds one has an owner that signs wrong sums, one a member that says of others
+what is not so, and one a member that gives nothing: that is its first fault."""
 
 _NEVER = 1 << 62
 _CALM_OPS = 2
@@ -150,12 +151,15 @@ class DrawnWeather(RepeatedWeather):
         self._draw = rng
         names = [name for name in self.kinds if not kinds or name in kinds]
         if world.conditions.kind in WHOLE:
-            names = [name for name in names if name != HOSTILE_OWNER]  # nobody sums
-        # It is not drawn with the others, so that worlds without it stay what they were.
-        self._has_liar = HOSTILE_OWNER in names and (
-            len(names) == 1 or world.conditions.seed % _HOSTILE_OWNER_EVERY == 0
-        )
-        names = [name for name in names if name != HOSTILE_OWNER] or names
+            names = [name for name in names if name not in OWNERS_DEEDS]  # nobody sums
+        # They are not drawn with the others, so that worlds without them stay what they were.
+        place = world.conditions.seed % _HOSTILE_EVERY
+        hostile = [name for name in HOSTILE if name in names]
+        drawn = HOSTILE[place] if place < len(HOSTILE) and HOSTILE[place] in names else ""
+        self._hostile_kind = names[0] if names == hostile[:1] else drawn
+        if self._hostile_kind != HOSTILE_OWNER and not world.hearsay.is_possible:
+            self._hostile_kind = ""
+        names = [name for name in names if name not in HOSTILE] or names
         # A world either knows a kind well or not at all.
         self._names = sorted(rng.sample(names, rng.randint(1, len(names))))
         self._weights = [rng.choice((1, 1, 3)) for _ in self._names]
@@ -180,14 +184,15 @@ class DrawnWeather(RepeatedWeather):
         number = self._world.boundary - 1
         self._plan_next()
         (kind,) = self._draw.choices(self._names, self._weights)
-        if self._has_liar and self._may_lie():
-            kind = HOSTILE_OWNER
+        if self._hostile_kind and self._may_lie():
+            kind = self._hostile_kind
         self._do(Strike(number, kind, self._draw.getrandbits(32)))
 
     def _may_lie(self) -> bool:
         """Whether nobody does so yet, and there are others without whom a run is no run."""
         synced = [peer for peer in self._world.survivors if peer.machine.applied_op >= 0]
-        return self._world.invariants.lies.liar is None and len(synced) > 1
+        are_honest = self._world.invariants.lies.liar is None and not self._world.hearsay.deeds
+        return are_honest and len(synced) > 1
 
     def heard(self) -> None:
         """A message of the kind that was awaited was heard: before the next one it strikes."""

@@ -14,6 +14,7 @@ from swarmtrain.simulate.clock import SimClock
 from swarmtrain.simulate.conditions import Conditions
 from swarmtrain.simulate.control import RECONNECT_S, ControlLanes
 from swarmtrain.simulate.faults import COORDINATOR, NO_HANDICAP, Fault, Handicap
+from swarmtrain.simulate.hearsay import Hearsay
 from swarmtrain.simulate.invariants import Invariants, Violation
 from swarmtrain.simulate.network import SimNetwork
 from swarmtrain.simulate.sim_coordinator import SimCoordinator
@@ -103,6 +104,7 @@ class World:
         self.weather: Weather | None = None
         self.hostile: set[PeerId] = set()
         self.decode = SharedDecoding()
+        self.hearsay = Hearsay(self)
         self.invariants = Invariants(self)
         self.peers: dict[PeerId, SimPeer] = {}
         self.survivors: list[SimPeer] = []

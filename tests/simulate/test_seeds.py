@@ -14,11 +14,11 @@ from swarmtrain.cli.main import main
 from swarmtrain.simulate.conditions import Conditions
 from swarmtrain.simulate.faults import Strike
 from swarmtrain.simulate.seeds import repeat, run_seed, run_seeds, world_of
-from swarmtrain.simulate.troubles import HOSTILE_OWNER
+from swarmtrain.simulate.troubles import HOSTILE
 
 ROOT = Path(__file__).resolve().parents[2]
 
-OLDER_KINDS = tuple(set(world_of(0, 2, 1).weather.kinds) - {HOSTILE_OWNER})
+OLDER_KINDS = tuple(set(world_of(0, 2, 1).weather.kinds) - set(HOSTILE))
 """What was drawn when they failed."""
 
 ONCE_FAILED = (

@@ -126,3 +126,21 @@ def test_who_moves_bytes_owes_nothing_or_waits_for_a_silent_owner_is_not_idle() 
                 hall.ack(peer)
             hall.ack(D, bytes_out=int(hall.now_s) if moved else 0)
             assert hall.machine.lines[D].life.is_alive(hall.now_s)
+
+
+def test_one_owners_silence_about_a_peer_does_not_make_it_idle() -> None:
+    """Else whoever never lists somebody, who has sent everything, has it left out."""
+    hall = opened(A, B, C, D, deadline_floor_s=100.0, deadline_cap_s=100.0)
+    hall.ready(1, A, B, C, D)
+    operation = hall.machine.operation
+    assert operation is not None
+    for peer in (A, B, C, D):
+        hall.say(peer, roots_of(operation.view, peer))
+    for index, owner in enumerate(operation.view.owners):
+        whole = (A, B, C) if owner == A else (A, B, C, D)
+        hall.say(owner, m.Got(operation.view.plan_id, index, 0, received(index, whole)))
+    while hall.now_s < limits.IDLE_S + 3 * limits.PROGRESS_S:
+        hall.tick(hall.now_s + 1.0)
+        for peer in (A, B, C, D):
+            hall.ack(peer)
+        assert hall.machine.lines[D].life.is_alive(hall.now_s)

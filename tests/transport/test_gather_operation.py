@@ -21,7 +21,7 @@ from tests.transport.gather_table import (
     hashes_of,
     published_by,
 )
-from tests.transport.rig import BOOT, A, B, C, D
+from tests.transport.rig import BOOT, A, B, C, D, E
 
 # ---- FREEZE
 
@@ -155,6 +155,27 @@ def test_after_d_gather_three_holders_are_enough():
         op.have(peer, A, B, C, D)
     assert op.decide(GATHER_S - 0.01) is None
     assert op.committed(GATHER_S) == (A, B, C, D)
+
+
+def test_commit_names_for_whom_it_has_waited_in_vain():
+    op = gather_table(A, B, C, D, E)
+    op.frozen()
+    for peer in (A, B, C, D):
+        op.have(peer, A, B, C, D)  # E fetches nothing, and what E gave nobody can get
+    assert op.decide(GATHER_S - 0.01) is None
+    commit = op.decide(GATHER_S)
+    assert isinstance(commit, Commit)
+    assert (commit.contributors, commit.behind) == ((A, B, C, D), (E,))
+
+
+def test_one_who_never_says_that_it_has_a_contribution_is_named_and_not_its_contributor():
+    op = gather_table(A, B, C)
+    op.frozen()
+    for peer in (A, B):
+        op.have(peer, A, B, C)
+    op.have(C, B)
+    commit = op.decide(DEADLINE_S)
+    assert isinstance(commit, Commit) and commit.behind == (C,)
 
 
 def test_two_holders_of_three_are_too_few_until_d_op_which_leaves_the_contribution_out():

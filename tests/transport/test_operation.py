@@ -1,5 +1,7 @@
 """FREEZE, REASSIGN and SFREEZE, from reports in any order (protocol.md T4, T6, T7)."""
 
+import itertools
+
 import pytest
 
 from swarmtrain_transport.ledger import (
@@ -10,7 +12,15 @@ from swarmtrain_transport.ledger import (
 )
 from swarmtrain_transport.messages import Withdraw
 from tests.transport.rig import BOOT, STRANGER, A, B, C, D, E
-from tests.transport.table import GATHER_S, REPAIR_S, SCATTER_S, table, with_receivers
+from tests.transport.table import (
+    DEADLINE_S,
+    GATHER_S,
+    REPAIR_S,
+    SCATTER_S,
+    Table,
+    table,
+    with_receivers,
+)
 
 # ---- FREEZE
 
@@ -94,6 +104,67 @@ def test_one_bad_link_costs_a_slice_and_nobody_is_left_out() -> None:
             assert moved.owner not in (contributor, op.plan.slices[owner].owner)
             assert op.lacked == {contributor: "absent"}
             assert op.decide() == Freeze(1, (A, B, C, D), {})
+
+
+def end_of(op: Table, liars: set[bytes], victims: set[bytes], kept_from: set[bytes]) -> None:
+    """Everybody reports whenever it owns a slice, the liars without their victims; they send
+    nothing to some of the honest. Until every slice has its contributors."""
+    everybody = set(op.view.weights)
+    while op.view.frozen is None or None in op.view.slice_sets:
+        for index, owner in enumerate(op.view.owners):
+            lacks = victims - {owner} if owner in liars else liars if owner in kept_from else set()
+            op.got(index, *(everybody - lacks))
+        if op.decide() is None:
+            op.now_s += REPAIR_S / 2
+        assert op.view.outcome is None and op.now_s < 2 * DEADLINE_S
+
+
+@pytest.mark.parametrize("number", (1, 2))
+@pytest.mark.parametrize("liars", list(itertools.combinations((A, B, C, D, E), 2)))
+def test_two_of_five_leave_nobody_honest_out_of_any_slice_whatever_they_say(
+    liars: tuple[bytes, bytes], number: int
+) -> None:
+    honest = [peer for peer in (A, B, C, D, E) if peer not in liars]
+    some = [set(s) for size in range(4) for s in itertools.combinations(honest, size)]
+    for victims, kept_from in itertools.product(some, some):
+        op = table(A, B, C, D, E, op=number)
+        end_of(op, set(liars), victims, kept_from)
+        assert op.view.frozen is not None and set(honest) <= set(op.view.frozen)
+        assert all(set(honest) <= set(named or ()) for named in op.view.slice_sets)
+        assert max(op.view.attempts) <= 3 and op.now_s <= SCATTER_S + 3 * REPAIR_S
+
+
+def test_after_a_restart_an_earlier_owners_word_still_counts() -> None:
+    op = table(A, B, C, D, E)
+    for index in op.indexes:
+        op.got(index, *({A, B, C, D, E} - ({E} if index == 0 else set())))
+    moved = op.decide(SCATTER_S)
+    assert isinstance(moved, Reassign) and op.view.words.against(E) == {A}
+    again = Table(op.plan)
+    again.view.apply(Reassign(1, 0, 1, B, "at odds", {E: "absent"}))
+    again.got(0, A, B, C, D)
+    for index in (1, 2, 3, 4):
+        again.got(index, *({A, B, C, D, E} - ({E} if index in (2, 3) else set())))
+    frozen = again.decide(SCATTER_S)
+    assert frozen == Freeze(1, (A, B, C, D), {E: "late"})
+    assert again.accusers == {E: (A, C, D)}
+
+
+def test_with_nobody_left_to_take_the_slice_one_word_leaves_out_and_is_no_fault() -> None:
+    op = table(A, B)
+    op.view.unfit = {B: 3}
+    op.got(0, A)
+    op.got(1, A, B)
+    assert op.decide(SCATTER_S) == Freeze(1, (A,), {B: "late"})
+    assert op.accusers == {B: (A,)} and not op.view.words.at_fault
+
+
+def test_of_two_peers_the_slice_goes_to_the_other_one() -> None:
+    op = table(A, B)
+    op.got(0, A, refused={B: "scale"})
+    op.got(1, A, B)
+    assert op.decide(1.0) == Reassign(1, 0, 1, B, "at odds")
+    assert op.decide() == Freeze(1, (A, B), {})
 
 
 def test_too_few_contributors_at_d_scatter_skip_the_op() -> None:

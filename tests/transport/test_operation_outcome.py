@@ -125,7 +125,28 @@ def test_a_late_reader_is_waited_for_until_d_gather_and_then_holders_suffice() -
     op.publish(A, B, C)
     op.have(3, D)
     assert op.decide(GATHER_S - 0.01) is None
-    assert isinstance(op.decide(GATHER_S), Commit)
+    commit = op.decide(GATHER_S)
+    assert isinstance(commit, Commit) and commit.behind == (D,)
+
+
+def test_a_skip_at_d_op_names_for_whom_it_has_waited() -> None:
+    op = table(A, B, C)
+    op.freeze()
+    op.publish(A, B)  # C says of nothing that it has it, but owns a slice
+    for index in (0, 1):
+        op.have(index, A, B)
+    assert op.decide(100.0) == Skip(1, "deadline", {C: "behind"})
+    silent = table(A, B, C)
+    silent.freeze()
+    silent.done(0)
+    silent.have(0, B, C)
+    silent.done(1)
+    assert silent.decide(GATHER_S) is not None, "C is relieved"
+    silent.got(2, A, B, C)
+    silent.decide_all()
+    skip = silent.decide(200.0)
+    assert isinstance(skip, Skip)
+    assert skip.blamed == {silent.view.owners[2]: "owner silent", B: "owner alone has it"}
 
 
 def test_after_d_gather_each_chunk_still_needs_its_holders() -> None:

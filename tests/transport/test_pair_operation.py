@@ -174,6 +174,15 @@ def test_a_live_pair_is_waited_for_until_d_gather():
     assert op.committed(GATHER_S) == (A, B)
 
 
+def test_commit_names_who_has_not_said_that_it_holds_its_partners_half():
+    op = pair_table(A, B, C, D)
+    op.frozen()
+    op.cross(A, B)
+    op.have(C, D)
+    commit = op.decide(GATHER_S)
+    assert isinstance(commit, Commit) and commit.behind == (D,)
+
+
 def test_with_too_few_whole_pairs_at_d_gather_the_others_have_until_d_op():
     op = pair_table(min_contributors=4)
     op.frozen()

@@ -79,3 +79,13 @@ def test_room_below_zero_is_none_and_the_others_slices_still_cover_the_vector(to
     plan = make_plan(terms_of(), 1, b"", 2_000_000, lines, {}, 20.0, Slicing())
     check_plan(plan, 2_000_000)
     assert {spec.owner for spec in plan.slices} == {A, C}
+
+
+def test_who_should_own_nothing_gets_nothing_and_the_last_cut_is_remembered_whole() -> None:
+    slicing, lines = Slicing(), lines_of([100, 100, 100, 100])
+    unfit = {sorted(lines)[1]}
+    assert slicing.shares(lines, SIZE, unfit=unfit) == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
+    assert slicing.shares(lines, SIZE) == [0.25] * 4
+    only = {sorted(lines)[0]}
+    fast = lines_of([1000, 1, 1, 1])
+    assert Slicing().shares(fast, SIZE, unfit=only) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])

@@ -227,7 +227,7 @@ def test_a_contributor_of_whom_most_have_the_same_to_say_is_a_receiver() -> None
     assert run.sidelined() == set()
     run.dispute(E, C)
     assert run.sidelined() == {E}
-    run.good(limits.ODDS_ROUNDS)
+    run.good(limits.WORD_ROUNDS - 2)
     assert run.sidelined() == set()
 
 

@@ -167,18 +167,23 @@ class GatherOperation(Decisions):
             kept = safe
         if len(kept) < max(1, self.view.plan.min_contributors) or not kept <= safe:
             return None
-        if not is_late and not all(self._held_by(self._index(p), waiting_for) for p in kept):
-            return None
-        return self._commit_of(kept)
+        behind = {
+            peer
+            for peer in waiting_for
+            if peer not in spread
+            or not all(self._held_by(self._index(one), {peer}) for one in spread)
+        }
+        return None if behind and not is_late else self._commit_of(kept, behind)
 
-    def _commit_of(self, kept: set[PeerId]) -> Commit:
-        """COMMIT of what these have given."""
+    def _commit_of(self, kept: set[PeerId], behind: set[PeerId]) -> Commit:
+        """COMMIT of what these have given; some were waited for in vain."""
         roots = self.view.roots
         commit = Commit(
             self.view.plan.op, self.view.plan_hash,
             tuple(peer for peer in self.view.frozen or () if peer in kept),
             outcome_of(self.view.owners, roots, kept), b"",
             tuple(roots[peer].signature if peer in kept else b"" for peer in self.view.owners),
+            behind=tuple(sorted(behind)),
         )  # fmt: skip
         return msgspec.structs.replace(commit, result_root=result_root(commit))
 

@@ -216,8 +216,8 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     `signatures` are the owners', one per slice, over what signed.result_payload names. Where
     contributions stay whole `contributors` are those of FREEZE's whose contributions are held (of a
     pair op, whose pairs have exchanged); the others' slices have no contributor, root or signature.
-    `behind` are contributors who live and have not said in time that they hold it all: COMMIT has
-    not waited for them.
+    `behind` are contributors who live and for whom it has waited in vain: they have not said that
+    they hold it all or, where contributions stay whole, nobody else holds what they gave.
     """
 
     op: int

@@ -217,8 +217,11 @@ that always wastes a round until its deadline then does so in one of 65."""
 
 ODDS_ROUNDS = 8
 """Two peers of which one has said for a second time that the other's part has not come are kept
-apart for so many rounds, then twice as many, up to BARRED_ROUNDS_MAX; and a word counts for so
-long against a contributor on which several have the same to say."""
+apart for so many rounds, then twice as many, up to BARRED_ROUNDS_MAX."""
+
+WORD_ROUNDS = 24
+"""So long a word counts against a contributor of which several owners say the same. Where three do
+(five peers), it has cost one round in eight a wait until its deadline."""
 
 ODDS_KEPT = PEERS_MAX * PEERS_MAX
 """Pairs at odds that are remembered: everybody of one op with everybody."""

@@ -53,7 +53,8 @@ class PairOperation(GatherOperation):
         if open_pairs and not is_late:
             return None
         if 2 * len(whole) >= plan.min_contributors:
-            return self._commit_of({peer for pair in whole for peer in pair})
+            lacking = {taker for pair in open_pairs for taker in self._lacking(pair)}
+            return self._commit_of({peer for pair in whole for peer in pair}, lacking)
         return Skip(plan.op, "deadline") if is_over else None
 
     def _freeze(self, live: set[PeerId], now_s: float) -> Decision | None:
@@ -89,6 +90,12 @@ class PairOperation(GatherOperation):
         """Whether each of the two holds all that the other gave."""
         first, second = pair
         return self._has_crossed(first, second) and self._has_crossed(second, first)
+
+    def _lacking(self, pair: Pair) -> set[PeerId]:
+        """Who of the two has not said that it holds what the other gave."""
+        first, second = pair
+        crossings = ((first, second), (second, first))
+        return {taker for giver, taker in crossings if not self._has_crossed(giver, taker)}
 
     def _has_crossed(self, giver: PeerId, taker: PeerId) -> bool:
         return self._held_by(self._index(giver), {taker})

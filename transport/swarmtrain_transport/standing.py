@@ -312,7 +312,7 @@ class Standing:
         able = present - barred
         accusers: dict[PeerId, set[PeerId]] = {}
         for pair, odds in self.pairs.items():
-            if max(odds.until, odds.last + limits.ODDS_ROUNDS) < op or not able >= set(pair):
+            if max(odds.until, odds.last + limits.WORD_ROUNDS) < op or not able >= set(pair):
                 continue
             contributor, owner = pair
             accusers.setdefault(contributor, set()).add(owner)

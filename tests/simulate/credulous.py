@@ -1,0 +1,46 @@
+"""The rules that keep one member's word and idleness from costing much, broken one at a time."""
+
+from broken_rules import Mutant, any_case, replaced
+
+from swarmtrain.simulate.troubles import DRAG, HOSTILE_WORDS
+from swarmtrain_transport.arrivals import Arrivals
+from swarmtrain_transport.standing import Standing, Words
+
+
+def one_refusal_is_believed():
+    """Who is refused by somebody is out, as if it had withdrawn."""
+
+    def make(report):
+        def credulous(self, slice_try, complete, refused, scalars, now_s):
+            report(self, slice_try, complete, refused, scalars, now_s)
+            for peer in refused.keys() & self._view.weights.keys():
+                self.withdrawn.setdefault(peer, "refused:by one")
+
+        return credulous
+
+    return replaced(Arrivals, "report_got", make)
+
+
+def who_is_missing_at_one_owner_is_left_out():
+    return replaced(Words, "needed", lambda needed: lambda self, peer: 1)
+
+
+def a_drag_is_never_barred():
+    return replaced(Standing, "barred_until", lambda until: lambda self, peer, op: -1)
+
+
+WORD_MUTANTS = {
+    "M15": Mutant(
+        "one owner's refusal is believed",
+        one_refusal_is_believed, (("fair", ""), ("L3", "")), any_case, (HOSTILE_WORDS,),
+    ),
+    "M16": Mutant(
+        "who is missing at one owner is left out",
+        who_is_missing_at_one_owner_is_left_out, (("fair", ""), ("L3", "")), any_case,
+        (HOSTILE_WORDS,),
+    ),
+    "M17": Mutant(
+        "a peer that gives nothing is waited for in every op",
+        a_drag_is_never_barred, (("drag", ""),), any_case, (DRAG,),
+    ),
+}  # fmt: skip
