@@ -32,7 +32,7 @@ from swarmtrain.control_lane import (
 from swarmtrain.coordinator.admission import VERSIONS, Door, DoorClosed
 from swarmtrain.coordinator.budget import CONTROL_FRAME, HELLO_WAIT_MAX_S, Budgets
 from swarmtrain.coordinator.corpus_service import CorpusService
-from swarmtrain.coordinator.porch import line_of
+from swarmtrain.coordinator.porch import ServerLog, line_of
 from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
 from swarmtrain.errors import cleaned
 from swarmtrain.repeats import Repeats
@@ -60,8 +60,8 @@ NONCE_BYTES = 32
 KNOCK_TIMEOUT_S = 10.0
 """A stranger who says nothing for this long is sent away: two round trips on the worst link."""
 
-PIECE_COST = 4096
-"""What a request for a piece costs beside the piece: a signature to check, an answer to make."""
+REQUEST_COST = 32 << 10
+"""What any request of a member costs beside its answer, in bytes: there is a signature to check."""
 
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 """Hosts by which a peer says that it listens everywhere."""
@@ -119,16 +119,40 @@ class CoordinatorApp:
         self.is_ready = False
         """Whether peers may come: what /readyz answers."""
 
-    def build(self) -> web.Application:
-        """The aiohttp application."""
-        app = web.Application(
-            client_max_size=limits.CONTROL_BYTES_MAX, middlewares=[_once_for_strangers]
-        )
+    def runner(self) -> web.AppRunner:
+        """What serves the run over HTTP."""
+        app = web.Application(client_max_size=limits.CONTROL_BYTES_MAX, middlewares=[self._meter])
         app.router.add_get(CONTROL_PATH, self._control)
         app.router.add_get(PIECE_PATH + "{hash:[0-9a-f]{64}}", self._piece)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
-        return app
+        return web.AppRunner(
+            app, access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S,
+            logger=ServerLog(self._repeats),
+        )  # fmt: skip
+
+    # ---- what a request may cost
+
+    @web.middleware
+    async def _meter(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A member has a budget for its requests; anybody else has one request per connection."""
+        line = line_of(request.transport)
+        if line is not None and line.member is not None:
+            await self._charge(line.member, REQUEST_COST)
+            return await handler(request)
+        try:
+            answer = await handler(request)
+        except web.HTTPException as refusal:
+            refusal.force_close()
+            raise
+        if line is None or line.member is None:
+            answer.force_close()
+        return answer
+
+    async def _charge(self, peer: PeerId, num_bytes: int) -> None:
+        """Have a member wait that reads much."""
+        now_s = self._shell.now_s()
+        await asyncio.sleep(self._budgets.of(peer, now_s).answer(num_bytes, now_s))
 
     # ---- health
 
@@ -155,11 +179,9 @@ class CoordinatorApp:
             return web.Response(status=403, text="only members read the text\n")
         _welcome(request, peer)
         packed = self._texts.packed_piece(piece_hash)
-        now_s = self._shell.now_s()
-        wait_s = self._budgets.of(peer, now_s).answer(PIECE_COST + len(packed or b""), now_s)
-        await asyncio.sleep(wait_s)
         if packed is None:
             return web.Response(status=404, text="no such piece\n")
+        await self._charge(peer, len(packed))
         return web.Response(body=packed, content_type="application/octet-stream")
 
     # ---- control
@@ -349,24 +371,6 @@ async def _send_all(socket: web.WebSocketResponse, outlet: Outlet) -> None:
         while (data := await outlet.next()) is not None:
             await socket.send_bytes(data)
     await socket.close()
-
-
-@web.middleware
-async def _once_for_strangers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A connection that has not become a member's by its request has had its turn."""
-    try:
-        answer = await handler(request)
-    except web.HTTPException as refusal:
-        _close_strangers(request, refusal)
-        raise
-    _close_strangers(request, answer)
-    return answer
-
-
-def _close_strangers(request: web.Request, answer: web.StreamResponse) -> None:
-    line = line_of(request.transport)
-    if line is None or line.member is None:
-        answer.force_close()
 
 
 def _welcome(request: web.Request, peer: PeerId) -> None:

@@ -15,8 +15,11 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator.admission import Doorstep
+from swarmtrain.repeats import Repeats
 from swarmtrain_transport.link import PeerId
 
 logger = logging.getLogger(__name__)
@@ -126,6 +129,28 @@ def line_of(transport: asyncio.BaseTransport | None) -> Line | None:
         return None  # a closed TLS transport has no protocol to ask for
     found = transport.get_protocol()
     return found if isinstance(found, Line) else None
+
+
+class ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """What the HTTP server logs. It would write a traceback for every request that it cannot read,
+    and strangers send what they like: of those one line is written.
+
+    Args:
+        repeats: writes it.
+    """
+
+    def __init__(self, repeats: Repeats) -> None:
+        super().__init__(logger)
+        self._repeats = repeats
+
+    def exception(
+        self, msg: object, *args: object, exc_info: object = True, **more: object
+    ) -> None:
+        """An exception while a request was read or answered."""
+        if isinstance(exc_info, HttpProcessingError):
+            self._repeats.say(logging.INFO, "http", "Somebody sent a request that cannot be read.")
+        else:
+            super().exception(msg, *args, exc_info=exc_info, **more)  # type: ignore[arg-type]
 
 
 class Porch:

@@ -23,7 +23,6 @@ from swarmtrain import config_file, descriptors
 from swarmtrain.config import RunConfig
 from swarmtrain.config_pairs import PAIRED
 from swarmtrain.config_values import GATHERING, WHOLE_VECTOR_RULES
-from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator import notices
 from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp
@@ -102,7 +101,7 @@ async def serve(
         door = _door(store, keys, config, machine, shell, wall_clock)
         texts = await asyncio.to_thread(_texts, config)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
-        runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S)
+        runner = app.runner()
         porch = await _porch(runner, keys)
         invite_with = _invites(porch, public_host or reachable_host(host), config, keys)
         desk = Desk(machine, shell, store, config.admission, invite_with, wall_clock)

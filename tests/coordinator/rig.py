@@ -184,7 +184,7 @@ async def serving(
     )  # fmt: skip
     texts = CorpusService(text, seed=1, lease_pieces_max=4)
     app = CoordinatorApp(shell, door, texts, keys.cert_sha256)
-    runner = web.AppRunner(app.build(), access_log=None, shutdown_timeout=2.0)
+    runner = app.runner()
     await runner.setup()
     assert runner.server is not None
     porch = Porch(runner.server, keys.server_context())

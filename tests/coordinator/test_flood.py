@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from swarmtrain.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.coordinator import budget
+from swarmtrain.coordinator.app import REQUEST_COST
 from swarmtrain.coordinator.budget import FEW, Rate
 from swarmtrain.status import ask
 from swarmtrain_transport.identity import Identity, knock_payload
@@ -205,3 +208,38 @@ def test_nobody_spends_the_tries_of_another_key(
                 pass
 
     run(scene())
+
+
+def test_requests_that_fail_are_counted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a connection that has proved whose it is once, each further request costs its member."""
+    rate = Rate(REQUEST_COST, 10 * REQUEST_COST)
+    monkeypatch.setattr(budget, "BYTES_OUT", rate)
+    waits: list[float] = []
+
+    async def scene() -> None:
+        async with serving(tmp_path, text=Text()) as rig, aiohttp.ClientSession() as session:
+            rig.machine.members.add(MALLORY.peer_id)
+            rig.app._charge = charged(rig, waits)  # type: ignore[method-assign]
+            url = f"https://127.0.0.1:{rig.port}/piece/{Text.name}"
+            payload = piece_payload(rig.keys.cert_sha256, bytes.fromhex(Text.name))
+            headers = {PEER_HEADER: MALLORY.peer_id.hex()}
+            good = {SIGNATURE_HEADER: MALLORY.sign(payload).hex(), **headers}
+            for number in range(30):
+                signed = good if not number else {SIGNATURE_HEADER: bytes(64).hex(), **headers}
+                async with session.get(url, headers=signed, ssl=False) as answer:
+                    assert answer.status == (403 if number else 200)
+
+    run(scene())
+    assert not any(waits[:9]) and min(waits[12:]) > 0
+
+
+def charged(rig: Rig, waits: list[float]) -> Callable[[bytes, int], Awaitable[None]]:
+    """As the application does, without the waiting."""
+
+    async def charge(peer: bytes, num_bytes: int) -> None:
+        now_s = rig.shell.now_s()
+        waits.append(rig.app._budgets.of(peer, now_s).answer(num_bytes, now_s))
+
+    return charge

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -211,3 +212,23 @@ class Closed(asyncio.Transport):
 def test_a_request_whose_line_has_closed_meanwhile_has_none() -> None:
     assert porch.line_of(Closed()) is None
     assert porch.line_of(None) is None
+
+
+def test_requests_that_cannot_be_read_are_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig:
+            for number in range(20):
+                reader, writer = await asyncio.open_connection("127.0.0.1", rig.port, ssl=TRUSTING)
+                writer.write(b"GET /%d HTTP/9.9\r\n\r\n" % number)
+                assert (await reader.read()).startswith(b"HTTP/1.0 400")
+                writer.close()
+
+    with caplog.at_level(logging.INFO):
+        run(scene())
+    told = [record for record in caplog.records if record.levelno >= logging.INFO]
+    assert [record.getMessage() for record in told] == [
+        "Somebody sent a request that cannot be read."
+    ]
+    assert not any(record.exc_info for record in told)
