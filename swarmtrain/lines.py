@@ -28,8 +28,8 @@ def columns(stream: TextIO) -> int:
 def wrapped(text: str, width: int) -> str:
     """The text with lines of at most `width`, as far as words allow it.
 
-    A line goes on under its own first column. Words stay whole, so that a path or an invite can be
-    copied.
+    A line goes on under its own first column, or further left where a word needs the room. Words
+    stay whole, so that a path or an invite can be copied; a quoted line, after "| ", stays.
 
     Args:
         text: one line or more.
@@ -41,12 +41,13 @@ def wrapped(text: str, width: int) -> str:
 
 
 def _broken(line: str, width: int) -> str:
-    if len(line) <= width:
+    if len(line) <= width or line.lstrip().startswith("| "):
         return line
     head = _HEAD.match(line)
-    indent = len(head[0]) if head is not None else 0
+    indent = min(len(head[0]) if head is not None else 0, width // 2)
+    room = max(0, width - max(map(len, line.split())))
     return textwrap.fill(
-        line, width, subsequent_indent=" " * min(indent, width // 2),
+        line, width, subsequent_indent=" " * min(indent, room),
         break_long_words=False, break_on_hyphens=False, replace_whitespace=False,
     )  # fmt: skip
 

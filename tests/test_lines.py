@@ -28,6 +28,17 @@ def test_paths_and_invites_stay_whole():
     assert path in wrapped(f"state in {path} and more words", 40).split()
 
 
+def test_a_long_word_begins_further_left_rather_than_break():
+    path = "/" + "x" * 50
+    assert wrapped(f"the model is in  {path}", 60) == f"the model is in\n{' ' * 9}{path}"
+    assert wrapped(f"the model is in  {path}", 50) == f"the model is in\n{path}"
+
+
+def test_a_quoted_line_stays_as_it_is():
+    line = "  | def f(x):" + " " * 40 + "return x"
+    assert wrapped(line, 40) == line
+
+
 @pytest.mark.parametrize("width", [0, 10])
 def test_without_a_terminal_a_line_is_a_line(width):
     assert wrapped(LONG, width) == LONG

@@ -25,6 +25,9 @@ _COLUMNS = (
     ("chain", "chain"),
 )
 
+_SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
+"""Columns that a narrow terminal goes without, in this order."""
+
 _NOT_SHOWN = ("waiting_seen_s", "rounds")
 """Facts that stand in the words of another."""
 
@@ -62,12 +65,17 @@ def status(
         print(json.dumps(view))
         return
     width = columns(sys.stdout)
-    for line in describe({"directory": str(directory), **view}):
+    for line in describe({"directory": str(directory), **view}, width):
         print(wrapped(line, width))
 
 
-def describe(view: Mapping[str, Any]) -> Iterator[str]:
-    """The answer as lines for people: facts, then a row per peer. Empty facts are left out."""
+def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
+    """The answer as lines for people: facts, then a row per peer. Empty facts are left out.
+
+    Args:
+        view: what the process said.
+        width: of the terminal, 0 for none.
+    """
     from swarmtrain.status import waiting_words
 
     for key, value in view.items():
@@ -87,7 +95,7 @@ def describe(view: Mapping[str, Any]) -> Iterator[str]:
     peers = view.get("peers")
     if isinstance(peers, list) and peers:
         yield ""
-        yield from _table([peer for peer in peers if isinstance(peer, dict)])
+        yield from _table([peer for peer in peers if isinstance(peer, dict)], width)
 
 
 def _floods(view: Mapping[str, Any]) -> Iterator[str]:
@@ -133,13 +141,17 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
     return _shown(key, value)
 
 
-def _table(peers: list[dict[str, Any]]) -> Iterator[str]:
-    columns = [
-        (key, title) for key, title in _COLUMNS if any(peer.get(key, "") != "" for peer in peers)
-    ]
-    rows = [[title for _, title in columns]]
-    rows += [[_shown(key, peer.get(key, "")) for key, _ in columns] for peer in peers]
-    yield from aligned(rows)
+def _table(peers: list[dict[str, Any]], width: int) -> Iterator[str]:
+    """A row per peer; a narrow terminal goes without what matters least."""
+    present = [named for named in _COLUMNS if any(peer.get(named[0], "") != "" for peer in peers)]
+    for spared in range(len(_SPARE) + 1):
+        columns = [(key, title) for key, title in present if key not in _SPARE[:spared]]
+        rows = [[title for _, title in columns]]
+        rows += [[_shown(key, peer.get(key, "")) for key, _ in columns] for peer in peers]
+        lines = list(aligned(rows))
+        if not width or max(map(len, lines)) <= width:
+            break
+    yield from lines
 
 
 def aligned(rows: list[list[str]]) -> Iterator[str]:

@@ -187,7 +187,7 @@ def in_words(report: Report, written: str) -> Iterator[str]:
     else:
         yield "state roots      " + _verdict(report)
         for found in report.state_roots:
-            yield f"  {found.peer:<14} {found.root}"
+            yield f"  {found.peer:<14} {found.root[:32]}"
     yield "the model writes"
     for line in written.splitlines():
         yield f"  | {line}"

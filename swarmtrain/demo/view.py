@@ -94,10 +94,9 @@ def loss_line(scene: Scene) -> str:
     done = f"round {scene.committed} of {scene.rounds} committed"
     if not scene.losses:
         return done
-    return (
-        f"{done} | validation loss {scene.losses[0]:.3f} -> {scene.losses[-1]:.3f}"
-        f" (byte frequencies alone: {scene.order0_loss:.3f})"
-    )
+    first, last = scene.losses[0], scene.losses[-1]
+    shown = f"{first:.3f} -> {last:.3f}" if len(scene.losses) > 1 else f"{first:.3f}"
+    return f"{done} | validation loss {shown} (byte frequencies alone: {scene.order0_loss:.3f})"
 
 
 def bytes_line(scene: Scene) -> str:

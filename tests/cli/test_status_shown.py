@@ -73,3 +73,14 @@ def test_a_directory_in_which_nothing_ran_says_where_it_looked_and_what_is_near(
         err = capsys.readouterr().err
         assert err.startswith(f"SWT-E806  {tmp_path} is no state directory")
         assert "status.json" in err and f"\n            {peer}" in err
+
+
+def test_a_narrow_terminal_goes_without_what_matters_least():
+    peer = PEER | {"state": "training", "step": 9, "loss": 2.0, "tokens_per_s": 7093.9}
+    peer |= {"bytes_up": 10_900_000, "bytes_down": 6_500_000}
+    for width, gone in ((0, []), (64, ["step", "tok/s"]), (40, ["step", "tok/s", "down", "up"])):
+        *_, titles, row = describe({"peers": [peer]}, width)
+        assert not width or max(len(titles), len(row)) <= max(width, 47)
+        for title in ("step", "tok/s", "down", "up"):
+            assert (title in titles.split()) == (title not in gone), (width, title)
+        assert row.endswith("ab" * 8)
