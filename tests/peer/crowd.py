@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,10 +243,11 @@ class Crowd:
 
     def start_coordinator(self) -> None:
         self.term += 1
+        # Its peers bring a toy where the run file names the built-in model.
+        terms = replace(run_terms(self.config), layout=b"")
         self.hall = Rendezvous(
-            run_terms(self.config), RUN_KEY, tuple(self.records), sign, verify, self.term,
-            self.now_s,
-        )  # fmt: skip
+            terms, RUN_KEY, tuple(self.records), sign, verify, self.term, self.now_s
+        )
         self._heed(self.hall.start(self.now_s))
 
     def add(self, number: int, *, step_s: float = 0.01) -> Member:
