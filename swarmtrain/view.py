@@ -87,7 +87,7 @@ class LiveView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, auto_refresh=False)
+        self._live = Live(console=console, auto_refresh=False, redirect_stdout=False)
         self._live.start()
 
     def say(self, text: str) -> None:
