@@ -10,16 +10,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import IO, Self
 
 import psutil
 
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.frames import Frame
 from swarmtrain_transport.link import Address
 from swarmtrain_transport.outbox import TokenBucket
 from swarmtrain_transport.zmq_link import ZmqLink
-from tests.transport.link_rig import DEADLINE_S, Recorder, identity_of, part
+from tests.transport.link_rig import DEADLINE_S, identity_of, part
 
 
 class _Cap(TokenBucket):
@@ -137,8 +140,23 @@ def _read(pipe: IO[str], take: Callable[[str], object]) -> None:
     take("")
 
 
+class _Tally:
+    """A handler that keeps nothing but counts, as memory is measured."""
+
+    def __init__(self) -> None:
+        self.frames: Counter[bytes] = Counter()
+        self.accused: set[bytes] = set()
+
+    def on_frame(self, peer: bytes, frame: Frame) -> None:
+        self.frames[peer] += 1
+
+    def on_fault(self, peer: bytes | None, fault: RemoteFault) -> None:
+        if peer is not None:
+            self.accused.add(peer)
+
+
 async def _live(name: str, cap: _Cap | None) -> None:
-    heard = Recorder()
+    heard = _Tally()
     link = await ZmqLink.open(identity_of(name), "127.0.0.1", 0, heard, cap)
     reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -161,17 +179,10 @@ async def _live(name: str, cap: _Cap | None) -> None:
                 assert cap is not None
                 cap.may_pass = words[0] == "open"
             elif command == "figures":
-                names = {
-                    identity_of(one).peer_id.hex(): one for one in ("hostile", "honest", "dying")
-                }
                 answer["refused"] = link.stats.refused
-                answer["accused"] = sorted(
-                    {names.get(peer.hex(), "?") for peer, _ in heard.faults if peer is not None}
-                )
-                answer["heard"] = {
-                    called: sum(peer.hex() == number for peer, _ in heard.frames)
-                    for number, called in names.items()
-                }
+                known = {identity_of(one).peer_id: one for one in ("hostile", "honest", "dying")}
+                answer["accused"] = sorted(known[peer] for peer in heard.accused)
+                answer["heard"] = {one: heard.frames[peer] for peer, one in known.items()}
     finally:
         link.close()
 

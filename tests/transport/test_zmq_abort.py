@@ -46,6 +46,14 @@ def test_who_talks_back_by_our_own_connection_and_resets_it_is_cut_off_and_named
         still_hears(victim)
 
 
+def test_heartbeats_alone_are_talk_too_as_they_are_never_asked_for() -> None:
+    with Victim() as victim, Backtalker(identity_of("hostile"), heartbeat_ms=1) as hostile:
+        victim.ask("admit", "hostile", hostile.address.port)
+        figures = victim.until(lambda figures: "backtalk" in figures["refused"])
+        assert figures["accused"] == ["hostile"]
+        still_hears(victim)
+
+
 def test_that_nobody_watches_meanwhile_changes_nothing() -> None:
     with Victim() as victim, Backtalker(identity_of("hostile"), heartbeat_ms=1) as hostile:
         victim.ask("admit", "hostile", hostile.address.port)

@@ -13,6 +13,11 @@ if sys.platform == "linux":
 _COPIED_BYTES = 64 << 10
 _PIPE_BYTES = 256 << 10
 _IDLE_MAX = 8
+_REST_MIN_S = 0.001
+_REST_MAX_S = 0.005
+_BULK_BYTES_PER_S = 1 << 20
+"""What comes in small pieces, but at such a rate, is gathered for a while: at 100 Mbit/s each piece
+would else wake the loop, thousands of times a second. Single small frames are passed on at once."""
 
 
 class CopyBuffer:
@@ -137,6 +142,8 @@ class Pump:
         self._on_end = on_end
         self._on_broken = on_broken
         self._is_bulk = False
+        self._read_s = 0.0
+        self._rest: asyncio.TimerHandle | None = None
         self._waiting: CopyBuffer | None = None
         self._is_over = False
         self._is_dropping = False
@@ -147,6 +154,8 @@ class Pump:
         if not self._is_over:
             self._is_over = True
             self._let_go()
+            if self._rest is not None:
+                self._rest.cancel()
             self._loop.remove_reader(self._source)
             if not self._is_dropping:  # else the sink is closed, and its number somebody else's
                 self._loop.remove_writer(self._sink)
@@ -179,9 +188,27 @@ class Pump:
         self._is_bulk = count >= _COPIED_BYTES
         self._waiting = buffer
         self._took(count)
+        rest_s = self._time_to_rest(count)
         if not self._pass_on():
             self._loop.remove_reader(self._source)
             self._loop.add_writer(self._sink, self._write)
+        elif rest_s and not self._is_over:
+            self._loop.remove_reader(self._source)
+            self._rest = self._loop.call_later(rest_s, self._go_on)
+
+    def _time_to_rest(self, count: int) -> float:
+        """Until a buffer's worth has come, if so much came since the last look that it is soon."""
+        now_s, before_s = self._loop.time(), self._read_s
+        self._read_s = now_s
+        rate = count / max(now_s - before_s, 1e-6)
+        if self._is_bulk or rate < _BULK_BYTES_PER_S:
+            return 0.0
+        rest_s = min(_COPIED_BYTES / rate, _REST_MAX_S)
+        return rest_s if rest_s >= _REST_MIN_S else 0.0
+
+    def _go_on(self) -> None:
+        self._rest = None
+        self._loop.add_reader(self._source, self._read)
 
     def _write(self) -> None:
         if self._pass_on() and not (self._is_over or self._is_dropping):
