@@ -77,6 +77,11 @@ def sheet(answer: dict[str, Any]) -> Iterator[str]:
         "contributed": f"{answer['contributed']} rounds",
         "excluded": f"{answer['excluded']} rounds",
         "last reason": _last(answer),
+        "norm": f"{now['norm']:.2f} of the median's" if now.get("norm") is not None else "",
+        "cosine": f"{now['cosine']:.2f} with what the others gave"
+        if now.get("cosine") is not None
+        else "",
+        "sits out": now.get("rests", ""),
         "sent": f"{now['bytes_up'] / 1e6:.1f} MB" if now else "",
         "received": f"{now['bytes_down'] / 1e6:.1f} MB" if now else "",
         "silent": f"{now['silent_s']:.1f} s" if now else "",
@@ -86,6 +91,8 @@ def sheet(answer: dict[str, Any]) -> Iterator[str]:
             yield f"{name:<16} {value}"
     for reason, count in sorted(answer["reasons"].items(), key=lambda item: -item[1]):
         yield f"{'':<16} {count} x {reason}"
+    for owner, count in sorted(answer["accused_by"].items(), key=lambda item: -item[1]):
+        yield f"{'':<16} {count} x on the word of {owner}"
 
 
 @peers_app.command()

@@ -21,9 +21,14 @@ _COLUMNS = (
     ("tokens_per_s", "tok/s"),
     ("bytes_up", "up"),
     ("bytes_down", "down"),
+    ("norm", "norm"),
+    ("cosine", "cosine"),
+    ("left_out", "left out"),
     ("state_root", "state root"),
     ("chain", "chain"),
 )
+"""Of a peer. `norm` is the length of what it gave by the median's, `cosine` its likeness to what
+the others gave."""
 
 _SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
 """Columns that a narrow terminal goes without, in this order."""
@@ -141,9 +146,14 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
     return _shown(key, value)
 
 
+def _is_said(peer: Mapping[str, Any], key: str) -> bool:
+    value = peer.get(key)
+    return value not in ("", None) and (key != "left_out" or value > 0)
+
+
 def _table(peers: list[dict[str, Any]], width: int) -> Iterator[str]:
     """A row per peer; a narrow terminal goes without what matters least."""
-    present = [named for named in _COLUMNS if any(peer.get(named[0], "") != "" for peer in peers)]
+    present = [named for named in _COLUMNS if any(_is_said(peer, named[0]) for peer in peers)]
     for spared in range(len(_SPARE) + 1):
         columns = [(key, title) for key, title in present if key not in _SPARE[:spared]]
         rows = [[title for _, title in columns]]
@@ -168,6 +178,10 @@ def _shown(key: str, value: object) -> str:
         return f"{value / 1e6:.1f} MB"
     if (key.endswith("_root") or key == "chain") and isinstance(value, str):
         return value[:16]
+    if key in ("norm", "cosine") and isinstance(value, float):
+        return f"{value:.2f}"
+    if value is None:
+        return ""
     if isinstance(value, float):
         return f"{value:.3f}" if key == "loss" else f"{value:.1f}"
     return str(value)

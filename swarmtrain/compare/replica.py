@@ -8,8 +8,9 @@ from torch import Tensor
 
 from swarmtrain.compare.hostile import contribution_of
 from swarmtrain.compare.plan import Pace, Plan
-from swarmtrain.peer.arithmetic import TensorContribution, rounding_seed
+from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.driver import Driver
+from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.trainer import BuiltinTrainer
 from swarmtrain.strategies import StrategySettings, make_strategy
 from swarmtrain_transport.actions import LoadState

@@ -110,9 +110,11 @@ class PeerView(msgspec.Struct, frozen=True):
 
 
 class PeerSheet(PeerView, frozen=True):
-    """The same, with what one row has no room for."""
+    """The same, with what one row has no room for. `accused_by` counts the words of owners against
+    it, whatever they have cost it."""
 
     invite: str
     reasons: dict[str, int]
+    accused_by: dict[str, int]
     ban_reason: str
     now: PeerStatus | None

@@ -194,9 +194,18 @@ class Desk:
         now, dossier = self._now().get(peer), self._dossiers.of.get(peer, Dossier())
         return PeerSheet(
             **self._facts(peer, now), invite=dossier.invite, reasons=dict(dossier.reasons),
+            accused_by=self._accusers(peer),
             ban_reason=self._store.ban_reason(peer) if peer in self._machine.view.banned else "",
             now=now,
         )  # fmt: skip
+
+    def _accusers(self, peer: PeerId) -> dict[str, int]:
+        conduct = self._machine.view.standing.conducts.get(peer)
+        said = conduct.accused_by if conduct is not None else {}
+        return {
+            f"{self._name_of(owner)} ({owner.hex()[:8]})".lstrip(): count
+            for owner, count in said.items()
+        }
 
     def _facts(self, peer: PeerId, now: PeerStatus | None) -> dict[str, Any]:
         dossier = self._dossiers.of.get(peer, Dossier())

@@ -6,7 +6,6 @@ other side's bytes were wrong (RemoteFault), or our own values cannot be sent
 (ContributionRefused). Not here: any arithmetic, and any decision.
 """
 
-import hashlib
 from collections.abc import Sequence
 from typing import cast
 
@@ -222,6 +221,17 @@ class CodecArithmetic:
         rows += [_floats(centre)] if centre else []
         return tuple(products_with(row, rows).tolist())
 
+    def gauges(
+        self, parts: Sequence[Buffer], result: Buffer, num_values: int, window: Window
+    ) -> tuple[tuple[float, float], ...]:
+        """Squared norm and product with the result, of each checked chunk and of the result. In
+        whatever order this machine adds fastest: nothing is decided by it."""
+        mean = result_codec_of(window).decode(result, num_values, window)
+        codec = codec_of(window)
+        rows = (codec.decode(part, num_values, window) for part in parts)
+        seen = [(float(row.dot(row)), float(row.dot(mean))) for row in rows]
+        return (*seen, (float(mean.dot(mean)),) * 2)
+
     def values(self, chunk: Buffer, num_values: int, window: Window) -> bytes:
         """A checked result chunk as float32, little-endian."""
         decoded = result_codec_of(window).decode(chunk, num_values, window)
@@ -297,19 +307,6 @@ class TensorContribution:
         """
         payload = self.encode(start, stop, window)
         return codec_of(window).decode(payload, stop - start, window)
-
-
-def rounding_seed(run: bytes, op: int, peer: bytes) -> int:
-    """Seed of a peer's stochastic rounding in one op of one run: a restarted peer that encodes
-    its part again makes the same bytes, and anybody could.
-
-    Args:
-        run: what names the run, the hash of its settings.
-        op: number of the op.
-        peer: the peer's key.
-    """
-    digest = hashlib.sha256(b"swarmtrain rounding 1" + run + op.to_bytes(8, "big") + peer)
-    return int.from_bytes(digest.digest()[:8], "big")
 
 
 def _stochastic(codec: Codec) -> StochasticCodec:

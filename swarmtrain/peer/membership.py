@@ -11,8 +11,8 @@ from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
 from swarmtrain.config import RunConfig
 from swarmtrain.errors import UserError
-from swarmtrain.peer.arithmetic import rounding_seed
 from swarmtrain.peer.driver import Driver, Weights
+from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.peer.shell import PeerShell
 from swarmtrain.peer.storage import PeerStorage

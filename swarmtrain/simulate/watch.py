@@ -37,6 +37,7 @@ class WatchedArithmetic:
         self.check_result = self._inner.check_result
         self.products = self._inner.products
         self.values, self.square = self._inner.values, self._inner.square
+        self.gauges = self._inner.gauges
         self.forges_results = False
         self.sums_wrongly = False
 

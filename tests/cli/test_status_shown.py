@@ -84,3 +84,13 @@ def test_a_narrow_terminal_goes_without_what_matters_least():
         for title in ("step", "tok/s", "down", "up"):
             assert (title in titles.split()) == (title not in gone), (width, title)
         assert row.endswith("ab" * 8)
+
+
+def test_who_gives_against_the_others_is_seen_in_its_row():
+    seen = {"norm": 1.023, "cosine": -0.91, "left_out": 3}
+    unseen = {"norm": None, "cosine": None, "left_out": 0}
+    lines = list(describe({"peers": [PEER | seen, PEER | {"name": "bob"} | unseen]}))
+    assert "norm  cosine  left out  state root" in lines[-3]
+    assert lines[-2].split()[2:5] == ["1.02", "-0.91", "3"]
+    assert lines[-1].split()[2] == "0" and "None" not in lines[-1]
+    assert not any("left out" in line for line in describe({"peers": [PEER | unseen]}))

@@ -41,6 +41,9 @@ def test_the_organiser_has_the_last_word(tmp_path):
         merged_after(eve, 0)
         rows = {row["name"]: row for row in told(here, "peers", "ls")["peers"]}
         assert set(rows) == {"ann", "bob", "eve"} and rows["eve"]["contributed"] >= 1
+        seen = up.status_when(lambda view: all(row["norm"] is not None for row in view["peers"]))
+        for row in seen["peers"]:
+            assert 0.1 < row["norm"] < 10.0 and -1.0 <= row["cosine"] <= 1.0
 
         done = told(here, "peers", "ban", "eve", "--reason", "You sent noise.")
         assert done["state"] == "banned"

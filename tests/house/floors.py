@@ -17,7 +17,7 @@ TRANSPORT = (
     "pairing samples chain",
     "gathered lineage standing",
     "actions fold fragments blobs serving",
-    "arrivals audit membership centre",
+    "arrivals audit membership centre gauges",
     "attendance recovery slicing measuring",
     "planning ownership scatter gathering reports",
     "decisions",

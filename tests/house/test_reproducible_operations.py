@@ -52,6 +52,7 @@ LOCAL = {
 
 EXCUSED = {
     ("swarmtrain.peer.arithmetic", "finish"): "a codec's own mean",
+    ("swarmtrain.peer.arithmetic", "gauges"): "shown to people, decides nothing",
     ("swarmtrain_optimizers.codecs.topk", "_unpacked"): "products of integers",
     ("swarmtrain_optimizers.scaling", "inner_lr_factor"): "a setting of inner steps",
     ("swarmtrain_optimizers.scaling", "batch_factor"): "a setting of inner steps",

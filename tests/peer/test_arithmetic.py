@@ -168,3 +168,20 @@ def test_an_illegal_result_is_refused_though_its_hash_was_agreed_on() -> None:
     with pytest.raises(RemoteFault, match="2 chunks"):
         two = SliceResult(0, 40, (b"a",), first.chunks * 2)
         decode_result(op_result(WINDOW, 40, 80, (two, second)))
+
+
+@pytest.mark.parametrize("codec", ["int8", "none"])
+def test_owners_see_how_long_a_contribution_is_and_which_way_it_points(codec: str) -> None:
+    window = Window(codec, 64, -40, 10)
+    one = torch.linspace(-1.0, 1.0, 256)
+    rows = [one, -one, 0.1 * one + 0.01]
+    arithmetic = CodecArithmetic()
+    parts = [TensorContribution(row).encode(0, 256, window) for row in rows]
+    total = arithmetic.accumulator(256, window)
+    for part in parts:
+        total.add(part, 2)
+    found = arithmetic.gauges(parts, total.finish(6), 256, window)
+    mean = sum(rows) / 3
+    for row, (norm, product) in zip([*rows, mean], found, strict=True):
+        assert norm == pytest.approx(float(row.dot(row)), rel=0.02)
+        assert product == pytest.approx(float(row.dot(mean)), rel=0.05, abs=0.02)

@@ -10,8 +10,8 @@ from swarmtrain.peer.arithmetic import (
     CodecArithmetic,
     TensorContribution,
     decode_result,
-    rounding_seed,
 )
+from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport.arithmetic import Window

@@ -6,6 +6,7 @@ a result says the exact sum and whose weight is in it, so a test can compare wit
 
 import struct
 from collections.abc import Sequence
+from operator import mul
 
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
@@ -79,6 +80,16 @@ class PlainArithmetic:
     def values(self, chunk: Buffer, num_values: int, window: Window) -> bytes:
         sums, weight = decode_result(chunk)
         return struct.pack(f"<{num_values}f", *(value / weight for value in sums))
+
+    def gauges(
+        self, parts: Sequence[Buffer], result: Buffer, num_values: int, window: Window
+    ) -> tuple[tuple[float, float], ...]:
+        sums, weight = decode_result(result)
+        mean = [value / weight for value in sums]
+        rows = [*map(decode_part, parts), mean]
+        return tuple(
+            (float(sum(x * x for x in row)), float(sum(map(mul, row, mean)))) for row in rows
+        )
 
     def square(self, centre: Buffer) -> float:
         return sum(value * value for (value,) in struct.iter_unpack("<f", centre))

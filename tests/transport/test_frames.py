@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits, messages
+from swarmtrain_transport.brings import Brings
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.frames import (
     Frame,
@@ -240,6 +241,22 @@ FIELD_VALUES = {
     tuple[bytes, ...]: st.lists(st.binary(max_size=40), max_size=5).map(tuple),
     tuple[bool, ...]: st.lists(st.booleans(), max_size=20).map(tuple),
     dict[bytes, bytes]: st.dictionaries(st.binary(max_size=40), st.binary(max_size=40), max_size=4),
+    Brings: st.builds(
+        Brings,
+        st.text(max_size=20),
+        st.text(max_size=20),
+        st.binary(max_size=40),
+        st.integers(0, 2**40),
+        st.text(max_size=20),
+    ),
+    messages.Gauged | None: st.none()
+    | st.builds(
+        messages.Gauged,
+        st.integers(0, 2**40),
+        st.integers(0, 2**63 - 1),
+        st.integers(0, 64),
+        st.dictionaries(st.binary(max_size=40), st.tuples(st.floats(0, 9), st.floats(-1, 1))),
+    ),
     dict[bytes, str]: st.dictionaries(st.binary(max_size=40), st.text(max_size=9), max_size=4),
 }
 

@@ -91,6 +91,12 @@ class Arithmetic(Protocol):
         """Inner products of a legal chunk with the same chunk of others, or with itself, and last
         with the centre if there is one; the same bits on every machine, whichever is `part`."""
 
+    def gauges(
+        self, parts: Sequence[Buffer], result: Buffer, num_values: int, window: Window
+    ) -> tuple[tuple[float, float], ...]:
+        """Squared norm and inner product with a legal result chunk, of each legal chunk and last of
+        the result itself. For people: it need not have the same bits everywhere."""
+
     def values(self, chunk: Buffer, num_values: int, window: Window) -> bytes:
         """A legal result chunk as float32, little-endian."""
 

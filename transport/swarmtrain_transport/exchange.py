@@ -19,7 +19,7 @@ from swarmtrain_transport.gathering import Gather
 from swarmtrain_transport.ledger import Sign
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.local import LocalStats
-from swarmtrain_transport.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
+from swarmtrain_transport.messages import Gauged, Got, Hashes, Have, Roots, SliceDone, Withdraw
 from swarmtrain_transport.ownership import SliceOwner
 from swarmtrain_transport.scatter import Scatter
 from swarmtrain_transport.signed import contribution_payload, result_payload, root_over
@@ -83,7 +83,7 @@ class Exchange:
         self._sign, self._ignored, self._centre = sign, ignored, centre
         self._roots: Roots | None = None
         self._encode_more_s = now_s + limits.NUDGE_S
-        told = stats or LocalStats()
+        self._stats = told = stats or LocalStats()
         if contribution is not None and view.weights.get(me):
             # Not a method of ours: in a circle with us a whole vector would wait for the collector.
             self.scatter = Scatter(
@@ -323,7 +323,10 @@ class Exchange:
             contributors = self.view.slice_sets[index]
             if contributors is None or owned.result is not None or owned.is_blind:
                 continue
-            result = owned.finish(contributors)
+            result = owned.finish(contributors, gauges=self._stats.gauged is None)
+            if owned.seen and self._stats.gauged is None:
+                plan = self.view.plan
+                self._stats.gauged = Gauged(plan.op, self.view.plan_id, index, owned.seen)
             published = self._published.get(index)
             if published is None or published.set_id != set_id(contributors):
                 actions += self._publish(owned, contributors, result)

@@ -390,3 +390,9 @@ LINK_SILENCE_S = 6.0
 
 UNKNOWN_HANDSHAKES_PER_S = 10
 """Refused keys reported in one second; more are only counted, so a flood cannot fill the log."""
+
+GAUGE_WORDS = 8
+"""Words of one owner on one contributor that are kept: their median outlives a bad round or two."""
+
+GAUGE_ROUNDS = 64
+"""An owner that has said nothing for so many rounds is not quoted any more."""

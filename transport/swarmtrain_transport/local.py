@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from swarmtrain_transport.brings import UNSAID, Brings
 from swarmtrain_transport.chain import Ledger
 from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hello, Progress
+from swarmtrain_transport.messages import Gauged, Hello, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class LocalStats:
         ignored: frames that changed nothing: ``stale`` ones of another plan or attempt,
             ``repeated`` ones.
         waiting: bytes per peer that were given to the link and are not known to have arrived.
+        gauged: what was seen of others' contributions since PROGRESS was told last; while there is
+            something nothing more is looked at.
     """
 
     phase: str = "starting"
@@ -49,6 +51,7 @@ class LocalStats:
     down_bytes_per_s: int = 0
     ignored: Counter[str] = field(default_factory=Counter)
     waiting: Mapping[PeerId, int] = field(default_factory=dict)
+    gauged: Gauged | None = None
 
 
 def hello_of(
@@ -73,7 +76,8 @@ def hello_of(
 
 
 def progress_of(stats: LocalStats, head_index: int, phase: str, replayed_ops: int) -> Progress:
-    """PROGRESS as of now."""
+    """PROGRESS as of now; what was seen of contributions is told once."""
+    gauged, stats.gauged = stats.gauged, None
     return Progress(
         index=head_index,
         bytes_in=stats.bytes_in,
@@ -88,4 +92,5 @@ def progress_of(stats: LocalStats, head_index: int, phase: str, replayed_ops: in
         replayed_ops=replayed_ops,
         up_bytes_per_s=stats.up_bytes_per_s,
         down_bytes_per_s=stats.down_bytes_per_s,
+        gauged=gauged,
     )

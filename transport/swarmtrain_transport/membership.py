@@ -15,6 +15,7 @@ import msgspec
 from swarmtrain_transport.claims import shown
 from swarmtrain_transport.failure import LifeLine
 from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.gauges import Gauges
 from swarmtrain_transport.ledger import Reassign
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Evaluated, Hello, Progress, Ready
@@ -85,7 +86,10 @@ def agreed_root(
 
 class PeerStatus(msgspec.Struct, frozen=True):
     """One peer as `status` shows it. Bytes count both lanes, all protocol overhead included;
-    `rests` is what it sits out for its faults, and until which round."""
+    `rests` is what it sits out for its faults, and until which round. `norm` is the length of what
+    it gave lately by the median contributor's and `cosine` its likeness to what the others gave, as
+    owners say (`gauges`), None where nothing is known; `left_out` how often it was, and
+    `accused_by` on whose word how often."""
 
     peer: str
     name: str
@@ -102,6 +106,10 @@ class PeerStatus(msgspec.Struct, frozen=True):
     silent_s: float
     chain: str = ""
     rests: str = ""
+    norm: float | None = None
+    cosine: float | None = None
+    left_out: int = 0
+    accused_by: dict[str, int] = {}
 
 
 class Exclusion(msgspec.Struct, frozen=True):
@@ -197,11 +205,13 @@ class Shared(Generic[E]):
 
 @dataclass(slots=True)
 class Chronicle:
-    """Bounded memory of what people ask about: losses, exclusions, comings and goings."""
+    """Bounded memory of what people ask about: losses, exclusions, comings and goings, and what
+    owners say of contributions."""
 
     losses: dict[int, float] = field(default_factory=dict)
     exclusions: Shared[Exclusion] = field(default_factory=Shared)
     events: Shared[RoundEvent] = field(default_factory=Shared)
+    gauges: Gauges = field(default_factory=Gauges)
 
     def excluded(self, op: int, peer: PeerId, reason: str, by: Iterable[PeerId] = ()) -> None:
         """Remember an exclusion."""

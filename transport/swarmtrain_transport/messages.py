@@ -181,7 +181,16 @@ class History(Message, frozen=True, tag="history"):
     records: tuple[bytes, ...]
 
 
-class Progress(Message, frozen=True, tag="progress"):
+class Gauged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What an owner saw in a chunk of its slice: each one's squared norm and cosine (gauges.py)."""
+
+    op: int
+    plan_id: int
+    slice_index: int
+    seen: dict[bytes, tuple[float, float]]
+
+
+class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
     """Every two seconds. `index` acknowledges records, the rates size slices (0 until something
     was measured; never above the peer's own caps), the rest is shown."""
 
@@ -198,6 +207,7 @@ class Progress(Message, frozen=True, tag="progress"):
     replayed_ops: int = 0
     up_bytes_per_s: int = 0
     down_bytes_per_s: int = 0
+    gauged: Gauged | None = None
 
 
 class CheckpointWritten(Message, frozen=True, tag="checkpoint"):

@@ -13,6 +13,7 @@ from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.centre import Centre
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.fold import OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.gauges import likenesses
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.measuring import Measuring
@@ -33,6 +34,7 @@ class SliceOwner:
 
     Attributes:
         retained_bytes: parts of others that are kept.
+        seen: what people are shown of contributions (`gauges`), where `finish` was to look.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class SliceOwner:
         self.result: tuple[bytes, ...] | None = None
         self.contributors: tuple[PeerId, ...] = ()
         self.retained_bytes = 0
+        self.seen: dict[PeerId, tuple[float, float]] = {}
         self._plan = view.plan
         self._measuring = Measuring(view, slice_index, arithmetic, centre)
         self._weights: Mapping[PeerId, int] = view.weights
@@ -176,8 +179,13 @@ class SliceOwner:
         received = self.received
         return inputs_of({peer: received[peer] for peer in contributors})
 
-    def finish(self, contributors: tuple[PeerId, ...]) -> tuple[bytes, ...]:
+    def finish(
+        self, contributors: tuple[PeerId, ...], *, gauges: bool = False
+    ) -> tuple[bytes, ...]:
         """T5: the encoded mean over exactly these contributors, chunk by chunk.
+
+        Args:
+            gauges: whether to look at one chunk of them (`seen`).
 
         Raises:
             LocalFault: a contributor is not complete here, or another set was frozen before.
@@ -193,10 +201,24 @@ class SliceOwner:
             self._finished(chunk, contributors) for chunk in range(self._num_chunks)
         )
         self.contributors = contributors
+        if gauges and len(contributors) > 1:
+            self.seen = self._gauged(contributors, self.result)
         self.release()
         self._early, self._digests = {}, {}
         self._complete = None
         return self.result
+
+    def _gauged(
+        self, contributors: tuple[PeerId, ...], result: tuple[bytes, ...]
+    ) -> dict[PeerId, tuple[float, float]]:
+        """What people are shown of these contributions: one chunk, drawn by what came."""
+        drawn = content_hash(b"".join(self._roots[peer] for peer in contributors))
+        chunk = int.from_bytes(drawn[:8], "little") % self._num_chunks
+        parts = [self._parts[peer][chunk].read() for peer in contributors]
+        rows = self._arithmetic.gauges(parts, result[chunk], self._values(chunk), self._window)
+        weights = [self._weights[peer] for peer in contributors]
+        found = likenesses(rows, weights, is_mean=not self._window.rule)
+        return dict(zip(contributors, found, strict=True))
 
     def release(self) -> None:
         """Parts are not needed any more: there is a result, or it will never be ours."""

@@ -264,9 +264,9 @@ class Rendezvous:
             case Progress():
                 line.acknowledged(min(message.index, self.scribe.head), self._now_s)
                 op = self.operation
-                witnesses = self.attendance.witnesses(self._now_s)
-                owes = op is not None and op.owes(peer, witnesses)
+                owes = op is not None and op.owes(peer, self.attendance.witnesses(self._now_s))
                 self.attendance.progressed(line, message, self._now_s, owes=owes)
+                self.chronicle.gauges.hear(peer, message.gauged, self.view)
             case Accuse():
                 for owner, why in self._tribunal.hear(peer, message, self._now_s).items():
                     self.departures.go(owner, evicted=True, reason="wrong sum", why=why)

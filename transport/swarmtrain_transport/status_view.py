@@ -148,6 +148,8 @@ def _named(coordinator: "Rendezvous", peers: Sequence[PeerId]) -> str:
 
 def _peer(peer: PeerId, line: PeerLine, coordinator: "Rendezvous", now_s: float) -> PeerStatus:
     progress = line.progress
+    likeness = coordinator.chronicle.gauges.of(peer)
+    conduct = coordinator.view.standing.conducts.get(peer)
     up = progress.bytes_out + progress.control_bytes_out if progress else 0
     down = progress.bytes_in + progress.control_bytes_in if progress else 0
     return PeerStatus(
@@ -166,6 +168,12 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: "Rendezvous", now_s: float)
         silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
         chain=line.chain.hex(),
         rests=_rests(peer, coordinator.view),
+        norm=likeness.length if likeness else None,
+        cosine=likeness.cosine if likeness else None,
+        left_out=conduct.left_out.total() if conduct else 0,
+        accused_by={owner.hex(): count for owner, count in conduct.accused_by.items()}
+        if conduct
+        else {},
     )
 
 
