@@ -6,7 +6,7 @@ Pure: what was decided in, sentences out. `why` tells the rest of a round.
 from collections.abc import Iterable, Iterator, Mapping
 
 from swarmtrain_transport.ledger import Commit, Plan, Reassign, Skip
-from swarmtrain_transport.matrix import REFUSED, ROOTS, SCALARS
+from swarmtrain_transport.matrix import in_words
 from swarmtrain_transport.standing import Standing
 
 Names = Mapping[bytes, str]
@@ -23,7 +23,7 @@ def moved(body: Reassign, before: bytes, names: Names) -> str:
     said: dict[str, list[str]] = {}
     for peer, word in body.lacked.items():
         said.setdefault(word, []).append(name_of(peer, names))
-    told = "; ".join(_word(word, peers) for word, peers in said.items())
+    told = "; ".join(in_words(word, listed(peers)) for word, peers in said.items())
     return (
         f"{name_of(before, names)} says that {told}. Nobody is left out for that: slice "
         f"{body.slice_index} went to {name_of(body.owner, names)} (attempt {body.attempt})."
@@ -69,15 +69,3 @@ def listed(told: Iterable[str]) -> str:
     """Several in a sentence."""
     told = sorted(told)
     return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]])) or "nobody"
-
-
-def _word(word: str, peers: list[str]) -> str:
-    """What an owner says of these contributors."""
-    whose = f"the part of {listed(peers)}"
-    if word == ROOTS:
-        return f"{whose} was not what had been signed"
-    if word == SCALARS:
-        return f"{whose} was not as long as had been said"
-    if word.startswith(REFUSED):
-        return f"{whose} was illegal ({word.removeprefix(REFUSED)})"
-    return f"{whose} never came"

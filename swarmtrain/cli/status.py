@@ -33,6 +33,9 @@ the others gave."""
 _SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
 """Columns that a narrow terminal goes without, in this order."""
 
+_QUARRELS = 3
+"""So many of the newest; `swarmtrain why` tells of every round."""
+
 _NOT_SHOWN = ("waiting_seen_s", "rounds")
 """Facts that stand in the words of another."""
 
@@ -97,10 +100,24 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
         newest = max(losses, key=int)
         yield f"{'validation loss':<16} {losses[newest]:.3f} nats after round {newest}"
     yield from _floods(view)
+    yield from _quarrels(view)
     peers = view.get("peers")
     if isinstance(peers, list) and peers:
         yield ""
-        yield from _table([peer for peer in peers if isinstance(peer, dict)], width)
+        known = [peer for peer in peers if isinstance(peer, dict)]
+        yield from _table(known, width)
+        for peer in known:
+            if peer.get("rests"):
+                yield f"{peer.get('name', '')} {peer['rests']}"
+
+
+def _quarrels(view: Mapping[str, Any]) -> Iterator[str]:
+    """Who lately said what of whom."""
+    events = view.get("events")
+    known = [event for event in events or () if isinstance(event, dict)]
+    for event in [event for event in known if event.get("event") == "at odds"][-_QUARRELS:]:
+        who = f"peer {str(event.get('peer', ''))[:8]} {event.get('reason', '')}"
+        yield f"{'at odds':<16} {who} (round {event.get('round', 0)})"
 
 
 def _floods(view: Mapping[str, Any]) -> Iterator[str]:

@@ -94,3 +94,12 @@ def test_who_gives_against_the_others_is_seen_in_its_row():
     assert lines[-2].split()[2:5] == ["1.02", "-0.91", "3"]
     assert lines[-1].split()[2] == "0" and "None" not in lines[-1]
     assert not any("left out" in line for line in describe({"peers": [PEER | unseen]}))
+
+
+def test_who_says_what_of_whom_and_who_sits_out_is_told():
+    said = "says that the part of cdcdcdcd never came; its slice went to efefefef"
+    events = [{"round": 7, "peer": "ab" * 32, "event": "at odds", "reason": said, "times": 1}]
+    rests = "gives nothing up to round 9: at fault too often"
+    lines = list(describe({"events": events, "peers": [PEER | {"rests": rests}]}))
+    assert f"at odds          peer abababab {said} (round 7)" in lines
+    assert lines[-1] == f"ann {rests}"

@@ -79,6 +79,11 @@ def test_reasons_that_peers_choose_are_short() -> None:
     freeze = op.decide()
     assert isinstance(freeze, Freeze)
     assert all(len(reason) < 60 for reason in freeze.excluded.values())
+    alone = table(A, B, C)
+    for index, lacking in enumerate(({C: "z" * 100_000}, {}, {})):
+        alone.got(index, *({A, B, C} - lacking.keys()), refused=lacking)
+    assert isinstance(alone.decide(), Reassign)
+    assert len(alone.lacked[C]) < 60
 
 
 def test_one_unreachable_owner_is_relieved_at_d_scatter_and_nobody_is_left_out() -> None:

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from swarmtrain_transport import messages as m
 from swarmtrain_transport.ledger import Attest, Freeze, Reassign, Skip, SliceFreeze
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
-from tests.transport.rig import A, B, C, Chain, begun_chain
+from swarmtrain_transport.standing import Score
+from tests.transport.hall import opened
+from tests.transport.rig import A, B, C, Chain, begun_chain, received, roots_of
 from tests.transport.test_planning import ROOT, line_of, plan_now, ready_line, weights
 
 
@@ -60,3 +63,29 @@ def test_an_unfit_owner_owns_nothing_as_long_as_half_of_all_own_something() -> N
     assert weights(plan) == {A: 255, B: 255, C: 255}
     assert plan is not None and {spec.owner for spec in plan.slices} == {B, C}
     assert chain.view.op is not None and set(chain.view.op.unfit) == {A, C}
+
+
+def test_status_names_who_said_it_and_who_sits_out() -> None:
+    hall = opened(A, B, C)
+    hall.ready(1, A, B, C)
+    operation = hall.machine.operation
+    assert operation is not None
+    for peer in (A, B, C):
+        hall.say(peer, roots_of(operation.view, peer))
+    for index, owner in enumerate(operation.view.owners):
+        refused = {C: "scale"} if index == 0 else {}
+        whole = received(index, {A, B, C} - refused.keys())
+        hall.say(owner, m.Got(operation.view.plan_id, index, 0, whole, refused))
+    status = hall.machine.status(hall.now_s)
+    (told,) = [event for event in status.events if event.event == "at odds"]
+    assert told.peer == A.hex()
+    said = "says that the part of 03030303 was illegal (scale)"
+    assert told.reason == f"{said}; its slice went to 02020202"
+    standing = hall.machine.view.standing
+    for _ in range(3):
+        standing.contributors.setdefault(C, Score()).fault(1)
+        standing.owners.setdefault(B, Score()).fault(1)
+    rests = {line.peer: line.rests for line in hall.machine.status(hall.now_s).peers}
+    assert rests[C.hex()].startswith("gives nothing up to round 2")
+    assert rests[B.hex()].startswith("owns nothing up to round 2")
+    assert rests[A.hex()] == ""

@@ -40,6 +40,17 @@ class MatrixVerdict:
     reassign: int | None
 
 
+def in_words(word: str, whose: str) -> str:
+    """An owner's word for people: "says that ..."."""
+    if word == ROOTS:
+        return f"the part of {whose} was not what had been signed"
+    if word == SCALARS:
+        return f"the part of {whose} was not as long as had been said"
+    if word.startswith(REFUSED):
+        return f"the part of {whose} was illegal ({word.removeprefix(REFUSED)})"
+    return f"the part of {whose} never came"
+
+
 def voices_needed(planned: int, owners: int) -> int:
     """How many owners must say that they lack a contribution before it is left out.
 

@@ -12,12 +12,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from swarmtrain_transport.claims import shown
 from swarmtrain_transport.failure import LifeLine
 from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.gauges import Gauges
 from swarmtrain_transport.ledger import Reassign
 from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.matrix import in_words
 from swarmtrain_transport.messages import Evaluated, Hello, Progress, Ready
 
 _KEPT = 1000
@@ -220,10 +220,12 @@ class Chronicle:
 
     def moved(self, body: Reassign, owners: Sequence[PeerId]) -> None:
         """Remember on whose word a slice was moved; `owners` are those before it."""
-        said = ", ".join(f"{peer.hex()[:8]} {word}" for peer, word in body.lacked.items())
-        if said:
-            to = f"its slice went to {body.owner.hex()[:8]}"
-            told = f"says of {shown(said, 200)}; {to}"
+        said: dict[str, list[str]] = {}
+        for peer, word in body.lacked.items():
+            said.setdefault(word, []).append(peer.hex()[:8])
+        told = "; ".join(in_words(word, ", ".join(peers)) for word, peers in said.items())
+        if told:
+            told = f"says that {told}; its slice went to {body.owner.hex()[:8]}"
             self.event(body.op, owners[body.slice_index], "at odds", told)
 
     def event(self, op: int, peer: PeerId, event: str, reason: str = "") -> None:
