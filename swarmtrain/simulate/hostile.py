@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _FAR = 1 << 40
 
+_REPEATED = 50
+"""So often a member says the same in one instant; the budget of a shell lets more than that by."""
+
 
 class Hostile:
     """Makes bad bytes and lets them arrive in the name of a member, or of nobody.
@@ -135,8 +138,10 @@ class Hostile:
                 return f"peer {sender.number} sends {len(data)} bytes that are no message"
             return None
         self._world.hostile.add(sender.peer_id)
-        coordinator.hear(lambda: coordinator.message(sender.peer_id, message))
-        return f"peer {sender.number} claims {type(message).__name__}"
+        times = _REPEATED if self._rng.random() < 0.1 else 1
+        for _ in range(times):
+            coordinator.hear(lambda: coordinator.message(sender.peer_id, message))
+        return f"peer {sender.number} claims {type(message).__name__}, {times} times"
 
     def _second_word(self, sender: SimPeer) -> PeerMessage | None:
         """Where contributions stay whole: somebody signs what it does not have, and for all the
