@@ -3,9 +3,10 @@
 import pytest
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.ledger import Reassign
 from swarmtrain_transport.timers import Pace, most_arrived_s
 from tests.transport.rig import A, B, C, D
-from tests.transport.table import SCATTER_S, table
+from tests.transport.table import GATHER_S, SCATTER_S, table
 
 
 def test_the_first_deadline_is_the_cap() -> None:
@@ -51,6 +52,25 @@ def test_waiting_for_one_slow_peer_does_not_stretch_the_pace() -> None:
     op.now_s = SCATTER_S + 2.0
     op.publish(A, B, C)
     op.decide()
+    pace = Pace()
+    op.op.teach(pace, op.now_s)
+    assert (pace.scatter_s, pace.gather_s) == (3.0, 2.0)
+
+
+def test_what_a_silent_owner_made_others_wait_does_not_stretch_the_pace() -> None:
+    op = table(A, B, C, D)
+    op.now_s = 3.0
+    op.freeze()
+    for index in (0, 1, 2):
+        op.done(index)
+        op.have(index, A, B, C)
+    assert isinstance(op.decide(GATHER_S), Reassign)
+    op.now_s = GATHER_S + 1.0
+    op.got(3, A, B, C, D)
+    op.decide_all()
+    op.now_s = GATHER_S + 2.0
+    op.publish(A, B, C)
+    op.decide_all()
     pace = Pace()
     op.op.teach(pace, op.now_s)
     assert (pace.scatter_s, pace.gather_s) == (3.0, 2.0)

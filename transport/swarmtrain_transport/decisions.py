@@ -81,8 +81,9 @@ class Decisions(Reports, ABC):
     def teach(self, pace: Pace, now_s: float) -> None:
         """The op has ended: what it says of how long the next one may take.
 
-        Measured is how long most contributions took to be whole, and from FREEZE how long most
-        contributors took to hold the result, if this term saw all of it.
+        Measured is how long most contributions took to be whole, and how long most contributors
+        took to hold the result, if this term saw all of it: from FREEZE or, where a slice had to go
+        to somebody else, from then on. Waiting for its first owner is nothing that anybody needed.
         """
         outcome, frozen = self.view.outcome, self.view.frozen or ()
         scatter_s = most_arrived_s(list(self.arrivals.whole_s.values()), self._num_awaited)
@@ -92,7 +93,8 @@ class Decisions(Reports, ABC):
             if now_s >= self.timers.scatter_s:
                 pace.was_too_short(self.view.plan.deadline_s)
         elif scatter_s is not None and gather_s is not None and scatter_s <= self._frozen_s:
-            pace.measured(scatter_s - self.timers.start_s, max(0.0, gather_s - self._frozen_s))
+            began_s = max([self._frozen_s, *self.timers.assigned_s.values()])
+            pace.measured(scatter_s - self.timers.start_s, max(0.0, gather_s - began_s))
 
     @property
     def _num_awaited(self) -> int:
