@@ -50,11 +50,14 @@ def waited(outcome: Commit | Skip, names: Names) -> Iterator[str]:
 
 def resting(plan: Plan, standing: Standing, names: Names) -> Iterator[str]:
     """Who gives nothing, or owns nothing, for what it has done in earlier rounds."""
+    sidelined = standing.sidelined(plan.op, {member.peer for member in plan.members})
     for member in plan.members:
         name = name_of(member.peer, names)
         until = standing.barred_until(member.peer, plan.op)
         if until >= 0 and not member.weight:
             yield f"{name} was at fault too often lately: nobody waits for it up to round {until}."
+        elif member.peer in sidelined and not member.weight:
+            yield f"{name} gave nothing: too many owners had lacked its part lately."
         until = standing.owns_nothing_until(member.peer, plan.op)
         if until >= 0 and member.peer not in {spec.owner for spec in plan.slices}:
             yield f"{name} owned nothing: its slices had to be moved; so up to round {until}."

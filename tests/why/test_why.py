@@ -105,6 +105,22 @@ def test_who_sits_a_round_out_and_for_whom_nobody_waited_is_told() -> None:
     )
 
 
+def test_whom_too_many_have_lacked_is_told() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    for index, owner in ((0, A), (1, B)):
+        chain.add(chain.plan())
+        op = chain.view.in_progress
+        assert op is not None
+        to = next(peer for peer in (A, B) if peer != owner)
+        chain.add(Reassign(op.plan.op, index, 1, to, "at odds", {C: "absent"}))
+        chain.add(Freeze(op.plan.op, (A, B, C), {}))
+        chain.add(SliceFreeze(op.plan.op, index, 1, (A, B, C)))
+        chain.commit()
+    members = tuple(Member(peer, b"boot", int(peer != C)) for peer in (A, B, C))
+    chain.add(chain.plan((A, B), num_values=24, members=members))
+    assert "crane gave nothing: too many owners had lacked its part lately." in told(chain, 3)
+
+
 def test_who_published_nothing_in_a_gather_op_is_not_told_of_owners() -> None:
     chain = run_of("otter", "lynx", "crane")
     chain.add(gather_plan((A, B, C), previous_outcome=chain.view.last_outcome))

@@ -133,8 +133,7 @@ class Operation(Decisions):
         repaired = [index for index in places if self.view.attempts[index]]
         due_s = max([self.timers.scatter_s, *map(self.timers.repair_s, repaired)])
         signed = self.arrivals.signed.keys()
-        gaps = {index: candidates - row for index, row in rows.items()}
-        if now_s < due_s and not (candidates <= signed and self._is_settled(gaps)):
+        if now_s < due_s and not (candidates <= signed and self._is_settled(candidates, rows)):
             return None
         owners = {index: self.view.owners[index] for index in places}
         before = {peer: words.against(peer) for peer in words.lacked}
@@ -154,12 +153,14 @@ class Operation(Decisions):
             left -= absent
         return self._frozen(left | self._whole(rows), accusers, live)
 
-    def _is_settled(self, gaps: Mapping[int, AbstractSet[PeerId]]) -> bool:
+    def _is_settled(
+        self, peers: AbstractSet[PeerId], rows: Mapping[int, AbstractSet[PeerId]]
+    ) -> bool:
         """Whether what is not complete can come no more: there is nothing to wait for."""
         return all(
             self.arrivals.word(peer, index) != ABSENT
-            for index, peers in gaps.items()
-            for peer in peers
+            for index, row in rows.items()
+            for peer in peers - row
         )
 
     def _accusers(self, peer: PeerId, rows: Mapping[int, AbstractSet[PeerId]]) -> dict[PeerId, str]:
@@ -222,7 +223,8 @@ class Operation(Decisions):
                 continue
             arrived = self.got.get((index, self.view.attempts[index]), set())
             absent = (set(self.view.frozen) & live) - arrived
-            if now_s < self.timers.repair_s(index) and not self._is_settled({index: absent}):
+            is_settled = self._is_settled(absent, {index: arrived})
+            if now_s < self.timers.repair_s(index) and not is_settled:
                 continue
             is_most = self._is_most(absent, live)
             if absent and (is_most or not all(self._is_enough(peer, index) for peer in absent)):

@@ -183,6 +183,8 @@ def _rests(peer: PeerId, view: LedgerView) -> str:
     told = []
     if (until := standing.barred_until(peer, op)) >= 0:
         told.append(f"gives nothing up to round {until}: at fault too often")
+    elif peer in standing.sidelined(op, view.roster.keys()):
+        told.append("gives nothing for a while: too many owners have lacked its part")
     if (until := standing.owns_nothing_until(peer, op)) >= 0:
         told.append(f"owns nothing up to round {until}: its slices had to be moved")
     apart = sorted(other.hex()[:8] for other in standing.at_odds_with(peer, op))
