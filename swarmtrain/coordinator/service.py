@@ -130,9 +130,9 @@ def _finished_words(machine: Rendezvous, now_s: float) -> str:
     said = f"The run is finished: {machine.status(now_s).result}."
     late = [shown(join.name, limits.NAME_CHARS_MAX) for join in machine.view.roster.values()]
     if late:
-        wait_s = limits.FINISH_S + limits.EVICT_S
-        said += f"\nIts last round may still be needed by {', '.join(late)}: staying {wait_s:.0f} s"
-        said += " at most."
+        minutes = limits.LINGER_S / 60.0
+        said += f"\nIts last round may still be needed by {', '.join(late)}: staying until they"
+        said += f" have left, {minutes:.0f} minutes at most."
     return said
 
 

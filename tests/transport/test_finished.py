@@ -60,10 +60,23 @@ def test_a_restarted_coordinator_says_who_made_the_last_round() -> None:
 def test_who_never_leaves_keeps_no_finished_run_open() -> None:
     hall = finished(loss=None)
     hall.say(A, m.Leave())
-    hall.alive(hall.now_s + limits.FINISH_S + limits.EVICT_S + 0.1, B)
+    hall.alive(hall.now_s + limits.FINISH_S + limits.EVICT_S + 1.0, B)
     assert [body.peer for body in hall.bodies(Gone)] == [A, B]
     assert not hall.machine.view.roster
     assert B in hall.closed
+
+
+def test_who_still_needs_the_last_round_is_kept_with_those_who_have_it_but_not_for_ever() -> None:
+    """Found by a simulated world in which frames take 15 s."""
+    hall = opened(A, B, rounds=1)
+    hall.ready(1, A, B)
+    hall.exchange(A, B)
+    hall.say(A, m.Applied(1, root_of(1)))
+    over_s = hall.now_s
+    hall.alive(over_s + limits.LINGER_S + limits.FINISH_S - 1.0, A, B)
+    assert not hall.bodies(Gone)
+    hall.alive(over_s + limits.LINGER_S + limits.FINISH_S + 1.0, A, B)
+    assert [body.peer for body in hall.bodies(Gone)] == [A, B]
 
 
 def test_a_run_that_goes_on_has_no_result_yet() -> None:

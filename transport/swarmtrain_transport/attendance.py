@@ -34,7 +34,7 @@ class Attendance:
         self._view = view
         self._silent_s = now_s
         self._gone: dict[PeerId, PeerLine] = {}
-        self.closes_s = math.inf
+        self.closes_s = self._served_s = math.inf
 
     def silent(self, now_s: float) -> list[PeerId]:
         """Who has been silent for so long that it leaves the roster."""
@@ -133,11 +133,18 @@ class Attendance:
         for life in self.lives().values():
             times += [life.suspect_at_s, life.evict_at_s]
         loss_s = self.closes_s - limits.FINISH_S + limits.LAST_LOSS_S
-        return [*times, loss_s, self.closes_s, self.closes_s + limits.EVICT_S]
+        return [*times, loss_s, self.closes_s, self._ends_s]
+
+    @property
+    def _ends_s(self) -> float:
+        """When a finished run ends although somebody stays: once nobody has been behind for long
+        enough to leave, or when whoever is behind has had its time."""
+        left_s = self._served_s + limits.FINISH_S + limits.EVICT_S
+        return min(left_s, self.closes_s + limits.LINGER_S)
 
     def lingering(self, now_s: float) -> list[PeerId]:
         """Who is still here although the run is over and it had its time to leave."""
-        return list(self._view.roster) if now_s >= self.closes_s + limits.EVICT_S else []
+        return list(self._view.roster) if now_s >= self._ends_s else []
 
     def pardon(self, absent_s: float, now_s: float) -> None:
         """The coordinator itself was stopped for so long: nobody was silent meanwhile, and as
@@ -154,10 +161,11 @@ class Attendance:
             awaits_loss: whether the last round's loss may still come.
         """
         self.closes_s = min(self.closes_s, now_s + limits.FINISH_S)
-        if awaits_loss and now_s < self.closes_s - limits.FINISH_S + limits.LAST_LOSS_S:
-            return []
         present = self.connected()
         behind = any(line.applied_op < last_op for line in present.values())
+        self._served_s = math.inf if behind else min(self._served_s, now_s)
+        if awaits_loss and now_s < self.closes_s - limits.FINISH_S + limits.LAST_LOSS_S:
+            return []
         # After a restart nobody knows yet what those who are to come back still need.
         if (behind or self.unseen) and now_s < self.closes_s:
             return []
