@@ -21,10 +21,6 @@ RESEND_S = 6 * limits.NUDGE_S
 contributor takes it to be under way for two more, is asked once more, and sends it."""
 
 
-_ENOUGH = 4
-"""With fewer one that never says that it holds a result makes its holders too few (T8)."""
-
-
 class Demands:
     """Who was in trouble, and until when.
 
@@ -115,9 +111,7 @@ class Demands:
         hearsay, weights = self._world.hearsay, seen.weights(skip.op)
         if not self.is_quiet(begun_s):
             return
-        if not hearsay.promises(seen.plans[skip.op].kind, len(weights)) or (
-            hearsay.deeds and len(weights) < _ENOUGH
-        ):
+        if not hearsay.promises(seen.plans[skip.op].kind, len(weights)):
             return
         planned = seen.planned(skip.op)
         owners = [peer for peer in planned if peer.peer_id in seen.new_owners]
@@ -125,6 +119,8 @@ class Demands:
             return
         sound = {peer.peer_id for peer in planned if self.is_sound(peer, begun_s)} & named
         sound -= hearsay.deeds.keys()
+        if hearsay.deeds and len(sound) < limits.RESULT_HOLDERS:
+            return  # one that never says that it holds a result makes its holders too few (T8)
         if seen.plans[skip.op].kind == PAIR:
             sound = seen.pairs.paired(skip.op, sound)
         able = [peer.number for peer in planned if peer.peer_id in sound]

@@ -160,6 +160,13 @@ def test_worlds_with_other_troubles_keep_every_promise_beside_them(kinds):
     assert any(run_seed(seed, 4, 6, kinds=kinds).faults for seed in range(4))
 
 
+def test_who_is_barred_stays_so_where_all_others_are_at_odds():
+    """Once, amid many cuts, everybody but a drag was at odds with somebody: it was planned with,
+    owned a slice, and nobody was left to take it; each op was skipped for seven rounds."""
+    result = run_seed(202, 4, 10)
+    assert not result.violations and result.skips < 8
+
+
 def test_greedy_members_are_named_by_commit():
     world = run({LIAR: Deed(GREEDY)}, rounds=8)
     liar = next(iter(world.hearsay.deeds))

@@ -164,6 +164,16 @@ def test_with_nobody_left_to_take_the_slice_one_word_leaves_out_and_is_no_fault(
     assert op.accusers == {B: (A,)} and not op.view.words.at_fault
 
 
+def test_an_owner_that_lacks_most_is_relieved_though_all_others_are_at_odds_too() -> None:
+    op = table(A, B, C, D)
+    op.view.unfit = dict.fromkeys((A, B, C, D), 3)
+    for index in (0, 1, 2):
+        op.got(index, A, B, C)
+    moved = op.decide(SCATTER_S)
+    assert isinstance(moved, Reassign) and moved.slice_index == 3
+    assert op.decide() == Freeze(1, (A, B, C), {D: "late"})
+
+
 def test_of_two_peers_the_slice_goes_to_the_other_one() -> None:
     op = table(A, B)
     op.got(0, A, refused={B: "scale"})

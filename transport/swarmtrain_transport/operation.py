@@ -23,6 +23,7 @@ from swarmtrain_transport.ledger import (
 )
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.matrix import ABSENT, AT_ODDS, REFUSED, UNREACHABLE, matrix_rule
+from swarmtrain_transport.standing import BARRED
 
 NOTHING: Mapping[PeerId, str] = {}
 
@@ -87,8 +88,9 @@ class Operation(Decisions):
         tried = set(self.view.tried[index])
         if self.view.plan.centre:
             tried |= self.view.boots.keys() - self.view.weights.keys()
-        # Nor who is lacked here, if it was at fault as an owner itself: of two peers one goes on.
-        tried |= lacked.keys() & self.view.unfit.keys()
+        if self.view.words.planned == 2:
+            # Nor who is lacked here, if it was at fault as an owner itself: else neither goes on.
+            tried |= {peer for peer in lacked if self.view.unfit.get(peer, 0) >= BARRED}
         known = self.view.words.lacked
         words = Counter([*known, *lacked, *(owner for said in known.values() for owner in said)])
         draw = self._drawn if lacked else self._rank

@@ -131,9 +131,10 @@ def next_plan(
         },
     )
     ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
-    sidelined = view.standing.sidelined(op, present.keys())
-    if len((ready.keys() | (expected & present.keys())) - sidelined) < needed_peers(terms, op):
-        sidelined = set()  # without them there is no op
+    able = ready.keys() | (expected & present.keys())
+    out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
+    enough = (some for some in out if len(able - some) >= needed_peers(terms, op))
+    sidelined = next(enough, set[PeerId]())  # without them there might be no op
     ready = {peer: line for peer, line in ready.items() if peer not in sidelined}
     if len(ready) < needed_peers(terms, op):
         return None

@@ -33,6 +33,10 @@ from swarmtrain_transport.pairing import contributors_of, partner_in
 _ALONE = "alone"
 """The odd one of a pair op: FREEZE leaves it out, and nobody is at fault."""
 
+BARRED = 3
+"""What speaks against an owner that is barred for its own faults; to be at odds with somebody is
+less."""
+
 _CONDUCTS_KEPT = 1024
 """Peers of whom `status` can tell how they have behaved: more than a roster has."""
 
@@ -305,10 +309,14 @@ class Standing:
         apart = [pair for pair, odds in self.pairs.items() if odds.until >= op and peer in pair]
         return {other for pair in apart for other in pair} - {peer}
 
+    def barred(self, op: int, present: AbstractSet[PeerId]) -> set[PeerId]:
+        """Who of those present gives nothing to this op for its own faults."""
+        return {peer for peer in present if self.barred_until(peer, op) >= 0}
+
     def sidelined(self, op: int, present: AbstractSet[PeerId]) -> set[PeerId]:
         """Who of those present gives nothing to this op: the barred, and contributors on whom
         enough of the others had the same to say lately (T1)."""
-        barred = {peer for peer in present if self.barred_until(peer, op) >= 0}
+        barred = self.barred(op, present)
         able = present - barred
         accusers: dict[PeerId, set[PeerId]] = {}
         for pair, odds in self.pairs.items():
@@ -324,9 +332,9 @@ class Standing:
     def unfit(self, op: int, members: Collection[PeerId]) -> dict[PeerId, int]:
         """Who of these should own nothing in this op, and how much speaks against each: whoever
         was at fault as an owner most, then an owner that lacks somebody, then whom it lacks."""
-        against = {peer: 3 * (self.owns_nothing_until(peer, op) >= 0) for peer in members}
+        against = {peer: BARRED * (self.owns_nothing_until(peer, op) >= 0) for peer in members}
         for peer in members:
-            against[peer] += 3 * (self.barred_until(peer, op) >= 0)
+            against[peer] += BARRED * (self.barred_until(peer, op) >= 0)
         for (contributor, owner), odds in self.pairs.items():
             if odds.until >= op and contributor in against and owner in against:
                 against[owner] += 2
