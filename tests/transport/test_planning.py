@@ -22,6 +22,7 @@ from swarmtrain_transport.planning import (
     window_floor,
 )
 from swarmtrain_transport.slicing import Slicing
+from swarmtrain_transport.standing import Score
 from tests.transport.rig import (
     BOOT,
     STRANGER,
@@ -95,6 +96,14 @@ def test_an_op_begins_without_the_slow_once_the_first_has_waited_long_enough() -
 def test_who_is_not_expected_is_not_waited_for_but_follows() -> None:
     lines = {A: ready_line(A), B: line_of(B)}
     assert weights(plan_now(begun_chain(), lines, {A})) == {A: 255, B: 0}
+
+
+def test_a_barred_peer_is_not_waited_for_while_it_does_not_even_hold_the_state() -> None:
+    chain = begun_chain()
+    lines = {A: ready_line(A), B: ready_line(B), C: line_of(C, applied_op=-1, state_root=b"")}
+    assert plan_now(chain, lines) is None
+    chain.view.standing.contributors[C] = Score(until=1)
+    assert weights(plan_now(chain, lines)) == {A: 255, B: 255}
 
 
 def test_nothing_is_planned_before_op_0() -> None:

@@ -139,6 +139,8 @@ def next_plan(
     if len(ready) < needed_peers(terms, op):
         return None
     first_s = min(line.ready_s for line in ready.values())
+    # Nor for a barred peer that lacks the state: it may fall behind on purpose, round after round.
+    sidelined |= view.standing.barred(op, expected - present.keys())
     if expected - sidelined - set(ready) and now_s < first_s + terms.wait_ready_s:
         return None
     receivers = {peer: line for peer, line in present.items() if peer not in ready}
