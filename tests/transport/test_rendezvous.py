@@ -219,6 +219,23 @@ def test_a_peer_that_reconnects_does_not_make_the_op_begin_at_once() -> None:
     assert hall.plan().op == 2
 
 
+def test_who_is_never_ready_again_is_waited_for_seldom() -> None:
+    hall = opened(wait_ready_s=10.0)
+    hall.run_op(1, A, B, C)
+    waits = []
+    for op in range(2, 20):
+        began_s = hall.now_s
+        hall.ready(op, A, B)
+        while hall.plan().op < op:
+            hall.alive(hall.now_s + 1.0, A, B, C)
+        waits.append(hall.now_s - began_s >= 10.0)
+        hall.exchange(A, B)
+        hall.say(C, m.Applied(op, root_of(op)))
+    assert [op for op, waited in enumerate(waits, 2) if waited] == [2, 3, 4, 6, 9, 14]
+    hall.ready(20, C, A, B)
+    assert {x.peer: bool(x.weight) for x in hall.plan().members}[C], "it comes back by itself"
+
+
 def test_the_first_deadline_is_the_cap_later_ones_adapt() -> None:
     hall = opened(deadline_floor_s=10.0, deadline_cap_s=100.0)
     hall.ready(1, A, B, C)

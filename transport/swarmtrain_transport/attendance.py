@@ -6,10 +6,12 @@ coordinator died (protocol.md T14).
 """
 
 import math
+from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.failure import LifeLine
 from swarmtrain_transport.fold import LedgerView
+from swarmtrain_transport.ledger import Plan
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.membership import PeerLine
 from swarmtrain_transport.messages import Hello, Progress
@@ -99,10 +101,22 @@ class Attendance:
         return {peer: line for peer, line in self.lines.items() if line.connected}
 
     def expected(self, now_s: float) -> set[PeerId]:
-        """Live peers that take part round by round: also after a restart, before they are back."""
-        active = {peer for peer, line in self.lines.items() if line.active}
+        """Live peers that take part round by round: also after a restart, before they are back.
+        Not who was waited for in vain too often."""
+        op = self._view.last_op + 1
+        active = {p for p, line in self.lines.items() if line.active and line.waits.until < op}
         returning = set(self.unseen) & set(self.last_contributors())
         return self.alive(now_s) & (active | returning)
+
+    def planned(self, plan: Plan, expected: AbstractSet[PeerId]) -> None:
+        """A PLAN has fallen due: of those who were expected some may have kept it waiting."""
+        gives = {member.peer for member in plan.members if member.weight}
+        late = expected - gives - self._view.standing.sidelined(plan.op, expected)
+        for peer, line in self.lines.items():
+            if peer in gives:
+                line.waits.good()
+            elif peer in late:
+                line.waits.fault(plan.op)
 
     def last_contributors(self) -> dict[PeerId, bytes]:
         """Contributors of the newest PLAN and their boot ids."""
@@ -122,6 +136,7 @@ class Attendance:
         if old is not None and old.hello.boot == hello.boot:
             line.ready, line.ready_s = old.ready, old.ready_s
             line.active, line.progress, line.chain = old.active, old.progress, old.chain
+            line.waits = old.waits
         line.active = line.active or self.last_contributors().get(peer) == hello.boot
         self.lines[peer] = line
         self.unseen.pop(peer, None)

@@ -19,6 +19,7 @@ from swarmtrain_transport.ledger import Reassign
 from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.matrix import in_words
 from swarmtrain_transport.messages import Evaluated, Hello, Progress, Ready
+from swarmtrain_transport.standing import Score
 
 _KEPT = 1000
 """Entries of each list that people may still ask for."""
@@ -41,6 +42,8 @@ class PeerLine:
         progress: its newest PROGRESS, for people.
         stranded_op: the op whose result it says that nobody has for it; -1 for none.
         chain: what its chain of pair ops ends with, as it says; b"" for none.
+        waits: how often ops have waited for its READY in vain; who is waited for too often is not
+            for a while.
     """
 
     hello: Hello
@@ -57,6 +60,7 @@ class PeerLine:
     progress: Progress | None = None
     stranded_op: int = -1
     chain: bytes = b""
+    waits: Score = field(default_factory=Score)
     _awaited_index: int = -1
 
     def sent(self, index: int, now_s: float) -> None:

@@ -383,9 +383,8 @@ class Rendezvous:
                 self.operation = None
 
     def _plan_next(self) -> None:
-        if self.operation is not None or self.is_finished:
-            return
-        if not may_plan(self.terms, self.view, self.lines):
+        is_busy = self.operation is not None or self.is_finished
+        if is_busy or not may_plan(self.terms, self.view, self.lines):
             return
         expected = self.attendance.expected(self._now_s)
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
@@ -394,6 +393,7 @@ class Rendezvous:
         )
         if plan is None:
             return
+        self.attendance.planned(plan, expected)
         self.scribe.append(plan)
         assert self.view.op is not None
         self.operation = operation_of(self.view.op, self._now_s)
