@@ -43,6 +43,9 @@ def waited(outcome: Commit | Skip, names: Names) -> Iterator[str]:
     if isinstance(outcome, Commit) and outcome.behind:
         told = listed(name_of(peer, names) for peer in outcome.behind)
         yield f"It waited for {told} until it was time, and not beyond it."
+    if isinstance(outcome, Commit) and outcome.late:
+        told = listed(name_of(peer, names) for peer in outcome.late)
+        yield f"The slice of {told} came through long after most others."
     if isinstance(outcome, Skip):
         for peer, reason in outcome.blamed.items():
             yield f"{name_of(peer, names)} {_BLAMED.get(reason, reason)}."

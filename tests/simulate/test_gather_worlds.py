@@ -53,7 +53,7 @@ def test_every_seventh_death_and_trouble_at_a_message_of_an_op_is_harmless_and_s
 
 
 def test_commits_of_what_nobody_holds_are_noticed(monkeypatch):
-    monkeypatch.setattr(GatherOperation, "_is_spread", lambda self, peer, live: True)
+    monkeypatch.setattr(GatherOperation, "_is_spread", lambda self, peer, live, needed=1: True)
     monkeypatch.setattr(GatherOperation, "_all_held", lambda self, index, live, needed: True)
     assert "I8" in found(range(500, 504))
 
@@ -61,8 +61,8 @@ def test_commits_of_what_nobody_holds_are_noticed(monkeypatch):
 def test_who_is_left_out_of_commit_without_need_is_noticed(monkeypatch):
     whole = GatherOperation._is_spread
 
-    def but_the_first(self, peer, live):
-        return peer != self.view.owners[0] and whole(self, peer, live)
+    def but_the_first(self, peer, live, needed=1):
+        return peer != self.view.owners[0] and whole(self, peer, live, needed)
 
     monkeypatch.setattr(GatherOperation, "_is_spread", but_the_first)
     commit = GatherOperation._commit

@@ -168,6 +168,29 @@ def test_commit_names_for_whom_it_has_waited_in_vain():
     assert (commit.contributors, commit.behind) == ((A, B, C, D), (E,))
 
 
+def test_what_a_contributor_gives_to_some_in_the_last_moment_the_others_are_not_blamed_for():
+    op = gather_table(A, B, C, D, E)
+    op.frozen()
+    for peer in (A, B, C, D, E):
+        op.have(peer, A, B, C, D)
+    op.now_s = GATHER_S - 1.0
+    op.have(A, E)
+    op.have(B, E)
+    commit = op.decide(GATHER_S)
+    assert isinstance(commit, Commit) and commit.behind == ()
+
+
+def test_what_a_contributor_gives_to_one_other_alone_is_left_out_as_its_own_fault():
+    op = gather_table(A, B, C, D, E)
+    op.frozen()
+    for peer in (A, B, C, D, E):
+        op.have(peer, A, B, C, D)
+    op.have(A, E)
+    commit = op.decide(GATHER_S)
+    assert isinstance(commit, Commit)
+    assert (commit.contributors, commit.behind) == ((A, B, C, D), (E,))
+
+
 def test_one_who_never_says_that_it_has_a_contribution_is_named_and_not_its_contributor():
     op = gather_table(A, B, C)
     op.frozen()

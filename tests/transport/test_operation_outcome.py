@@ -10,8 +10,10 @@ from swarmtrain_transport.ledger import (
     Reassign,
     Skip,
 )
+from swarmtrain_transport.link import PeerId
 from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone
 from swarmtrain_transport.signed import inputs_of
+from swarmtrain_transport.timers import Pace
 from tests.transport.rig import STRANGER, A, B, C, D, E, done_of, plan_body, received
 from tests.transport.table import (
     DEADLINE_S,
@@ -332,3 +334,51 @@ def test_who_dies_after_giving_all_makes_no_early_result_void() -> None:
     op.lose(C)
     assert op.decide() == Freeze(1, (A, B, C), {})
     assert isinstance(op.decide(), Commit)
+
+
+# ---- what comes late
+
+
+def given_late(*holders: PeerId) -> Table:
+    """Everything has come through at once but the slice of E, which gives it to these alone."""
+    op = table(A, B, C, D, E)
+    op.freeze()
+    for index in range(4):
+        op.done(index)
+        op.have(index, A, B, C, D, E)
+    op.done(4)
+    op.now_s = GATHER_S - 1.0
+    op.have(4, *holders)
+    return op
+
+
+def test_who_is_given_a_slice_in_the_last_moment_or_never_is_not_to_blame() -> None:
+    commit = given_late(A, B).decide(GATHER_S)
+    assert isinstance(commit, Commit)
+    assert (commit.behind, commit.late) == ((), (E,)), "the owner has kept everybody waiting"
+
+
+def test_an_owner_and_one_other_cannot_say_that_its_slice_has_come_through() -> None:
+    moved = given_late(D).decide(GATHER_S)
+    assert isinstance(moved, Reassign)
+    assert (moved.slice_index, moved.reason) == (4, "owner alone has it")
+
+
+def test_one_owner_that_reports_and_publishes_late_does_not_stretch_the_pace() -> None:
+    op = table(A, B, C, D, E)
+    op.now_s = 2.0
+    op.got_all(0, 1, 2, 3)
+    op.now_s = SCATTER_S - 1.0
+    op.got_all(4)
+    assert isinstance(op.decide(), Freeze)
+    op.now_s += 3.0
+    for index in range(4):
+        op.done(index)
+        op.have(index, A, B, C, D, E)
+    op.now_s = GATHER_S - 1.0
+    op.done(4)
+    op.have(4, A, B, C, D, E)
+    assert isinstance(op.decide(), Commit)
+    pace = Pace()
+    op.op.teach(pace, op.now_s)
+    assert (pace.scatter_s, pace.gather_s) == (2.0, 3.0)

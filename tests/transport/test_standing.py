@@ -3,6 +3,7 @@ two, and all of it is forgotten when it is long ago."""
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from swarmtrain_transport import limits
@@ -298,3 +299,15 @@ def test_a_restart_remembers_all_of_it() -> None:
     for record in run.records:
         again.apply(record, ledger.append(record))
     assert again.standing == run.view.standing
+
+
+def test_an_owner_that_others_have_waited_for_is_at_fault_as_owner() -> None:
+    run = History((A, B, C, D))
+    for _ in range(3):
+        run.begin()
+        run.freeze({})
+        op = run.view.in_progress
+        assert op is not None
+        run.add(msgspec.structs.replace(commit_of(op), late=(D, b"nobody")))
+    assert run.view.standing.owns_nothing_until(D, run.op + 1) == run.op + 1
+    assert set(run.view.standing.owners) == {D} and not run.view.standing.contributors

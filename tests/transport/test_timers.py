@@ -61,6 +61,7 @@ def test_what_a_silent_owner_made_others_wait_does_not_stretch_the_pace() -> Non
     op = table(A, B, C, D)
     op.now_s = 3.0
     op.freeze()
+    op.now_s = 5.0
     for index in (0, 1, 2):
         op.done(index)
         op.have(index, A, B, C)

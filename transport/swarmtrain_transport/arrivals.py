@@ -18,6 +18,7 @@ from swarmtrain_transport.matrix import ABSENT, REFUSED, ROOTS, SCALARS
 from swarmtrain_transport.messages import Roots
 from swarmtrain_transport.scalars import Table, are_norms, totals, vectors
 from swarmtrain_transport.signed import inputs_of, root_over
+from swarmtrain_transport.timers import most_of
 
 SliceTry = tuple[int, int]
 """(slice, attempt)."""
@@ -34,7 +35,7 @@ class Arrivals:
         withdrawn: who cannot send its own values, as it says itself, and why.
         signed: the roots that contributors have signed.
         last_s: when an owner last had something of a contributor whole.
-        whole_s: when it was whole with every owner.
+        whole_s: when it was whole with most owners: one that is slow to say so sets no pace.
     """
 
     def __init__(self, view: OpView) -> None:
@@ -98,7 +99,8 @@ class Arrivals:
             return
         row.add(peer)
         self.last_s[peer] = now_s
-        if all(peer in one for one in self.rows()):
+        rows = self.rows()
+        if sum(peer in one for one in rows) >= most_of(len(rows)):
             self.whole_s.setdefault(peer, now_s)
 
     def _table(self, slice_try: SliceTry) -> Table:

@@ -7,12 +7,15 @@ again goes on without deciding twice (protocol.md T4 to T9, T14). What is decide
 affair: `operation` for means, `gather_operation` for gathers.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 import msgspec
 
+from swarmtrain_transport import limits
+from swarmtrain_transport.arrivals import SliceTry
 from swarmtrain_transport.failure import LifeLine
 from swarmtrain_transport.fold import OpView
 from swarmtrain_transport.ledger import (
@@ -81,25 +84,64 @@ class Decisions(Reports, ABC):
     def teach(self, pace: Pace, now_s: float) -> None:
         """The op has ended: what it says of how long the next one may take.
 
-        Measured is how long most contributions took to be whole, and how long most contributors
-        took to hold the result, if this term saw all of it: from FREEZE or, where a slice had to go
-        to somebody else, from then on. Waiting for its first owner is nothing that anybody needed.
+        Measured is how long most contributions took to be whole with most owners, and how long most
+        contributors took to hold most of the result, if this term saw all of it: from FREEZE or,
+        where a slice had to go to somebody else, from then on. Waiting for its first owner is
+        nothing that anybody needed, nor is waiting for one owner that takes its time.
         """
         outcome, frozen = self.view.outcome, self.view.frozen or ()
         scatter_s = most_arrived_s(list(self.arrivals.whole_s.values()), self._num_awaited)
-        held = [self._held_s[peer] for peer in frozen if peer in self._held_s]
+        held = [moment_s for peer in frozen if (moment_s := self._held_most_s(peer)) is not None]
         gather_s = most_arrived_s(held, len(frozen))
         if isinstance(outcome, Skip):
             if now_s >= self.timers.scatter_s:
                 pace.was_too_short(self.view.plan.deadline_s)
         elif scatter_s is not None and gather_s is not None and scatter_s <= self._frozen_s:
-            began_s = max([self._frozen_s, *self.timers.assigned_s.values()])
-            pace.measured(scatter_s - self.timers.start_s, max(0.0, gather_s - began_s))
+            starts_s = (self._frozen_s, *self.timers.assigned_s.values())
+            began_s = max(
+                (start_s for start_s in starts_s if start_s <= gather_s), default=gather_s
+            )
+            pace.measured(scatter_s - self.timers.start_s, gather_s - began_s)
 
     @property
     def _num_awaited(self) -> int:
         """How many contributions the op waits for."""
         return len(self.view.weights)
+
+    def _held_most_s(self, peer: PeerId) -> float | None:
+        """When a contributor held most of what it was to hold, None if it has not said so."""
+        tries = enumerate(self.view.attempts)
+        held = [self.whole_s.get(slice_try, {}).get(peer) for slice_try in tries]
+        return most_arrived_s([moment_s for moment_s in held if moment_s is not None],
+                              self._num_published)  # fmt: skip
+
+    @property
+    def _num_published(self) -> int:
+        """How many slices' results a contributor is to hold."""
+        return len(self.view.owners)
+
+    def _lacking(self, peers: AbstractSet[PeerId]) -> set[PeerId]:
+        """Who of these lacks what it could have had: a slice that more than half of them have held
+        whole for as long as a slice may take. What has come through later is its owner's lateness;
+        else an owner could give it to a few in the last moment, and the others would be to blame.
+        """
+        lacking = set[PeerId]()
+        for slice_try in enumerate(self.view.attempts):
+            due_s = self._common_s(slice_try, peers) + limits.D_REPAIR * self.view.plan.deadline_s
+            if due_s <= self._now_s:
+                lacking |= peers - self.whole_s[slice_try].keys()
+        return lacking
+
+    def _common_s(self, slice_try: SliceTry, peers: AbstractSet[PeerId]) -> float:
+        """Since when more than half of these hold all of a slice."""
+        times = self.whole_s.get(slice_try, {})
+        held = sorted(times[peer] for peer in peers & times.keys())
+        return held[len(peers) // 2] if len(held) > len(peers) // 2 else math.inf
+
+    def _needed_elsewhere(self, contributors: AbstractSet[PeerId]) -> int:
+        """How many others must hold a slice for it to have come through: where there are enough,
+        two, so that its owner and one other cannot make it so by their word."""
+        return min(limits.RESULT_HOLDERS - 1, max(1, len(contributors) - 2))
 
     # ---- why somebody is left out
 

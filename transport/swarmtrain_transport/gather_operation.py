@@ -80,11 +80,7 @@ class GatherOperation(Decisions):
             return
         if peer not in self.view.boots or peer in self.lost:
             return
-        self._idle = None
-        for chunk, here in enumerate(chunks[: num_chunks(self.view.plan, index)]):
-            if here:
-                self.holders.setdefault((index, 0, chunk), set()).add(peer)
-        self._held_s[peer] = self._now_s
+        self._holds(peer, slice_try, chunks, num_chunks(self.view.plan, index))
 
     def owes(self, peer: PeerId, witnesses: AbstractSet[PeerId]) -> bool:
         """Never: who has published nothing by D_scatter is late, and nothing is owed before."""
@@ -160,20 +156,19 @@ class GatherOperation(Decisions):
         is_late, is_over = now_s >= self.timers.gather_s, now_s >= self.timers.end_s
         spread = {peer for peer in frozen if self._is_spread(peer, live)}
         safe = {peer for peer in spread if self._all_held(self._index(peer), live, needed)}
+        elsewhere = self._needed_elsewhere(waiting_for)
+        common = {peer for peer in spread if self._is_spread(peer, live, elsewhere)}
         kept = spread | (set(frozen) & live)
-        if is_late and 2 * len(spread) > len(frozen):
-            kept = spread
+        if is_late and 2 * len(common) > len(frozen):
+            kept = common
         if is_over:
             kept = safe
         if len(kept) < max(1, self.view.plan.min_contributors) or not kept <= safe:
             return None
-        behind = {
-            peer
-            for peer in waiting_for
-            if peer not in spread
-            or not all(self._held_by(self._index(one), {peer}) for one in spread)
-        }
-        return None if behind and not is_late else self._commit_of(kept, behind)
+        is_all_held = all(self._held_by(self._index(one), waiting_for) for one in spread)
+        if not is_late and not (waiting_for <= spread and is_all_held):
+            return None
+        return self._commit_of(kept, (waiting_for - common) | self._lacking(waiting_for))
 
     def _commit_of(self, kept: set[PeerId], behind: set[PeerId]) -> Commit:
         """COMMIT of what these have given; some were waited for in vain."""
@@ -188,6 +183,10 @@ class GatherOperation(Decisions):
         return msgspec.structs.replace(commit, result_root=result_root(commit))
 
     # ---- what follows from the reports
+
+    @property
+    def _num_published(self) -> int:
+        return len(self.view.frozen or ())
 
     def _index(self, peer: PeerId) -> int:
         return self.view.owners.index(peer)
@@ -209,7 +208,8 @@ class GatherOperation(Decisions):
         count = num_chunks(self.view.plan, index)
         return [self.holders.get((index, 0, chunk), set()) for chunk in range(count)]
 
-    def _is_spread(self, peer: PeerId, live: set[PeerId]) -> bool:
-        """Whether others hold all of a contribution, or it itself where nobody else is alive."""
+    def _is_spread(self, peer: PeerId, live: set[PeerId], needed: int = 1) -> bool:
+        """Whether so many others hold all of a contribution, or it itself where nobody else is
+        alive."""
         others = live - {peer}
-        return self._all_held(self._index(peer), others or live, 1)
+        return self._all_held(self._index(peer), others or live, min(needed, len(others or live)))

@@ -217,7 +217,8 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     contributions stay whole `contributors` are those of FREEZE's whose contributions are held (of a
     pair op, whose pairs have exchanged); the others' slices have no contributor, root or signature.
     `behind` are contributors who live and for whom it has waited in vain: they have not said that
-    they hold it all or, where contributions stay whole, nobody else holds what they gave.
+    they hold what most have held for long or, where contributions stay whole, too few others hold
+    what they gave. `late` are owners whose slices have come through long after most others.
     """
 
     op: int
@@ -227,6 +228,7 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     result_root: bytes
     signatures: tuple[bytes, ...] = ()
     behind: tuple[bytes, ...] = ()
+    late: tuple[bytes, ...] = ()
 
 
 class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):

@@ -4,6 +4,7 @@ FREEZE, REASSIGN, SFREEZE, COMMIT, SKIP (protocol.md T4 to T9); `decisions` says
 """
 
 import hashlib
+import statistics
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -73,8 +74,9 @@ class Operation(Decisions):
         return "owner alone has it" if is_odd else ""
 
     def _is_spread(self, index: int, live: set[PeerId]) -> bool:
-        """Whether somebody who is not its owner holds each chunk of the slice."""
-        return self._all_held(index, live - {self.view.owners[index]}, 1)
+        """Whether enough who are not its owner hold each chunk of the slice."""
+        needed = self._needed_elsewhere(set(self.view.frozen or ()) & live)
+        return self._all_held(index, live - {self.view.owners[index]}, needed)
 
     def _reassign(
         self, index: int, live: set[PeerId], reason: str, lacked: Mapping[PeerId, str] = NOTHING
@@ -263,12 +265,20 @@ class Operation(Decisions):
                 blamed[owner] = "owner silent"
             elif not self._is_spread(index, live):
                 blamed[owner] = "owner alone has it"
-        return blamed or dict.fromkeys(self._behind(set(frozen) & live), "behind")
+        return blamed or dict.fromkeys(sorted(self._lacking(set(frozen) & live)), "behind")
 
-    def _behind(self, peers: set[PeerId]) -> tuple[PeerId, ...]:
-        """Which of these have not said that they hold the whole result."""
-        slices = range(len(self.view.owners))
-        return tuple(p for p in sorted(peers) if not all(self._held_by(i, {p}) for i in slices))
+    def _late(self, waiting_for: set[PeerId]) -> tuple[PeerId, ...]:
+        """First owners whose slices have come through so much later than most others that these
+        could have been made twice."""
+        tries = list(enumerate(self.view.attempts))
+        came_s = [self._common_s(slice_try, waiting_for) for slice_try in tries]
+        due_s = statistics.median_low(came_s) + limits.D_REPAIR * self.view.plan.deadline_s
+        late = {
+            self.view.owners[index]
+            for index, attempt in tries
+            if not attempt and came_s[index] > due_s
+        }
+        return tuple(sorted(late))
 
     def _commit(self, live: set[PeerId], now_s: float) -> Decision | None:
         """T8. A late or joining receiver is never waited for: only FREEZE's contributors are."""
@@ -291,6 +301,7 @@ class Operation(Decisions):
             signatures.append(published.signature)
         commit = Commit(
             self.view.plan.op, self.view.plan_hash, self.view.frozen, tuple(outcomes), b"",
-            tuple(signatures), behind=self._behind(waiting_for),
+            tuple(signatures), behind=tuple(sorted(self._lacking(waiting_for))),
+            late=self._late(waiting_for),
         )  # fmt: skip
         return msgspec.structs.replace(commit, result_root=result_root(commit))

@@ -53,7 +53,7 @@ class PairOperation(GatherOperation):
         if open_pairs and not is_late:
             return None
         if 2 * len(whole) >= plan.min_contributors:
-            lacking = {taker for pair in open_pairs for taker in self._lacking(pair)}
+            lacking = {taker for pair in open_pairs for taker in self._takers(pair)}
             return self._commit_of({peer for pair in whole for peer in pair}, lacking)
         return Skip(plan.op, "deadline") if is_over else None
 
@@ -86,12 +86,17 @@ class PairOperation(GatherOperation):
 
     # ---- what follows from the reports
 
+    @property
+    def _num_published(self) -> int:
+        """Its own half and its partner's."""
+        return 2
+
     def _is_whole(self, pair: Pair) -> bool:
         """Whether each of the two holds all that the other gave."""
         first, second = pair
         return self._has_crossed(first, second) and self._has_crossed(second, first)
 
-    def _lacking(self, pair: Pair) -> set[PeerId]:
+    def _takers(self, pair: Pair) -> set[PeerId]:
         """Who of the two has not said that it holds what the other gave."""
         first, second = pair
         crossings = ((first, second), (second, first))

@@ -68,6 +68,7 @@ class Reports:
         got: contributors whole at the owner, per try.
         published: accepted SLICE_DONE, per try.
         holders: who holds a chunk, by (slice, attempt, chunk).
+        whole_s: since when a member holds all of a slice's result, per try.
         withdrawn: whose contribution is out by its own word, and why.
         lost: planned processes that are gone for good.
     """
@@ -78,10 +79,10 @@ class Reports:
         self.got = self.arrivals.got
         self.published: dict[SliceTry, Published] = {}
         self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
+        self.whole_s: dict[SliceTry, dict[PeerId, float]] = {}
         self.withdrawn = self.arrivals.withdrawn
         self.lost: set[PeerId] = set()
         self._now_s = now_s
-        self._held_s: dict[PeerId, float] = {}
         self._idle: tuple[AbstractSet[PeerId], float] | None = None
         """With these alive nothing falls due before this time, unless something is reported."""
 
@@ -190,6 +191,7 @@ class Reports:
             return None
         if self._current(index) is not None or not self._is_sum_of(index, published):
             return None
+        self.whole_s.pop(slice_try, None)
         for chunk in range(len(hashes)):  # an earlier one was over another set
             self.holders.pop((*slice_try, chunk), None)
         self._idle = None
@@ -204,11 +206,17 @@ class Reports:
         published = self.published.get(slice_try)
         if published is None or published.set_id != name or peer not in self.view.boots:
             return
+        self._holds(peer, slice_try, chunks, len(published.chunk_hashes))
+
+    def _holds(
+        self, peer: PeerId, slice_try: SliceTry, chunks: tuple[bool, ...], count: int
+    ) -> None:
         self._idle = None
-        for chunk, here in enumerate(chunks[: len(published.chunk_hashes)]):
+        for chunk, here in enumerate(chunks[:count]):
             if here:
                 self.holders.setdefault((*slice_try, chunk), set()).add(peer)
-        self._held_s[peer] = self._now_s
+        if len(chunks) >= count and all(chunks[:count]):
+            self.whole_s.setdefault(slice_try, {}).setdefault(peer, self._now_s)
 
     def report_lost(self, peer: PeerId) -> None:
         """The process that was planned is gone for good (new boot id, left, evicted)."""
@@ -216,6 +224,8 @@ class Reports:
         self.lost.add(peer)
         for holders in self.holders.values():
             holders.discard(peer)
+        for times in self.whole_s.values():
+            times.pop(peer, None)
 
     def _current(self, index: int) -> Published | None:
         """What stands as a slice's result: of its current attempt, over the right set."""

@@ -229,20 +229,27 @@ class Standing:
                 self.contributors.setdefault(peer, Score()).fault(plan.op, is_fatal=True)
             elif isinstance(outcome, Commit) and peer in outcome.contributors:
                 self._went_well(self.contributors, peer, is_good=peer not in words.short)
-        self._owned(plan.op, words, blamed, is_committed=isinstance(outcome, Commit))
+        late = set(outcome.late) & set(words.owners) if isinstance(outcome, Commit) else set()
+        self._owned(plan.op, words, blamed, late, is_committed=isinstance(outcome, Commit))
         self._at_odds(plan.op, lacked, at_fault)
         self._noted(words, lacked)
         self._forget(plan.op)
 
     def _owned(
-        self, op: int, words: Words, blamed: Mapping[PeerId, str], *, is_committed: bool
+        self,
+        op: int,
+        words: Words,
+        blamed: Mapping[PeerId, str],
+        late: AbstractSet[PeerId],
+        *,
+        is_committed: bool,
     ) -> None:
         for peer, reason in blamed.items():
             if reason != "behind":
                 self.owners.setdefault(peer, Score()).fault(op, is_fatal=True)
-        for peer in words.relieved.keys() - blamed.keys():
+        for peer in (words.relieved.keys() | late) - blamed.keys():
             self.owners.setdefault(peer, Score()).fault(op)
-        for peer in set(words.owners) - words.relieved.keys():
+        for peer in set(words.owners) - words.relieved.keys() - late:
             self._went_well(self.owners, peer, is_good=is_committed)
 
     def _at_odds(

@@ -20,8 +20,13 @@ def most_arrived_s(times_s: Sequence[float], count: int) -> float | None:
         times_s: one moment per arrival, in any order.
         count: how many were awaited.
     """
-    needed = max(1, math.ceil(limits.ARRIVED_SHARE * count))
+    needed = most_of(count)
     return sorted(times_s)[needed - 1] if len(times_s) >= needed else None
+
+
+def most_of(count: int) -> int:
+    """Three quarters of so many, at least one."""
+    return max(1, math.ceil(limits.ARRIVED_SHARE * count))
 
 
 @dataclass(slots=True)
