@@ -236,6 +236,21 @@ def test_who_is_never_ready_again_is_waited_for_seldom() -> None:
     assert {x.peer: bool(x.weight) for x in hall.plan().members}[C], "it comes back by itself"
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_another_process_of_the_same_key_is_waited_for_no_oftener(leaves: bool) -> None:
+    hall = opened(wait_ready_s=10.0)
+    hall.run_op(1, A, B, C)
+    for op in (2, 3, 4):
+        hall.ready(op, A, B)
+        hall.alive(hall.now_s + 11.0, A, B, C)
+        hall.exchange(A, B)
+        hall.say(C, m.Applied(op, root_of(op)))
+    if leaves:
+        hall.say(C, m.Leave())
+    hall.join(C, boot=b"another")
+    assert hall.machine.lines[C].waits.until == 5
+
+
 def test_the_first_deadline_is_the_cap_later_ones_adapt() -> None:
     hall = opened(deadline_floor_s=10.0, deadline_cap_s=100.0)
     hall.ready(1, A, B, C)

@@ -311,3 +311,19 @@ def test_an_owner_that_others_have_waited_for_is_at_fault_as_owner() -> None:
         run.add(msgspec.structs.replace(commit_of(op), late=(D, b"nobody")))
     assert run.view.standing.owns_nothing_until(D, run.op + 1) == run.op + 1
     assert set(run.view.standing.owners) == {D} and not run.view.standing.contributors
+
+
+def test_two_who_own_all_that_others_own_do_not_make_a_third_be_at_fault() -> None:
+    """They may claim to be much faster than the others, or see to it that these own nothing."""
+    run = History()
+    slices = tuple(
+        msgspec.structs.replace(spec, owner=owner)
+        for spec, owner in zip(run.plan(FIVE).slices, (D, E, D, E, C), strict=True)
+    )
+    for _ in range(3):
+        run.add(run.plan(FIVE, slices=slices))
+        run.freeze({C: "refused:scale"}, {C: (D, E)})
+        run.end()
+    standing, op = run.view.standing, run.op + 1
+    assert standing.sidelined(op, set(FIVE)) == set()
+    assert {D, E} <= {peer for peer, weight in standing.unfit(op, FIVE).items() if weight}

@@ -131,12 +131,13 @@ class Attendance:
         line = PeerLine(hello, LifeLine(now_s), sent_index=max(-1, hello.head_index))
         line.acked_index = hello.head_index
         old = self.lines.get(peer)
+        if (gone := old or self._gone.get(peer)) is not None:
+            line.waits = gone.waits
         if old is not None:
             self._remember(peer, old)
         if old is not None and old.hello.boot == hello.boot:
             line.ready, line.ready_s = old.ready, old.ready_s
             line.active, line.progress, line.chain = old.active, old.progress, old.chain
-            line.waits = old.waits
         line.active = line.active or self.last_contributors().get(peer) == hello.boot
         self.lines[peer] = line
         self.unseen.pop(peer, None)

@@ -83,6 +83,12 @@ class Words:
         """Slices whose contributors FREEZE decides, or would decide now."""
         return [i for i, attempt in enumerate(self.attempts) if self.is_whole or not attempt]
 
+    @property
+    def bar(self) -> int:
+        """How many words make it a contributor's own fault, however few own something: by rates
+        that they claim, or by quarrels, two could become the only owners of all."""
+        return voices_needed(self.planned, self.planned - 1)
+
     def needed(self, peer: PeerId) -> int:
         """How many words leave this contributor out."""
         able = (self.first | self.against(peer)) - {peer}
@@ -105,14 +111,14 @@ class Words:
             self._lacks(self.owners[body.slice_index], body.lacked)
             self.short |= set(self._frozen) - set(body.contributors)
             for peer in body.lacked:
-                if len(self.against(peer)) >= self.needed(peer):
+                if len(self.against(peer)) >= self.bar:
                     self.at_fault.setdefault(peer, "late")
         else:
             self._frozen = body.contributors
             self.left_out = dict(body.excluded)
             for peer, reason in body.excluded.items():
                 said = body.accusers.get(peer, ())
-                is_own = not said or len(said) >= self.needed(peer)
+                is_own = not said or len(said) >= self.bar
                 if is_own and reason != _ALONE:
                     self.at_fault[peer] = reason
                 self._accused(peer, reason, said)
