@@ -107,6 +107,7 @@ class Session:
         self._hooks = hooks
         self._clock = clock
         self._stop_wanted = False
+        self._stands_still = False
         self._round_ended = True
         self._offered_root = b""
         self._outcomes: deque[ForTrainer] = deque()
@@ -244,9 +245,11 @@ class Session:
         self._say("training")
 
     def _waits_in_vain(self, now_s: float) -> bool:
-        """Whether the others have had their time to get ready, and no exchange has begun."""
+        """Whether no exchange has begun, and none will: the run itself waits, or the others have
+        had their time to get ready."""
         patience_s = self._config.exchange.wait_ready_s + _LONELY_S
-        return not self._thread.is_exchanging and now_s - self._given_s > patience_s
+        is_late = now_s - self._given_s > patience_s
+        return not self._thread.is_exchanging and (self._stands_still or is_late)
 
     def _look(self, *, wait: bool) -> None:
         """Handle what is in the inbox; with `wait`, give it a moment to come."""
@@ -269,6 +272,7 @@ class Session:
                 if self._hooks.on_lease is not None:
                     self._hooks.on_lease(item)
             case Waiting():
+                self._stands_still = bool(item.text)
                 if self._hooks.on_waiting is not None:
                     words = waiting_words(cleaned(item.text), item.seen_s, time.time())
                     self._hooks.on_waiting(words)

@@ -14,6 +14,7 @@ from swarmtrain.peer.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
 from swarmtrain.tensors import Layout, ParameterSpec
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.messages import Waiting
 
 LAYOUT = Layout.from_parameters(
     tuple(ParameterSpec(name, (64,), "float32") for name in ("embed", "h.0.w", "h.1.w")), 16
@@ -107,6 +108,20 @@ def test_a_peer_that_is_about_to_leave_waits_for_no_step():
     network.inbox.put(do.OpSkipped(1, "early"))
     session.finish_round()
     assert driver.skipped == [5] and session.should_stop
+
+
+def test_a_peer_that_leaves_a_run_that_stands_still_waits_for_nobody():
+    """With too few peers no round comes: their time to get ready would pass in silence."""
+    session, driver, network = session_of([])
+    network.is_exchanging = False
+    network.inbox.put(Waiting("1 more peer"))
+    for _ in range(5):
+        session.stepped(1, None, 1)
+    session.request_stop()
+    session.stepped(1, None, 1)
+    driver.steps += 3
+    session.stepped(1, None, 1)
+    assert session.should_stop
 
 
 def test_an_error_is_told_at_once():
