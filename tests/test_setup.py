@@ -47,6 +47,12 @@ def clone(tmp_path):
     return place
 
 
+ALONE = {
+    name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+}
+"""The environment without what a `make` that runs these tests leaves in it: its level and flags."""
+
+
 def command(clone: Path, *more: str) -> list[str]:
     return ["make", "setup", f"PYTHON={clone.parent / 'python'}", *more]
 
@@ -57,7 +63,7 @@ def setup(clone: Path, *more: str) -> tuple[int, list[str], str]:
     notes.write_text("")
     ended = subprocess.run(
         command(clone, *more), cwd=clone, capture_output=True, text=True, timeout=SECONDS,
-        env={**os.environ, "MAKEFLAGS": ""}, check=False,
+        env=ALONE, check=False,
     )  # fmt: skip
     asked = [line for line in notes.read_text().splitlines()
              if line.startswith("-m venv") or " install" in line]  # fmt: skip
@@ -79,7 +85,7 @@ def test_a_set_up_that_was_killed_in_pip_begins_anew(clone):
     os.mkfifo(gate)
     process = subprocess.Popen(
         command(clone), cwd=clone, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, env={**os.environ, "MAKEFLAGS": ""},
+        start_new_session=True, env=ALONE,
     )  # fmt: skip
     try:
         gate.read_text()  # pip is at it

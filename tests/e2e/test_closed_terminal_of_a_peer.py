@@ -44,7 +44,7 @@ def test_a_peer_waits_for_its_run_and_leaves_cleanly_with_its_terminal(tmp_path)
         with in_terminal(words, here.environment) as (process, ours):
             read_until(ours, b"Waiting until it does")
             up = here.up(run_file, port=port)
-            read_until(ours, b"merged")
+            read_until(ours, b"averaged")
             os.close(ours)
             assert process.wait(DEADLINE_S) == 0
         view = up.status_when(lambda view: view["events"][-1]["event"] in ("left", "lost"))
