@@ -69,6 +69,36 @@ def test_the_next_partner_is_known_from_the_plan_before():
     assert expected_partner(TAG, 2, msgspec.structs.replace(plan, kind="gather"), A) is None
 
 
+@given(PEERS, PEERS, st.integers(1, 1000), st.data())
+def test_who_is_at_odds_with_one_or_two_others_is_paired_with_somebody_else(
+    before, ready, op, data
+):
+    """By everybody alike."""
+    if len(ready) < 4:
+        return
+    one = data.draw(st.sampled_from(sorted(ready)))
+    others = set(data.draw(st.permutations(sorted(ready - {one})))[:2])
+    apart = {one: others} | {other: {one} for other in others}
+    order = order_of(TAG, op, before, ready, apart)
+    assert sorted(order) == sorted(ready)
+    assert partner_in(order, one) not in others
+    assert order == order_of(TAG, op, sorted(before), sorted(ready, reverse=True), apart)
+
+
+def test_two_are_at_odds_and_a_pair_all_the_same_where_there_is_nobody_else():
+    assert sorted(order_of(TAG, 2, (A, B), (A, B), {A: {B}, B: {A}})) == [A, B]
+
+
+def test_a_plan_that_pairs_those_at_odds_is_refused():
+    before = pair_plan(tag=TAG)
+    order = order_of(TAG, 2, contributors_of(before), (A, B, C, D))
+    apart = {order[0]: {order[1]}, order[1]: {order[0]}}
+    with pytest.raises(RemoteFault, match="not those that were drawn"):
+        check_drawn(TAG, before, pair_plan(order, op=2), apart)
+    parted = order_of(TAG, 2, contributors_of(before), order, apart)
+    check_drawn(TAG, before, pair_plan(tuple(parted), op=2), apart)
+
+
 def test_a_plan_whose_partners_are_chosen_is_refused():
     before = pair_plan(tag=TAG)
     order = order_of(TAG, 2, contributors_of(before), (A, B, C, D))

@@ -327,3 +327,12 @@ def test_two_who_own_all_that_others_own_do_not_make_a_third_be_at_fault() -> No
     standing, op = run.view.standing, run.op + 1
     assert standing.sidelined(op, set(FIVE)) == set()
     assert {D, E} <= {peer for peer, weight in standing.unfit(op, FIVE).items() if weight}
+
+
+def test_who_is_kept_apart_is_known_from_either_side_for_as_long_as_it_lasts() -> None:
+    run = History()
+    run.dispute(A, B)
+    assert run.view.standing.apart(run.op + 1) == {}
+    run.dispute(A, B)
+    assert run.view.standing.apart(run.op + 1) == {A: {B}, B: {A}}
+    assert run.view.standing.apart(run.op + limits.ODDS_ROUNDS + 1) == {}

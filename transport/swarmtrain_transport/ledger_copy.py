@@ -57,7 +57,7 @@ class LedgerCopy:
         if isinstance(body, Plan) and genesis is not None:
             check_plan(body, values_of(genesis, body.op, max(1, body.block), body.kind))
             before = self.view.op.plan if self.view.op is not None else None
-            check_drawn(self.view.run_tag, before, body)
+            check_drawn(self.view.run_tag, before, body, self.view.standing.apart(body.op))
             check_centre(self.view, body)
         if isinstance(body, Freeze) and self.view.in_progress is not None:
             check_given(self.view.in_progress, body, self._verify)

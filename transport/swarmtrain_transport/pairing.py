@@ -10,7 +10,8 @@ Pure. The draw is a hash of run, op and key: no generator whose bits might chang
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR
@@ -20,6 +21,8 @@ from swarmtrain_transport.link import PeerId
 _DRAW = b"swarmtrain pair 1\0"
 _LINK = b"swarmtrain chain 1\0"
 _NO_CHAIN = bytes(32)
+
+NOBODY: Mapping[PeerId, AbstractSet[PeerId]] = {}
 
 
 def drawn(run_tag: int, op: int, peers: Iterable[PeerId]) -> list[PeerId]:
@@ -39,7 +42,11 @@ def contributors_of(plan: Plan | None) -> tuple[PeerId, ...]:
 
 
 def order_of(
-    run_tag: int, op: int, before: Collection[PeerId], ready: Collection[PeerId]
+    run_tag: int,
+    op: int,
+    before: Collection[PeerId],
+    ready: Collection[PeerId],
+    apart: Mapping[PeerId, AbstractSet[PeerId]] = NOBODY,
 ) -> list[PeerId]:
     """How the contributors of an op stand.
 
@@ -48,10 +55,36 @@ def order_of(
         op: number of the op.
         before: contributors of the PLAN before it.
         ready: contributors of this one.
+        apart: with whom each should not be paired while others can be.
     """
     expected = pairs_in(drawn(run_tag, op, before))
-    standing = [peer for pair in expected if set(pair) <= set(ready) for peer in pair]
-    return standing + drawn(run_tag, op, set(ready) - set(standing))
+    standing = [
+        peer
+        for first, second in expected
+        if {first, second} <= set(ready) and second not in apart.get(first, ())
+        for peer in (first, second)
+    ]
+    rest = drawn(run_tag, op, set(ready) - set(standing))
+    return _parted(standing + rest, apart)
+
+
+def _parted(order: list[PeerId], apart: Mapping[PeerId, AbstractSet[PeerId]]) -> list[PeerId]:
+    """Partners that should be none change places with somebody, if that parts them all."""
+
+    def is_fit(*places: int) -> bool:
+        return all(
+            place ^ 1 >= len(order) or order[place ^ 1] not in apart.get(order[place], ())
+            for place in places
+        )
+
+    for place in range(len(order)):
+        for other in range(len(order)):
+            if is_fit(place):
+                break
+            order[place], order[other] = order[other], order[place]
+            if not is_fit(place, other):
+                order[place], order[other] = order[other], order[place]
+    return order
 
 
 def partner_in(order: Sequence[PeerId], peer: PeerId) -> PeerId | None:
@@ -76,7 +109,12 @@ def expected_partner(run_tag: int, op: int, before: Plan | None, peer: PeerId) -
     return partner_in(drawn(run_tag, op, contributors_of(before)), peer)
 
 
-def check_drawn(run_tag: int, before: Plan | None, plan: Plan) -> None:
+def check_drawn(
+    run_tag: int,
+    before: Plan | None,
+    plan: Plan,
+    apart: Mapping[PeerId, AbstractSet[PeerId]] = NOBODY,
+) -> None:
     """Whether the contributors of a pair op stand as they are drawn: the coordinator chooses
     nobody's partner.
 
@@ -84,6 +122,7 @@ def check_drawn(run_tag: int, before: Plan | None, plan: Plan) -> None:
         run_tag: fence of the run.
         before: the PLAN before it, of whatever outcome.
         plan: to be checked.
+        apart: as in `order_of`.
 
     Raises:
         RemoteFault: reason ``plan``; also if a run's ops begin or cease to go by pairs.
@@ -93,7 +132,7 @@ def check_drawn(run_tag: int, before: Plan | None, plan: Plan) -> None:
     if plan.kind != PAIR:
         return
     order = contributors_of(plan)
-    if list(order) != order_of(run_tag, plan.op, contributors_of(before), order):
+    if list(order) != order_of(run_tag, plan.op, contributors_of(before), order, apart):
         raise RemoteFault("plan", f"op {plan.op}: the partners are not those that were drawn")
 
 

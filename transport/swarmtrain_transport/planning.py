@@ -148,7 +148,7 @@ def next_plan(
     order = sorted(ready)
     if terms.kind == PAIR:
         before = contributors_of(view.op.plan if view.op is not None else None)
-        order = order_of(view.run_tag, op, before, ready.keys())
+        order = order_of(view.run_tag, op, before, ready.keys(), view.standing.apart(op))
     standing = {peer: ready[peer] for peer in order}
     told = [line.ready is not None and line.ready.has_centre for line in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0

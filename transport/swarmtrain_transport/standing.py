@@ -326,6 +326,15 @@ class Standing:
         """Who of those present gives nothing to this op for its own faults."""
         return {peer for peer in present if self.barred_until(peer, op) >= 0}
 
+    def apart(self, op: int) -> dict[PeerId, set[PeerId]]:
+        """With whom each should be no pair in this op."""
+        apart: dict[PeerId, set[PeerId]] = {}
+        for (one, other), odds in self.pairs.items():
+            if odds.until >= op:
+                apart.setdefault(one, set()).add(other)
+                apart.setdefault(other, set()).add(one)
+        return apart
+
     def sidelined(self, op: int, present: AbstractSet[PeerId]) -> set[PeerId]:
         """Who of those present gives nothing to this op: the barred, and contributors on whom
         enough of the others had the same to say lately (T1)."""
