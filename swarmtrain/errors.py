@@ -118,6 +118,16 @@ def coordinator_unreachable(host: str, port: int, tries: int, seconds: float) ->
     )
 
 
+def run_over(run: str, checkpoints: str) -> UserError:
+    """Nobody answers any more, and our own copy of the ledger says that all rounds were made."""
+    return UserError(
+        "SWT-E705",
+        f"The run {run} is finished, and its coordinator has ended.",
+        "This peer's copy of the ledger has every round of it; there is nothing left to do.",
+        f"The model, as this peer has it, is in the newest folder of {checkpoints}.",
+    )
+
+
 def wrong_key(host: str, port: int) -> UserError:
     """Whoever answered has another certificate than the invite names."""
     return UserError(

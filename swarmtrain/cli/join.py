@@ -65,7 +65,7 @@ Wait = Annotated[
     bool,
     typer.Option(
         "--wait",
-        help="Wait until the coordinator is up; whoever was in the run before always does.",
+        help="Wait until the coordinator is up; whoever was in the run does anyway, until its end.",
     ),
 ]
 FreezeInRound = Annotated[

@@ -18,11 +18,11 @@ import msgspec
 
 from swarmtrain.cli.caps import NO_CAPS, Caps
 from swarmtrain.cli.options import Endpoint
-from swarmtrain.errors import UserError, refused, translate
+from swarmtrain.errors import UserError, refused, run_over, translate
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.bandwidth import Bandwidth, inflow
 from swarmtrain.peer.complaints import Complaints
-from swarmtrain.peer.control import ControlClient
+from swarmtrain.peer.control import ControlClient, CoordinatorUnreachable
 from swarmtrain.peer.rehearsal import FreezingLink
 from swarmtrain.peer.spill_file import SpillFile
 from swarmtrain.peer.storage import PeerStorage
@@ -71,7 +71,7 @@ class PeerShell:
         caps: what the link's owner allows.
         freeze: rehearsal of a death: in which round, and who is told.
         waits: whether a coordinator that does not answer is waited for; it is by whoever was in
-            the run before.
+            the run before, unless that is finished.
         brings: what the door is told of model and data.
     """
 
@@ -99,7 +99,7 @@ class PeerShell:
         self._advertise = advertise
         self._caps = caps
         self._freeze = freeze
-        self._waits = waits or bool(storage.records)
+        self._waits = waits
         self._brings = msgspec.structs.replace(brings, run=invite.run)
         self._note = TrainerNote()
         self._waiting = (Waiting(""), 0.0)
@@ -133,11 +133,18 @@ class PeerShell:
             self._status = StatusServer(self._storage.directory, self._view)
             await self._status.open()
             assert self._participant is not None
+            is_over = self._storage.is_over(self._participant.view.committed)
+            waits = self._waits or (bool(self._storage.records) and not is_over)
             self._control = ControlClient(
                 self._invite, self._identity, self._participant.hello, self, rng=self._rng,
-                prepare=partial(where.tell, self._participant), waits=self._waits,
+                prepare=partial(where.tell, self._participant), waits=waits,
             )  # fmt: skip
-            await self._control.run()
+            try:
+                await self._control.run()
+            except CoordinatorUnreachable as error:
+                if is_over:
+                    raise run_over(self._invite.run, str(self._storage.checkpoints)) from error
+                raise
             if self._fault is not None:
                 raise self._fault
         finally:

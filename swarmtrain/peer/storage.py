@@ -16,10 +16,11 @@ from typing import IO
 
 import msgpack
 
-from swarmtrain import dirs
+from swarmtrain import config_file, dirs
 from swarmtrain.errors import UserError, disk_full, translate
 from swarmtrain.peer import ledger_file
 from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.fold import COMMITS_KEPT
 from swarmtrain_transport.identity import Identity
 from swarmtrain_transport.kinds import PAIR
@@ -134,6 +135,14 @@ class PeerStorage:
         path = self.directory / RUN_FILE
         if not path.exists() or path.read_bytes() != canonical:
             self._write(path, canonical)
+
+    def is_over(self, committed: int) -> bool:
+        """Whether so many rounds are all that the kept run file asks for."""
+        try:
+            config = config_file.from_canonical((self.directory / RUN_FILE).read_bytes())
+        except (OSError, UserError, RemoteFault):
+            return False  # none was kept, or it is damaged: the coordinator will send it
+        return committed >= config.run.rounds
 
     def keep_result(self, result: OpResult) -> None:
         """Keep a committed result; the oldest goes when there are too many. Of a pair op that is

@@ -1,11 +1,18 @@
 """The network side's shell: what it does about a fault that nobody foresaw."""
 
 import asyncio
+import contextlib
+import dataclasses
 import random
+import socket
 
 import pytest
 
+from swarmtrain.config import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.coordinator.service import serve
+from swarmtrain.coordinator.store import Store
 from swarmtrain.errors import UserError
+from swarmtrain.peer import patience
 from swarmtrain.peer.shell import PeerShell
 from swarmtrain.peer.storage import PeerStorage
 from swarmtrain_transport.errors import RemoteFault
@@ -50,3 +57,47 @@ def test_whatever_an_event_raises_ends_the_peer_and_the_trainer_hears_it_once(
     assert told.code == code
     assert told is fault or told.__cause__ in (fault, None)
     assert (told.__cause__ is fault) == (code == "SWT-E901")
+
+
+def test_who_was_in_a_run_that_is_finished_does_not_wait_for_its_coordinator(tmp_path, monkeypatch):
+    """The script is started once more next morning: the coordinator ended with the run."""
+    monkeypatch.setattr(patience, "PAUSE_FIRST_S", 0.0)
+    monkeypatch.setattr(patience, "PAUSE_MAX_S", 0.0)
+    # No run file asks for no rounds; a ledger without any is quicker made than one with some.
+    monkeypatch.setattr(PeerStorage, "is_over", lambda storage, committed: committed == 0)
+    done = RunConfig(
+        run=RunSection(name="run", rounds=0), model=ModelSection(kind="custom"),
+        data=DataSection(source="own"),
+    )  # fmt: skip
+
+    async def main():
+        ended = asyncio.Event()
+        await serve(
+            done, tmp_path, "127.0.0.1", 0, "", on_ready=lambda invite: None, stop=ended,
+            tell=lambda text: None,
+        )  # fmt: skip
+        with contextlib.closing(Store.open(tmp_path)) as store:
+            records = store.records()
+        assert records
+        (tmp_path / "peer").mkdir()
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # and does not listen
+            invite = dataclasses.replace(INVITE, port=nobody.getsockname()[1])
+            with contextlib.closing(PeerStorage(tmp_path / "peer")) as storage:
+                storage.append_records(records)
+            with contextlib.closing(PeerStorage(tmp_path / "peer")) as storage:
+                shell = PeerShell(
+                    invite,
+                    storage,
+                    Identity.create(),
+                    "otter",
+                    to_trainer=lambda heard: None,
+                    rng=random.Random(0),
+                )
+                async with asyncio.timeout(20):
+                    await shell.run("127.0.0.1", 0)
+
+    with pytest.raises(UserError) as told:
+        asyncio.run(main())
+    assert told.value.code == "SWT-E705"
+    assert str(tmp_path / "peer" / "checkpoints") in told.value.remedy

@@ -1,9 +1,12 @@
 """The state directory: what is kept, for how long, and what a half-written file means."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
+from swarmtrain.config import RunConfig, RunSection
+from swarmtrain.config_file import canonical
 from swarmtrain.errors import UserError
 from swarmtrain.peer import ledger_file
 from swarmtrain.peer.storage import PeerStorage, read_result, result_path, result_paths
@@ -169,3 +172,12 @@ def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
     assert caught.value.code == "SWT-E404"
     storage.close()
     PeerStorage(tmp_path).close()
+
+
+def test_a_run_is_over_with_the_last_round_of_its_run_file(tmp_path: Path) -> None:
+    with contextlib.closing(PeerStorage(tmp_path)) as storage:
+        assert not storage.is_over(5)
+        storage.keep_run(canonical(RunConfig(run=RunSection(name="run", rounds=5))))
+        assert [storage.is_over(committed) for committed in (4, 5)] == [False, True]
+        storage.keep_run(b"damaged")
+        assert not storage.is_over(5)
