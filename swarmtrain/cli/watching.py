@@ -30,7 +30,7 @@ async def watched(machine: Rendezvous) -> AsyncIterator[None]:
     begun = machine.status(time.monotonic())
     news = News(begun.rounds, begun.term, begun.losses)
     view = open_view(stream)
-    if begun.term > 1:
+    if begun.term > 1 and not begun.result:
         text = f"the run goes on after round {begun.round} of {begun.rounds}"
         view.say(stamped(text, stream))
     telling = asyncio.ensure_future(_keep_telling(machine, news, view, stream))

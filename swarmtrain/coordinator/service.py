@@ -12,7 +12,7 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,8 @@ async def serve(
             if app.is_ready and not machine.is_finished:
                 secret = standing_invite(store, keys, config.admission, wall_clock())
                 on_ready(invite_with(secret))
-            async with watched(machine) if watched is not None else contextlib.nullcontext():
-                return await _until_over(shell, machine, store, stop, tell)
+            life = _until_over(shell, machine, store, stop, tell)
+            return await _told_of(watched, life, machine, shell, tell)
         finally:
             app.is_ready = False
             shell.stop()
@@ -136,14 +136,29 @@ def _finished_words(machine: Rendezvous, now_s: float) -> str:
     return said
 
 
+async def _told_of(
+    watched: Watched | None,
+    life: Coroutine[Any, Any, str],
+    machine: Rendezvous,
+    shell: Shell,
+    tell: Tell,
+) -> str:
+    """Say that the run is finished: before all else if it was, else after its last round's news."""
+    was_finished = machine.is_finished
+    if was_finished:
+        tell(_finished_words(machine, shell.now_s()))
+    async with watched(machine) if watched is not None else contextlib.nullcontext():
+        result = await life
+    if result and not was_finished:
+        tell(_finished_words(machine, shell.now_s()))
+    return result
+
+
 async def _until_over(
     shell: Shell, machine: Rendezvous, store: Store, stop: asyncio.Event, tell: Tell
 ) -> str:
     """Wait for the end, and raise what ended it unless it was meant; the finished run's result."""
     keep = partial(store.keep_losses, machine.chronicle.losses)
-    was_finished = machine.is_finished
-    if was_finished:
-        tell(_finished_words(machine, shell.now_s()))
     own = [
         asyncio.ensure_future(stop.wait()),
         asyncio.ensure_future(shell.finished.wait()),
@@ -161,8 +176,6 @@ async def _until_over(
     if shell.has_failed:
         shell.failure.result()
     keep()
-    if machine.is_finished and not was_finished:
-        tell(_finished_words(machine, shell.now_s()))
     return machine.status(shell.now_s()).result
 
 

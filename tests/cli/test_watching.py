@@ -1,14 +1,21 @@
 """What `up` says while its run goes on: a line per event where no terminal is."""
 
+import asyncio
+import contextlib
+import dataclasses
 import io
 import sys
 from datetime import datetime
 
+import msgspec
+
 from swarmtrain.cli.watching import picture_of, watched
+from swarmtrain.config import RunSection
+from swarmtrain.coordinator.service import serve
 from swarmtrain_transport.membership import CoordinatorStatus
 from swarmtrain_transport.messages import Leave, Records
 from tests.coordinator.rig import connected, run
-from tests.coordinator.test_service import ALICE, living
+from tests.coordinator.test_service import ALICE, CONFIG, living
 
 
 class Closed(io.StringIO):
@@ -37,6 +44,36 @@ def test_every_event_is_a_line_with_its_date(tmp_path, monkeypatch):
     ]  # fmt: skip
     for line in lines:
         assert datetime.fromisoformat(line.partition("  ")[0]).tzinfo is not None
+
+
+def test_the_end_of_a_run_is_said_last_and_a_finished_one_does_not_go_on(tmp_path, monkeypatch):
+    told = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", told)
+    stop = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def finishing(machine):
+        machine.terms = dataclasses.replace(machine.terms, rounds=0)
+        stop.set()
+        async with watched(machine):
+            yield
+        print("round 1 of 1: the work of one peer alone", file=told)
+
+    async def life(config, directory, watching):
+        await serve(
+            config, directory, "127.0.0.1", 0, "", watched=watching, stop=stop,
+            on_ready=lambda invite: None, tell=lambda text: print(text, file=told),
+        )  # fmt: skip
+
+    async def scene():
+        await life(CONFIG, tmp_path / "ends", finishing)
+        assert told.getvalue().splitlines()[-1].startswith("The run is finished")
+        done = msgspec.structs.replace(CONFIG, run=RunSection(name="tests", rounds=0))
+        for _ in range(2):
+            await life(done, tmp_path / "ended", watched)
+        assert "goes on" not in told.getvalue()
+
+    run(scene())
 
 
 def test_a_run_goes_on_when_nobody_can_be_told(tmp_path, monkeypatch):

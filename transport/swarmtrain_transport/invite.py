@@ -161,7 +161,8 @@ def _read_fragment(text: str | None, run: str) -> tuple[bytes, bytes]:
     ):
         raise InviteError(
             "The invite's checksum is wrong: at least one character of the run's name or after"
-            " the # was changed. Copy the invite again."
+            " the # was changed, or an older version made it. Copy the invite again, or ask for"
+            " the one that `swarmtrain up` prints now."
         )
     return packed[:_CERT_BYTES], packed[_CERT_BYTES:]
 
