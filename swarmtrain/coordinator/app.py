@@ -361,7 +361,9 @@ def _understood(received: WSMessage) -> PeerMessage | None:
     if received.type in (WSMsgType.PING, WSMsgType.PONG):
         return None
     if received.type is not WSMsgType.BINARY:
-        raise RemoteFault("type", f"a {received.type.name} message on the control lane")
+        raise RemoteFault(
+            "type", f"no message that the control lane knows ({received.type.name.lower()})"
+        )
     return decode_from_peer(received.data)
 
 

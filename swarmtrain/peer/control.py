@@ -339,7 +339,9 @@ class ControlClient:
             is_told = socket.close_code not in (None, aiohttp.WSCloseCode.ABNORMAL_CLOSURE)
             raise ConnectionError("it was closed" if is_told else "it broke off")
         if received.type is not aiohttp.WSMsgType.BINARY:
-            raise RemoteFault("type", f"a {received.type.name} message on the control lane")
+            raise RemoteFault(
+                "type", f"no message that the control lane knows ({received.type.name.lower()})"
+            )
         self.bytes_in += frame_bytes(len(received.data), is_masked=False)
         message = decode_from_coordinator(received.data)
         if isinstance(message, Refused) and message.code == SLOW_DOWN:
