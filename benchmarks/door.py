@@ -1,4 +1,4 @@
-"""What connections that never come in cost a coordinator: its memory, and the time of one who does.
+"""Cost of silent connections to a coordinator: its memory, and how long an honest stranger waits.
 
     python benchmarks/door.py [--connections 6000] [--json]
 

@@ -41,7 +41,7 @@ from swarmtrain_transport.brings import OWN, Brings
 from swarmtrain_transport.invite import Invite
 
 _HOOKS = "_optimizer_step_post_hooks"
-"""What `register_step_post_hook` needs, and only Optimizer's own constructor makes."""
+"""Attribute that `register_step_post_hook` needs; Optimizer's own constructor makes it."""
 
 _WRAPPERS_MAX = 8
 """Optimizers within optimizers; real chains have two or three."""

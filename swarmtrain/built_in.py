@@ -1,4 +1,4 @@
-"""What follows of the built-in model from its section of the run file, without building one.
+"""Layout of the built-in model, worked out from its section of the run file without building it.
 
 The coordinator has no torch, and a run file is judged before there is a model. The names and shapes
 are those of `models.byte_transformer`; a test holds the two together.

@@ -13,7 +13,7 @@ import sys
 from typing import TextIO
 
 _NOBODY = frozenset({errno.EPIPE, errno.EIO})
-"""What writing to a pipe without a reader, and to a terminal that was closed, ends with."""
+"""Error numbers of a write to a pipe without a reader, or to a terminal that was closed."""
 
 
 def asking() -> tuple[int, ...]:
@@ -25,8 +25,8 @@ def asking() -> tuple[int, ...]:
 
 
 def insists(number: int) -> bool:
-    """Whether this signal, coming second, means to leave at once. A terminal closes only once,
-    however often that is said."""
+    """Return True if this signal, coming second, means to leave at once. A terminal closes only
+    once, however often that is said."""
     return number in (signal.SIGINT, signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""What the hook says in the log: a line at joining, one for each round, one at the end.
+"""Log lines of the hook: one on joining, at most one for each round, one at the end.
 
 A library is silent unless its program has set logging up, and then says it where the program says.
 But somebody who adds three lines to a script wants to see that they do something, and has set up

@@ -14,7 +14,7 @@ COLUMNS_MIN = 40
 """A narrower terminal breaks lines by itself."""
 
 _HEAD = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
-"""What the rest of a line stands under: its indentation, and a first column with its gap."""
+"""Start of a line: its indentation, and a first column with its gap. It sets the hanging indent."""
 
 
 def columns(stream: TextIO) -> int:

@@ -1,4 +1,4 @@
-"""What happens in a run, a sentence at a time: from the ledger's newest records. Pure.
+"""News of a run in sentences, from the ledger's newest records and validation losses. Pure.
 
 `why` tells one round afterwards and at length; this is for who watches a run go by.
 """
@@ -54,7 +54,7 @@ class News:
         return self._next
 
     def of_records(self, records: Iterable[Record]) -> list[str]:
-        """What the ledger's next records say, from `next_record` on."""
+        """Return sentences for the ledger's next records, from `next_record` on."""
         told: list[str] = []
         for record in records:
             self._next = record.index + 1
@@ -64,7 +64,7 @@ class News:
         return told
 
     def of_losses(self, losses: Mapping[str, float]) -> list[str]:
-        """What peers have measured since, of validation losses by round."""
+        """Return sentences for the validation losses, by round, that are new since last time."""
         new = [number for number in losses if number not in self._losses]
         self._losses = set(losses)
         return [

@@ -19,7 +19,7 @@ KINDS_MAX = 1024
 
 
 class Repeats:
-    """What one logger has said of late.
+    """Rate limiter for the lines of one logger.
 
     Args:
         logger: writes.

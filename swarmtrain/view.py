@@ -1,4 +1,4 @@
-"""What people see of a run as it goes: sentences, and in a terminal a live table below them."""
+"""Display of a run as it goes: sentences, and in a terminal a live table below them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What the table shows now.
+    """Current contents of the table and of the lines below it.
 
     Attributes:
         rows: a row per peer.

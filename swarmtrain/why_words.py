@@ -1,4 +1,4 @@
-"""Who said what of whom in a round, and who sat it out for what it had done, told from the ledger.
+"""Sentences about a round, from the ledger: who said what of whom, and who sat it out and why.
 
 Pure: what was decided in, sentences out. `why` tells the rest of a round.
 """
@@ -52,7 +52,7 @@ def waited(outcome: Commit | Skip, names: Names) -> Iterator[str]:
 
 
 def resting(plan: Plan, standing: Standing, names: Names) -> Iterator[str]:
-    """Who gives nothing, or owns nothing, for what it has done in earlier rounds."""
+    """Yield sentences on peers that give or own nothing for what they did in earlier rounds."""
     sidelined = standing.sidelined(plan.op, {member.peer for member in plan.members})
     for member in plan.members:
         name = name_of(member.peer, names)

@@ -1,4 +1,4 @@
-"""What changes when the swarm's size does: how much it averages, its schedule, learning rates.
+"""Quantities that depend on the swarm's size: effective contributors, schedule, learning rates.
 
 All are pure functions of what every peer knows of a committed op: who contributed, with which
 weights, how many tokens that was. None is applied by itself; a caller decides.

@@ -1,4 +1,4 @@
-"""What a hostile member does: it lies, or keeps silent, where an honest one would speak.
+"""Misbehaviour of a hostile member: it lies, or keeps silent, where an honest one would speak.
 
 `Liar` stands between the production machine and its two lanes. It changes or holds back what the
 machine says, and everything else goes through: a peer that breaks every rule at once would soon be
@@ -50,7 +50,7 @@ UNDERTAKINGS = frozenset({Offence.TALKBACK, Offence.SLOW_NAME, Offence.FLOOD})
 """Deeds of their own: what the machine says is left alone."""
 
 BOUNDED = frozenset({Offence.BOAST, Offence.SLOW_NAME})
-"""What is believed only so far, or refused at the door: nobody need be named for it."""
+"""Offences that are capped, or refused at the door: the offender need not be named for them."""
 
 BOASTED_SAMPLES = 10**9
 
@@ -71,7 +71,7 @@ _LIES_ABOUT_PARTS = (Offence.REFUSE, Offence.FALSE_ROOT, Offence.UNLISTED)
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What the hostile member is to do from now on.
+    """Instructions for the hostile member from now on.
 
     Attributes:
         offences: what is on; with nothing it behaves.
@@ -101,7 +101,7 @@ class Liar:
         self.counts: Counter[str] = Counter()
 
     def is_on(self, offence: Offence, op: int) -> bool:
-        """Whether it offends so in this op."""
+        """Return True if the member commits this offence in this op."""
         order = self.order
         if offence not in order.offences:
             return False
@@ -110,7 +110,7 @@ class Liar:
         return random.Random(f"{order.seed} {op} {offence}").random() < 0.5
 
     def said(self, message: PeerMessage, op: int, others: Sequence[PeerId]) -> PeerMessage | None:
-        """What is sent in a message's place; None for nothing.
+        """Return the message to send instead of the given one, or None to send nothing.
 
         Args:
             message: what the machine says.
@@ -131,7 +131,7 @@ class Liar:
         return message
 
     def passes(self, kind: FrameKind, op: int) -> bool:
-        """Whether a frame of this kind is sent."""
+        """Return True if a frame of this kind is to be sent."""
         for offence, kinds in _HELD.items():
             if kind in kinds and self.is_on(offence, op):
                 self.counts[offence] += 1

@@ -1,4 +1,4 @@
-"""What a siege has shown, as one object and as lines for people. Pure."""
+"""Report of a siege, as one object and as lines for people. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -40,7 +40,7 @@ class PhaseReport(msgspec.Struct, frozen=True):
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """What phases taken together came to.
+    """Combined figures of several phases.
 
     Attributes:
         seconds: how long they were.
@@ -113,7 +113,7 @@ class SiegeReport(msgspec.Struct, frozen=True):
 def losses(
     undisturbed: Extent, offended: Extent, weight: float, is_named: bool
 ) -> Iterator[Violation]:
-    """What a hostile member has cost the others, where that is more than it may.
+    """Yield violations: a hostile member cost the others, or counted, too much, or is not named.
 
     Args:
         undisturbed: before the first offence.

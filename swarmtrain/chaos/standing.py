@@ -1,5 +1,5 @@
-"""Who is named, and who was thrown out: read from a ledger, from what `status` answers and from
-logs. Pure.
+"""Search for peers that were named for a fault or thrown out: in a ledger, in what `status` answers
+and in logs. Pure.
 """
 
 import re
@@ -40,7 +40,7 @@ def evicted(bodies: Iterable[AnyBody], honest: Mapping[bytes, str]) -> Iterator[
 
 
 def marks_in_ledger(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> Counter[str]:
-    """What the ledger holds against these keys, and how often."""
+    """Count what the ledger holds against these keys, by kind."""
     found: Counter[str] = Counter()
     owners: list[bytes] = []
     for body in bodies:
@@ -71,7 +71,7 @@ def marks_in_ledger(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> Co
 
 
 def marks_in_status(view: Mapping[str, Any], hostile: Collection[bytes]) -> Counter[str]:
-    """What `status` shows of these keys beyond their coming and going.
+    """Count what `status` shows of these keys beyond their coming and going.
 
     Args:
         view: the coordinator's answer.

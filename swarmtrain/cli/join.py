@@ -165,7 +165,7 @@ def _invite_text(argument: str, file: Path | None) -> str:
 
 
 def _can_ask() -> bool:
-    """Whether somebody sits there who can answer."""
+    """Return True if there is a terminal at which somebody can answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

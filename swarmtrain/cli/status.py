@@ -45,7 +45,7 @@ _LABELS = {
     "peer": "key", "step": "inner step", "loss": "training loss", "tokens_per_s": "speed",
     "tokens": "trained on", "bytes_up": "sent", "bytes_down": "received", "door": "newcomers",
 }  # fmt: skip
-"""What people call a fact; --json has its own name."""
+"""Labels of facts for people; --json uses the keys."""
 
 _PHASES = {
     "scatter": "exchanging: peers send what they have learnt",
@@ -112,7 +112,7 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
 
 
 def _quarrels(view: Mapping[str, Any]) -> Iterator[str]:
-    """Who lately said what of whom."""
+    """Yield a line for each of the newest accusations of one peer by another."""
     events = view.get("events")
     known = [event for event in events or () if isinstance(event, dict)]
     for event in [event for event in known if event.get("event") == "at odds"][-_QUARRELS:]:
@@ -121,7 +121,7 @@ def _quarrels(view: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _floods(view: Mapping[str, Any]) -> Iterator[str]:
-    """Who was cut for saying too much."""
+    """Yield a line for each peer that was cut off for sending too many messages."""
     events = view.get("events")
     for event in events if isinstance(events, list) else ():
         if isinstance(event, dict) and event.get("event") == "flood":

@@ -298,7 +298,7 @@ class Door:
 
 
 def ban_words(reason: str) -> str:
-    """What a banned peer is told."""
+    """Text shown to a banned peer."""
     return f"The organiser has banned this peer: {reason}" if reason else BANNED_WORDS
 
 

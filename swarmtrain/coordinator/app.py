@@ -61,7 +61,7 @@ KNOCK_TIMEOUT_S = 10.0
 """A stranger who says nothing for this long is sent away: two round trips on the worst link."""
 
 REQUEST_COST = 32 << 10
-"""What any request of a member costs beside its answer, in bytes: there is a signature to check."""
+"""Bytes charged for a request of a member besides its answer: there is a signature to check."""
 
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 """Hosts by which a peer says that it listens everywhere."""
@@ -120,7 +120,7 @@ class CoordinatorApp:
         """Whether peers may come: what /readyz answers."""
 
     def runner(self) -> web.AppRunner:
-        """What serves the run over HTTP."""
+        """Make the runner of the web server that serves the run over HTTP."""
         app = web.Application(client_max_size=limits.CONTROL_BYTES_MAX, middlewares=[self._meter])
         app.router.add_get(CONTROL_PATH, self._control)
         app.router.add_get(PIECE_PATH + "{hash:[0-9a-f]{64}}", self._piece)

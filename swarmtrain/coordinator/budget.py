@@ -26,7 +26,7 @@ PLENTY = Rate(400, 4000)
 second for long, sixty at once."""
 
 SOME = Rate(100, 1000)
-"""What is said once in an op, in the fastest runs on one machine, and by who catches up."""
+"""Messages sent once per op: enough for the fastest runs on one machine, and to catch up."""
 
 FEW = Rate(10, 100)
 """Leases, and WebSocket's own pings and pongs: an honest peer says one in some seconds."""
@@ -41,8 +41,8 @@ BYTES_IN = Rate(4 << 20, 64 << 20)
 A lost ledger comes back in batches of 1 MiB: 64 of them at once."""
 
 BYTES_OUT = Rate(8 << 20, 128 << 20)
-"""What a member makes us send: the ledger from the record that its HELLO names on, pieces of text.
-More than any model here reads."""
+"""Data that a member makes us send: the ledger, from the record that its HELLO names, and pieces of
+text. It is more than any model here reads."""
 
 PAUSE_MAX_S = 1.0
 """A member is looked at again after so long, however deep its debt: it may have gone."""
@@ -117,7 +117,7 @@ class Budget:
         return min(wait_s, PAUSE_MAX_S)
 
     def is_spent(self, now_s: float) -> bool:
-        """Whether the member has made us wait for too long: it is to be cut."""
+        """Return True if the member has made us wait for too long: it is to be cut."""
         return not self._patience.is_open(now_s)
 
     def cut(self, now_s: float) -> None:

@@ -62,7 +62,7 @@ class RunKeys:
 
     @property
     def have_begun(self) -> bool:
-        """Whether the run key has signed a ledger that was on the disk."""
+        """True if the run key, when it was loaded, had signed a ledger that was on the disk."""
         return self.run_key_path.name == RUN_KEY_FILE
 
     @property

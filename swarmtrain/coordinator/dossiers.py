@@ -1,4 +1,4 @@
-"""What the ledger says of each peer over the whole run: when it came, what it gave, why not.
+"""History of each peer, from the ledger: when it came, what it gave, why it was left out.
 
 The fold keeps only what decisions need. This is for people: read from the records when somebody
 asks, from where the last question stopped. Names of peers that have gone are known here alone.

@@ -1,4 +1,4 @@
-"""Whether what a peer brings is what the run's file is for: asked at the door, before a JOIN.
+"""Check at the door, before a JOIN, that what a peer brings is what the run's file is for.
 
 Only what the file fixes is asked for, and only of peers that say what they bring: it keeps people
 from a mistake, and is no defence. A first state of another model than the built-in one that the

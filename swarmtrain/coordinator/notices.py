@@ -1,4 +1,4 @@
-"""What a run that stands still waits for, said to its organiser and to its peers.
+"""Notices to the organiser and to the peers that tell what a stalled run waits for.
 
 Only what has stood for a while is said: a peer that blinks, or a round that is about to be planned,
 is no news.

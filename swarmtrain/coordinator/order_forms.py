@@ -1,4 +1,4 @@
-"""What the organiser may order over the local socket, and what is answered: JSON, typed."""
+"""Orders that the organiser may give over the local socket, and their answers: typed JSON."""
 
 from typing import Annotated
 
@@ -38,7 +38,7 @@ class RevokeInvite(_Said, frozen=True, tag="invite-revoke"):
 
 
 class ListPeers(_Said, frozen=True, tag="peers-ls"):
-    """Who is in, who is banned, and with `everybody` who ever was in."""
+    """List the peers that are in, the banned ones, and with `everybody` all that ever were in."""
 
     everybody: bool = False
 

@@ -90,7 +90,7 @@ class Line(asyncio.Protocol):
             self._stream.shutdown(socket.SHUT_RDWR)
 
     def has_tls(self) -> bool:
-        """Whether the handshake was made."""
+        """Return True if the TLS handshake has been completed."""
         return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -132,8 +132,8 @@ def line_of(transport: asyncio.BaseTransport | None) -> Line | None:
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """What the HTTP server logs. It would write a traceback for every request that it cannot read,
-    and strangers send what they like: of those one line is written.
+    """Log of the HTTP server. The server would write a traceback for every request that it cannot
+    read, and strangers send what they like: for those one line is written.
 
     Args:
         repeats: writes it.

@@ -1,4 +1,4 @@
-"""Who may come in, as the coordinator keeps it beside its log: invites, keys, open or closed.
+"""Admission data that the coordinator keeps beside its log: invites, keys, open or closed.
 
 Nothing of it is a decision that peers must know of, so it is in no record: the names of invites,
 the organiser's words for a ban, and hashes of secrets never leave this machine.
@@ -48,11 +48,11 @@ class InviteRow:
     name: str = ""
 
     def is_used_up(self, promised: int = 0) -> bool:
-        """Whether no further new peer may come in with it, once so many more have."""
+        """Return True if no new peer may come in with it after `promised` more have."""
         return 0 < self.uses_max <= self.uses + promised
 
     def has_expired(self, wall_s: float) -> bool:
-        """Whether its time is over at `wall_s` (seconds since 1970)."""
+        """Return True if its time is over at `wall_s` (seconds since 1970)."""
         return 0 < self.expires_at <= wall_s
 
 
@@ -64,7 +64,7 @@ class Register:
         self.path = path
 
     def _let_in(self, join: Join) -> bool:
-        """Whether the key is new."""
+        """Note that the key is let in; return True if it is new."""
         return bool(
             self._db.execute(
                 "INSERT OR IGNORE INTO admitted VALUES (?, ?)", (join.peer, join.invite)
@@ -83,7 +83,7 @@ class Register:
             raise conflict(f"invite {join.invite} has no use left")
 
     def is_admitted(self, peer: PeerId) -> bool:
-        """Whether this key was let in once; it needs no invite again."""
+        """Return True if this key was let in once; it needs no invite again."""
         with translated(self.path):
             row = self._db.execute("SELECT 1 FROM admitted WHERE peer_id = ?", (peer,)).fetchone()
         return row is not None
@@ -142,7 +142,7 @@ class Register:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody new is let in, whatever invite it has."""
+        """True if no new peer is let in, whatever invite it has."""
         with translated(self.path):
             row = self._db.execute("SELECT value FROM meta WHERE key = 'closed'").fetchone()
         return bool(row[0])

@@ -84,7 +84,7 @@ class Outlet:
     def __init__(self, abort: Callable[[], None]) -> None:
         self._abort = abort
         self.told = ""
-        """What the run waits for, as this connection was told last."""
+        """Text last sent to this connection about what the run waits for."""
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting_bytes = 0
         self._is_closing = False
@@ -118,7 +118,7 @@ class Outlet:
 
     @property
     def waiting_bytes(self) -> int:
-        """What is queued and not sent yet."""
+        """Number of bytes that are queued and not sent yet."""
         return self._waiting_bytes
 
     async def next(self) -> bytes | None:
@@ -191,7 +191,7 @@ class Shell:
         return True
 
     def obey(self, decide: Callable[[float], tuple[CoordinatorAction, ...]]) -> None:
-        """What somebody on this machine has the machine do."""
+        """Have the machine carry out an order that somebody gives on this computer."""
         self._step(decide)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What others did wrong, counted by reason, and logged as far as no disk fills with it."""
+"""Faults of others, counted by reason, and logged seldom enough that no disk fills up."""
 
 import logging
 from collections import Counter

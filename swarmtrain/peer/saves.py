@@ -50,7 +50,7 @@ class Saves:
         self._layout = layout
 
     def ending(self, loss: float | None) -> str:
-        """What the finished run has come to, and where its model is: the newest checkpoint."""
+        """Describe what the finished run came to and where its model is, the newest checkpoint."""
         rounds, (op, root) = self._config.run.rounds, self.newest
         known = f", loss {loss:.3f}" if loss is not None and math.isfinite(loss) else ""
         folder = self._storage.checkpoints / checkpoint.folder_name(op)

@@ -245,8 +245,8 @@ class Session:
         self._say("training")
 
     def _waits_in_vain(self, now_s: float) -> bool:
-        """Whether no exchange has begun, and none will: the run itself waits, or the others have
-        had their time to get ready."""
+        """Return True if no exchange has begun, and none will: the run itself waits, or the others
+        have had their time to get ready."""
         patience_s = self._config.exchange.wait_ready_s + _LONELY_S
         is_late = now_s - self._given_s > patience_s
         return not self._thread.is_exchanging and (self._stands_still or is_late)

@@ -137,7 +137,7 @@ class PeerStorage:
             self._write(path, canonical)
 
     def is_over(self, committed: int) -> bool:
-        """Whether so many rounds are all that the kept run file asks for."""
+        """Return True if so many committed rounds are all that the kept run file asks for."""
         try:
             config = config_file.from_canonical((self.directory / RUN_FILE).read_bytes())
         except (OSError, UserError, RemoteFault):

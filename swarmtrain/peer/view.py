@@ -1,4 +1,4 @@
-"""What a running peer answers to `swarmtrain status`, and what its trainer tells for it."""
+"""Answer of a running peer to `swarmtrain status`, and its trainer's report for that answer."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from swarmtrain_transport.participant import Participant
 
 
 class TrainerNote(msgspec.Struct, frozen=True):
-    """What the training thread says of itself, for PROGRESS and `status`."""
+    """Report of the training thread on itself, for PROGRESS and `status`."""
 
     phase: str = "starting"
     step: int = 0

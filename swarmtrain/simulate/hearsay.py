@@ -44,7 +44,7 @@ _SAID = (Roots, Got, SliceDone, Have)
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What a hostile member does from now on.
+    """Misbehaviour of a hostile member from now on.
 
     Attributes:
         kind: one of the above.
@@ -79,7 +79,7 @@ class Hearsay:
 
     @property
     def is_possible(self) -> bool:
-        """Whether a run with a hostile member can still go on."""
+        """True if a run with a hostile member can still go on."""
         conditions, least = self._world.conditions, 3
         if conditions.kind in WHOLE or conditions.rule:
             least = 4
@@ -88,7 +88,7 @@ class Hearsay:
         return needed <= others and conditions.num_peers >= least
 
     def promises(self, op_kind: str, planned: int) -> bool:
-        """Whether anything is promised to the others of an op beside whoever is hostile."""
+        """Return True if anything is promised to the honest contributors of an op."""
         return not self.deeds or planned >= (4 if op_kind in WHOLE else 3)
 
     # ---- what it sends
@@ -152,7 +152,7 @@ class Hearsay:
 
 
 def _said(kind: str, message: PeerMessage, victim: PeerId) -> PeerMessage | None:
-    """What becomes of a report, None for nothing."""
+    """Return a hostile member's version of a message, or None if it sends nothing."""
     if kind == MUTE and isinstance(message, _SAID):
         return None
     if kind == GREEDY and isinstance(message, Have):
@@ -170,7 +170,7 @@ def _said(kind: str, message: PeerMessage, victim: PeerId) -> PeerMessage | None
 
 
 def _keeps(kind: str, frame: FrameKind, *, is_victim: bool) -> bool:
-    """Whether a frame is not sent. It serves what it is asked for by hash: whoever does not is
+    """Return True if a frame is held back. Answers to hashes are sent: a peer that sends none is
     passed over, and a peer that alone holds a state and gives it to nobody stops any run."""
     if kind == MUTE:
         return frame in _GIVEN

@@ -1,4 +1,4 @@
-"""What a liar makes of what an honest machine says, offence by offence."""
+"""Tests of what a liar makes of an honest machine's messages, offence by offence."""
 
 import hashlib
 
@@ -37,13 +37,13 @@ def liar(*offences: Offence, victim: int = -1, is_mixed: bool = False, seed: int
 
 
 def changed(made: Liar) -> dict[PeerMessage, PeerMessage | None]:
-    """What is sent in the place of those messages that are not sent as they are."""
+    """Map each type of message that is not sent as it is to what is sent in its place."""
     told = {id(message): made.said(message, 3, [B, C]) for message in EVERYTHING}
     return {type(m): told[id(m)] for m in EVERYTHING if told[id(m)] != m}
 
 
 def frames(made: Liar) -> set[FrameKind]:
-    """What is held back."""
+    """Return the kinds of frames that are held back."""
     return {kind for kind in FrameKind if not made.passes(kind, 3)}
 
 

@@ -38,7 +38,7 @@ def besieged(tmp_path_factory) -> dict[str, Any]:
 
 
 def offended(besieged: dict[str, Any], phase: str) -> dict[str, int]:
-    """What the hostile member did in the phases of this name."""
+    """Return how often the hostile member did what in the phase of this name."""
     (counts,) = [found["offended"] for found in besieged["phases"] if found["name"] == phase]
     return counts
 

@@ -1,4 +1,4 @@
-"""What a ledger and `status` hold against somebody is read from them, and so are evictions."""
+"""Marks against a peer, and evictions, are read from ledgers, from `status` and from logs."""
 
 import logging
 

@@ -35,7 +35,7 @@ def in_terminal(
 
 
 def read_until(ours: int, text: bytes) -> bytes:
-    """What the terminal shows, up to where this stands in it."""
+    """Read what the terminal shows until the text is in it, and return all that was read."""
     shown = b""
     while text not in shown:
         more = os.read(ours, 4096)

@@ -1,4 +1,4 @@
-"""What `up` says while its run goes on: a line per event where no terminal is."""
+"""Tests of what `up` says while its run goes on: a line per event where no terminal is."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a member may ask: enough for whoever keeps to the protocol, and no more."""
+"""Budget of a member's requests: enough for whoever keeps to the protocol, and no more."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who brings another model, other data or another run's name is told so before it is in."""
+"""A peer with another model, other data or another run's name is told so before it is in."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a run that stands still waits for is said when it stands, and once."""
+"""Tests that a run that stands still says what it waits for, and says it once."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the organiser orders over the local socket, with a real coordinator behind it."""
+"""Orders of the organiser over the local socket, with a real coordinator behind it."""
 
 import asyncio
 import stat
@@ -34,7 +34,7 @@ async def refused(directory: Path, said: str, **more: Any) -> UserError:
 
 
 async def sent_away(invite: Invite, who: Any) -> DoorRefused:
-    """What a peer hears that tries to come in."""
+    """Return the refusal that a peer gets when it tries to come in."""
     client = client_of(invite, who, Listener())
     with pytest.raises(DoorRefused) as caught:
         await client.run()

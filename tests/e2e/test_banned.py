@@ -24,7 +24,7 @@ deadline_cap_s = 20.0
 
 
 def told(here: Place, *words: object) -> dict:
-    """What a command of the organiser's answers."""
+    """Return the JSON answer to one of the organiser's commands."""
     running = here.command(*words, "--json", "--state-dir", here.folder / "coordinator")
     assert running.end() == 0, str(running)
     return json.loads("".join(running.lines))

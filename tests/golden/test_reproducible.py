@@ -38,8 +38,8 @@ def usable_capabilities() -> list[str]:
 
 
 def environments() -> list[dict[str, str]]:
-    """What makes torch and MKL choose each set of kernels that this processor can run. One of
-    another family has one set: it must give the same bits too."""
+    """Return environments that make torch and MKL choose each set of kernels that this processor
+    can run. One of another family has one set: it must give the same bits too."""
     found = [{"ATEN_CPU_CAPABILITY": CAPABILITIES[name]} for name in usable_capabilities()]
     return [{**OF_ANOTHER_MAKE, **setting} for setting in found[:1]] + found[1:] or [{}]
 

@@ -1,4 +1,4 @@
-"""What the hook says, and to whom."""
+"""Tests of what the hook says, and to whom."""
 
 import logging
 from collections.abc import Iterator

@@ -100,7 +100,7 @@ def findings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _is_exact_power(part: ast.BinOp | ast.AugAssign) -> bool:
-    """Whether it is a literal power of a whole number: 2**63, 10**6, 2.0**-24."""
+    """Return True for a literal power of a whole number: 2**63, 10**6, 2.0**-24."""
     if isinstance(part, ast.AugAssign):
         return False
     exponent = part.right.operand if isinstance(part.right, ast.UnaryOp) else part.right
@@ -111,7 +111,7 @@ def _is_exact_power(part: ast.BinOp | ast.AugAssign) -> bool:
 
 
 def _names_an_operation(call: ast.Call) -> bool:
-    """Whether it is the built-in pow, or getattr with the name of such a function."""
+    """Return True for the built-in pow, or for getattr with the name of a listed operation."""
     if ast.unparse(call.func) == "pow":
         return True
     words = {part.value for part in call.args if isinstance(part, ast.Constant)}

@@ -30,7 +30,7 @@ LISTENING = Endpoint("0.0.0.0", 4242)
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What the name server says: addresses, or an error."""
+    """Return a function that sets the name server's answer: addresses, or an error."""
 
     def answer(*told: str | Exception) -> None:
         def getaddrinfo(host: str, *rest: Any, **more: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from swarmtrain_transport.standing import Standing, Words
 
 
 def one_refusal_is_believed():
-    """Who is refused by somebody is out, as if it had withdrawn."""
+    """Treat a contributor that any one owner refuses as if it had withdrawn."""
 
     def make(report):
         def credulous(self, slice_try, complete, refused, scalars, now_s):

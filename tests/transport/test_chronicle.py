@@ -1,4 +1,4 @@
-"""What people may still ask about: bounded, and nobody's noise pushes out others' history."""
+"""Tests of the chronicle: it is bounded, and no peer's noise pushes out others' history."""
 
 from swarmtrain_transport import messages as m
 from swarmtrain_transport.membership import Chronicle

@@ -1,5 +1,4 @@
-"""What the organiser says of a peer: it stands in the ledger, and the ledger is what everybody
-holds to."""
+"""Bans and removals by the organiser: they stand in the ledger, and everybody holds to it."""
 
 import pytest
 

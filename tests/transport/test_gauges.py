@@ -1,4 +1,4 @@
-"""Who gives little, or against all others, is seen, and no single owner can make it look so."""
+"""Tests that a peer that gives little, or against all others, is seen; one owner cannot fake it."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ NAN = math.nan
 
 
 def rows_of(vectors: list[list[float]], weights: list[int]) -> list[tuple[float, float]]:
-    """What an owner finds: squared norm and product with the mean, the mean's own last."""
+    """Pairs that an owner computes: squared norm and product with the mean, the mean's own last."""
     total = sum(weights)
     mean = [
         sum(weight * value for weight, value in zip(weights, column, strict=True)) / total

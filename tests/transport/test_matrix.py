@@ -1,5 +1,5 @@
-"""Who is at fault: a slow contributor is left out, an unreachable owner is relieved, never both;
-and one's word against another's costs a slice."""
+"""Matrix rule: a slow contributor is left out, an unreachable owner is relieved, never both; and
+one's word against another's costs a slice."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def rule(peers: list[bytes], rows: Rows, before: dict[bytes, set[bytes]] | None 
 
 
 def settled(peers: list[bytes], rows: Rows) -> tuple[set[bytes], list[int]]:
-    """Who stays when no slice is left to be moved, and what was moved; FREEZE goes this way."""
+    """Apply the rule, as FREEZE does, until no slice must move: who stays, and the slices moved."""
     rows, moved = dict(rows), []
     before: dict[bytes, set[bytes]] = {}
     while (verdict := rule(peers, rows, before)).reassign is not None:

@@ -1,4 +1,4 @@
-"""Who gives nothing, or owns nothing, in the next op for what it did in earlier ones."""
+"""Peers that give nothing, or own nothing, in the next op for what they did in earlier ones."""
 
 from typing import Any
 

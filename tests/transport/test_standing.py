@@ -1,5 +1,5 @@
-"""What the ledger remembers: own faults bar for a while, one's word against another's parts the
-two, and all of it is forgotten when it is long ago."""
+"""Tests of the ledger's memory: a peer's own faults bar it for a while, one's word against another
+keeps the two apart, and all of it is forgotten when it is long ago."""
 
 from typing import Any
 

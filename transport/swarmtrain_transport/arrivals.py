@@ -124,8 +124,8 @@ class Arrivals:
         return totals(self._view.plan.scalars, named, tables)
 
     def word(self, peer: PeerId, slice_index: int) -> str:
-        """What a slice's owner says of a contribution that is not complete there (`matrix`); only
-        what is absent may still come."""
+        """Return the owner's word on a contribution that is not complete at its slice (`matrix`);
+        only what is absent may still come."""
         slice_try = (slice_index, self._view.attempts[slice_index])
         refusal = self._refusals.get(slice_try, {}).get(peer)
         if refusal is not None:

@@ -72,7 +72,7 @@ class Attendance:
         return alive
 
     def witnesses(self, now_s: float) -> set[PeerId]:
-        """Who was heard of lately: only these can say that somebody owes them something."""
+        """Return peers heard of lately: only these can say that somebody owes them something."""
         return {p for p, life in self.lives().items() if now_s < life.heard_s + limits.WITNESS_S}
 
     def progressed(self, line: PeerLine, message: Progress, now_s: float, *, owes: bool) -> None:
@@ -159,7 +159,7 @@ class Attendance:
         return min(left_s, self.closes_s + limits.LINGER_S)
 
     def lingering(self, now_s: float) -> list[PeerId]:
-        """Who is still here although the run is over and it had its time to leave."""
+        """Return the peers still here although the run is over and they had their time to leave."""
         return list(self._view.roster) if now_s >= self._ends_s else []
 
     def pardon(self, absent_s: float, now_s: float) -> None:
@@ -203,8 +203,8 @@ class Attendance:
             del self._gone[next(iter(self._gone))]
 
     def last_holders(self, op: int, root: bytes | None) -> tuple[list[PeerId], float]:
-        """Who had the state after `op` when it was last heard of in this term, and the newest time
-        of that; a root that is known counts."""
+        """Return the peers that had the state after `op` when last heard of in this term, and the
+        newest time of that. If a root is given, the state must have it."""
         away = {peer: line for peer, line in self.lines.items() if not line.connected}
         had = {
             peer: line.life.heard_s

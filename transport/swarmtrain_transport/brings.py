@@ -1,4 +1,4 @@
-"""What a peer says that it comes with, so that a mistake is noticed at the door and not in a round.
+"""Run, model and data that a peer says it brings: a mistake is noticed at the door, not in a round.
 
 It is no defence: whoever means harm says what fits.
 """

@@ -121,7 +121,7 @@ class Decisions(Reports, ABC):
         return len(self.view.owners)
 
     def _lacking(self, peers: AbstractSet[PeerId]) -> set[PeerId]:
-        """Who of these lacks what it could have had: a slice that more than half of them have held
+        """Return those of `peers` that lack a slice that more than half of `peers` have held
         whole for as long as a slice may take. What has come through later is its owner's lateness;
         else an owner could give it to a few in the last moment, and the others would be to blame.
         """

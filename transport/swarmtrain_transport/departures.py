@@ -1,4 +1,4 @@
-"""Who goes and who stays out: by its own word, by silence, by a proof, by the organiser's word.
+"""Departures and bans of peers: by their own word, silence, a proof or the organiser's word.
 
 A ban is a record, not a note of this process: coordinator and peers fold it, so the key is refused
 after a restart, on a disk that was restored from a backup, and on the data lane of every peer. Why
@@ -85,7 +85,7 @@ class Departures:
         return None
 
     def is_void(self, order: Order) -> bool:
-        """Whether the order would change nothing."""
+        """Return True if the order would change nothing."""
         match order:
             case Removal():
                 return order.peer not in self._view.roster

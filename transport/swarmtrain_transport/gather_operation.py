@@ -209,7 +209,7 @@ class GatherOperation(Decisions):
         return [self.holders.get((index, 0, chunk), set()) for chunk in range(count)]
 
     def _is_spread(self, peer: PeerId, live: set[PeerId], needed: int = 1) -> bool:
-        """Whether so many others hold all of a contribution, or it itself where nobody else is
-        alive."""
+        """Return True if each chunk of a contribution is held by `needed` other live peers (by all
+        if they are fewer), or by the contributor itself if nobody else is alive."""
         others = live - {peer}
         return self._all_held(self._index(peer), others or live, min(needed, len(others or live)))

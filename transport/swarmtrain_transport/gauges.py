@@ -62,7 +62,7 @@ def likenesses(
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What people are shown of one contributor.
+    """Measurements of one contributor, as people are shown them.
 
     Attributes:
         length: its norm by the median contributor's.
@@ -76,7 +76,7 @@ class Likeness:
 
 
 class Gauges:
-    """What owners have said lately."""
+    """Recent measurements of contributors, as owners have reported them."""
 
     def __init__(self) -> None:
         self._words: dict[PeerId, dict[PeerId, deque[tuple[int, Numbers]]]] = {}
@@ -100,7 +100,7 @@ class Gauges:
         self._forget(view.plan.op)
 
     def of(self, peer: PeerId) -> Likeness | None:
-        """What people are shown, None where nobody has said anything lately."""
+        """Return the numbers that people are shown, None if no owner has reported any lately."""
         said = self._words.get(peer)
         if not said:
             return None

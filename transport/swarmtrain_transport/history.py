@@ -82,12 +82,12 @@ class History:
 
     @property
     def is_missing(self) -> bool:
-        """Whether the ledger was lost and nobody has brought a copy yet."""
+        """True if the ledger was lost and nobody has brought a copy yet."""
         return self._lost_key is not None and not len(self._scribe.ledger)
 
     @property
     def takes_copies(self) -> bool:
-        """Whether the ledger was lost, and a copy, or a longer one, may still come."""
+        """True if the ledger was lost, and a copy, or a longer one, may still come."""
         return self._lost_key is not None and self.is_open
 
     def refusal(self, peer: PeerId, guest: Guest) -> tuple[str, str] | None:

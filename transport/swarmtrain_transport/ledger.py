@@ -73,7 +73,7 @@ class Gone(Body, frozen=True, tag="GONE"):
 
     @property
     def is_ban(self) -> bool:
-        """Whether the key stays out from now on."""
+        """True if the record bans the key."""
         return self.evicted and self.reason == BANNED
 
 

@@ -349,7 +349,7 @@ than the queue above holds without a message being read from it is broken; with 
 each may hold its share of what all may, but always one frame."""
 
 LINK_HOLD_BYTES = 512 << 10
-"""What waits of one connection between our proxy and libzmq: two chunks of int8."""
+"""Bytes of one connection that wait between our proxy and libzmq: two chunks of int8."""
 
 LINK_UNHEARD_MAX = 2 * PEERS_MAX
 """Connections from which no message was read yet: every peer makes one, and one more as it comes

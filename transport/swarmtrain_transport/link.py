@@ -42,7 +42,7 @@ class Address:
 
 
 def is_dialable(host: str) -> bool:
-    """Whether this is the IP address of one machine, as others may be told to dial it.
+    """Return True if this is the IP address of one machine, which others may be told to dial.
 
     A name is not: libzmq resolves on the one thread that moves all bytes, so a name server that
     does not answer would stop every peer that was told the name. Nor is an address with a scope

@@ -21,7 +21,7 @@ ABSENT = "absent"
 ROOTS = "roots"
 SCALARS = "scalars"
 REFUSED = "refused:"
-"""What an owner can say of a contribution: it has not come, or not as it was signed, or it was
+"""Words of an owner on a contribution: it has not come, or not as it was signed, or it was
 measured to be of another length than its contributor says, or it is illegal and why."""
 
 UNREACHABLE = "unreachable for most"
@@ -103,6 +103,6 @@ def matrix_rule(
 
 
 def _is_odd(index: int, gaps: AbstractSet[PeerId], rows: Mapping[int, AbstractSet[PeerId]]) -> bool:
-    """Whether this row lacks at least two that most of the others have."""
+    """Return True if this row lacks at least two that most of the others have."""
     others = [row for other, row in rows.items() if other != index]
     return sum(2 * sum(peer in row for row in others) > len(others) for peer in gaps) >= 2

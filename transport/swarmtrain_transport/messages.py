@@ -182,7 +182,7 @@ class History(Message, frozen=True, tag="history"):
 
 
 class Gauged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What an owner saw in a chunk of its slice: each one's squared norm and cosine (gauges.py)."""
+    """Squared norm and cosine of each contribution in a chunk of an owner's slice (gauges.py)."""
 
     op: int
     plan_id: int

@@ -74,7 +74,7 @@ class Operation(Decisions):
         return "owner alone has it" if is_odd else ""
 
     def _is_spread(self, index: int, live: set[PeerId]) -> bool:
-        """Whether enough who are not its owner hold each chunk of the slice."""
+        """Return True if enough peers other than its owner hold each chunk of the slice."""
         needed = self._needed_elsewhere(set(self.view.frozen or ()) & live)
         return self._all_held(index, live - {self.view.owners[index]}, needed)
 
@@ -160,7 +160,7 @@ class Operation(Decisions):
     def _is_settled(
         self, peers: AbstractSet[PeerId], rows: Mapping[int, AbstractSet[PeerId]]
     ) -> bool:
-        """Whether what is not complete can come no more: there is nothing to wait for."""
+        """Return True if nothing incomplete can still come: there is nothing to wait for."""
         return all(
             self.arrivals.word(peer, index) != ABSENT
             for index, row in rows.items()
@@ -168,7 +168,7 @@ class Operation(Decisions):
         )
 
     def _accusers(self, peer: PeerId, rows: Mapping[int, AbstractSet[PeerId]]) -> dict[PeerId, str]:
-        """Who says that it lacks a contribution, now or at an earlier attempt, and how."""
+        """Map the owners that lack a contribution, now or at an earlier attempt, to their words."""
         now = {
             self.view.owners[index]: self.arrivals.word(peer, index)
             for index, row in rows.items()
@@ -249,7 +249,7 @@ class Operation(Decisions):
         return None
 
     def _is_enough(self, peer: PeerId, index: int) -> bool:
-        """Whether this slice's owner is the last that had to say that it lacks a contribution."""
+        """Return True if enough owners, this slice's included, say they lack the peer's part."""
         said = {self.view.owners[index], *self.view.words.against(peer)} - {peer}
         return len(said) >= self.view.words.needed(peer)
 

@@ -211,7 +211,7 @@ class SliceOwner:
     def _gauged(
         self, contributors: tuple[PeerId, ...], result: tuple[bytes, ...]
     ) -> dict[PeerId, tuple[float, float]]:
-        """What people are shown of these contributions: one chunk, drawn by what came."""
+        """Figures of these contributions for people: from one chunk, drawn by what came."""
         drawn = content_hash(b"".join(self._roots[peer] for peer in contributors))
         chunk = int.from_bytes(drawn[:8], "little") % self._num_chunks
         parts = [self._parts[peer][chunk].read() for peer in contributors]

@@ -97,7 +97,7 @@ class PairOperation(GatherOperation):
         return self._has_crossed(first, second) and self._has_crossed(second, first)
 
     def _takers(self, pair: Pair) -> set[PeerId]:
-        """Who of the two has not said that it holds what the other gave."""
+        """Return those of the two that have not said that they hold what the other gave."""
         first, second = pair
         crossings = ((first, second), (second, first))
         return {taker for giver, taker in crossings if not self._has_crossed(giver, taker)}

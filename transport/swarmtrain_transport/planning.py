@@ -160,7 +160,7 @@ def next_plan(
 
 
 def without(against: Mapping[PeerId, int], planned: int) -> set[PeerId]:
-    """Who owns nothing: those against whom most speaks, as long as half of all own something."""
+    """Choose who owns nothing: those with the most against them, at most half of all."""
     worst = sorted(against, key=lambda peer: (-against[peer], peer))
     return set(worst[: planned // 2])
 

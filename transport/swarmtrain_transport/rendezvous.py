@@ -235,7 +235,7 @@ class Rendezvous:
         return self.view.committed >= self.terms.rounds
 
     def is_member(self, peer: PeerId) -> bool:
-        """Whether this key was ever let in, and is not banned."""
+        """Return True if this key was ever let in and is not banned."""
         return peer in self.view.ever_members and peer not in self.view.banned
 
     def note(self, peer: PeerId, event: str, reason: str = "") -> None:

@@ -153,7 +153,7 @@ class Reports:
             self.arrivals.report_got(slice_try, complete, refused, scalars, self._now_s)
 
     def owes(self, peer: PeerId, witnesses: AbstractSet[PeerId]) -> bool:
-        """Whether enough other owners wait for this contributor's part (`matrix.voices_needed`).
+        """Return True if enough other owners (`matrix.voices_needed`) lack this contributor's part.
 
         An owner that has not those of most is the odd one out, and no witness against anybody.
 

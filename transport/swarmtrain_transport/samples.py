@@ -20,7 +20,7 @@ from swarmtrain_transport.link import PeerId
 
 
 def believed(samples: Sequence[int]) -> tuple[int, ...]:
-    """What counts of the contributors' words, in their order, for weights and for the schedule.
+    """Return the sample counts that are believed, per contributor, for weights and the schedule.
 
     A boast would take the mean, and bring the run's end nearer for everybody, so each counts up to
     some times the low median; of two that is some times the other. Honest work beyond it counts
@@ -40,13 +40,13 @@ def weights_of(samples: Mapping[PeerId, int]) -> dict[PeerId, int]:
 
 
 def are_legal(plan: Plan) -> bool:
-    """Whether a PLAN names no samples, or those of each contributor, none beyond belief."""
+    """Return True if a PLAN names no samples, or each contributor's, none of them beyond belief."""
     contributors = sum(member.weight > 0 for member in plan.members)
     return len(plan.samples) in (0, contributors) and plan.samples == believed(plan.samples)
 
 
 def weights_are_believed(plan: Plan) -> bool:
-    """Whether no weight is more than any samples could have made it.
+    """Return True if no weight is more than any samples could have made it.
 
     Without samples in PLAN peers see weights alone, which were rounded down: the low median's
     weight may be short of its share by less than one.
@@ -57,7 +57,7 @@ def weights_are_believed(plan: Plan) -> bool:
 
 
 def weights_follow_samples(plan: Plan) -> bool:
-    """Whether the weights are those of the samples, where PLAN names these."""
+    """Return True if the weights follow from the samples in PLAN, or it names no samples."""
     weights = {member.peer: member.weight for member in plan.members if member.weight}
     told = dict(zip(weights, plan.samples, strict=False))
     return not plan.samples or weights == weights_of(told)

@@ -123,7 +123,7 @@ class Table:
         return all(self._is_possible(norm, peer, other) for other in others)
 
     def contradicts(self, peer: PeerId, norm: float) -> bool:
-        """Whether the contributor was found to be of another length than it says; that stands."""
+        """Return True if the contributor's measured norm is not the one it says; that stands."""
         return self._numbers.get((peer, peer), norm) != norm
 
     def _is_possible(self, norm: float, peer: PeerId, other: PeerId) -> bool:

@@ -1,4 +1,4 @@
-"""What the ledger remembers of who was at fault: who is not counted on for a while.
+"""Record of faults, made from the ledger: it says who is not counted on for a while.
 
 Everything follows from records of ops that have ended, so a restarted coordinator knows it, and
 every peer knows the same. A peer's *own* fault is what it says or leaves unsaid itself, or what
@@ -7,7 +7,7 @@ and again gives nothing for a while: nobody waits for it then. An owner at fault
 while, which costs its training nothing. And a word of one against the other is kept for the pair:
 either may lie, so neither is blamed, but they are kept apart while others can stand in.
 
-Pure, and bounded: what is old is forgotten, and of pairs no more are kept than one op has.
+Pure, and bounded: what is old is forgotten, and no more pairs are kept than a full roster has.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ _ALONE = "alone"
 """The odd one of a pair op: FREEZE leaves it out, and nobody is at fault."""
 
 BARRED = 3
-"""What speaks against an owner that is barred for its own faults; to be at odds with somebody is
+"""Weight against an owner that is barred for its own faults; to be at odds with somebody weighs
 less."""
 
 _CONDUCTS_KEPT = 1024
@@ -46,7 +46,7 @@ Pair = tuple[PeerId, PeerId]
 
 @dataclass(slots=True)
 class Words:
-    """What the ledger says of one op's faults so far.
+    """Faults in one op so far, as the ledger tells them.
 
     Attributes:
         planned: how many contributors it has.
@@ -167,7 +167,7 @@ class Score:
 
 @dataclass(slots=True)
 class Odds:
-    """What stands between two peers.
+    """Dispute between two peers.
 
     Attributes:
         rounds: for how long they were kept apart last; 0 after a first word.
@@ -290,7 +290,7 @@ class Standing:
         _shorten(self.conducts, _CONDUCTS_KEPT)
 
     def _forget(self, op: int) -> None:
-        """What happened long ago, and most of what nobody could read any more."""
+        """Drop what happened long ago, and the oldest disputes beyond `limits.ODDS_KEPT`."""
         long_ago = op - limits.BARRED_ROUNDS_MAX
         for scores in (self.contributors, self.owners):
             for peer in [p for p, s in scores.items() if max(s.last, s.until) < long_ago]:
@@ -323,7 +323,7 @@ class Standing:
         return {other for pair in apart for other in pair} - {peer}
 
     def barred(self, op: int, present: AbstractSet[PeerId]) -> set[PeerId]:
-        """Who of those present gives nothing to this op for its own faults."""
+        """Return those present that give nothing to this op for their own faults."""
         return {peer for peer in present if self.barred_until(peer, op) >= 0}
 
     def apart(self, op: int) -> dict[PeerId, set[PeerId]]:
@@ -336,8 +336,8 @@ class Standing:
         return apart
 
     def sidelined(self, op: int, present: AbstractSet[PeerId]) -> set[PeerId]:
-        """Who of those present gives nothing to this op: the barred, and contributors on whom
-        enough of the others had the same to say lately (T1)."""
+        """Return those present that give nothing to this op: the barred, and contributors that
+        enough of the others have accused lately (T1)."""
         barred = self.barred(op, present)
         able = present - barred
         accusers: dict[PeerId, set[PeerId]] = {}
@@ -352,8 +352,8 @@ class Standing:
         return barred | {peer for peer, said in accusers.items() if len(said) >= needed}
 
     def unfit(self, op: int, members: Collection[PeerId]) -> dict[PeerId, int]:
-        """Who of these should own nothing in this op, and how much speaks against each: whoever
-        was at fault as an owner most, then an owner that lacks somebody, then whom it lacks."""
+        """Return a weight against each of these that should own nothing in this op: most for own
+        faults, less for an owner that lacks somebody, least for the contributor that it lacks."""
         against = {peer: BARRED * (self.owns_nothing_until(peer, op) >= 0) for peer in members}
         for peer in members:
             against[peer] += BARRED * (self.barred_until(peer, op) >= 0)

@@ -66,8 +66,8 @@ def _phase(coordinator: "Rendezvous") -> str:
 
 
 def _waiting_for(coordinator: "Rendezvous") -> tuple[str, float | None]:
-    """What keeps the run from going on, in words, and when somebody was here last who had it; empty
-    while it goes on."""
+    """Describe what the run waits for, and, if that is a state, say when a peer that holds it was
+    last here; empty while the run goes on."""
     view, terms = coordinator.view, coordinator.terms
     if coordinator.history.is_missing:
         return _NO_LEDGER, None
@@ -117,7 +117,7 @@ def _held_by_nobody(coordinator: "Rendezvous") -> tuple[str, float | None]:
 
 
 def result_of(coordinator: "Rendezvous") -> str:
-    """What a finished run has come to, and who has the model."""
+    """Describe the result of a finished run, and who has the model."""
     view, losses = coordinator.view, coordinator.chronicle.losses
     told = [f"{view.committed} round{'' if view.committed == 1 else 's'}"]
     if losses:
@@ -178,7 +178,7 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: "Rendezvous", now_s: float)
 
 
 def _rests(peer: PeerId, view: LedgerView) -> str:
-    """What a peer sits out for what it has done, and until which round."""
+    """Describe what a peer sits out for what it did, until when, and its odds with others."""
     standing, op = view.standing, view.last_op + 1
     told = []
     if (until := standing.barred_until(peer, op)) >= 0:

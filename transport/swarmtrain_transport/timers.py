@@ -97,8 +97,8 @@ class Timers:
         self.assigned_s[slice_index] = now_s
 
     def has_time(self, now_s: float) -> bool:
-        """Whether a slice can still be made by one more owner, and be fetched, before D_op, which
-        that would extend."""
+        """Return True if one more owner can still make a slice, and peers fetch it, before D_op,
+        extended as the new owner would extend it."""
         most_s = self.start_s + limits.DEADLINE_EXTENSION_MAX * self.deadline_s
         end_s = min(most_s, self.end_s + self.deadline_s / 2)
         return now_s + 2 * limits.D_REPAIR * self.deadline_s <= end_s

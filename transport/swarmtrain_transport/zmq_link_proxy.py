@@ -76,8 +76,8 @@ class Local:
 
 
 def is_ours(zap_address: list[bytes]) -> bool:
-    """Whether a connection to the local socket comes from this process, by what libzmq says of its
-    other end: abstract names are open to other users of the machine."""
+    """Return True if a connection to the local socket comes from this process, by what libzmq says
+    of its other end: abstract names are open to other users of the machine."""
     if sys.platform != "linux":
         return True
     return bool(zap_address) and zap_address[0].endswith(f":{os.getpid()}".encode())

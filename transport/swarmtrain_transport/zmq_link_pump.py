@@ -16,8 +16,8 @@ _IDLE_MAX = 8
 _REST_MIN_S = 0.001
 _REST_MAX_S = 0.005
 _BULK_BYTES_PER_S = 1 << 20
-"""What comes in small pieces, but at such a rate, is gathered for a while: at 100 Mbit/s each piece
-would else wake the loop, thousands of times a second. Single small frames are passed on at once."""
+"""Rate from which on small pieces are gathered for a while: at 100 Mbit/s each piece would else
+wake the loop, thousands of times a second. Single small frames are passed on at once."""
 
 
 class CopyBuffer:
@@ -31,7 +31,7 @@ class CopyBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left."""
+        """True if nothing is left."""
         return not self._rest
 
     def fill(self, source: sockets.socket) -> int:

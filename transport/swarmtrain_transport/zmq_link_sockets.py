@@ -154,7 +154,7 @@ class Route:
             self._is_suited = suit_to_path(self.descriptor, self.port)
 
     def is_talked_back(self) -> bool:
-        """Whether anything came by this connection, which is for us to send by alone.
+        """Return True if anything came by this connection, which is for us to send by alone.
 
         Nothing is ever read here: libzmq stops at the first message, and a connection that has
         stopped must never go on (see zmq_link). Bytes tell of a message that does not end.
