@@ -82,8 +82,11 @@ class Demands:
         begun_s = self._seen.plan_s[op]
         planned = self._seen.planned(op)
         liars = self._world.hearsay.deeds.keys()
-        contributors = self._seen.weights(op)
-        if not self._world.hearsay.promises(self._seen.plans[op].kind, len(contributors)):
+        # Who has died, or begun anew, outvotes nobody: of few left, one's silence is half of all.
+        boots = {peer.peer_id: peer.machine.card.boot for peer in self._world.survivors}
+        members = self._seen.plans[op].members
+        living = [one for one in members if one.weight and boots.get(one.peer) == one.boot]
+        if not self._world.hearsay.promises(self._seen.plans[op].kind, len(living)):
             return
         if not self.is_quiet(begun_s):
             return
