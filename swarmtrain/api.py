@@ -29,16 +29,16 @@ import torch
 from torch import Tensor, nn
 
 from swarmtrain import dirs
-from swarmtrain.cli.caps import Caps, parse_caps
-from swarmtrain.cli.options import check_name, default_endpoint, parse_endpoint
+from swarmtrain.caps import Caps, parse_caps
 from swarmtrain.errors import UserError, misuse, render, translate
-from swarmtrain.hook_log import HookLog, logger, speak_up
+from swarmtrain.models.tensors import Layout
+from swarmtrain.options import check_name, default_endpoint, parse_endpoint
+from swarmtrain.peer.hook_log import HookLog, logger, speak_up
 from swarmtrain.peer.membership import Membership
-from swarmtrain.peer.model_weights import ModelWeights
-from swarmtrain.peer.session import Hooks, Session
-from swarmtrain.tensors import Layout
-from swarmtrain_transport.brings import OWN, Brings
-from swarmtrain_transport.invite import Invite
+from swarmtrain.peer.training.model_weights import ModelWeights
+from swarmtrain.peer.training.session import Hooks, Session
+from swarmtrain_transport.wire.brings import OWN, Brings
+from swarmtrain_transport.wire.invite import Invite
 
 _HOOKS = "_optimizer_step_post_hooks"
 """Attribute that `register_step_post_hook` needs; Optimizer's own constructor makes it."""

@@ -27,7 +27,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from swarmtrain.tensors import Layout, LayoutMismatch, ParameterSpec
+from swarmtrain.models.tensors import Layout, LayoutMismatch, ParameterSpec
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ NAMED: Mapping[str, str] = MappingProxyType(
         "swarmtrain.checkpoint.CheckpointFull": "SWT-E401",
         "swarmtrain.data.corpus.CorpusMissing": "SWT-E801",
         "swarmtrain.numerics.NumericsError": "SWT-E101",
-        "swarmtrain.tensors.LayoutMismatch": "SWT-E804",
+        "swarmtrain.models.tensors.LayoutMismatch": "SWT-E804",
     }
 )
 """Errors of modules that load torch, by name: whoever explains an error must not load it too."""

@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from swarmtrain.config import InnerSection, RunConfig, Setting
+from swarmtrain.config.settings import InnerSection, RunConfig, Setting
 from swarmtrain.errors import UserError, cleaned
-from swarmtrain.tensors import Layout
+from swarmtrain.models.tensors import Layout
 from swarmtrain_optimizers.scaling import schedule_step
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy

@@ -1,9 +1,9 @@
 import pytest
 
-from swarmtrain.built_in import built_in_parameters, layout_digest, num_values_of
-from swarmtrain.config import ModelSection
+from swarmtrain.config.built_in import built_in_parameters, layout_digest, num_values_of
+from swarmtrain.config.settings import ModelSection
 from swarmtrain.models.byte_transformer import build_model
-from swarmtrain.tensors import Layout
+from swarmtrain.models.tensors import Layout
 
 SIZES = [(1, 16, 2, 32), (3, 24, 3, 8), (4, 128, 4, 128)]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, CheckpointError, CheckpointFull, RunFacts
-from swarmtrain.tensors import Layout, LayoutMismatch
+from swarmtrain.models.tensors import Layout, LayoutMismatch
 
 BLOCK = 64
 FILES = ("manifest.json", "model.safetensors", "outer.safetensors")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarmtrain import config_file, config_limits
-from swarmtrain.config import ExchangeSection, RunConfig, RunSection
+from swarmtrain.config import file as config_file
+from swarmtrain.config import limits as config_limits
+from swarmtrain.config.settings import ExchangeSection, RunConfig, RunSection
 from swarmtrain.errors import UserError, render
 from swarmtrain_transport.errors import RemoteFault
 

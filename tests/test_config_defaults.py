@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarmtrain import config_file, config_limits
 from swarmtrain.compare.plan import PRESETS, Plan
 from swarmtrain.compare.request import plans
-from swarmtrain.config import ModelSection, RunConfig
-from swarmtrain.config_fragments import parameters_of
+from swarmtrain.config import file as config_file
+from swarmtrain.config import limits as config_limits
+from swarmtrain.config.fragments import parameters_of
+from swarmtrain.config.settings import ModelSection, RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
+from swarmtrain.models.tensors import Layout
 from swarmtrain.strategies import strategy_of
-from swarmtrain.tensors import Layout
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 torch.set_num_threads(1)

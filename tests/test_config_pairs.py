@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarmtrain import config_file, config_limits, config_pairs
-from swarmtrain.config import RunConfig
+from swarmtrain.config import file as config_file
+from swarmtrain.config import limits as config_limits
+from swarmtrain.config import pairs as config_pairs
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
+from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.strategies import strategy_of
-from swarmtrain.tensors import Layout, ParameterSpec
 from swarmtrain_optimizers.strategies.noloco import NoLoCo
 
 torch.set_num_threads(1)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from swarmtrain.lines import columns, stamped, wrapped
+from swarmtrain.console.lines import columns, stamped, wrapped
 
 LONG = "You send    compressed differences of the model's weights. No files, no user name."
 

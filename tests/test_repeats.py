@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from swarmtrain.repeats import EVERY_S, KINDS_MAX, LINES_PER_S, Repeats
+from swarmtrain.console.repeats import EVERY_S, KINDS_MAX, LINES_PER_S, Repeats
 
 
 def test_the_same_again_is_summed_up_in_the_next_line(caplog: pytest.LogCaptureFixture) -> None:

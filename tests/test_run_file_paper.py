@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain import config_limits
-from swarmtrain.config import RunConfig, RunSection
-from swarmtrain.config_defaults import defaults_of
+from swarmtrain.config import limits as config_limits
+from swarmtrain.config.defaults import defaults_of
+from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.strategies import settings_of
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 

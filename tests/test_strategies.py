@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from swarmtrain import config_file, config_limits
 from swarmtrain.compare import request
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.replica import settings_of as settings_of_plan
-from swarmtrain.config import ExchangeSection, OuterSection, RunConfig, RunSection
+from swarmtrain.config import file as config_file
+from swarmtrain.config import limits as config_limits
+from swarmtrain.config.settings import ExchangeSection, OuterSection, RunConfig, RunSection
 from swarmtrain.coordinator.service import run_terms
 from swarmtrain.errors import UserError
+from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.strategies import make_strategy, strategy_of
-from swarmtrain.tensors import Layout, ParameterSpec
 from swarmtrain_optimizers.robust import RULES
 from swarmtrain_optimizers.robust.base import Needs
 from swarmtrain_optimizers.strategies import brought

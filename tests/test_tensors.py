@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from swarmtrain.tensors import Layout, LayoutMismatch, ParameterSpec
+from swarmtrain.models.tensors import Layout, LayoutMismatch, ParameterSpec
 
 BLOCK = 16
 

@@ -18,11 +18,11 @@ import swarm_lab
 import torch
 
 from swarmtrain.peer.averager import Averager
-from swarmtrain.why import explain_round
-from swarmtrain_transport.fold import set_id
-from swarmtrain_transport.frames import FrameKind
-from swarmtrain_transport.ledger import Commit, Freeze, Join, Plan, Reassign, body_of
-from swarmtrain_transport.zmq_link import ZmqLink
+from swarmtrain.why.story import explain_round
+from swarmtrain_transport.ledger.fold import set_id
+from swarmtrain_transport.links.zmq_link import ZmqLink
+from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.records import Commit, Freeze, Join, Plan, Reassign, body_of
 
 RANK, WORLD, NUMEL = lab_peer.RANK, lab_peer.WORLD, lab_peer.NUMEL
 VICTIM = f"rank-{WORLD - 1}"

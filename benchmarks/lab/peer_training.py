@@ -18,9 +18,9 @@ from torch import nn
 
 import swarmtrain
 from swarmtrain.peer import membership
-from swarmtrain.peer.storage import PeerStorage
-from swarmtrain_transport.ledger import Commit, Plan, Record, body_of
-from swarmtrain_transport.sync import StateManifest
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain_transport.blocks.manifest import StateManifest
+from swarmtrain_transport.wire.records import Commit, Plan, Record, body_of
 
 RANK, WORLD, NUMEL = lab_peer.RANK, lab_peer.WORLD, lab_peer.NUMEL
 INNER_S, STEPS = float(os.environ["INNER_S"]), int(os.environ["STEPS"])

@@ -12,9 +12,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "transport"), str(ROOT / "optimizers")]
 import lab_peer  # noqa: E402  the paths come first
 import torch  # noqa: E402
 
-from swarmtrain.cli.caps import Caps, parse_rate  # noqa: E402
+from swarmtrain.caps import Caps, parse_rate  # noqa: E402
 from swarmtrain.peer.membership import Membership  # noqa: E402
-from swarmtrain_transport.invite import Invite  # noqa: E402
+from swarmtrain_transport.wire.invite import Invite  # noqa: E402
 
 torch.set_num_threads(1)
 CODEC = {"fp32": "none"}.get(lab_peer.MODE, lab_peer.MODE)

@@ -14,11 +14,11 @@ from swarmtrain.chaos.invariants import (
 )
 from swarmtrain.demo.setting import Place
 from swarmtrain.errors import UserError
-from swarmtrain.peer import ledger_file
+from swarmtrain.peer.disk import ledger_file
 from swarmtrain.verify.coordinator_state import prove_coordinator, read_records
 from swarmtrain.verify.peer_state import prove_peer
 from swarmtrain.verify.proof import Proof
-from swarmtrain_transport.ledger import AnyBody, body_of
+from swarmtrain_transport.wire.records import AnyBody, body_of
 
 
 @dataclass(frozen=True, slots=True)

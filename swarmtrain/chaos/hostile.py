@@ -19,19 +19,19 @@ from typing import Any, BinaryIO, TextIO
 
 import msgspec
 
+from swarmtrain.caps import NO_CAPS
 from swarmtrain.chaos.offences import Liar, Offence, Order
 from swarmtrain.chaos.talkback import Backtalker, Flooder
-from swarmtrain.cli.caps import NO_CAPS
-from swarmtrain.cli.options import Endpoint, JoinOptions
 from swarmtrain.errors import UserError
-from swarmtrain.peer.control import ControlClient
+from swarmtrain.options import Endpoint, JoinOptions
+from swarmtrain.peer.network.control import ControlClient
+from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain.peer.run import run_peer
-from swarmtrain.peer.shell import PeerShell
-from swarmtrain_transport.frames import Frame
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.link import Address, Link, LinkStats, PeerId
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.links.link import Address, Link, LinkStats, PeerId
+from swarmtrain_transport.wire.frames import Frame
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import (
     Applied,
     CoordinatorMessage,
     LeaseRequest,

@@ -15,9 +15,9 @@ from enum import StrEnum
 
 import msgspec
 
-from swarmtrain_transport.frames import FrameKind
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Have, PeerMessage, Ready, Roots, SliceDone
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.messages import Got, Have, PeerMessage, Ready, Roots, SliceDone
 
 
 class Offence(StrEnum):

@@ -1,7 +1,7 @@
 """The run that chaos drives: as small as a run can be, so that a round takes a second."""
 
-from swarmtrain import config_file
-from swarmtrain.config import RunConfig
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.demo.setting import FOUNDERS, Place
 
 MIN_CONTRIBUTORS = 2

@@ -27,13 +27,13 @@ from swarmtrain.chaos.standing import (
     most_weight,
 )
 from swarmtrain.chaos.troupe import Troupe
-from swarmtrain.cli.options import ChaosOptions
 from swarmtrain.demo.events import Ended, Heard, In, Offended, Ready, RoundEnded
 from swarmtrain.demo.setting import Place
 from swarmtrain.errors import UserError
-from swarmtrain.peer import ledger_file
+from swarmtrain.options import ChaosOptions
+from swarmtrain.peer.disk import ledger_file
 from swarmtrain.status import ask
-from swarmtrain_transport.ledger import body_of
+from swarmtrain_transport.wire.records import body_of
 
 _MODULE = "swarmtrain.chaos.hostile"
 

@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import Any
 
 from swarmtrain.chaos.invariants import Violation
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.wire.records import (
     AnyBody,
     Commit,
     Freeze,

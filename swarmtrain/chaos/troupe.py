@@ -9,7 +9,7 @@ from swarmtrain.chaos.plan import Deed, Step
 from swarmtrain.chaos.relays import Relay, Relays, Way
 from swarmtrain.demo.processes import Processes
 from swarmtrain.demo.setting import COORDINATOR
-from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.wire.invite import Invite
 
 _HOST = "127.0.0.1"
 

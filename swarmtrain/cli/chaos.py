@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmtrain.cli.arguments import Verbose
-from swarmtrain.cli.options import ChaosOptions, parse_duration
-from swarmtrain.cli.situation import Situation, say
+from swarmtrain.cli.log import say
+from swarmtrain.cli.situation import Situation
 from swarmtrain.error_table import EXIT_DONE
 from swarmtrain.errors import misuse
+from swarmtrain.options import ChaosOptions, parse_duration
 
 if TYPE_CHECKING:
     from swarmtrain.chaos.report import Report

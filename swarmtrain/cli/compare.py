@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmtrain.cli.arguments import Verbose
-from swarmtrain.cli.situation import Situation, say
+from swarmtrain.cli.log import say
+from swarmtrain.cli.situation import Situation
 from swarmtrain.error_table import EXIT_DONE
 from swarmtrain.errors import UserError, misuse
 

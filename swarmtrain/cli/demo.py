@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import Verbose
-from swarmtrain.cli.options import DemoOptions
 from swarmtrain.cli.situation import Situation
+from swarmtrain.options import DemoOptions
 
 
 class Strategy(StrEnum):

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from swarmtrain.cli.arguments import StateDir, Verbose
+from swarmtrain.cli.log import say
 from swarmtrain.cli.ordering import AsJson, moment, obeyed
-from swarmtrain.cli.situation import say
 from swarmtrain.cli.status import aligned
+from swarmtrain.console.lines import counted
 from swarmtrain.errors import misuse
-from swarmtrain.lines import counted
 
 invite_app = typer.Typer(
     name="invite", help="Make, list and withdraw invites.", no_args_is_help=True,

@@ -8,19 +8,20 @@ from typing import Annotated
 
 import typer
 
+from swarmtrain.caps import parse_caps
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
-from swarmtrain.cli.caps import parse_caps
-from swarmtrain.cli.options import (
+from swarmtrain.cli.log import say
+from swarmtrain.cli.situation import Situation
+from swarmtrain.ending import tell
+from swarmtrain.errors import UserError, misuse
+from swarmtrain.options import (
     JoinOptions,
     check_name,
     default_endpoint,
     parse_advertised,
     parse_endpoint,
 )
-from swarmtrain.cli.situation import Situation, say
-from swarmtrain.ending import tell
-from swarmtrain.errors import UserError, misuse
-from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.wire.invite import Invite
 
 INVITE_CHARS_MAX = 4096
 """An invite has under 200; whatever is longer is another file."""

@@ -1,13 +1,31 @@
-"""The log of a command: sentences on stderr, among all others that it says."""
+"""Lines for people on stderr: those that a command says, and its log among them."""
 
+import contextlib
 import logging
 import os
+import re
 import sys
 
-from swarmtrain.cli.situation import say
-from swarmtrain.lines import stamped
+from swarmtrain.console.lines import columns, stamped, wrapped
+from swarmtrain.ending import tell
 
 _OWN = ("swarmtrain", "swarmtrain_transport", "swarmtrain_optimizers")
+
+_SECRET = re.compile(r"(swarm://[^\s#\"']*#)[A-Za-z0-9_-]{16,}")
+
+
+def redact(text: str) -> str:
+    """The text without the secrets of invites."""
+    return _SECRET.sub(r"\1...", text)
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr: stdout is for results.
+
+    It may be that nobody reads it any more: that is no reason to stop anything.
+    """
+    with contextlib.suppress(OSError):
+        tell(wrapped(redact(text), columns(sys.stderr)), sys.stderr)
 
 
 class _Saying(logging.Handler):

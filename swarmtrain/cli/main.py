@@ -18,11 +18,12 @@ from swarmtrain.cli.demo import demo
 from swarmtrain.cli.explain import explain
 from swarmtrain.cli.invite import invite_app
 from swarmtrain.cli.join import join
+from swarmtrain.cli.log import redact, say
 from swarmtrain.cli.peer import peer_app
 from swarmtrain.cli.peers import peers_app
 from swarmtrain.cli.run import run_app
 from swarmtrain.cli.simulate import simulate
-from swarmtrain.cli.situation import Situation, redact, say
+from swarmtrain.cli.situation import Situation
 from swarmtrain.cli.status import status
 from swarmtrain.cli.up import up
 from swarmtrain.cli.verify import verify

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import Verbose
-from swarmtrain.cli.situation import Situation, say
+from swarmtrain.cli.log import say
+from swarmtrain.cli.situation import Situation
 from swarmtrain.error_table import EXIT_DONE
 
 EXIT_VIOLATED = 1

@@ -10,7 +10,7 @@ import typer
 
 from swarmtrain.cli.arguments import StateDir, Verbose
 from swarmtrain.cli.situation import Situation
-from swarmtrain.lines import columns, wrapped
+from swarmtrain.console.lines import columns, wrapped
 
 _COLUMNS = (
     ("name", "peer"),

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from swarmtrain import ending
-from swarmtrain.cli.situation import say
+from swarmtrain.cli.log import say
 from swarmtrain.errors import Interrupted
 
 Main = Callable[[asyncio.Event], Awaitable[None]]

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
-from swarmtrain.cli.options import UpOptions, check_host, parse_endpoint
-from swarmtrain.cli.situation import Situation, say
+from swarmtrain.cli.log import say
+from swarmtrain.cli.situation import Situation
+from swarmtrain.console.lines import stamped
 from swarmtrain.ending import tell
-from swarmtrain.lines import stamped
-from swarmtrain_transport.invite import Invite
+from swarmtrain.options import UpOptions, check_host, parse_endpoint
+from swarmtrain_transport.wire.invite import Invite
 
 
 def up(
@@ -56,8 +57,10 @@ def up(
 def _serve(options: UpOptions, situation: Situation) -> None:
     import asyncio
 
-    from swarmtrain import config_file, config_limits, dirs
+    from swarmtrain import dirs
     from swarmtrain.cli.stopping import run_until_stopped
+    from swarmtrain.config import file as config_file
+    from swarmtrain.config import limits as config_limits
 
     config = config_file.load(options.run_file)
     for warning in config_limits.warnings(config):

@@ -8,11 +8,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import TextIO
 
-from swarmtrain.lines import stamped
-from swarmtrain.news import News
-from swarmtrain.view import Picture, Row, View, open_view
-from swarmtrain_transport.membership import CoordinatorStatus
-from swarmtrain_transport.rendezvous import Rendezvous
+from swarmtrain.console.lines import stamped
+from swarmtrain.console.view import Picture, Row, View, open_view
+from swarmtrain.why.news import News
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 
 logger = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ def _lines(directory: Path, number: int) -> list[str]:
     """A running coordinator holds its ledger locked, so it is asked; all else is read."""
     from swarmtrain.status import NotRunning, ask, nothing_ran_in
     from swarmtrain.verify.coordinator_state import is_coordinators, read_records
-    from swarmtrain.why import explain_round
+    from swarmtrain.why.story import explain_round
 
     if is_coordinators(directory):
         try:
@@ -51,7 +51,7 @@ def _lines(directory: Path, number: int) -> list[str]:
             return [str(line) for line in told]
         except NotRunning:
             return explain_round(read_records(directory), number)
-    from swarmtrain.peer.ledger_file import FILE_NAME, read
+    from swarmtrain.peer.disk.ledger_file import FILE_NAME, read
 
     path = directory / FILE_NAME
     if not path.exists():

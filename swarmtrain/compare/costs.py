@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swarmtrain.compare.plan import Net
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
 
 ROUND_TRIPS = 4
 

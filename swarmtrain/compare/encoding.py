@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from swarmtrain.compare.costs import Traffic
 from swarmtrain.peer.arithmetic import CodecArithmetic
-from swarmtrain.peer.driver import OwnPart
+from swarmtrain.peer.training.driver import OwnPart
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport.arithmetic import ContributionRefused, Window
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.planning import window_floor
+from swarmtrain_transport.coordinator.planning import window_floor
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 
 E_MAX = 0

@@ -20,13 +20,13 @@ from swarmtrain.compare.encoding import (
     num_bytes,
 )
 from swarmtrain.peer.arithmetic import codec_of, result_codec_of
-from swarmtrain.peer.driver import OwnPart
+from swarmtrain.peer.training.driver import OwnPart
 from swarmtrain_optimizers.robust.base import RobustRule
-from swarmtrain_transport import slices
 from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.coordinator import slices
+from swarmtrain_transport.ledger.samples import weights_of
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult, SliceResult
-from swarmtrain_transport.samples import weights_of
 
 Ranges = tuple[tuple[int, int], ...]
 

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from swarmtrain.data.batches import validation_batches
 from swarmtrain.data.corpus import Corpus
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
-from swarmtrain.tensors import Layout
+from swarmtrain.models.tensors import Layout
 
 BATCH = 32
 

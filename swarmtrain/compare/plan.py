@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from swarmtrain.compare.tuned import TUNED, Rates
-from swarmtrain.config import (
+from swarmtrain.config.settings import (
     ExchangeSection,
     InnerSection,
     ModelSection,

@@ -9,12 +9,12 @@ from torch import Tensor
 from swarmtrain.compare.hostile import contribution_of
 from swarmtrain.compare.plan import Pace, Plan
 from swarmtrain.peer.arithmetic import TensorContribution
-from swarmtrain.peer.driver import Driver
 from swarmtrain.peer.seeds import rounding_seed
-from swarmtrain.peer.trainer import BuiltinTrainer
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.strategies import StrategySettings, make_strategy
 from swarmtrain_transport.actions import LoadState
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 
 _NEVER = 1 << 30

@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from swarmtrain.compare.plan import BROUGHT, NETS, PRESETS, SIZES, Attack, Pace, Plan
-from swarmtrain.config import Setting
-from swarmtrain.config_pairs import PAIRED
-from swarmtrain.config_values import ANCHOR_REASON, GATHERING, TELLABLE
+from swarmtrain.config.pairs import PAIRED
+from swarmtrain.config.settings import Setting
+from swarmtrain.config.values import ANCHOR_REASON, GATHERING, TELLABLE
 from swarmtrain.errors import cleaned, misuse
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.brought import brought_names

@@ -22,11 +22,11 @@ from swarmtrain.compare.replica import Replica, begin, held_back, spread
 from swarmtrain.compare.results import Point, RunResult, finite
 from swarmtrain.compare.shards import shards
 from swarmtrain.data.corpus import Corpus
-from swarmtrain.peer.driver import OwnPart
+from swarmtrain.peer.training.driver import OwnPart
 from swarmtrain.simulate.trainer import SharedDecoding
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
 
 _EVER = 1 << 60
 """Inner steps after which every strategy that exchanges at all is due."""

@@ -16,8 +16,8 @@ from swarmtrain.compare.swarm import Swarm
 from swarmtrain.data.corpus import Corpus, build_corpus
 from swarmtrain.errors import cleaned, misuse
 from swarmtrain.models.byte_transformer import build_model
+from swarmtrain.models.tensors import Layout
 from swarmtrain.strategies import make_strategy
-from swarmtrain.tensors import Layout
 
 
 def versions(corpus: Corpus) -> str:

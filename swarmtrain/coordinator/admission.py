@@ -15,17 +15,17 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from swarmtrain.config import AdmissionSection
+from swarmtrain.config.settings import AdmissionSection
 from swarmtrain.coordinator.certificate import SECRET_BYTES, RunKeys
 from swarmtrain.coordinator.register import InviteRow
 from swarmtrain.coordinator.store import Store
 from swarmtrain_transport import limits
-from swarmtrain_transport.brings import Brings
-from swarmtrain_transport.departures import BANNED_WORDS
+from swarmtrain_transport.coordinator.departures import BANNED_WORDS
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.identity import Identity, knock_payload
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hello, Knock, decode_from_peer
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.brings import Brings
+from swarmtrain_transport.wire.identity import Identity, knock_payload
+from swarmtrain_transport.wire.messages import Hello, Knock, decode_from_peer
 
 S = TypeVar("S", bound=Hashable)
 

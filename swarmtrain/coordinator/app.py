@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import WSMessage, WSMsgType, web
 from aiohttp.typedefs import Handler
 
+from swarmtrain.console.repeats import Repeats
 from swarmtrain.control_lane import (
     CLOSE_TIMEOUT_S,
     CONTROL_PATH,
@@ -35,12 +36,11 @@ from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.porch import ServerLog, line_of
 from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
 from swarmtrain.errors import cleaned
-from swarmtrain.repeats import Repeats
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.link import PeerId, is_dialable
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.links.link import PeerId, is_dialable
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.messages import (
     Challenge,
     Hello,
     Knock,

@@ -9,8 +9,8 @@ Pure: the shell waits and cuts.
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.outbox import TokenBucket
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.links.outbox import TokenBucket
 
 
 @dataclass(frozen=True, slots=True)

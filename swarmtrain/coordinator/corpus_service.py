@@ -15,8 +15,8 @@ import msgspec
 
 from swarmtrain.control_lane import pack_piece
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import LeaseGrant, Ready
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import LeaseGrant, Ready
 
 _Entry = tuple[int, int, int, bytes]
 

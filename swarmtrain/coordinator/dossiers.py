@@ -7,8 +7,8 @@ asks, from where the last question stopped. Names of peers that have gone are kn
 from collections import Counter
 from dataclasses import dataclass, field
 
-from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Gone, Join, Plan, Unban
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Gone, Join, Plan, Unban
 
 REASONS_MAX = 16
 """Different reasons that are counted per peer: an owner may refuse with words of its own."""

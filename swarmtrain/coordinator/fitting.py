@@ -5,11 +5,11 @@ from a mistake, and is no defence. A first state of another model than the built
 file names is refused by the machine.
 """
 
-from swarmtrain.built_in import built_in_parameters, layout_digest, num_values_of
-from swarmtrain.config import RunConfig
+from swarmtrain.config.built_in import built_in_parameters, layout_digest, num_values_of
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import cleaned
-from swarmtrain_transport.brings import BUILT_IN, OWN, Brings
-from swarmtrain_transport.ledger import Attest
+from swarmtrain_transport.wire.brings import BUILT_IN, OWN, Brings
+from swarmtrain_transport.wire.records import Attest
 
 
 def misfit(brings: Brings, config: RunConfig, genesis: Attest | None) -> tuple[str, str] | None:

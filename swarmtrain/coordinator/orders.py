@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain.config import AdmissionSection
+from swarmtrain.config.settings import AdmissionSection
 from swarmtrain.coordinator.admission import SECONDS_PER_HOUR, add_invite, ban_words
 from swarmtrain.coordinator.certificate import SECRET_BYTES
 from swarmtrain.coordinator.dossiers import Dossier, Dossiers
@@ -36,12 +36,12 @@ from swarmtrain.coordinator.shell import Shell
 from swarmtrain.coordinator.store import Store
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport import limits
-from swarmtrain_transport.departures import Ban, Order, Pardon, Removal
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import body_of
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.membership import CoordinatorStatus, PeerStatus
-from swarmtrain_transport.rendezvous import Rendezvous
+from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Removal
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus, PeerStatus
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.records import body_of
 
 RECORDS_AT_ONCE = 500
 """Records that are read before the loop has its turn: some milliseconds."""

@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 from aiohttp.http_exceptions import HttpProcessingError
 
+from swarmtrain.console.repeats import Repeats
 from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator.admission import Doorstep
-from swarmtrain.repeats import Repeats
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarmtrain.coordinator.store_errors import conflict, translated
-from swarmtrain_transport.ledger import Join
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Join
 
 REGISTER_TABLES = """
 CREATE TABLE IF NOT EXISTS invites (

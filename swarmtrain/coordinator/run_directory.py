@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-from swarmtrain import config_file
-from swarmtrain.config import RunConfig
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.coordinator.certificate import (
     FRESH_KEY_FILE,
     RUN_KEY_FILE,
@@ -24,8 +24,8 @@ from swarmtrain.coordinator.store import SIDE_FILES, Store
 from swarmtrain.coordinator.store_errors import StoreDamaged, damaged
 from swarmtrain.errors import UserError, translate
 from swarmtrain_transport import limits
-from swarmtrain_transport.ledger import Record, Run, body_of
-from swarmtrain_transport.rendezvous import Rendezvous
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.wire.records import Record, Run, body_of
 
 Tell = Callable[[str], None]
 """Hears what the organiser must know, in sentences."""

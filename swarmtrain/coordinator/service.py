@@ -19,10 +19,11 @@ from typing import Any
 
 from aiohttp import web
 
-from swarmtrain import config_file, descriptors
-from swarmtrain.config import RunConfig
-from swarmtrain.config_pairs import PAIRED
-from swarmtrain.config_values import GATHERING, WHOLE_VECTOR_RULES
+from swarmtrain import descriptors
+from swarmtrain.config import file as config_file
+from swarmtrain.config.pairs import PAIRED
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.values import GATHERING, WHOLE_VECTOR_RULES
 from swarmtrain.coordinator import notices
 from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp
@@ -46,17 +47,17 @@ from swarmtrain.coordinator.store_errors import damaged
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.errors import UserError, port_in_use
 from swarmtrain.status import StatusServer
-from swarmtrain.why import explain_round
+from swarmtrain.why.story import explain_round
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport import limits
-from swarmtrain_transport.brings import Brings
-from swarmtrain_transport.claims import shown
+from swarmtrain_transport.coordinator.claims import shown
+from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.identity import verify
-from swarmtrain_transport.invite import Invite
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
-from swarmtrain_transport.planning import RunTerms
-from swarmtrain_transport.rendezvous import Rendezvous
+from swarmtrain_transport.wire.brings import Brings
+from swarmtrain_transport.wire.identity import verify
+from swarmtrain_transport.wire.invite import Invite
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ import msgspec
 from swarmtrain.errors import cleaned
 from swarmtrain_transport.actions import Adopt, Append, CoordinatorAction, SendToPeer
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import Record
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hello, PeerMessage, Refused, Waiting, encode
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Hello, PeerMessage, Refused, Waiting, encode
+from swarmtrain_transport.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ UNREAD = "The peer %s does not read what it is sent and is cut off."
 
 
 class Machine(Protocol):
-    """The coordinator's decisions. `swarmtrain_transport.rendezvous.Rendezvous` is one."""
+    """The coordinator's decisions, as `coordinator.rendezvous.Rendezvous` makes them."""
 
     @property
     def next_wakeup_s(self) -> float | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from swarmtrain.coordinator.register import REGISTER_TABLES, Register
 from swarmtrain.coordinator.store_errors import StoreError, conflict, damaged, translated
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.wire.records import (
     GENESIS_HASH,
     AnyBody,
     Commit,

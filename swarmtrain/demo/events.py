@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from swarmtrain_transport.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event"):

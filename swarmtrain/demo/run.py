@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain.cli.options import DemoOptions
-from swarmtrain.config import RunConfig
-from swarmtrain.config_pairs import PAIRED
+from swarmtrain.config.pairs import PAIRED
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.console.view import View, open_view
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.demo import story
 from swarmtrain.demo.processes import Processes, tail
@@ -33,9 +33,9 @@ from swarmtrain.demo.signals import noted
 from swarmtrain.demo.view import Scene, make_scene, picture_of, stamped, stream_for
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.options import DemoOptions
 from swarmtrain.status import ask
-from swarmtrain.view import View, open_view
-from swarmtrain_transport.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus
 
 _GLANCE_S = 0.2
 """The longest wait for news: a picture is drawn, a signal is seen, this often."""

@@ -9,10 +9,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain import config_file, dirs
-from swarmtrain.cli.options import DemoOptions
-from swarmtrain.config import RunConfig
+from swarmtrain import dirs
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import misuse
+from swarmtrain.options import DemoOptions
 
 COORDINATOR = "coordinator"
 

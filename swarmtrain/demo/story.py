@@ -20,7 +20,7 @@ from swarmtrain.demo.events import (
     StateInPlace,
 )
 from swarmtrain.demo.setting import COORDINATOR, KILL_ROUND, Cast
-from swarmtrain_transport.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus
 
 STALL_S = 300.0
 """Nothing new for so long is the end. An op takes two minutes at most (twice its deadline), and

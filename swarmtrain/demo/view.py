@@ -1,13 +1,13 @@
-"""The picture of a demo, made of what is known; `swarmtrain.view` shows it."""
+"""The picture of a demo, made of what is known; `swarmtrain.console.view` shows it."""
 
 import sys
 from dataclasses import dataclass
 from typing import TextIO
 
+from swarmtrain.console.view import Picture, Row
 from swarmtrain.demo.report import data_parallel_bytes, mean_bytes_up
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts
-from swarmtrain.view import Picture, Row
 
 
 @dataclass(frozen=True, slots=True)

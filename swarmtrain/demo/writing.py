@@ -5,7 +5,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from swarmtrain.config import ModelSection
+from swarmtrain.config.settings import ModelSection
 from swarmtrain.models.byte_transformer import build_model, generate
 
 _PROMPT = b"\n\ndef "

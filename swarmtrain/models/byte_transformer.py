@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from swarmtrain.config import ModelSection
+from swarmtrain.config.settings import ModelSection
 
 NUM_BYTE_VALUES = 256
 

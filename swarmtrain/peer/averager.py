@@ -17,20 +17,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from swarmtrain.config import RunConfig
-from swarmtrain.config_pairs import PAIRED
+from swarmtrain.config.pairs import PAIRED
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.membership import Membership
-from swarmtrain.peer.thread import PeerThread
+from swarmtrain.peer.network.thread import PeerThread
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
+from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.participant import Actions, Participant
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
-from swarmtrain_transport.sync import ArraySpec, StateManifest
 
 WORTH_PREPARING_VALUES = 2_000_000
 """From this length on a codec is prepared, which costs seconds the first time."""

@@ -6,23 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain import config_file, numerics
-from swarmtrain.cli.caps import NO_CAPS, Caps
-from swarmtrain.cli.options import Endpoint
-from swarmtrain.config import RunConfig
+from swarmtrain import numerics
+from swarmtrain.caps import NO_CAPS, Caps
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
-from swarmtrain.peer.driver import Driver, Weights
+from swarmtrain.models.tensors import Layout
+from swarmtrain.options import Endpoint
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.network.shell import PeerShell
+from swarmtrain.peer.network.thread import PeerThread
 from swarmtrain.peer.seeds import rounding_seed
-from swarmtrain.peer.session import Hooks, Session
-from swarmtrain.peer.shell import PeerShell
-from swarmtrain.peer.storage import PeerStorage
-from swarmtrain.peer.thread import PeerThread
+from swarmtrain.peer.training.driver import Driver, Weights
+from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
-from swarmtrain.tensors import Layout
-from swarmtrain_transport.brings import UNSAID, Brings
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.messages import Welcome
+from swarmtrain_transport.wire.brings import UNSAID, Brings
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import Welcome
 
 Frozen = Callable[[int, int], None]
 

@@ -17,21 +17,21 @@ from types import FrameType
 from torch import Tensor
 
 from swarmtrain import ending
-from swarmtrain.cli.options import JoinOptions
-from swarmtrain.config import RunConfig
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.console.lines import stamped
 from swarmtrain.errors import Interrupted, UserError
-from swarmtrain.lines import stamped
-from swarmtrain.peer.control import CoordinatorUnreachable
-from swarmtrain.peer.driver import Driver
+from swarmtrain.options import JoinOptions
 from swarmtrain.peer.membership import Membership
-from swarmtrain.peer.rounds import RoundReport, in_words
-from swarmtrain.peer.session import Hooks, Session
-from swarmtrain.peer.shell import PeerShell
-from swarmtrain.peer.text import TextFeed
-from swarmtrain.peer.trainer import BuiltinTrainer
+from swarmtrain.peer.network.control import CoordinatorUnreachable
+from swarmtrain.peer.network.shell import PeerShell
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.rounds import RoundReport, in_words
+from swarmtrain.peer.training.session import Hooks, Session
+from swarmtrain.peer.training.text import TextFeed
+from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
-from swarmtrain_transport.brings import BUILT_IN, LEASED, Brings
-from swarmtrain_transport.messages import LeaseGrant, LeaseRequest
+from swarmtrain_transport.wire.brings import BUILT_IN, LEASED, Brings
+from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 import msgspec
 
 from swarmtrain.errors import cleaned
-from swarmtrain_transport.messages import Waiting
-from swarmtrain_transport.participant import Participant
+from swarmtrain_transport.peer.participant import Participant
+from swarmtrain_transport.wire.messages import Waiting
 
 
 class TrainerNote(msgspec.Struct, frozen=True):

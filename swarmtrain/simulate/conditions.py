@@ -4,13 +4,13 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swarmtrain.config_values import TELLABLE, WHOLE_VECTOR_RULES
+from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_optimizers.strategies.noloco import NoLoCo
 from swarmtrain_optimizers.strategies.streaming import Streaming
+from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.kinds import MEAN, PAIR
-from swarmtrain_transport.planning import RunTerms
 
 
 @dataclass(frozen=True, slots=True)

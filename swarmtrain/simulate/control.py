@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmtrain.simulate.stories import told
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import (
     CoordinatorMessage,
     PeerMessage,
     decode_from_coordinator,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.ledger import Skip
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Skip
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.invariants import Invariants

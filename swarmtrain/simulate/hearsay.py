@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.frames import FrameKind
 from swarmtrain_transport.kinds import PAIR, WHOLE
-from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Plan, Rewind
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Have, PeerMessage, Roots, SliceDone
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.messages import Got, Have, PeerMessage, Roots, SliceDone
+from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Plan, Rewind
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.sim_peer import SimPeer

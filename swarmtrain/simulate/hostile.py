@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 from swarmtrain.simulate.sim_peer import SimPeer
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import num_chunks, slice_root
-from swarmtrain_transport.frames import Frame, FrameKind, pack
-from swarmtrain_transport.gathered import NOTHING_SUMMED, content_name
 from swarmtrain_transport.kinds import PAIR, WHOLE
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.ledger.fold import num_chunks, slice_root
+from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name
+from swarmtrain_transport.ledger.signed import result_payload
+from swarmtrain_transport.wire.frames import Frame, FrameKind, pack
+from swarmtrain_transport.wire.messages import (
     Accuse,
     Evaluated,
     Got,
@@ -22,7 +23,6 @@ from swarmtrain_transport.messages import (
     decode_from_peer,
     encode,
 )
-from swarmtrain_transport.signed import result_payload
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.world import World

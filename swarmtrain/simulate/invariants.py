@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from swarmtrain.peer.driver import OwnPart
+from swarmtrain.peer.training.driver import OwnPart
 from swarmtrain.simulate.books import Books
 from swarmtrain.simulate.demands import Demands
 from swarmtrain.simulate.holding import holds
@@ -21,7 +21,9 @@ from swarmtrain.simulate.sums import NamedSums, same_bits
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.kinds import GATHER, PAIR
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.wire.records import (
     Commit,
     Freeze,
     Gone,
@@ -33,8 +35,6 @@ from swarmtrain_transport.ledger import (
     SliceFreeze,
     body_of,
 )
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.result import OpResult
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.sim_peer import SimPeer

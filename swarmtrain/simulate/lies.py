@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from swarmtrain.simulate.demands import GRACE_S, Demands
 from swarmtrain_transport import limits
-from swarmtrain_transport.fold import num_chunks
-from swarmtrain_transport.ledger import Commit, Conviction, Plan, Reassign, Record, body_of
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.ledger.fold import num_chunks
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Commit, Conviction, Plan, Reassign, Record, body_of
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.sim_peer import SimPeer

@@ -8,8 +8,8 @@ chance is used for it.
 from collections.abc import Callable
 
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.participant import Participant
-from swarmtrain_transport.retention import Retention
+from swarmtrain_transport.blocks.retention import Retention
+from swarmtrain_transport.peer.participant import Participant
 
 Report = Callable[[str, str], None]
 """(invariant, story)."""

@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.allow_list import not_allowed
-from swarmtrain_transport.frames import Frame, FrameKind, pack
-from swarmtrain_transport.link import Address, LinkHandler, LinkStats, PeerId
-from swarmtrain_transport.reception import Reception
+from swarmtrain_transport.links.allow_list import not_allowed
+from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
+from swarmtrain_transport.links.reception import Reception
+from swarmtrain_transport.wire.frames import Frame, FrameKind, pack
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.world import World
@@ -53,7 +53,7 @@ class _Pair:
 
 
 class SimLink:
-    """One peer's end of the data lane; keeps the contract of `swarmtrain_transport.link.Link`."""
+    """One peer's end of the data lane, under the contract of `links.link.Link`."""
 
     def __init__(self, network: "SimNetwork", address: Address, handler: LinkHandler) -> None:
         self.address = address

@@ -16,9 +16,9 @@ from swarmtrain.simulate.books import Books
 from swarmtrain.simulate.holding import holds
 from swarmtrain.simulate.sums import same_bits
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Commit, Plan
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.wire.records import Commit, Plan
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.invariants import Invariants

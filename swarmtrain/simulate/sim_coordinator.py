@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from swarmtrain.simulate.process import Process
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import Record, Sign, Verify
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hello, PeerMessage
-from swarmtrain_transport.planning import RunTerms
-from swarmtrain_transport.rendezvous import Rendezvous
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Hello, PeerMessage
+from swarmtrain_transport.wire.records import Record, Sign, Verify
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.world import World

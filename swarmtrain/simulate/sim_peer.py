@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from swarmtrain.peer.ahead import known_of
-from swarmtrain.peer.driver import Driver
-from swarmtrain.peer.state_image import StateImage
+from swarmtrain.peer.training.ahead import known_of
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain.simulate.memory import WatchedMemory
 from swarmtrain.simulate.process import Process
 from swarmtrain.simulate.trainer import PretendedTrainer, WholeContribution
 from swarmtrain.simulate.watch import NAN_SCALE
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.blocks.manifest import StateManifest
+from swarmtrain_transport.collective.local import Card
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.ledger import Record
-from swarmtrain_transport.link import Address, PeerId
-from swarmtrain_transport.local import Card
-from swarmtrain_transport.messages import CoordinatorMessage
-from swarmtrain_transport.participant import Actions, Participant
+from swarmtrain_transport.links.link import Address, PeerId
+from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
-from swarmtrain_transport.sync import StateManifest
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import CoordinatorMessage
+from swarmtrain_transport.wire.records import Record
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.world import World

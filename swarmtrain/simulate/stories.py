@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain_transport.ledger import Body, body_of, record_from_bytes
-from swarmtrain_transport.messages import Records
+from swarmtrain_transport.wire.messages import Records
+from swarmtrain_transport.wire.records import Body, body_of, record_from_bytes
 
 NameOf = Callable[[bytes], str]
 

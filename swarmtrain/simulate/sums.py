@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution
-from swarmtrain.peer.driver import OwnPart
+from swarmtrain.peer.training.driver import OwnPart
 from swarmtrain_optimizers.robust import rule_named
-from swarmtrain_transport.fold import chunk_range, num_chunks, window_of
 from swarmtrain_transport.kinds import GATHER
-from swarmtrain_transport.ledger import Commit, Plan
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.ledger.fold import chunk_range, num_chunks, window_of
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.wire.records import Commit, Plan
 
 _TINY = 2.0**-100
 

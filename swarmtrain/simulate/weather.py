@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 from swarmtrain.simulate.faults import NO_HANDICAP, Strike
 from swarmtrain.simulate.troubles import HOSTILE, HOSTILE_OWNER, LONGEST_S, OWNERS_DEEDS, Troubles
-from swarmtrain_transport.frames import FrameKind
 from swarmtrain_transport.kinds import PAIR, WHOLE
-from swarmtrain_transport.ledger import AnyBody, Commit, Freeze, Reassign, SliceFreeze
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.messages import (
     Applied,
     Got,
     Hashes,
@@ -30,6 +29,7 @@ from swarmtrain_transport.messages import (
     Stranded,
     Welcome,
 )
+from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Reassign, SliceFreeze
 
 if TYPE_CHECKING:
     from swarmtrain.simulate.world import World

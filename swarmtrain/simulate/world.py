@@ -23,8 +23,8 @@ from swarmtrain.simulate.trainer import SharedDecoding
 from swarmtrain.simulate.watch import WatchedArithmetic
 from swarmtrain_transport.actions import PeerFault
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import AnyBody
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import AnyBody
 
 RESTART_S = 0.3
 _REPLACE_S = 1.0

@@ -12,7 +12,7 @@ import msgspec
 from swarmtrain.coordinator.store import FILE_NAME, Store
 from swarmtrain.coordinator.store_errors import StoreDamaged
 from swarmtrain.verify.proof import PeerChain, Proof, Unproved, concluded, fold
-from swarmtrain_transport.ledger import Record
+from swarmtrain_transport.wire.records import Record
 
 _PROVES = (
     "Every decision is signed by the run's key and follows from the one before; each op has one"

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain.peer.storage import links, read_result, result_paths
+from swarmtrain.peer.disk.storage import links, read_result, result_paths
 from swarmtrain.verify.proof import Proof, Unproved
-from swarmtrain_transport.catchup import partner_of
-from swarmtrain_transport.fold import LedgerView, slice_root
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Commit
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.ledger.fold import LedgerView, slice_root
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.catchup import partner_of
+from swarmtrain_transport.wire.records import Commit
 
 PROVES = (
     "Every record is signed by the run's key and follows from the one before; each link of this"

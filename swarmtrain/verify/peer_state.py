@@ -16,25 +16,26 @@ import msgspec
 import torch
 from torch import Tensor
 
-from swarmtrain import checkpoint, config_file
+from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
-from swarmtrain.config import RunConfig
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
-from swarmtrain.peer import ledger_file
-from swarmtrain.peer.driver import Driver
-from swarmtrain.peer.storage import RUN_FILE, read_result, result_path, result_paths
+from swarmtrain.models.tensors import Layout, LayoutMismatch
+from swarmtrain.peer.disk import ledger_file
+from swarmtrain.peer.disk.storage import RUN_FILE, read_result, result_path, result_paths
+from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
-from swarmtrain.tensors import Layout, LayoutMismatch
 from swarmtrain.verify.pair_state import prove_pairs
 from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
 from swarmtrain.verify.wrong_sums import wrong_sums
-from swarmtrain_transport.catchup import result_of
 from swarmtrain_transport.errors import IdentityDamaged, RemoteFault
-from swarmtrain_transport.fold import LedgerView, num_chunks, slice_root
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.ledger import Commit, Record
+from swarmtrain_transport.ledger.fold import LedgerView, num_chunks, slice_root
+from swarmtrain_transport.peer.catchup import result_of
 from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.records import Commit, Record
 
 _PROVES = (
     "Every record is signed by the run's key and follows from the one before; the results on this"

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import LedgerView, result_root
-from swarmtrain_transport.identity import verify
-from swarmtrain_transport.ledger import Attest, Commit, Record
-from swarmtrain_transport.ledger_copy import LedgerCopy
+from swarmtrain_transport.ledger.fold import LedgerView, result_root
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.wire.identity import verify
+from swarmtrain_transport.wire.records import Attest, Commit, Record
 
 
 class WrongSum(msgspec.Struct, frozen=True):

@@ -7,12 +7,12 @@ signatures of all who are named in it.
 from pathlib import Path
 
 from swarmtrain.peer.arithmetic import CodecArithmetic
-from swarmtrain.peer.storage import PROOFS
+from swarmtrain.peer.disk.storage import PROOFS
 from swarmtrain.verify.proof import WrongSum
-from swarmtrain_transport.audit import convicted, proof_from_bytes
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import LedgerView
-from swarmtrain_transport.identity import verify
+from swarmtrain_transport.ledger.audit import convicted, proof_from_bytes
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.wire.identity import verify
 
 
 def wrong_sums(directory: Path, view: LedgerView) -> tuple[WrongSum, ...]:

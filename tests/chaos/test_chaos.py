@@ -11,10 +11,10 @@ from swarmtrain.chaos import run
 from swarmtrain.chaos.evidence import judge
 from swarmtrain.chaos.invariants import Life, Violation
 from swarmtrain.chaos.report import Report, in_words
-from swarmtrain.cli.options import ChaosOptions
 from swarmtrain.demo.events import StateInPlace
 from swarmtrain.demo.setting import Place
-from swarmtrain.peer import ledger_file
+from swarmtrain.options import ChaosOptions
+from swarmtrain.peer.disk import ledger_file
 from tests.processes import living_in
 
 CHAOS = [sys.executable, "-m", "swarmtrain", "chaos", "--peers", "3"]

@@ -9,7 +9,7 @@ from swarmtrain.chaos.invariants import (
     read_chain,
 )
 from swarmtrain.demo.events import RoundEnded, StateInPlace
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.wire.records import (
     Attest,
     Commit,
     Freeze,

@@ -5,8 +5,8 @@ import hashlib
 import pytest
 
 from swarmtrain.chaos.offences import BOASTED_SAMPLES, UNDERTAKINGS, Liar, Offence, Order
-from swarmtrain_transport.frames import FrameKind
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.messages import (
     Applied,
     Got,
     Have,

@@ -12,9 +12,9 @@ from swarmtrain.chaos.standing import (
     marks_in_status,
     most_weight,
 )
-from swarmtrain.peer.complaints import Complaints
+from swarmtrain.peer.network.complaints import Complaints
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import Freeze, Gone, Member, Reassign, Skip, SliceFreeze
+from swarmtrain_transport.wire.records import Freeze, Gone, Member, Reassign, Skip, SliceFreeze
 from tests.chaos.test_invariants import A, B, C, committed, plan
 
 

@@ -12,7 +12,7 @@ from swarmtrain import __version__, dirs, status
 from swarmtrain.cli.main import main
 from swarmtrain.error_table import TABLE
 from swarmtrain.errors import Interrupted, UserError
-from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.wire.invite import Invite
 
 INVITE = Invite("127.0.0.1", 8400, "tiny", bytes(32), bytes(16))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swarmtrain.cli import caps, options
+from swarmtrain import caps, options
 from swarmtrain.errors import UserError
 
 

@@ -10,10 +10,10 @@ from datetime import datetime
 import msgspec
 
 from swarmtrain.cli.watching import picture_of, watched
-from swarmtrain.config import RunSection
+from swarmtrain.config.settings import RunSection
 from swarmtrain.coordinator.service import serve
-from swarmtrain_transport.membership import CoordinatorStatus
-from swarmtrain_transport.messages import Leave, Records
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain_transport.wire.messages import Leave, Records
 from tests.coordinator.rig import connected, run
 from tests.coordinator.test_service import ALICE, CONFIG, living
 

@@ -39,7 +39,14 @@ def test_the_digest_follows_what_code_does_and_not_what_is_said_of_it():
 def test_sources_are_what_a_run_imports_and_nothing_that_reads_or_shows():
     found = sources.sources()
     names = {path.name for path in found}
-    wanted = {"diloco.py", "swarm.py", "trainer.py", "byte_transformer.py", "int8.py", "config.py"}
+    wanted = {
+        "diloco.py",
+        "swarm.py",
+        "trainer.py",
+        "byte_transformer.py",
+        "int8.py",
+        "settings.py",
+    }
     assert wanted <= names
     assert not names & {"html.py", "tuned.py", "session.py", "errors.py", "sweep.py", "seats.py"}
     texts = ((path.name, path.read_text(encoding="utf-8")) for path in found)

@@ -19,12 +19,12 @@ from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.porch import Porch
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.coordinator.store import Store
-from swarmtrain.peer.control import ControlClient
+from swarmtrain.peer.network.control import ControlClient
 from swarmtrain_transport.actions import Append, CoordinatorAction, SendToPeer
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import GENESIS_HASH, Body, Join, Record, Run, make_record
-from swarmtrain_transport.messages import Hello, Welcome
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import Hello, Welcome
+from swarmtrain_transport.wire.records import GENESIS_HASH, Body, Join, Record, Run, make_record
 
 WALL_S = 1_800_000_000.0
 SECRET = bytes(range(16))

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmtrain.config import AdmissionSection
+from swarmtrain.config.settings import AdmissionSection
 from swarmtrain.coordinator.admission import (
     ADDRESSES_MAX,
     ARRIVALS_AT_ONCE,
@@ -22,8 +22,8 @@ from swarmtrain.coordinator.admission import (
 from swarmtrain.coordinator.certificate import load_or_create
 from swarmtrain.coordinator.store import Store
 from swarmtrain.error_table import TABLE
-from swarmtrain_transport.identity import Identity, knock_payload
-from swarmtrain_transport.messages import Knock, Leave, encode
+from swarmtrain_transport.wire.identity import Identity, knock_payload
+from swarmtrain_transport.wire.messages import Knock, Leave, encode
 from tests.coordinator.rig import SECRET, WALL_S, Chain, hello_of, join_body, run_body
 
 CERT = b"c" * 32

@@ -13,12 +13,11 @@ from swarmtrain.coordinator.app import seen_host
 from swarmtrain.coordinator.shell import Outlet
 from swarmtrain.coordinator.store import Store
 from swarmtrain.coordinator.store_errors import StoreFull
-from swarmtrain.peer.control import DoorRefused
+from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Append, SendToPeer
-from swarmtrain_transport.identity import Identity, knock_payload
-from swarmtrain_transport.ledger import Record
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.wire.identity import Identity, knock_payload
+from swarmtrain_transport.wire.messages import (
     Challenge,
     Finished,
     Knock,
@@ -31,6 +30,7 @@ from swarmtrain_transport.messages import (
     decode_from_coordinator,
     encode,
 )
+from swarmtrain_transport.wire.records import Record
 from tests.coordinator.rig import (
     SECRET,
     Rig,

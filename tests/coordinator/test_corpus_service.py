@@ -7,7 +7,7 @@ import pytest
 
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.messages import Ready
+from swarmtrain_transport.wire.messages import Ready
 
 
 class Pieces:

@@ -5,14 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmtrain.built_in import built_in_parameters, layout_digest
-from swarmtrain.config import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.config.built_in import built_in_parameters, layout_digest
+from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.coordinator.fitting import built_in_layout, misfit
 from swarmtrain.coordinator.store import Store
-from swarmtrain.peer.control import DoorRefused
-from swarmtrain_transport.brings import BUILT_IN, LEASED, OWN, UNSAID, Brings
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.ledger import Attest
+from swarmtrain.peer.network.control import DoorRefused
+from swarmtrain_transport.wire.brings import BUILT_IN, LEASED, OWN, UNSAID, Brings
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.records import Attest
 from tests.coordinator.rig import connected, hello_of, run
 from tests.coordinator.test_service import living
 

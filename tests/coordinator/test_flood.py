@@ -14,8 +14,8 @@ from swarmtrain.coordinator import budget
 from swarmtrain.coordinator.app import REQUEST_COST
 from swarmtrain.coordinator.budget import FEW, Rate
 from swarmtrain.status import ask
-from swarmtrain_transport.identity import Identity, knock_payload
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.wire.identity import Identity, knock_payload
+from swarmtrain_transport.wire.messages import (
     Applied,
     Challenge,
     Have,

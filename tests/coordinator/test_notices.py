@@ -9,8 +9,8 @@ import pytest
 from swarmtrain.coordinator import notices
 from swarmtrain.coordinator.notices import STANDS_S, Notices
 from swarmtrain.status import waiting_words
-from swarmtrain_transport.membership import CoordinatorStatus
-from swarmtrain_transport.messages import Waiting
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain_transport.wire.messages import Waiting
 from tests.coordinator.rig import connected, run
 from tests.coordinator.test_service import ALICE, BOB, CONFIG, living
 

@@ -11,11 +11,11 @@ import pytest
 from swarmtrain.coordinator.dossiers import OTHER, REASONS_MAX, Dossiers
 from swarmtrain.coordinator.store import Store
 from swarmtrain.errors import UserError
-from swarmtrain.peer.control import DoorRefused
+from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path
 from swarmtrain_transport import limits
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import Freeze, Gone, Unban, body_of
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.records import Freeze, Gone, Unban, body_of
 from tests.coordinator.rig import Listener, client_of, connected, join_body, run
 from tests.coordinator.test_service import ALICE, BOB, living
 

@@ -7,20 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmtrain import config_file
-from swarmtrain.config import AdmissionSection, RunSection
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import AdmissionSection, RunSection
 from swarmtrain.coordinator.certificate import FRESH_KEY_FILE, RUN_KEY_FILE, TLS_FILE
 from swarmtrain.coordinator.run_directory import set_aside
 from swarmtrain.coordinator.store import SIDE_FILES, Store
 from swarmtrain.coordinator.store_errors import StoreFull
 from swarmtrain.errors import UserError
-from swarmtrain.peer.control import DoorRefused, WrongKey
+from swarmtrain.peer.network.control import DoorRefused, WrongKey
 from swarmtrain.status import ask
 from swarmtrain_transport import limits
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import Record, record_from_bytes
-from swarmtrain_transport.messages import Hello, History, Records, Tell, Welcome
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import Hello, History, Records, Tell, Welcome
+from swarmtrain_transport.wire.records import Record, record_from_bytes
 from tests.coordinator.rig import Listener, client_of, connected, hello_of, run
 from tests.coordinator.test_service import CONFIG, fails, living
 

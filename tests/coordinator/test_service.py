@@ -10,8 +10,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from swarmtrain import config_file
-from swarmtrain.config import AdmissionSection, DataSection, RunConfig, RunSection
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import AdmissionSection, DataSection, RunConfig, RunSection
 from swarmtrain.coordinator import service
 from swarmtrain.coordinator.certificate import RUN_KEY_FILE
 from swarmtrain.coordinator.service import reachable_host, serve
@@ -19,12 +19,12 @@ from swarmtrain.coordinator.store import Store
 from swarmtrain.coordinator.store_errors import StoreFull, StoreLocked
 from swarmtrain.data.corpus import CorpusMissing
 from swarmtrain.errors import UserError
-from swarmtrain.peer.control import DoorRefused
+from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import NotRunning, ask
 from swarmtrain_transport import limits
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.messages import LeaseGrant, LeaseRequest, Leave, Records, Welcome
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Leave, Records, Welcome
 from tests.coordinator.rig import Listener, client_of, connected, run
 from tests.coordinator.test_store import environment
 

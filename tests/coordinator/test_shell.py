@@ -8,9 +8,8 @@ from swarmtrain.coordinator import shell as shell_module
 from swarmtrain.coordinator.shell import Outlet, Shell
 from swarmtrain_transport.actions import Append, ClosePeer, SendToPeer
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.ledger import Record
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.messages import (
     Finished,
     Leave,
     Ready,
@@ -18,6 +17,7 @@ from swarmtrain_transport.messages import (
     Welcome,
     decode_from_coordinator,
 )
+from swarmtrain_transport.wire.records import Record
 from tests.coordinator.rig import Actions, Chain, FakeMachine, hello_of, join_body, run, run_body
 
 ALICE, BOB = Identity.create(), Identity.create()

@@ -17,7 +17,7 @@ from swarmtrain.coordinator.store_errors import (
     StoreFull,
     StoreLocked,
 )
-from swarmtrain_transport.ledger import Commit, Record, Rewind, Skip
+from swarmtrain_transport.wire.records import Commit, Record, Rewind, Skip
 from tests.coordinator.rig import Chain, join_body, run_body
 
 ROOT = Path(__file__).resolve().parents[2]

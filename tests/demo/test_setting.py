@@ -2,9 +2,9 @@
 
 import pytest
 
-from swarmtrain.cli.options import DEMO_CHURN_ROUNDS_MIN, DemoOptions
 from swarmtrain.demo.setting import FOUNDERS, KILL_ROUND, NEWCOMER, Cast, Place, write_run_file
 from swarmtrain.errors import UserError
+from swarmtrain.options import DEMO_CHURN_ROUNDS_MIN, DemoOptions
 
 
 def options(peers: int = 4, *, churn: bool = True) -> DemoOptions:

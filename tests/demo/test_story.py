@@ -25,7 +25,7 @@ from swarmtrain.demo.story import (
     joined,
     lost,
 )
-from swarmtrain_transport.membership import CoordinatorStatus, RoundEvent
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus, RoundEvent
 
 CAST = Cast(("badger", "crane", "otter"), "otter", "newt")
 ALONE = Cast(("badger",), None, None)

@@ -6,6 +6,7 @@ import sys
 from rich.console import Console
 from test_report import CAST, facts
 
+from swarmtrain.console.view import LiveView, PlainView, Row, open_view, render
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts
 from swarmtrain.demo.view import (
@@ -16,7 +17,6 @@ from swarmtrain.demo.view import (
     picture_of,
     stamped,
 )
-from swarmtrain.view import LiveView, PlainView, Row, open_view, render
 
 SCENE = Scene(
     rows=(

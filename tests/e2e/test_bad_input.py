@@ -16,8 +16,8 @@ import swarmtrain
 from swarmtrain import numerics
 from swarmtrain.cli.main import main
 from swarmtrain.coordinator.store import Store
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import Record
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.records import Record
 
 pytestmark = pytest.mark.timeout(400)
 

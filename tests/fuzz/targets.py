@@ -15,18 +15,22 @@ from pathlib import Path
 import msgspec
 import torch
 
-from swarmtrain import checkpoint, config_file
+from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointError
-from swarmtrain.config import RunConfig, RunSection
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.errors import UserError
-from swarmtrain.peer import ledger_file
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
-from swarmtrain.peer.storage import parse_result
+from swarmtrain.peer.disk import ledger_file
+from swarmtrain.peer.disk.storage import parse_result
 from swarmtrain_optimizers.codecs import CODECS
-from swarmtrain_transport import frames, limits, messages, scalars
-from swarmtrain_transport.allow_list import ZAP_DOMAIN, AllowList
+from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.audit import (
+from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state, manifest_from_bytes
+from swarmtrain_transport.errors import IdentityDamaged, InviteError, RemoteFault
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger import scalars
+from swarmtrain_transport.ledger.audit import (
     Drawn,
     Proof,
     Shown,
@@ -34,12 +38,15 @@ from swarmtrain_transport.audit import (
     proof_from_bytes,
     shown_from_bytes,
 )
-from swarmtrain_transport.errors import IdentityDamaged, InviteError, RemoteFault
-from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
-from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.ledger.scalars import NORMS, PRODUCTS, Table
+from swarmtrain_transport.links.allow_list import ZAP_DOMAIN, AllowList
+from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.wire import frames, messages
+from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, Wanted
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import Challenge, Knock, Progress, Ready, Records, Welcome
+from swarmtrain_transport.wire.records import (
     Attest,
     Freeze,
     body_of,
@@ -47,10 +54,6 @@ from swarmtrain_transport.ledger import (
     pack_struct,
     record_from_bytes,
 )
-from swarmtrain_transport.link import Address
-from swarmtrain_transport.messages import Challenge, Knock, Progress, Ready, Records, Welcome
-from swarmtrain_transport.scalars import NORMS, PRODUCTS, Table
-from swarmtrain_transport.sync import ArraySpec, describe_state, manifest_from_bytes
 from tests.transport.gather_table import gather_plan
 from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
 
@@ -168,7 +171,7 @@ def _identity_bytes() -> bytes:
 
 
 def _checkpoint_manifest() -> bytes:
-    from swarmtrain.tensors import Layout
+    from swarmtrain.models.tensors import Layout
 
     with tempfile.TemporaryDirectory() as folder:
         layout = Layout.of(torch.nn.Linear(3, 2), 4)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarmtrain.config import RunConfig
+from swarmtrain.config.settings import RunConfig
 from tests.peer.crowd import Crowd, Member, crowd_of
 from tests.peer.test_strategy_sessions import config_of
 

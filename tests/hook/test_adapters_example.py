@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from swarmtrain import config_file
-from swarmtrain.config import RunConfig
-from swarmtrain.peer.model_weights import ModelWeights
-from swarmtrain.tensors import Layout
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.training.model_weights import ModelWeights
 from tests.peer import crowd
 from tests.peer.lanes import MemoryLane
 

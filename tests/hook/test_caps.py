@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import swarmtrain
-from swarmtrain.cli.caps import NO_CAPS, Caps
+from swarmtrain.caps import NO_CAPS, Caps
 from swarmtrain.errors import UserError
 from swarmtrain.peer.membership import Membership
-from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.wire.invite import Invite
 
 INVITE = str(Invite("127.0.0.1", 1, "run", bytes(32), bytes(16)))
 

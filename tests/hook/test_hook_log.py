@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from swarmtrain.hook_log import HookLog, speak_up
-from swarmtrain.peer.rounds import RoundReport
+from swarmtrain.peer.hook_log import HookLog, speak_up
+from swarmtrain.peer.training.rounds import RoundReport
 
 
 class Times:
@@ -95,8 +95,8 @@ def nothing_set_up() -> Iterator[logging.Logger]:
 
 def speak(package: logging.Logger) -> None:
     package.info("joined")
-    logging.getLogger("swarmtrain.peer.control").info("a detail")
-    logging.getLogger("swarmtrain.peer.control").warning("trouble")
+    logging.getLogger("swarmtrain.peer.network.control").info("a detail")
+    logging.getLogger("swarmtrain.peer.network.control").warning("trouble")
 
 
 def shown(capsys) -> list[str]:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from swarmtrain.peer.model_weights import ModelWeights
-from swarmtrain.tensors import Layout
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.training.model_weights import ModelWeights
 
 
 def test_float32_weights_are_replaced_in_place_and_read_back_exactly():

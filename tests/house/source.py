@@ -86,29 +86,55 @@ def _imports(tree: ast.Module, own: set[str]) -> Iterator[Import]:
 
 
 def reached_from(prefix: str) -> dict[str, tuple[str, ...]]:
-    """Every foreign module that modules under `prefix` import, at any depth, with the way there.
+    """Every module, the house's own and foreign, that those under `prefix` import at any depth.
 
-    Imports inside functions count, those for type checkers alone do not. Importing ``a.b``
-    runs the faces of its parents too.
+    Each comes with the way there. Imports inside functions count, those for type checkers alone do
+    not. Importing ``a.b`` runs the faces of its parents too.
     """
     known = modules()
-    ways: dict[str, tuple[str, ...]] = {}
-    waiting = [(name, (name,)) for name in known if name == prefix or name.startswith(prefix + ".")]
-    seen = {name for name, _ in waiting}
+    ways = {name: (name,) for name in known if name == prefix or name.startswith(prefix + ".")}
+    waiting = list(ways)
     while waiting:
-        name, way = waiting.pop()
+        name = waiting.pop()
         for found in known[name].imports:
-            if found.typing_only:
-                continue
             words = found.name.split(".")
             for depth in range(1, len(words) + 1):
                 target = ".".join(words[:depth])
-                if target not in known:
-                    ways.setdefault(target, (*way, target))
-                elif target not in seen:
-                    seen.add(target)
-                    waiting.append((target, (*way, target)))
+                if not found.typing_only and target not in ways:
+                    ways[target] = (*ways[name], target)
+                    if target in known:
+                        waiting.append(target)
     return ways
+
+
+def circles() -> list[list[str]]:
+    """Modules that import each other, directly or by way of others; for type checkers too.
+
+    Returns:
+        one sorted list for each circle (a strongly connected component of more than one module).
+    """
+    known = modules()
+    ways = {
+        name: {found.name for found in module.imports if found.name in known and found.name != name}
+        for name, module in known.items()
+    }
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for target in ways[waiting.pop()] - seen:
+                seen.add(target)
+                waiting.append(target)
+        return seen
+
+    far = {name: reached(name) for name in known}
+    found = {
+        tuple(sorted(other for other in far[name] if name in far[other]))
+        for name in known
+        if name in far[name]
+    }
+    return [list(circle) for circle in sorted(found)]
 
 
 def text_files() -> Iterator[tuple[Path, str]]:

@@ -53,5 +53,5 @@ def test_importing_swarmtrain_starts_nothing_and_loads_nothing_heavy():
 
 
 def test_importing_the_parts_starts_no_thread_and_no_socket():
-    code = "import swarmtrain_transport.messages, swarmtrain_transport.frames, swarmtrain.config"
-    assert loaded(code)[1] == []
+    parts = "swarmtrain_transport.wire.messages, swarmtrain_transport.wire.frames"
+    assert loaded(f"import {parts}, swarmtrain.config.settings")[1] == []

@@ -43,8 +43,8 @@ LOCAL = {
     "swarmtrain.data": "which text a peer trains on",
     "swarmtrain.demo": "shows, computes nothing",
     "swarmtrain.models": "inner steps are a peer's own",
-    "swarmtrain.peer.moments": "inner steps are a peer's own",
-    "swarmtrain.peer.trainer": "inner steps are a peer's own",
+    "swarmtrain.peer.training.moments": "inner steps are a peer's own",
+    "swarmtrain.peer.training.trainer": "inner steps are a peer's own",
     "swarmtrain.simulate": "a swarm in one process",
     "swarmtrain_optimizers.inner": "inner steps are a peer's own",
 }

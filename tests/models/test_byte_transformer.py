@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from swarmtrain.config import ModelSection
+from swarmtrain.config.settings import ModelSection
 from swarmtrain.models.byte_transformer import ByteTransformer, build_model, generate
 
 SMALL = ModelSection(layers=2, width=16, heads=2, context=12)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from swarmtrain.config import ModelSection
+from swarmtrain.config.settings import ModelSection
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain_optimizers.inner.muon import (
     MatrixScale,

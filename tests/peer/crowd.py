@@ -17,23 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swarmtrain.config import RunConfig
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.coordinator.service import run_terms
+from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import CodecArithmetic
-from swarmtrain.peer.driver import Driver
-from swarmtrain.peer.model_weights import ModelWeights
-from swarmtrain.peer.rounds import RoundReport
-from swarmtrain.peer.session import Hooks, Session
-from swarmtrain.peer.storage import PeerStorage
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.model_weights import ModelWeights
+from swarmtrain.peer.training.rounds import RoundReport
+from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
-from swarmtrain.tensors import Layout
 from swarmtrain_transport import actions as do
-from swarmtrain_transport import messages as m
-from swarmtrain_transport.ledger import Record
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.local import Card
-from swarmtrain_transport.participant import Participant
-from swarmtrain_transport.rendezvous import Rendezvous
+from swarmtrain_transport.collective.local import Card
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.participant import Participant
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Record
 from tests.peer.lanes import Lane, MemoryLane
 from tests.transport.rig import RUN_KEY, sign, sign_as, verify
 

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from swarmtrain_transport.frames import Frame
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.link import Address, Link, LinkHandler, LinkStats, PeerId
-from swarmtrain_transport.memory_link import MemoryNetwork
-from swarmtrain_transport.zmq_link import ZmqLink
+from swarmtrain_transport.links.link import Address, Link, LinkHandler, LinkStats, PeerId
+from swarmtrain_transport.links.memory_link import MemoryNetwork
+from swarmtrain_transport.links.zmq_link import ZmqLink
+from swarmtrain_transport.wire.frames import Frame
+from swarmtrain_transport.wire.identity import Identity
 
 _DEADLINE_S = 20.0
 """Real seconds for a frame over loopback: only a failing test waits so long."""

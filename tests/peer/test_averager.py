@@ -5,16 +5,16 @@ import queue
 import pytest
 import torch
 
-from swarmtrain.config import ExchangeSection, OuterSection, RunConfig, RunSection
+from swarmtrain.config.settings import ExchangeSection, OuterSection, RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.peer.averager import Averager
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.blocks.manifest import manifest_from_bytes
+from swarmtrain_transport.collective.local import LocalStats
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.local import LocalStats
 from swarmtrain_transport.result import OpResult, SliceResult
-from swarmtrain_transport.sync import manifest_from_bytes
 
 ME, OTHER = b"m" * 32, b"o" * 32
 WINDOW = Window("int8", 16, -24, 0)

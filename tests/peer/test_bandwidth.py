@@ -3,12 +3,12 @@
 import asyncio
 from types import SimpleNamespace
 
-from swarmtrain.cli.caps import NO_CAPS
-from swarmtrain.peer.bandwidth import Bandwidth
+from swarmtrain.caps import NO_CAPS
+from swarmtrain.peer.network.bandwidth import Bandwidth
 from swarmtrain_transport import limits
-from swarmtrain_transport.link import Address, LinkStats
-from swarmtrain_transport.local import LocalStats
-from swarmtrain_transport.widths import Path
+from swarmtrain_transport.collective.local import LocalStats
+from swarmtrain_transport.links.link import Address, LinkStats
+from swarmtrain_transport.links.widths import Path
 
 PEER = b"p" * 32
 

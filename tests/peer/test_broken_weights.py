@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import torch
 
-from swarmtrain.config import RunConfig
-from swarmtrain.config_limits import STRATEGIES
-from swarmtrain.config_pairs import PAIRED
-from swarmtrain.peer.own_work import is_lost, without_broken
+from swarmtrain.config.limits import STRATEGIES
+from swarmtrain.config.pairs import PAIRED
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.peer.training.own_work import is_lost, without_broken
 from swarmtrain_optimizers.strategies.base import DropsBroken
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from tests.peer.crowd import Member, crowd_of

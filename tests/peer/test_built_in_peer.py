@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmtrain.config import OuterSection
+from swarmtrain.config.settings import OuterSection
 from swarmtrain.peer.run import _Events, _Peer
-from swarmtrain.peer.session import Hooks
+from swarmtrain.peer.training.session import Hooks
 from tests.peer.test_trainer import CONFIG
 
 OUTER = {

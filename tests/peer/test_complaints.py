@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from swarmtrain.peer.complaints import Complaints
+from swarmtrain.peer.network.complaints import Complaints
 from swarmtrain_transport.errors import RemoteFault
 
 

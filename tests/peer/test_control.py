@@ -9,18 +9,18 @@ import pytest
 from aiohttp import WSMsgType, web
 
 from swarmtrain.coordinator.certificate import load_or_create
-from swarmtrain.peer import control, patience
-from swarmtrain.peer.control import (
+from swarmtrain.peer.network import control, patience
+from swarmtrain.peer.network.control import (
     CoordinatorUnreachable,
     DoorRefused,
     WrongKey,
     frame_bytes,
 )
-from swarmtrain.peer.pieces import PieceRefused, unpack_piece
+from swarmtrain.peer.network.pieces import PieceRefused, unpack_piece
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.messages import (
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import (
     Challenge,
     Finished,
     Leave,

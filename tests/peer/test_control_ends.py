@@ -5,10 +5,10 @@ import psutil
 import pytest
 from aiohttp import web
 
-from swarmtrain.peer.control import DoorRefused
+from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.messages import Refused, encode
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.messages import Refused, encode
 from tests.coordinator.rig import Listener, client_of, run, scripted
 
 ALICE = Identity.create()

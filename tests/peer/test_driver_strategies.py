@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from swarmtrain.peer.driver import Driver, OwnPart
+from swarmtrain.peer.training.driver import Driver, OwnPart
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import Strategy

@@ -16,18 +16,18 @@ from swarmtrain.peer.arithmetic import (
     decode_result,
 )
 from swarmtrain_transport import actions as do
-from swarmtrain_transport import messages as m
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state
+from swarmtrain_transport.collective.local import Card
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.frames import Frame
-from swarmtrain_transport.ledger import Commit, Record, body_of
-from swarmtrain_transport.link import Address, PeerId
-from swarmtrain_transport.local import Card
-from swarmtrain_transport.memory_link import MemoryNetwork
-from swarmtrain_transport.participant import Participant
-from swarmtrain_transport.rendezvous import Rendezvous
+from swarmtrain_transport.links.link import Address, PeerId
+from swarmtrain_transport.links.memory_link import MemoryNetwork
+from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.result import OpResult, SliceResult
-from swarmtrain_transport.sync import ArraySpec, describe_state
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.frames import Frame
+from swarmtrain_transport.wire.records import Commit, Record, body_of
 from tests.transport.rig import LAYOUT, RUN_KEY, sign, sign_as, terms_of, verify
 
 BLOCK, CHUNK = 64, 128

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from swarmtrain.peer.model_weights import ModelWeights
-from swarmtrain.peer.moments import Moments
-from swarmtrain.tensors import Layout
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.training.model_weights import ModelWeights
+from swarmtrain.peer.training.moments import Moments
 from swarmtrain_optimizers.inner.muon import Muon, muon_groups
 from tests.peer.test_trainer import trainer
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from swarmtrain.config import ExchangeSection, OuterSection, RunConfig, RunSection
+from swarmtrain.config.settings import ExchangeSection, OuterSection, RunConfig, RunSection
 from swarmtrain.errors import UserError
-from swarmtrain.peer.rounds import RoundReport
-from swarmtrain.peer.session import Hooks, Session
+from swarmtrain.models.tensors import Layout, ParameterSpec
+from swarmtrain.peer.training.rounds import RoundReport
+from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
-from swarmtrain.tensors import Layout, ParameterSpec
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.messages import Waiting
+from swarmtrain_transport.wire.messages import Waiting
 
 LAYOUT = Layout.from_parameters(
     tuple(ParameterSpec(name, (64,), "float32") for name in ("embed", "h.0.w", "h.1.w")), 16

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from swarmtrain import checkpoint
-from swarmtrain.config import RunConfig
-from swarmtrain.config_limits import first_problem
-from swarmtrain.peer.storage import links, result_paths
-from swarmtrain_transport.fold import num_chunks
-from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain.config.limits import first_problem
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.peer.disk.storage import links, result_paths
+from swarmtrain_transport.ledger.fold import num_chunks
+from swarmtrain_transport.wire.frames import Frame, FrameKind
 from tests.peer.crowd import Member, crowd_of
 from tests.peer.test_strategy_sessions import assert_agreed, config_of, founded, state_of
 

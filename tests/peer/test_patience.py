@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from swarmtrain.peer import patience
+from swarmtrain.peer.network import patience
 
 
 def test_pauses_are_bounded_and_drawn_from_the_given_source() -> None:

@@ -8,16 +8,16 @@ import socket
 
 import pytest
 
-from swarmtrain.config import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.coordinator.service import serve
 from swarmtrain.coordinator.store import Store
 from swarmtrain.errors import UserError
-from swarmtrain.peer import patience
-from swarmtrain.peer.shell import PeerShell
-from swarmtrain.peer.storage import PeerStorage
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.network import patience
+from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.invite import Invite
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
 
 INVITE = Invite("127.0.0.1", 8400, "run", bytes(32), bytes(16))
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from swarmtrain.peer.rehearsal import FreezingLink
-from swarmtrain_transport.frames import Frame, FrameKind, Ranges, Wanted
+from swarmtrain.peer.network.rehearsal import FreezingLink
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
+from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, Wanted
 
 ROUND = 3
 

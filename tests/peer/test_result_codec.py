@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from swarmtrain.config import ExchangeSection, RunConfig, RunSection
+from swarmtrain.config.settings import ExchangeSection, RunConfig, RunSection
 from swarmtrain.coordinator.service import run_terms
 from swarmtrain.peer.arithmetic import (
     CodecArithmetic,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swarmtrain.peer.rounds import RoundReport, in_words
+from swarmtrain.peer.training.rounds import RoundReport, in_words
 
 
 @pytest.mark.parametrize(

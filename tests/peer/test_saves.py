@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from swarmtrain.checkpoint import RunFacts
-from swarmtrain.peer.driver import Driver
-from swarmtrain.peer.meter import Pace
-from swarmtrain.peer.saves import own_arrays, own_bytes
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.meter import Pace
+from swarmtrain.peer.training.saves import own_arrays, own_bytes
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.planning import fastest_of
+from swarmtrain_transport.coordinator.planning import fastest_of
 from swarmtrain_transport.result import OpResult, SliceResult
 
 torch.set_num_threads(1)

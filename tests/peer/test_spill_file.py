@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain.peer.spill_file import SpillFile
-from swarmtrain_transport.retention import Retention
+from swarmtrain.peer.disk.spill_file import SpillFile
+from swarmtrain_transport.blocks.retention import Retention
 
 STEP = st.tuples(st.booleans(), st.integers(1, 50), st.integers(0, 1000))
 """Whether to put something, of which size, or else which one goes."""
@@ -88,7 +88,7 @@ def test_a_disk_that_refuses_leaves_all_in_memory_and_says_so_once(file, monkeyp
 FULL_IN_THE_MIDDLE = """
 import resource, sys
 from pathlib import Path
-from swarmtrain.peer.spill_file import SpillFile
+from swarmtrain.peer.disk.spill_file import SpillFile
 resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
 file = SpillFile(Path(sys.argv[1]))
 assert file.put(b"a" * 1000) == 0

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from swarmtrain.config import RunConfig, RunSection
-from swarmtrain.config_file import canonical
+from swarmtrain.config.file import canonical
+from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.errors import UserError
-from swarmtrain.peer import ledger_file
-from swarmtrain.peer.storage import PeerStorage, read_result, result_path, result_paths
+from swarmtrain.peer.disk import ledger_file
+from swarmtrain.peer.disk.storage import PeerStorage, read_result, result_path, result_paths
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Record
 from swarmtrain_transport.result import OpResult, SliceResult
-from swarmtrain_transport.sync import ArraySpec, describe_state
+from swarmtrain_transport.wire.records import Record
 
 
 def result(op: int) -> OpResult:

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 import torch
 
-from swarmtrain.config import (
+from swarmtrain.config.limits import STRATEGIES, first_problem
+from swarmtrain.config.pairs import PAIRED
+from swarmtrain.config.settings import (
     CheckpointSection,
     ExchangeSection,
     OuterSection,
     RunConfig,
     RunSection,
 )
-from swarmtrain.config_limits import STRATEGIES, first_problem
-from swarmtrain.config_pairs import PAIRED
 from swarmtrain_optimizers.robust import RULES
 from tests.peer.crowd import Crowd, Member, crowd_of
 from tests.peer.lanes import LANES

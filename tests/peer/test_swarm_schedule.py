@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import torch
 
-from swarmtrain.config import RunConfig, RunSection
-from swarmtrain.config_limits import first_problem
+from swarmtrain.config.limits import first_problem
+from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.peer.run import step_by_tokens
 from swarmtrain.strategies import strategy_of
 from swarmtrain_optimizers.scaling import effective_contributors, outer_lr

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from swarmtrain.config import (
+from swarmtrain.config.settings import (
     ExchangeSection,
     InnerSection,
     ModelSection,
@@ -14,7 +14,7 @@ from swarmtrain.config import (
     RunConfig,
     RunSection,
 )
-from swarmtrain.peer.trainer import BuiltinTrainer, NoTrainingText
+from swarmtrain.peer.training.trainer import BuiltinTrainer, NoTrainingText
 
 TEXT = b"for index in range(10):\n    print(index)\n" * 20
 CONFIG = RunConfig(

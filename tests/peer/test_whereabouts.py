@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from swarmtrain.cli.options import Endpoint
 from swarmtrain.errors import UserError
-from swarmtrain.peer import whereabouts
-from swarmtrain.peer.shell import PeerShell
-from swarmtrain.peer.storage import PeerStorage
-from swarmtrain.peer.whereabouts import Whereabouts
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.invite import Invite
-from swarmtrain_transport.local import Card
+from swarmtrain.options import Endpoint
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.network import whereabouts
+from swarmtrain.peer.network.shell import PeerShell
+from swarmtrain.peer.network.whereabouts import Whereabouts
+from swarmtrain_transport.collective.local import Card
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
 from tests.coordinator.rig import Listener, client_of, run, serving
 from tests.coordinator.test_service import living
 

@@ -10,23 +10,23 @@ from torch import Tensor
 
 from swarmtrain.compare.encoding import Encoder
 from swarmtrain.compare.exchange import MeanExchange
-from swarmtrain.config_values import WHOLE_VECTOR_RULES
+from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.peer.arithmetic import (
     CodecArithmetic,
     TensorContribution,
     codec_of,
     decode_result,
 )
-from swarmtrain.peer.driver import OwnPart
+from swarmtrain.peer.training.driver import OwnPart
 from swarmtrain.simulate.memory import SimFile
 from swarmtrain_optimizers.robust import RULES, rule_named
-from swarmtrain_transport.fold import chunk_range, num_chunks, window_of
-from swarmtrain_transport.ledger import Commit, Freeze, Reassign, SliceFreeze
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Roots
-from swarmtrain_transport.ownership import SliceOwner
-from swarmtrain_transport.retention import Retention
-from swarmtrain_transport.scalars import Table, totals
+from swarmtrain_transport.blocks.retention import Retention
+from swarmtrain_transport.collective.ownership import SliceOwner
+from swarmtrain_transport.ledger.fold import chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.scalars import Table, totals
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Got, Roots
+from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, SliceFreeze
 from tests.peer.whole_op import BLOCK, CHUNK, WholeOp, drawn, plan_of, step_of
 from tests.transport.rig import A, B, C, D, E, view_of
 

@@ -6,17 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swarmtrain.config_values import WHOLE_VECTOR_RULES
+from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.peer.arithmetic import CodecArithmetic, TensorContribution, decode_result
 from swarmtrain_optimizers.codec_facts import facts_of
-from swarmtrain_transport import slices
-from swarmtrain_transport.fold import num_chunks, window_of
-from swarmtrain_transport.ledger import Member, Plan, SliceSpec
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
-from swarmtrain_transport.operation import Decision, Operation
-from swarmtrain_transport.planning import check_plan, weights_of, window_floor
+from swarmtrain_transport.coordinator import slices
+from swarmtrain_transport.coordinator.operation import Decision, Operation
+from swarmtrain_transport.coordinator.planning import check_plan, weights_of, window_floor
+from swarmtrain_transport.ledger.fold import num_chunks, window_of
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.wire.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
+from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
 from tests.transport.bench import Bench
 from tests.transport.rig import BOOT, plan_body
 

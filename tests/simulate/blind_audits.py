@@ -3,10 +3,10 @@
 from broken_rules import Mutant, any_case, replaced
 
 from swarmtrain.simulate.troubles import HOSTILE_OWNER
-from swarmtrain_transport.audit import draw
-from swarmtrain_transport.auditing import Auditing
-from swarmtrain_transport.ledger import Conviction
-from swarmtrain_transport.tribunal import Tribunal
+from swarmtrain_transport.collective.auditing import Auditing
+from swarmtrain_transport.coordinator.tribunal import Tribunal
+from swarmtrain_transport.ledger.audit import draw
+from swarmtrain_transport.wire.records import Conviction
 
 
 def auditors_find_everything_right():

@@ -16,11 +16,13 @@ from swarmtrain.simulate.faults import COORDINATOR
 from swarmtrain.simulate.sim_coordinator import SimCoordinator
 from swarmtrain_optimizers.strategies import anchored, diloco
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
-from swarmtrain_transport import agreement, planning
-from swarmtrain_transport.fold import result_root
-from swarmtrain_transport.gathering import Gather
+from swarmtrain_transport.collective.gathering import Gather
+from swarmtrain_transport.coordinator import agreement, planning
+from swarmtrain_transport.coordinator.operation import Operation
 from swarmtrain_transport.kinds import MEAN
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.ledger.fold import result_root
+from swarmtrain_transport.peer.participant import Participant
+from swarmtrain_transport.wire.records import (
     Commit,
     Freeze,
     Join,
@@ -30,8 +32,6 @@ from swarmtrain_transport.ledger import (
     SliceOutcome,
     body_of,
 )
-from swarmtrain_transport.operation import Operation
-from swarmtrain_transport.participant import Participant
 
 Patch = Callable[[], contextlib.AbstractContextManager]
 

@@ -3,8 +3,8 @@
 from broken_rules import Mutant, any_case, replaced
 
 from swarmtrain.simulate.troubles import DRAG, HOSTILE_WORDS
-from swarmtrain_transport.arrivals import Arrivals
-from swarmtrain_transport.standing import Standing, Words
+from swarmtrain_transport.coordinator.arrivals import Arrivals
+from swarmtrain_transport.ledger.standing import Standing, Words
 
 
 def one_refusal_is_believed():

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from broken_rules import Mutant, any_case, replaced
 
-from swarmtrain_transport.catchup import CatchUp
+from swarmtrain_transport.coordinator.pair_operation import PairOperation
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.pair_operation import PairOperation
-from swarmtrain_transport.progression import Progression
+from swarmtrain_transport.peer.catchup import CatchUp
+from swarmtrain_transport.peer.progression import Progression
 
 
 def one_crossing_makes_a_pair_whole():

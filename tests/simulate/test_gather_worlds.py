@@ -10,7 +10,7 @@ from swarmtrain.peer import arithmetic
 from swarmtrain.simulate.enumeration import cases, run_case
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
 from swarmtrain.simulate.troubles import HOSTILE_OWNER
-from swarmtrain_transport.gather_operation import GatherOperation
+from swarmtrain_transport.coordinator.gather_operation import GatherOperation
 from swarmtrain_transport.kinds import GATHER
 
 

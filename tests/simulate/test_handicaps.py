@@ -4,7 +4,7 @@ import pytest
 
 from swarmtrain.simulate.faults import Fault, Handicap
 from swarmtrain.simulate.world import World
-from swarmtrain_transport.ledger import Gone, Reassign, body_of
+from swarmtrain_transport.wire.records import Gone, Reassign, body_of
 
 ROUNDS = 6
 

@@ -10,7 +10,7 @@ from swarmtrain.simulate.troubles import DRAG, HOSTILE_WORDS
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR, WHOLE
-from swarmtrain_transport.ledger import Commit, Reassign, body_of
+from swarmtrain_transport.wire.records import Commit, Reassign, body_of
 
 ROUNDS = 40
 LIAR = 1

@@ -7,7 +7,7 @@ import pytest
 from swarmtrain.simulate.faults import Fault
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import limits
-from swarmtrain_transport.ledger import Gone, body_of
+from swarmtrain_transport.wire.records import Gone, body_of
 
 ROUNDS = 5
 NEWCOMER = 3

@@ -7,8 +7,8 @@ from unittest import mock
 import pytest
 
 from swarmtrain.simulate.world import World
-from swarmtrain_transport.messages import History
-from swarmtrain_transport.rendezvous import Rendezvous
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.wire.messages import History
 
 ROUNDS = 3
 LATE_S = 2.0

@@ -6,7 +6,7 @@ from mutants import MUTANTS, hunt_seeds, symptom
 from swarmtrain.simulate.seeds import run_seed
 from swarmtrain.simulate.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.world import World
-from swarmtrain_transport.ledger import Gone, body_of
+from swarmtrain_transport.wire.records import Gone, body_of
 
 LIAR = 1
 

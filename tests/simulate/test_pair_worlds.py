@@ -11,7 +11,7 @@ from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
 from swarmtrain.simulate.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.ledger import Commit, Rewind, body_of
+from swarmtrain_transport.wire.records import Commit, Rewind, body_of
 
 
 def told(results) -> list[str]:

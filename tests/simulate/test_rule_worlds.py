@@ -4,9 +4,9 @@ import pytest
 
 from swarmtrain.simulate.seeds import run_seed
 from swarmtrain_optimizers.robust import RULES
-from swarmtrain_transport import scalars
-from swarmtrain_transport.arrivals import Arrivals
-from swarmtrain_transport.measuring import Measuring
+from swarmtrain_transport.collective.measuring import Measuring
+from swarmtrain_transport.coordinator.arrivals import Arrivals
+from swarmtrain_transport.ledger import scalars
 
 
 @pytest.mark.timeout(300)

@@ -6,15 +6,15 @@ from typing import Any
 
 from swarmtrain_transport.actions import PeerAction, SendControl, SendFrame
 from swarmtrain_transport.arithmetic import Arithmetic, Contribution
-from swarmtrain_transport.blobs import Blobs
-from swarmtrain_transport.centre import Centre
-from swarmtrain_transport.exchange import Exchange
-from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.ledger import Plan
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hashes, SliceDone
-from swarmtrain_transport.operation import Decision
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.collective.centre import Centre
+from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.coordinator.operation import Decision
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Hashes, SliceDone
+from swarmtrain_transport.wire.records import Plan
 from tests.transport.plain_arithmetic import (
     PlainArithmetic,
     PlainContribution,

@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.decisions import Decision
-from swarmtrain_transport.fold import OpView, num_chunks, slice_root
-from swarmtrain_transport.gather_operation import GatherOperation
-from swarmtrain_transport.gathered import NOTHING_SUMMED, content_name, gathered_slices
+from swarmtrain_transport.coordinator.decisions import Decision
+from swarmtrain_transport.coordinator.gather_operation import GatherOperation
+from swarmtrain_transport.coordinator.operations import operation_of
 from swarmtrain_transport.kinds import GATHER
-from swarmtrain_transport.ledger import Commit, Freeze, Plan
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hashes, Have, SliceDone
-from swarmtrain_transport.operations import operation_of
-from swarmtrain_transport.signed import result_payload
+from swarmtrain_transport.ledger.fold import OpView, num_chunks, slice_root
+from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name, gathered_slices
+from swarmtrain_transport.ledger.signed import result_payload
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
+from swarmtrain_transport.wire.records import Commit, Freeze, Plan
 from tests.transport.rig import A, B, C, plan_body, sign_as, view_of
 
 DEADLINE_S = 100.0

@@ -5,18 +5,18 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain_transport import messages as m
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, SendToPeer
-from swarmtrain_transport.fold import num_chunks, set_id
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.ledger.fold import num_chunks, set_id
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import (
     Body,
     Plan,
     Record,
     body_of,
     record_from_bytes,
 )
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.rendezvous import Rendezvous
 from tests.transport.rig import (
     BOOT,
     LAYOUT,

@@ -18,10 +18,10 @@ from typing import IO, Self
 import psutil
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.frames import Frame
-from swarmtrain_transport.link import Address
-from swarmtrain_transport.outbox import TokenBucket
-from swarmtrain_transport.zmq_link import ZmqLink
+from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.links.outbox import TokenBucket
+from swarmtrain_transport.links.zmq_link import ZmqLink
+from swarmtrain_transport.wire.frames import Frame
 from tests.transport.link_rig import DEADLINE_S, identity_of, part
 
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.frames import FrameKind
-from swarmtrain_transport.ledger import Attest, Commit, Plan, Skip, body_of
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.pairing import whole_pairs
+from swarmtrain_transport.ledger.pairing import whole_pairs
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.records import Attest, Commit, Plan, Skip, body_of
 from tests.transport.plain_arithmetic import PlainContribution, decode_part
 from tests.transport.swarm import VALUES, Member, Swarm
 

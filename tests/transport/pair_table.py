@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from swarmtrain_transport.coordinator.operations import operation_of
+from swarmtrain_transport.coordinator.pair_operation import PairOperation
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.ledger import Plan
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.operations import operation_of
-from swarmtrain_transport.pair_operation import PairOperation
-from swarmtrain_transport.pairing import order_of
+from swarmtrain_transport.ledger.pairing import order_of
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Plan
 from tests.transport.gather_table import GatherTable, gather_plan
 from tests.transport.rig import A, B, C, D
 

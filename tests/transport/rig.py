@@ -7,9 +7,18 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain_transport.chain import Ledger
-from swarmtrain_transport.fold import LedgerView, OpView, set_id, slice_root
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.ledger.fold import LedgerView, OpView, set_id, slice_root
+from swarmtrain_transport.ledger.signed import (
+    contribution_payload,
+    inputs_of,
+    result_payload,
+    root_over,
+)
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Roots, SliceDone
+from swarmtrain_transport.wire.records import (
     Attest,
     Body,
     Commit,
@@ -23,15 +32,6 @@ from swarmtrain_transport.ledger import (
     SliceOutcome,
     SliceSpec,
     make_record,
-)
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Roots, SliceDone
-from swarmtrain_transport.planning import RunTerms
-from swarmtrain_transport.signed import (
-    contribution_payload,
-    inputs_of,
-    result_payload,
-    root_over,
 )
 
 RUN_KEY = b"K" * 32

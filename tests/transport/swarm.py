@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from swarmtrain_transport import actions as do
-from swarmtrain_transport import messages as m
-from swarmtrain_transport.frames import pack, unpack
-from swarmtrain_transport.ledger import Record
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.local import Card
-from swarmtrain_transport.participant import Participant
-from swarmtrain_transport.rendezvous import Rendezvous
+from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest, describe_state
+from swarmtrain_transport.collective.local import Card
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.result import OpResult
-from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.frames import pack, unpack
+from swarmtrain_transport.wire.records import Record
 from tests.transport.plain_arithmetic import (
     PlainArithmetic,
     PlainContribution,

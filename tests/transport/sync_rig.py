@@ -14,14 +14,14 @@ from typing import Any
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
+from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest, describe_state
+from swarmtrain_transport.collective.local import Card
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.frames import Frame, FrameKind, Wanted
-from swarmtrain_transport.link import Address, PeerId
-from swarmtrain_transport.local import Card
-from swarmtrain_transport.memory_link import MemoryNetwork
-from swarmtrain_transport.messages import Records, Welcome
-from swarmtrain_transport.participant import Participant
-from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
+from swarmtrain_transport.links.link import Address, PeerId
+from swarmtrain_transport.links.memory_link import MemoryNetwork
+from swarmtrain_transport.peer.participant import Participant
+from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
+from swarmtrain_transport.wire.messages import Records, Welcome
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import BOOT, LAYOUT, RUN_KEY, Chain, begun_chain, sign_as, verify
 

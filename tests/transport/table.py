@@ -6,8 +6,11 @@ from typing import Any
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.fold import OpView, num_chunks, set_id
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.coordinator.operation import Decision, Operation
+from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Got, Hashes, Have
+from swarmtrain_transport.wire.records import (
     Freeze,
     Member,
     Plan,
@@ -16,9 +19,6 @@ from swarmtrain_transport.ledger import (
     SliceFreeze,
     Times,
 )
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Hashes, Have
-from swarmtrain_transport.operation import Decision, Operation
 from tests.transport.rig import (
     BOOT,
     A,

@@ -4,19 +4,19 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import SendControl, SendFrame
-from swarmtrain_transport.ahead import Ahead
-from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.collective.ahead import Ahead
+from swarmtrain_transport.collective.local import Card, LocalStats
+from swarmtrain_transport.collective.pair_exchange import PairExchange
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.fold import LedgerView, OpView
-from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Attest, Commit
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.local import Card, LocalStats
-from swarmtrain_transport.messages import Hashes, Have, SliceDone
-from swarmtrain_transport.pair_exchange import PairExchange
-from swarmtrain_transport.pairing import drawn, order_of
+from swarmtrain_transport.ledger.fold import LedgerView, OpView
+from swarmtrain_transport.ledger.pairing import drawn, order_of
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
+from swarmtrain_transport.wire.records import Attest, Commit
 from tests.transport.pair_swarm import PairSwarm
 from tests.transport.pair_table import pair_plan
 from tests.transport.plain_arithmetic import (

@@ -3,10 +3,10 @@
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.link import Address
-from swarmtrain_transport.reception import Reception
+from swarmtrain_transport.links.allow_list import ZAP_DOMAIN, AllowList
+from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.links.reception import Reception
 from tests.transport.link_rig import (
     Recorder,
     identity_of,

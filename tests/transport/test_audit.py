@@ -10,13 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport.actions import SendFrame
-from swarmtrain_transport.audit import Proof, convicted, draw, proof_from_bytes, shown_from_bytes
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import OpView
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.ledger import Commit, Gone, SignedRoot, body_of
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Accuse, Accused
+from swarmtrain_transport.ledger.audit import (
+    Proof,
+    convicted,
+    draw,
+    proof_from_bytes,
+    shown_from_bytes,
+)
+from swarmtrain_transport.ledger.fold import OpView
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Accuse, Accused
+from swarmtrain_transport.wire.records import Commit, Gone, SignedRoot, body_of
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainSum
 from tests.transport.rig import STRANGER, A, B, C, D, verify
 from tests.transport.swarm import Member, Swarm

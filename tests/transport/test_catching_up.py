@@ -4,11 +4,11 @@ import pytest
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
-from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Attest, Gone, Rewind
-from swarmtrain_transport.participant import Actions, Participant
+from swarmtrain_transport.peer.participant import Actions, Participant
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.records import Attest, Gone, Rewind
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import (
     RUN_KEY,

@@ -4,20 +4,21 @@ import math
 
 import pytest
 
-from swarmtrain_transport import limits, scalars
-from swarmtrain_transport.blobs import Blobs
-from swarmtrain_transport.centre import centre_of, has_centre
+from swarmtrain_transport import limits
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.collective.centre import centre_of, has_centre
+from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.planning import check_plan, next_plan
+from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.failure import LifeLine
-from swarmtrain_transport.fold import LedgerView
-from swarmtrain_transport.ledger import Attest
-from swarmtrain_transport.ledger_copy import LedgerCopy
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.membership import PeerLine
-from swarmtrain_transport.messages import Hello, Ready
-from swarmtrain_transport.planning import check_plan, next_plan
-from swarmtrain_transport.scalars import CENTRE, CENTRED, PRODUCTS, Table
-from swarmtrain_transport.slicing import Slicing
+from swarmtrain_transport.ledger import scalars
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.scalars import CENTRE, CENTRED, PRODUCTS, Table
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.wire.messages import Hello, Ready
+from swarmtrain_transport.wire.records import Attest
 from tests.transport.rig import (
     BOOT,
     LAYOUT,

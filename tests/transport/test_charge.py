@@ -6,13 +6,13 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerFault, SendFrame
-from swarmtrain_transport.audit import Charge, Drawn, Proof, Shown, draw, proof_from_bytes
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import OpView, num_chunks
-from swarmtrain_transport.frames import Frame, FrameKind
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.messages import Accused
-from swarmtrain_transport.participant import Actions, Participant
+from swarmtrain_transport.ledger.audit import Charge, Drawn, Proof, Shown, draw, proof_from_bytes
+from swarmtrain_transport.ledger.fold import OpView, num_chunks
+from swarmtrain_transport.peer.participant import Actions, Participant
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Accused
 from tests.transport.rig import STRANGER, A, B, C
 from tests.transport.swarm import Swarm
 

@@ -1,12 +1,12 @@
 """Who speaks but does not hear, or does not do what it owes, is left out like the silent."""
 
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
-from swarmtrain_transport.failure import LifeLine
-from swarmtrain_transport.fold import num_chunks
-from swarmtrain_transport.ledger import Commit, Freeze, Gone, Reassign
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.membership import PeerLine
+from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.ledger.fold import num_chunks
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Commit, Freeze, Gone, Reassign
 from tests.transport.hall import Hall, hello_of, opened
 from tests.transport.rig import A, B, C, D, done_of, received, roots_of
 

@@ -3,11 +3,11 @@
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
-from swarmtrain_transport.departures import Ban, Order, Pardon, Removal
+from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Removal
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import LedgerView
-from swarmtrain_transport.ledger import Gone, Join, Unban, body_of, make_record
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Gone, Join, Unban, body_of, make_record
 from tests.transport.hall import Hall, opened
 from tests.transport.rig import STRANGER, A, B, C, D, sign
 from tests.transport.swarm import Swarm

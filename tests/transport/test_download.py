@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.download import Ask, Download, tag_of
+from swarmtrain_transport.blocks.download import Ask, Download, tag_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from tests.transport.rig import STRANGER, A, B, C

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import SendControl, SendFrame
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import set_id
-from swarmtrain_transport.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Freeze, Member, Reassign, SliceFreeze
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
+from swarmtrain_transport.ledger.fold import set_id
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
+from swarmtrain_transport.wire.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
+from swarmtrain_transport.wire.records import Freeze, Member, Reassign, SliceFreeze
 from tests.transport.bench import TAG, Bench, on_paper, part, values
 from tests.transport.plain_arithmetic import (
     ILLEGAL_SCALE,

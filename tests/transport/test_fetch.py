@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.blobs import Blobs
-from swarmtrain_transport.fetch import Fetcher
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.blocks.manifest import describe_state
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.sync import describe_state
 from tests.transport.rig import STRANGER, A, B, C, D
 
 W = limits.FETCH_WINDOW

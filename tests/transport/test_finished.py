@@ -3,8 +3,8 @@
 from typing import Any
 
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
-from swarmtrain_transport.ledger import Gone
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Gone
 from tests.transport.hall import Hall, hello_of, opened, root_of
 from tests.transport.rig import A, B, C
 

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import (
+from swarmtrain_transport.ledger.fold import (
     COMMITS_KEPT,
     LedgerView,
     chunk_range,
     num_chunks,
     set_id,
 )
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.wire.records import (
     Attest,
     Body,
     Freeze,

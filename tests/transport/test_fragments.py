@@ -1,10 +1,10 @@
 import pytest
 
-from swarmtrain_transport import messages as m
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fragments import genesis_of, values_of
-from swarmtrain_transport.ledger import Attest, Plan
-from swarmtrain_transport.ledger_copy import LedgerCopy
+from swarmtrain_transport.ledger.fragments import genesis_of, values_of
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Attest, Plan
 from tests.transport.hall import LAYOUT, Hall, root_of
 from tests.transport.rig import A, B, C, Chain, join_body, run_body, verify
 

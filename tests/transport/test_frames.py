@@ -16,10 +16,11 @@ from blake3 import blake3
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarmtrain_transport import limits, messages
-from swarmtrain_transport.brings import Brings
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
-from swarmtrain_transport.frames import (
+from swarmtrain_transport.wire import messages
+from swarmtrain_transport.wire.brings import Brings
+from swarmtrain_transport.wire.frames import (
     Frame,
     FrameKind,
     Ranges,

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerFault, SendControl, SendFrame
-from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.collective.gather_exchange import GatherExchange
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.gather_exchange import GatherExchange
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Commit, Freeze, Plan, SignedRoot, Skip, body_of
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hashes, Have, SliceDone, Withdraw
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone, Withdraw
+from swarmtrain_transport.wire.records import Commit, Freeze, Plan, SignedRoot, Skip, body_of
 from tests.transport.gather_table import gather_plan
 from tests.transport.plain_arithmetic import (
     ILLEGAL_SCALE,

@@ -2,17 +2,17 @@
 
 import pytest
 
+from swarmtrain_transport.coordinator.timers import Pace
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import result_root, slice_root
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.ledger.fold import result_root, slice_root
+from swarmtrain_transport.wire.messages import Withdraw
+from swarmtrain_transport.wire.records import (
     Commit,
     Freeze,
     Member,
     SignedRoot,
     Skip,
 )
-from swarmtrain_transport.messages import Withdraw
-from swarmtrain_transport.timers import Pace
 from tests.transport.gather_table import (
     DEADLINE_S,
     GATHER_S,

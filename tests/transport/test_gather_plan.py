@@ -4,10 +4,17 @@ import msgpack
 import msgspec
 import pytest
 
+from swarmtrain_transport.coordinator.planning import check_plan
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.kinds import constant_of
-from swarmtrain_transport.ledger import Member, Plan, SliceSpec, body_of, make_record, pack_struct
-from swarmtrain_transport.planning import check_plan
+from swarmtrain_transport.wire.records import (
+    Member,
+    Plan,
+    SliceSpec,
+    body_of,
+    make_record,
+    pack_struct,
+)
 from tests.transport.gather_table import gather_plan
 from tests.transport.hall import opened
 from tests.transport.rig import BOOT, A, B, C, D, plan_body, sign

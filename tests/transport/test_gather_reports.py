@@ -3,18 +3,18 @@
 import msgspec
 import pytest
 
+from swarmtrain_transport.coordinator.reports import check_signed
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import slice_root
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.ledger.fold import slice_root
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.wire.messages import Got, Have
+from swarmtrain_transport.wire.records import (
     Commit,
     Freeze,
     Reassign,
     SignedRoot,
     SliceFreeze,
 )
-from swarmtrain_transport.ledger_copy import LedgerCopy
-from swarmtrain_transport.messages import Got, Have
-from swarmtrain_transport.reports import check_signed
 from tests.transport.gather_table import (
     SCATTER_S,
     GatherTable,

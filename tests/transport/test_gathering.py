@@ -3,15 +3,15 @@
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.collective.gathering import Gather
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.gathering import Gather
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Freeze, Reassign
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Hashes, Have, SliceDone
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
+from swarmtrain_transport.wire.records import Freeze, Reassign
 from tests.transport.bench import TAG, Bench, on_paper
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import CHUNK, A, B, C

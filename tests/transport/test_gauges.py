@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
-from swarmtrain_transport.gauges import Gauges, Likeness, likenesses
-from swarmtrain_transport.messages import Gauged
+from swarmtrain_transport.collective.gauges import Gauges, Likeness, likenesses
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.messages import Gauged
 from tests.transport.hall import opened
 from tests.transport.plain_arithmetic import PlainContribution
 from tests.transport.rig import A, B, C, D

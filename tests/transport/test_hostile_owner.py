@@ -2,12 +2,12 @@
 
 import pytest
 
-from swarmtrain_transport.blobs import Blobs
-from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.gathering import Gather
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.collective.gathering import Gather
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.messages import Hashes, SliceDone
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Hashes, SliceDone
 from tests.transport.bench import TAG, Bench
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import A, B, C, plan_body

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zmq.utils import z85
 
 from swarmtrain_transport.errors import IdentityDamaged, LocalFault
-from swarmtrain_transport.identity import (
+from swarmtrain_transport.wire.identity import (
     Identity,
     default_name,
     fingerprint,

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain_transport.chain import Ledger
+from swarmtrain_transport.coordinator.planning import fastest_of
 from swarmtrain_transport.errors import LocalFault, RemoteFault
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.wire.records import (
     GENESIS_HASH,
     Record,
     Skip,
@@ -19,8 +21,6 @@ from swarmtrain_transport.ledger import (
     pack_struct,
     record_from_bytes,
 )
-from swarmtrain_transport.ledger_copy import LedgerCopy
-from swarmtrain_transport.planning import fastest_of
 from tests.transport.rig import (
     A,
     B,

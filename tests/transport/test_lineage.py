@@ -5,11 +5,12 @@ import hashlib
 import msgspec
 import pytest
 
-from swarmtrain_transport import lineage
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import LedgerView
-from swarmtrain_transport.gathered import outcome_of
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.ledger import lineage
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.gathered import outcome_of
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import (
     Attest,
     Commit,
     Freeze,
@@ -19,7 +20,6 @@ from swarmtrain_transport.ledger import (
     body_of,
     pack_struct,
 )
-from swarmtrain_transport.link import PeerId
 from tests.transport.pair_table import pair_plan
 from tests.transport.rig import A, B, C, Chain, D, begun_chain
 

@@ -8,8 +8,8 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault
-from swarmtrain_transport.frames import Frame, FrameKind, pack
-from swarmtrain_transport.link import Address
+from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.wire.frames import Frame, FrameKind, pack
 from tests.transport.link_rig import (
     MemoryWorld,
     Scenario,

@@ -5,8 +5,8 @@ import hashlib
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
-from swarmtrain_transport.ledger import GENESIS_HASH, Run, body_of, make_record
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import GENESIS_HASH, Run, body_of, make_record
 from tests.transport.hall import Hall, hello_of, opened, root_of
 from tests.transport.rig import A, B, C, D, begun_chain, run_body
 

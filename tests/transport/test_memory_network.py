@@ -6,8 +6,8 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault
-from swarmtrain_transport.link import Address
-from swarmtrain_transport.memory_link import MemoryNetwork
+from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.links.memory_link import MemoryNetwork
 from tests.transport.link_rig import Recorder, Station, identity_of, introduce, part
 
 

@@ -1,7 +1,7 @@
 """Nobody who is here has the run's newest state: what people are told."""
 
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
+from swarmtrain_transport.wire import messages as m
 from tests.transport.hall import Hall, hello_of, opened, root_of
 from tests.transport.rig import LAYOUT, A, B, C, D
 

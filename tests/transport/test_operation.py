@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.wire.messages import Withdraw
+from swarmtrain_transport.wire.records import (
     Freeze,
     Reassign,
     Skip,
     SliceFreeze,
 )
-from swarmtrain_transport.messages import Withdraw
 from tests.transport.rig import BOOT, STRANGER, A, B, C, D, E
 from tests.transport.table import (
     DEADLINE_S,

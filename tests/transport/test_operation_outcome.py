@@ -3,17 +3,17 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain_transport.fold import result_root, set_id, slice_root
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.coordinator.timers import Pace
+from swarmtrain_transport.ledger.fold import result_root, set_id, slice_root
+from swarmtrain_transport.ledger.signed import inputs_of
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Got, Hashes, Have, SliceDone
+from swarmtrain_transport.wire.records import (
     Commit,
     Freeze,
     Reassign,
     Skip,
 )
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Got, Hashes, Have, SliceDone
-from swarmtrain_transport.signed import inputs_of
-from swarmtrain_transport.timers import Pace
 from tests.transport.rig import STRANGER, A, B, C, D, E, done_of, plan_body, received
 from tests.transport.table import (
     DEADLINE_S,

@@ -3,8 +3,8 @@
 import itertools
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.outbox import Outbox, TokenBucket
+from swarmtrain_transport.links.outbox import Outbox, TokenBucket
+from swarmtrain_transport.wire.frames import Frame, FrameKind
 
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 CHUNK = 256 << 10

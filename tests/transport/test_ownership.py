@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain.simulate.memory import SimFile
+from swarmtrain_transport.blocks.retention import Retention
+from swarmtrain_transport.collective.ownership import SliceOwner
 from swarmtrain_transport.errors import LocalFault, RemoteFault
-from swarmtrain_transport.ledger import Member
-from swarmtrain_transport.ownership import SliceOwner
-from swarmtrain_transport.retention import Retention
+from swarmtrain_transport.wire.records import Member
 from tests.transport.plain_arithmetic import (
     ILLEGAL_SCALE,
     PlainArithmetic,

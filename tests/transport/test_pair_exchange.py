@@ -6,16 +6,16 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import SendControl, SendFrame
-from swarmtrain_transport.blobs import Blobs
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.collective.exchanges import exchange_of
+from swarmtrain_transport.collective.local import LocalStats
+from swarmtrain_transport.collective.pair_exchange import PairExchange
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.exchanges import exchange_of
-from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.ledger import Freeze, Member, SignedRoot
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.local import LocalStats
-from swarmtrain_transport.messages import Hashes, Have, SliceDone
-from swarmtrain_transport.pair_exchange import PairExchange
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
+from swarmtrain_transport.wire.records import Freeze, Member, SignedRoot
 from tests.transport.pair_table import pair_plan
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution, encode_part
 from tests.transport.rig import BOOT, A, B, C, D, E, sign_as, view_of

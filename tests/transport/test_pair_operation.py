@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
+from swarmtrain_transport.coordinator.timers import Pace
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import result_root, slice_root
-from swarmtrain_transport.ledger import Commit, Freeze, Skip
-from swarmtrain_transport.messages import Hashes, Withdraw
-from swarmtrain_transport.timers import Pace
+from swarmtrain_transport.ledger.fold import result_root, slice_root
+from swarmtrain_transport.wire.messages import Hashes, Withdraw
+from swarmtrain_transport.wire.records import Commit, Freeze, Skip
 from tests.transport.gather_table import DEADLINE_S, GATHER_S, SCATTER_S, hashes_of, published_by
 from tests.transport.pair_table import pair_table
 from tests.transport.rig import BOOT, A, B, C, D, E

@@ -5,13 +5,13 @@ import itertools
 
 import pytest
 
-from swarmtrain_transport import messages as m
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import slice_root
-from swarmtrain_transport.gathered import content_name
-from swarmtrain_transport.ledger import Attest, Commit, Plan, Rewind, Skip
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.pairing import contributors_of, order_of
+from swarmtrain_transport.ledger.fold import slice_root
+from swarmtrain_transport.ledger.gathered import content_name
+from swarmtrain_transport.ledger.pairing import contributors_of, order_of
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Attest, Commit, Plan, Rewind, Skip
 from tests.transport.gather_table import hashes_of, published_by
 from tests.transport.hall import Hall, opened, root_of
 from tests.transport.rig import A, B, C, D, E

@@ -2,8 +2,8 @@
 
 import pytest
 
-from swarmtrain_transport.ledger import Commit, Plan
-from swarmtrain_transport.pairing import contributors_of
+from swarmtrain_transport.ledger.pairing import contributors_of
+from swarmtrain_transport.wire.records import Commit, Plan
 from tests.transport.pair_swarm import PairMember, PairSwarm
 from tests.transport.rig import A, B, C, D
 

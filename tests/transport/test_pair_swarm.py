@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain_transport.ledger import Commit, Plan
-from swarmtrain_transport.pairing import contributors_of
+from swarmtrain_transport.ledger.pairing import contributors_of
+from swarmtrain_transport.wire.records import Commit, Plan
 from tests.transport.pair_swarm import PairSwarm
 from tests.transport.rig import A, B, C, D
 from tests.transport.swarm import VALUES

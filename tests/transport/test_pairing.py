@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.pairing import (
+from swarmtrain_transport.ledger.pairing import (
     check_drawn,
     contributors_of,
     drawn,

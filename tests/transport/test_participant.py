@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
+from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.exchange import Exchange
-from swarmtrain_transport.frames import Frame, FrameKind, Ranges
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Commit, body_of
-from swarmtrain_transport.participant import Participant
+from swarmtrain_transport.peer.participant import Participant
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges
+from swarmtrain_transport.wire.records import Commit, body_of
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution
 from tests.transport.rig import (
     RUN_KEY,

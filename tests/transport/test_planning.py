@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.failure import LifeLine
-from swarmtrain_transport.ledger import Attest, Member, Plan, Skip, SliceSpec
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.membership import PeerLine
-from swarmtrain_transport.messages import Hello, Ready
-from swarmtrain_transport.planning import (
+from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.planning import (
     check_plan,
     next_plan,
     weights_of,
     window_floor,
 )
-from swarmtrain_transport.slicing import Slicing
-from swarmtrain_transport.standing import Score
+from swarmtrain_transport.coordinator.slicing import Slicing
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.standing import Score
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Hello, Ready
+from swarmtrain_transport.wire.records import Attest, Member, Plan, Skip, SliceSpec
 from tests.transport.rig import (
     BOOT,
     STRANGER,

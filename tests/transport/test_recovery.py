@@ -3,10 +3,10 @@
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
 from swarmtrain_transport.actions import Adopt
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import Attest, Commit, Gone, Plan, Rewind, Skip
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Attest, Commit, Gone, Plan, Rewind, Skip
 from tests.transport.hall import Hall, opened, root_of
 from tests.transport.rig import A, B, C, D, begun_chain
 

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import (
     Attest,
     Commit,
     Freeze,
@@ -17,7 +18,6 @@ from swarmtrain_transport.ledger import (
     Run,
     Skip,
 )
-from swarmtrain_transport.ledger_copy import LedgerCopy
 from tests.transport.hall import ROOT, Hall, opened, root_of
 from tests.transport.rig import (
     BOOT,

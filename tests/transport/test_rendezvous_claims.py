@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport import messages as m
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import (
     Attest,
     Commit,
     Freeze,
     Plan,
     body_of,
 )
-from swarmtrain_transport.ledger_copy import LedgerCopy
 from tests.transport.hall import ROOT, Hall, hello_of, opened, root_of
 from tests.transport.rig import (
     LAYOUT,

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from swarmtrain.simulate.memory import SimFile
 from swarmtrain_transport import limits
-from swarmtrain_transport.blobs import Blobs
-from swarmtrain_transport.frames import FrameKind, Wanted
-from swarmtrain_transport.retention import Kept, Retention
-from swarmtrain_transport.serving import Serving
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.retention import Kept, Retention
+from swarmtrain_transport.blocks.serving import Serving
+from swarmtrain_transport.wire.frames import FrameKind, Wanted
 from tests.transport.rig import A
 
 

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport.arithmetic import ContributionRefused
+from swarmtrain_transport.collective.scatter import Scatter
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import OpView
-from swarmtrain_transport.frames import Frame, FrameKind, Ranges
-from swarmtrain_transport.ledger import Freeze, Member, Reassign, SliceFreeze
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.scatter import Scatter
+from swarmtrain_transport.ledger.fold import OpView
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges
+from swarmtrain_transport.wire.records import Freeze, Member, Reassign, SliceFreeze
 from tests.transport.plain_arithmetic import PlainContribution, decode_part
 from tests.transport.rig import BOOT, STRANGER, A, B, C, plan_body, view_of
 

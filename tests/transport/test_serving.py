@@ -3,13 +3,13 @@
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.blobs import Blobs
-from swarmtrain_transport.download import tag_of
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.download import tag_of
+from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest, describe_state
+from swarmtrain_transport.blocks.serving import Serving
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.frames import Frame, FrameKind, Wanted
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.serving import Serving
-from swarmtrain_transport.sync import ArraySpec, StateManifest, describe_state
+from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
 from tests.transport.rig import LAYOUT, A, B
 
 PIECE = limits.STATE_PIECE_BYTES

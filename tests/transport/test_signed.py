@@ -5,12 +5,12 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import SendControl
+from swarmtrain_transport.coordinator.reports import check_signed
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fold import set_id
-from swarmtrain_transport.ledger import Commit, Freeze, Reassign
-from swarmtrain_transport.messages import Got, Roots, SliceDone
-from swarmtrain_transport.reports import check_signed
-from swarmtrain_transport.signed import root_over
+from swarmtrain_transport.ledger.fold import set_id
+from swarmtrain_transport.ledger.signed import root_over
+from swarmtrain_transport.wire.messages import Got, Roots, SliceDone
+from swarmtrain_transport.wire.records import Commit, Freeze, Reassign
 from tests.transport.bench import Bench
 from tests.transport.hall import opened
 from tests.transport.rig import (

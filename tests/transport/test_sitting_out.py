@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from swarmtrain_transport import messages as m
-from swarmtrain_transport.ledger import Attest, Freeze, Reassign, Skip, SliceFreeze
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.membership import PeerLine
-from swarmtrain_transport.standing import Score
+from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.ledger.standing import Score
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Attest, Freeze, Reassign, Skip, SliceFreeze
 from tests.transport.hall import opened
 from tests.transport.rig import A, B, C, Chain, begun_chain, received, roots_of
 from tests.transport.test_planning import ROOT, line_of, plan_now, ready_line, weights

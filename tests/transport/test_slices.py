@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain_transport.slices import cut, shares
+from swarmtrain_transport.coordinator.slices import cut, shares
 
 RATES = st.lists(st.floats(1e3, 1e9), min_size=3, max_size=64)
 

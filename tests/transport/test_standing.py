@@ -7,9 +7,11 @@ import msgspec
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.fold import LedgerView
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.standing import Score, Words
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import (
     Commit,
     Freeze,
     Member,
@@ -19,8 +21,6 @@ from swarmtrain_transport.ledger import (
     Skip,
     SliceFreeze,
 )
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.standing import Score, Words
 from tests.transport.rig import BOOT, A, B, C, Chain, D, E, begun_chain, commit_of
 
 FIVE = (A, B, C, D, E)

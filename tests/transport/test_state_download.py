@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.download import tag_of
-from swarmtrain_transport.frames import Frame, FrameKind
+from swarmtrain_transport.blocks.download import tag_of
+from swarmtrain_transport.wire.frames import Frame, FrameKind
 from tests.transport.rig import A, B, C, D, E
 from tests.transport.sync_rig import MBIT, End, SyncWorld
 

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import DownloadBegun, Halt, KeepChunk, LoadState, SendControl
-from swarmtrain_transport.download import Ask, Download, tag_of
-from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.fetch import Fetcher
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import Attest, Skip
-from swarmtrain_transport.link import PeerId
-from swarmtrain_transport.messages import Offer
-from swarmtrain_transport.state_finder import StateFinder
-from swarmtrain_transport.sync import (
+from swarmtrain_transport.blocks.download import Ask, Download, tag_of
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.blocks.manifest import (
     ArraySpec,
     StateManifest,
     StateSync,
     describe_state,
     manifest_from_bytes,
 )
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.state_finder import StateFinder
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Offer
+from swarmtrain_transport.wire.records import Attest, Skip
 from tests.transport.rig import LAYOUT, A, B, C, Chain, begun_chain, genesis_body, run_body
 
 STEP = limits.STATE_CHUNK_BYTES

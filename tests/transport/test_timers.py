@@ -3,8 +3,8 @@
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.ledger import Reassign
-from swarmtrain_transport.timers import Pace, most_arrived_s
+from swarmtrain_transport.coordinator.timers import Pace, most_arrived_s
+from swarmtrain_transport.wire.records import Reassign
 from tests.transport.rig import A, B, C, D
 from tests.transport.table import GATHER_S, SCATTER_S, table
 

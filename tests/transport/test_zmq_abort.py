@@ -8,8 +8,8 @@ import pytest
 
 from swarmtrain.chaos.talkback import Backtalker, Flooder
 from swarmtrain_transport import limits
-from swarmtrain_transport.frames import pack
-from swarmtrain_transport.zmq_link_tcp import can_tell
+from swarmtrain_transport.links.tcp import can_tell
+from swarmtrain_transport.wire.frames import pack
 from tests.transport.link_rig import DEADLINE_S, identity_of, part
 from tests.transport.link_victim import Victim
 

@@ -13,11 +13,11 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import ListenFailed, PortInUse
-from swarmtrain_transport.frames import Frame, FrameKind
-from swarmtrain_transport.link import Address
-from swarmtrain_transport.outbox import TokenBucket
-from swarmtrain_transport.zmq_link import ZmqLink
-from swarmtrain_transport.zmq_link_tcp import acknowledged, can_tell, path_of, suit_to_path
+from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.links.outbox import TokenBucket
+from swarmtrain_transport.links.tcp import acknowledged, can_tell, path_of, suit_to_path
+from swarmtrain_transport.links.zmq_link import ZmqLink
+from swarmtrain_transport.wire.frames import Frame, FrameKind
 from tests.transport.link_rig import (
     DEADLINE_S,
     Recorder,

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-from swarmtrain_transport import limits, zmq_link
-from swarmtrain_transport.link import Address
-from swarmtrain_transport.zmq_link_proxy import Local, is_ours
+from swarmtrain_transport import limits
+from swarmtrain_transport.links import zmq_link
+from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.links.zmq_proxy import Local, is_ours
 from tests.transport.link_rig import (
     DEADLINE_S,
     Recorder,

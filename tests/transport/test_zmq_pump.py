@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from swarmtrain_transport.zmq_link_pump import BufferPool, Pump
+from swarmtrain_transport.links.zmq_pump import BufferPool, Pump
 from tests.transport.link_rig import DEADLINE_S, noise
 
 WHOLE = noise(3_000_000)

@@ -11,9 +11,9 @@ import zmq
 import zmq.asyncio
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.frames import pack
-from swarmtrain_transport.link import Address
-from swarmtrain_transport.zmq_link import ZmqLink
+from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.links.zmq_link import ZmqLink
+from swarmtrain_transport.wire.frames import pack
 from tests.transport.link_rig import (
     DEADLINE_S,
     Scenario,

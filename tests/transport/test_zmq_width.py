@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.zmq_link import ZmqLink
-from swarmtrain_transport.zmq_link_tcp import can_tell
+from swarmtrain_transport.links.tcp import can_tell
+from swarmtrain_transport.links.zmq_link import ZmqLink
 from tests.transport.link_rig import (
     Scenario,
     Station,

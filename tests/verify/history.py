@@ -6,19 +6,21 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from swarmtrain import checkpoint, config_file
-from swarmtrain.config import ExchangeSection, RunConfig, RunSection
-from swarmtrain.peer.driver import Driver
-from swarmtrain.peer.storage import PeerStorage
+from swarmtrain import checkpoint
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import ExchangeSection, RunConfig, RunSection
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
-from swarmtrain.tensors import Layout
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.chain import Ledger
-from swarmtrain_transport.fold import LedgerView, result_root, slice_root
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.identity import Identity, verify
-from swarmtrain_transport.ledger import (
+from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.ledger.fold import LedgerView, result_root, slice_root
+from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.wire.identity import Identity, verify
+from swarmtrain_transport.wire.records import (
     Attest,
     Body,
     Commit,
@@ -33,7 +35,6 @@ from swarmtrain_transport.ledger import (
     SliceSpec,
     make_record,
 )
-from swarmtrain_transport.result import OpResult, SliceResult
 
 CONFIG = RunConfig(RunSection("proved"), exchange=ExchangeSection(block=16, chunk_values=32))
 WINDOW = Window("int8", 16, -24, 0)

@@ -10,7 +10,7 @@ from swarmtrain.cli.main import main
 from swarmtrain.coordinator.store import FILE_NAME, Store
 from swarmtrain.errors import UserError
 from swarmtrain.verify.coordinator_state import prove_coordinator
-from swarmtrain_transport.ledger import Attest, make_record
+from swarmtrain_transport.wire.records import Attest, make_record
 from tests.verify.history import RUN, History, usual
 
 

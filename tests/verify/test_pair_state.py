@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from swarmtrain import checkpoint, config_file
-from swarmtrain.config import (
+from swarmtrain import checkpoint
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import (
     CheckpointSection,
     ExchangeSection,
     OuterSection,
@@ -17,24 +18,24 @@ from swarmtrain.config import (
     RunSection,
 )
 from swarmtrain.coordinator.store import Store
-from swarmtrain.peer.driver import Driver
-from swarmtrain.peer.storage import PeerStorage, link_path, links, result_path
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.disk.storage import PeerStorage, link_path, links, result_path
+from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
-from swarmtrain.tensors import Layout
 from swarmtrain.verify.coordinator_state import prove_coordinator
 from swarmtrain.verify.peer_state import prove_peer
 from swarmtrain_optimizers.codecs import codec_named
-from swarmtrain_transport import ledger as log
 from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.chain import Ledger
-from swarmtrain_transport.fold import LedgerView, result_root, slice_root
-from swarmtrain_transport.gathered import NOTHING_SUMMED, gathered_slices, outcome_of
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.identity import Identity, verify
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.pairing import link_of, order_of
+from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.ledger.fold import LedgerView, result_root, slice_root
+from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, gathered_slices, outcome_of
+from swarmtrain_transport.ledger.pairing import link_of, order_of
+from swarmtrain_transport.ledger.signed import result_payload
 from swarmtrain_transport.result import OpResult, SliceResult
-from swarmtrain_transport.signed import result_payload
+from swarmtrain_transport.wire import records as log
+from swarmtrain_transport.wire.identity import Identity, verify
 
 torch.set_num_threads(1)
 CHUNK = 64

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from swarmtrain.cli.main import main
 from swarmtrain.errors import UserError
-from swarmtrain.peer.storage import PeerStorage, result_paths
+from swarmtrain.peer.disk.storage import PeerStorage, result_paths
 from swarmtrain.verify.peer_state import prove_peer
-from swarmtrain_transport.ledger import Rewind
+from swarmtrain_transport.wire.records import Rewind
 from tests.verify.history import RUN, History, usual
 
 

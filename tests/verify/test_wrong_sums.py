@@ -6,14 +6,26 @@ import pytest
 import torch
 
 from swarmtrain.peer.arithmetic import CodecArithmetic, TensorContribution
-from swarmtrain.peer.storage import PROOFS
+from swarmtrain.peer.disk.storage import PROOFS
 from swarmtrain.verify.wrong_sums import wrong_sums
-from swarmtrain_transport.audit import Proof, Shown, draw, right_hash
-from swarmtrain_transport.fold import LedgerView, OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.identity import Identity
-from swarmtrain_transport.ledger import Commit, Member, Plan, SignedRoot, SliceOutcome, SliceSpec
-from swarmtrain_transport.signed import contribution_payload, inputs_of, result_payload, root_over
+from swarmtrain_transport.ledger.audit import Proof, Shown, draw, right_hash
+from swarmtrain_transport.ledger.fold import LedgerView, OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.signed import (
+    contribution_payload,
+    inputs_of,
+    result_payload,
+    root_over,
+)
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.records import (
+    Commit,
+    Member,
+    Plan,
+    SignedRoot,
+    SliceOutcome,
+    SliceSpec,
+)
 
 BLOCK, CHUNK, VALUES = 64, 128, 512
 

@@ -1,7 +1,7 @@
 """A run as it goes by, in sentences, from the ledger's newest records."""
 
-from swarmtrain.news import News
-from swarmtrain_transport.ledger import Conviction, Freeze, Gone, Rewind, Skip, Unban
+from swarmtrain.why.news import News
+from swarmtrain_transport.wire.records import Conviction, Freeze, Gone, Rewind, Skip, Unban
 from tests.transport.rig import A, B, C, Chain
 from tests.why.test_why import named, run_of
 

@@ -7,9 +7,9 @@ import pytest
 
 from swarmtrain import dirs
 from swarmtrain.cli.main import main
-from swarmtrain.peer import ledger_file
-from swarmtrain.why import _evidence, explain_round
-from swarmtrain_transport.ledger import (
+from swarmtrain.peer.disk import ledger_file
+from swarmtrain.why.story import _evidence, explain_round
+from swarmtrain_transport.wire.records import (
     Attest,
     Conviction,
     Freeze,

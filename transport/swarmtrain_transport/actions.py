@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from swarmtrain_transport.frames import Frame
-from swarmtrain_transport.link import Address, PeerId
-from swarmtrain_transport.messages import CoordinatorMessage, PeerMessage
+from swarmtrain_transport.links.link import Address, PeerId
+from swarmtrain_transport.wire.frames import Frame
+from swarmtrain_transport.wire.messages import CoordinatorMessage, PeerMessage
 
 if TYPE_CHECKING:
-    from swarmtrain_transport.ledger import Record
+    from swarmtrain_transport.blocks.manifest import StateManifest
     from swarmtrain_transport.result import OpResult
-    from swarmtrain_transport.sync import StateManifest
+    from swarmtrain_transport.wire.records import Record
 
 # ---- both sides
 

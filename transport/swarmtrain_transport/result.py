@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from swarmtrain_transport.arithmetic import Buffer, Window
 from swarmtrain_transport.kinds import MEAN
-from swarmtrain_transport.link import PeerId
+from swarmtrain_transport.links.link import PeerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The run file: its settings, defaults, and what they must keep to."""

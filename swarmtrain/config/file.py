@@ -1,0 +1,343 @@
+"""The run file: from TOML to checked settings, and to the canonical bytes that are hashed.
+
+Every key is looked up by hand before msgspec converts its value, because a person who mistyped
+`inner_stpes` needs the line and the right word, not a parser's path. What peers receive is the
+canonical form, which is hostile input: it passes the same checks. Nothing here is ever executed.
+"""
+
+import difflib
+import hashlib
+import re
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import msgspec
+
+from swarmtrain.config import limits as config_limits
+from swarmtrain.config.defaults import defaults_of
+from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
+from swarmtrain.config.settings import RunConfig, Setting
+from swarmtrain.errors import UserError, cleaned
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.wire.messages import unpack_limited
+
+SCHEMA = 1
+"""The only schema so far. A file of another one is refused before its keys are looked at."""
+
+FILE_BYTES_MAX = 65_536
+"""A run file is sent to every peer inside one control message, and nobody writes a longer one."""
+
+_LATER_KEYS = (
+    ("exchange", "slices", "measured"),
+    ("exchange", "rounding", "nearest"),
+    ("outer", "fragments", 1),
+    ("outer", "delay_steps", 0),
+    ("outer", "mixing", 0.0),
+    ("outer", "robust", "none"),
+    ("outer", "lr_rule", "fixed"),
+    ("inner", "schedule", "steps"),
+    ("inner", "schedule_tokens", 0),
+)
+
+_STRATEGY = "strategy"
+"""The section of sections: [strategy.NAME]."""
+
+_TYPE_WORDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text in quotes",
+    list: "a list",
+    dict: "a section",
+}
+
+
+def load(path: Path) -> RunConfig:
+    """Read and check a run file.
+
+    Raises:
+        UserError: SWT-E602 missing, E603 not TOML, E601 unknown key, E604 wrong type or required
+            key missing, E605 out of range, E608 another schema. The text names file, line, key.
+    """
+    text = _read(path)
+    try:
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        problem = _in_words(error)
+        raise UserError(
+            "SWT-E603",
+            f"{path}: {problem}.",
+            "The file is not valid TOML, so no setting could be read.",
+            "Correct that place. Texts stand in quotes, sections in [brackets].",
+        ) from error
+    return _Reader(str(path), text).config(tables)
+
+
+def _in_words(error: ValueError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, tomllib.TOMLDecodeError):
+        return str(error)
+    return "a number with thousands of digits"  # which Python does not read at all
+
+
+def canonical(config: RunConfig) -> bytes:
+    """The settings as msgpack with all defaults written out, in the order of their definition.
+
+    Equal settings give equal bytes, however the file was written. Keys that came after the first
+    release are left out while they have their default: old ledgers name their settings by hash.
+    """
+    tables = msgspec.to_builtins(config)
+    for section, key, default in _LATER_KEYS:
+        if tables[section][key] == default:
+            del tables[section][key]
+    tables["strategy"] = {
+        name: dict(sorted(own.items())) for name, own in sorted(config.strategy.items()) if own
+    }
+    if not tables["strategy"]:
+        del tables["strategy"]
+    packed: bytes = msgpack.packb(tables, use_bin_type=True)
+    return packed
+
+
+def config_hash(config: RunConfig) -> bytes:
+    """SHA-256 of the canonical bytes: what the ledger's first record holds."""
+    return hashlib.sha256(canonical(config)).digest()
+
+
+def from_canonical(data: bytes) -> RunConfig:
+    """The settings that a coordinator sent. Checked as strictly as a file.
+
+    Raises:
+        UserError: SWT-E608, the run is of another schema than this version knows.
+        RemoteFault: reason ``run-file``; not canonical, an unknown key, a bad type or value.
+    """
+    if len(data) > FILE_BYTES_MAX:
+        raise RemoteFault("run-file", f"run settings of {len(data)} bytes")
+    tables = unpack_limited(data)
+    if not isinstance(tables, dict) or not all(isinstance(key, str) for key in tables):
+        raise RemoteFault("run-file", "run settings are not a map of sections")
+    _check_schema(tables.get("schema", SCHEMA), "the coordinator's run file")
+    try:
+        config = msgspec.convert(tables, RunConfig)
+    except msgspec.ValidationError as error:
+        raise RemoteFault("run-file", cleaned(str(error))) from error
+    problem = config_limits.first_problem(config)
+    if problem is not None:
+        raise RemoteFault("run-file", f"{problem.key} {problem.text}")
+    if canonical(config) != data:
+        raise RemoteFault("run-file", "run settings are not in canonical form")
+    return config
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise UserError(
+            "SWT-E602",
+            f"The run file {path} cannot be read: {error.strerror or error}.",
+            f"Looked from {Path.cwd()}.",
+            'Check the path. The shortest run file is a section [run] with name = "my-run".',
+        ) from error
+    if len(data) > FILE_BYTES_MAX:
+        raise UserError(
+            "SWT-E603", f"{path} is longer than {FILE_BYTES_MAX} bytes.", "It is no run file."
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            "SWT-E603",
+            f"{path}: byte {error.start} is not UTF-8.",
+            "TOML is always UTF-8.",
+            "Save the file again as UTF-8.",
+        ) from error
+
+
+def _check_schema(found: object, place: str) -> None:
+    if type(found) is int and found != SCHEMA:
+        raise UserError(
+            "SWT-E608",
+            f"{place} is of schema {found}; this version knows schema {SCHEMA}.",
+            "Its keys may mean something else here, so none was read.",
+            "Update swarmtrain, or write the file for schema 1.",
+        )
+
+
+class _Reader:
+    """One file on its way to settings. Remembers name and text for messages."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self._path = path
+        self._text = text
+        self._sections = {
+            field.name: field.type
+            for field in msgspec.structs.fields(RunConfig)
+            if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+        }
+
+    def config(self, tables: dict[str, Any]) -> RunConfig:
+        self._check_whole_numbers(tables)
+        _check_schema(tables.get("schema", SCHEMA), self._path)
+        parts: dict[str, Any] = {}
+        for name, value in tables.items():
+            if name == "schema":
+                parts[name] = self._value(name, "", name, int, value)
+            elif name == _STRATEGY and isinstance(value, dict):
+                parts[name] = {key: self._own(key, own) for key, own in value.items()}
+            elif name not in (*self._sections, _STRATEGY):
+                raise self._unknown(name, "", [*self._sections, _STRATEGY, "schema"])
+            elif not isinstance(value, dict):
+                raise self._wrong_type(name, "", name, "a section", value)
+            else:
+                parts[name] = self._section(name, value)
+        if "run" not in parts:
+            raise self._missing("run.name")
+        config = _with_defaults(RunConfig(**parts), tables)
+        problem = config_limits.first_problem(config) or config_limits.not_here(config)
+        if problem is not None:
+            raise self._refused(problem)
+        return config
+
+    def _check_whole_numbers(self, tables: dict[str, Any]) -> None:
+        """TOML's have any length; nothing after this place meets one that no machine holds."""
+        waiting: list[tuple[str, Any]] = list(tables.items())
+        while waiting:
+            path, value = waiting.pop()
+            if isinstance(value, dict):
+                waiting += [(f"{path}.{key}", inner) for key, inner in value.items()]
+            elif isinstance(value, int) and abs(value) > INTEGER_MAX:
+                raise self._refused(too_long(path))
+
+    def _refused(self, problem: Problem) -> UserError:
+        section, _, key = problem.key.rpartition(".")
+        return UserError(
+            "SWT-E605",
+            f"{self._path}: `{problem.key}` {problem.text}.{self._line(section, key)}",
+            problem.reason,
+            "Change it and start again.",
+        )
+
+    def _section(self, name: str, table: dict[str, Any]) -> msgspec.Struct:
+        kind = self._sections[name]
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        values: dict[str, Any] = {}
+        for key, value in table.items():
+            if key not in fields:
+                raise self._unknown(key, name, list(fields))
+            values[key] = self._value(f"{name}.{key}", name, key, fields[key].type, value)
+        for key, field in fields.items():
+            if field.required and key not in values:
+                raise self._missing(f"{name}.{key}")
+        section: msgspec.Struct = kind(**values)
+        return section
+
+    def _own(self, name: str, table: object) -> dict[str, Setting]:
+        """The settings of one strategy; what they mean, only the strategy knows."""
+        path = f"{_STRATEGY}.{name}"
+        if not isinstance(table, dict):
+            raise self._wrong_type(path, _STRATEGY, name, "a section", table)
+        return {
+            key: self._value(f"{path}.{key}", path, key, Setting, value)
+            for key, value in table.items()
+        }
+
+    def _value(self, path: str, section: str, key: str, kind: Any, value: object) -> Any:
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise self._wrong_type(path, section, key, _expected(kind), value) from error
+
+    def _wrong_type(
+        self, path: str, section: str, key: str, expected: str, value: object
+    ) -> UserError:
+        return UserError(
+            "SWT-E604",
+            f"{self._path}: `{path}` must be {expected}, "
+            f"it is {_shown(value)}.{self._line(section, key)}",
+            "No setting is guessed, so nothing was started.",
+            "Change it and start again.",
+        )
+
+    def _missing(self, path: str) -> UserError:
+        section, _, key = path.partition(".")
+        return UserError(
+            "SWT-E604",
+            f"{self._path}: `{path}` is missing.",
+            "It is the only setting without a default: the run's name is part of every invite.",
+            f'Add a section [{section}] with {key} = "my-run".',
+        )
+
+    def _unknown(self, key: str, section: str, known: list[str]) -> UserError:
+        path = f"{section}.{key}" if section else key
+        what = "key" if section else "section or key"
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+        if near:
+            hint = f" Did you mean `{near[0]}`?"
+        else:
+            places = [
+                f"{name}.{field.name}"
+                for name, kind in self._sections.items()
+                for field in msgspec.structs.fields(kind)
+                if field.name == key
+            ]
+            hint = f" Did you mean `{places[0]}`?" if places else ""
+        return UserError(
+            "SWT-E601",
+            f"{self._path}: unknown {what} `{path}`.{hint}{self._line(section, key)}",
+            "A misspelt setting would silently be its default.",
+            f"Known here: {', '.join(known)}." if not hint else "Correct it and start again.",
+        )
+
+    def _line(self, section: str, key: str) -> str:
+        number = _find_line(self._text, section, key)
+        return f"   (line {number})" if number else ""
+
+
+def _with_defaults(config: RunConfig, tables: dict[str, Any]) -> RunConfig:
+    """What the file does not say is as its strategy has it."""
+    custom = config.model.kind == "custom"
+    for section, defaults in defaults_of(config.outer.strategy, custom=custom).items():
+        unsaid = {key: defaults[key] for key in defaults if key not in tables.get(section, {})}
+        changed = msgspec.structs.replace(getattr(config, section), **unsaid)
+        config = msgspec.structs.replace(config, **{section: changed})
+    return config
+
+
+def _expected(kind: Any) -> str:
+    if typing.get_origin(kind) is typing.Literal:
+        choices = [f'"{choice}"' for choice in typing.get_args(kind)]
+        return "one of " + ", ".join(choices) if len(choices) > 1 else choices[0]
+    if isinstance(kind, types.UnionType):
+        return " or ".join(_expected(part) for part in typing.get_args(kind))
+    return _TYPE_WORDS.get(kind, str(kind))
+
+
+def _shown(value: object) -> str:
+    words = _TYPE_WORDS.get(type(value), type(value).__name__)
+    if isinstance(value, dict | list):
+        return words
+    shown = str(value).lower() if isinstance(value, bool) else repr(value)
+    return f"{words}: {cleaned(shown)}" if isinstance(value, str) else cleaned(shown)
+
+
+def _find_line(text: str, section: str, key: str) -> int:
+    """Number of the line that sets `section.key`, or 0. Only for messages, so not a parser."""
+    path = f"{section}.{key}" if section else key
+    here = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[=.]""")
+    dotted = re.compile(rf"\s*{re.escape(path)}\s*=")
+    current = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\s*([^\]]+?)\s*\]", line)
+        if header is not None:
+            current = header[1]
+        pattern = here if current == section else dotted
+        if current == path or (header is None and pattern.match(line)):
+            return number
+    return 0

@@ -1,0 +1,1 @@
+"""Lines for people: log lines, news of a run, and a live view."""

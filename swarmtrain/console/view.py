@@ -1,0 +1,143 @@
+"""Display of a run as it goes: sentences, and in a terminal a live table below them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from swarmtrain.console.lines import wrapped
+
+WIDE = 76
+"""Columns of a terminal from which on the table has all of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One peer in the table. Nothing is known of it yet where `state` is "starting"."""
+
+    name: str
+    state: str
+    round: int = 0
+    loss: float = 0.0
+    tokens_per_s: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Current contents of the table and of the lines below it.
+
+    Attributes:
+        rows: a row per peer.
+        lines: below them, in words.
+    """
+
+    rows: tuple[Row, ...]
+    lines: tuple[str, ...]
+
+
+class View(Protocol):
+    """Where a run shows itself."""
+
+    def say(self, text: str) -> None:
+        """A sentence, above the table."""
+
+    def show(self, picture: Picture) -> None:
+        """The newest picture."""
+
+    def close(self) -> None:
+        """No more pictures; sentences may still come."""
+
+
+def open_view(stream: TextIO) -> View:
+    """A live table where somebody can see it, else plain lines."""
+    if stream.isatty():
+        return LiveView(Console(file=stream))
+    return PlainView(stream)
+
+
+class PlainView:
+    """A line per sentence; pictures are left out."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def say(self, text: str) -> None:
+        """See View."""
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    def show(self, picture: Picture) -> None:
+        """See View."""
+
+    def close(self) -> None:
+        """See View."""
+
+
+class LiveView:
+    """The same sentences, and the table below them, drawn anew as it changes.
+
+    Whatever else the process says on its streams meanwhile comes to stand above the table too.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, redirect_stdout=False)
+        self._live.start()
+
+    def say(self, text: str) -> None:
+        """See View."""
+        self._console.print(Text(wrapped(text, self._console.width)), soft_wrap=True)
+
+    def show(self, picture: Picture) -> None:
+        """See View."""
+        self._live.update(render(picture, self._console.width), refresh=True)
+
+    def close(self) -> None:
+        """See View."""
+        self._live.stop()
+
+
+def render(picture: Picture, width: int) -> Group:
+    """The picture for a terminal that is so wide: rates and what came in are left out of a narrow
+    one, and names are cut where it still does not fit."""
+    kept = [column for column in _COLUMNS if width >= WIDE or column.is_needed]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in kept:
+        least = None if column.title == "peer" else len(column.title)
+        table.add_column(column.title, justify=column.align, no_wrap=True, min_width=least)
+    for row in picture.rows:
+        cells = (column.cell(row) if row.state != "starting" else "" for column in kept[2:])
+        table.add_row(row.name, row.state, *cells, style=_STYLES.get(row.state, ""))
+    shown = [table] if picture.rows else []
+    return Group(Text(), *shown, *(Text(line) for line in picture.lines))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    cell: Callable[[Row], str]
+    align: Literal["left", "right"] = "right"
+    is_needed: bool = True
+
+
+_COLUMNS = (
+    _Column("peer", lambda row: row.name, "left"),
+    _Column("state", lambda row: row.state, "left"),
+    _Column("round", lambda row: str(row.round)),
+    _Column("loss", lambda row: f"{row.loss:.3f}" if row.loss else ""),
+    _Column("tokens/s", lambda row: f"{row.tokens_per_s:.0f}" if row.tokens_per_s else "",
+            is_needed=False),
+    _Column("MB up", lambda row: f"{row.bytes_up / 1e6:.1f}"),
+    _Column("MB down", lambda row: f"{row.bytes_down / 1e6:.1f}", is_needed=False),
+)  # fmt: skip
+
+_STYLES = {
+    "killed": "red", "silent": "red", "disconnected": "red",
+    "starting": "dim", "left": "dim", "syncing": "yellow",
+}  # fmt: skip

@@ -1,0 +1,208 @@
+"""A model's trainable parameters as one flat, padded float32 vector, and back.
+
+The exchange works on a vector whose length is a multiple of the codec's block; this file is the
+one place that knows where a parameter lies in it. Order is the model's own order of
+`named_parameters`, in which a tied parameter appears once, under its first name.
+
+Not here: buffers, frozen parameters and optimizer state. They stay with the peer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from swarmtrain.config.built_in import layout_digest
+
+
+class LayoutMismatch(ValueError):
+    """A model or a set of tensors does not have the parameters that the layout names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSpec:
+    """What two models must agree on, parameter by parameter.
+
+    Attributes:
+        name: dotted name, such as ``blocks.0.up.weight``.
+        shape: sizes of its axes.
+        dtype: torch's name without the prefix, such as ``float32`` or ``bfloat16``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def num_values(self) -> int:
+        """Values in this parameter; 1 for a scalar."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where each trainable parameter lies in the flat vector.
+
+    Attributes:
+        parameters: one spec per parameter, in vector order.
+        num_values: values of all parameters, without padding.
+        padded: length of the vector: `num_values` rounded up to a multiple of the block. The
+            padding is zero and stays zero, because its difference is always zero.
+        digest: SHA-256 (32 bytes) of names, shapes and dtypes. Two models may exchange if and
+            only if their digests are equal.
+    """
+
+    parameters: tuple[ParameterSpec, ...]
+    num_values: int
+    padded: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, model: nn.Module, block: int) -> "Layout":
+        """The layout of `model`'s trainable parameters, padded to a multiple of `block`.
+
+        Raises:
+            ValueError: no parameter is trainable, or one is not of a real floating type.
+        """
+        if block < 1:
+            raise ValueError(f"block must be at least 1, not {block}")
+        specs = tuple(
+            ParameterSpec(name, tuple(parameter.shape), _dtype_name(parameter))
+            for name, parameter in _trainable(model).items()
+        )
+        if not specs:
+            raise ValueError(
+                "the model has no trainable parameters: every requires_grad is False. "
+                "Unfreeze what the run should train."
+            )
+        for spec, parameter in zip(specs, _trainable(model).values(), strict=True):
+            if not parameter.dtype.is_floating_point:
+                raise ValueError(
+                    f"parameter `{spec.name}` has dtype {spec.dtype}; only real floating types "
+                    "can be averaged. Freeze it or split it into real parts."
+                )
+        return cls.from_parameters(specs, block)
+
+    @classmethod
+    def from_parameters(cls, parameters: tuple[ParameterSpec, ...], block: int) -> "Layout":
+        """The layout of a model that is not here, padded to a multiple of `block`."""
+        num_values = sum(spec.num_values for spec in parameters)
+        digest = layout_digest((spec.name, spec.shape, spec.dtype) for spec in parameters)
+        return cls(parameters, num_values, -(-num_values // block) * block, digest)
+
+    def read(self, model: nn.Module, out: Tensor | None = None) -> Tensor:
+        """The model's parameters as one vector, (padded,) float32 on the CPU.
+
+        Args:
+            out: a vector to write into instead of a new one; its padding is set to zero.
+
+        Raises:
+            LayoutMismatch: the model is not the one that this layout describes.
+        """
+        vector = torch.empty(self.padded, dtype=torch.float32) if out is None else out
+        views = self.named_views(vector)
+        with torch.no_grad():
+            for name, parameter in self._matching(model).items():
+                views[name].copy_(parameter)
+            vector[self.num_values :].zero_()
+        return vector
+
+    def write(self, model: nn.Module, vector: Tensor) -> None:
+        """Copy `vector`, (padded,) float32, into the model, converted to each parameter's dtype.
+
+        Raises:
+            LayoutMismatch: the model is not the one that this layout describes; it is unchanged.
+        """
+        parameters = self._matching(model)
+        with torch.no_grad():
+            for name, view in self.named_views(vector).items():
+                parameters[name].copy_(view)
+
+    def named_views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Each parameter's values as a float32 view into `vector`, (padded,), in its own shape.
+
+        Raises:
+            ValueError: `vector` is not a float32 CPU vector of this length.
+        """
+        expected = (torch.float32, (self.padded,), "cpu")
+        got = (vector.dtype, tuple(vector.shape), vector.device.type)
+        if got != expected:
+            raise ValueError(
+                f"expected a float32 CPU vector of {self.padded} values, got {vector.dtype} of "
+                f"shape {tuple(vector.shape)} on {vector.device}"
+            )
+        views: dict[str, Tensor] = {}
+        start = 0
+        for spec in self.parameters:
+            stop = start + spec.num_values
+            views[spec.name] = vector[start:stop].view(spec.shape)
+            start = stop
+        return views
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """One new vector, (padded,) float32, from tensors by parameter name.
+
+        Raises:
+            LayoutMismatch: a parameter is missing, one too many is there, or a shape differs.
+        """
+        shapes = tuple(
+            ParameterSpec(name, tuple(tensor.shape), _dtype_name(tensor))
+            for name, tensor in tensors.items()
+        )
+        difference = self.describe_difference(shapes, compare_dtypes=False)
+        if difference is not None:
+            raise LayoutMismatch(difference)
+        vector = torch.zeros(self.padded, dtype=torch.float32)
+        with torch.no_grad():
+            for name, view in self.named_views(vector).items():
+                view.copy_(tensors[name])
+        return vector
+
+    def describe_difference(
+        self, other: Sequence[ParameterSpec], *, compare_dtypes: bool = True
+    ) -> str | None:
+        """The first difference to `other` in words ("here" is this layout), or None if equal.
+
+        Args:
+            other: the parameters of the run, or of whatever this layout is compared with.
+            compare_dtypes: whether a different dtype counts; order counts only if it does.
+        """
+        theirs = {spec.name: spec for spec in other}
+        for ours in self.parameters:
+            spec = theirs.pop(ours.name, None)
+            if spec is None:
+                return f"parameter `{ours.name}` {ours.shape} is here but not there"
+            if spec.shape != ours.shape:
+                return f"parameter `{ours.name}` has shape {ours.shape} here and {spec.shape} there"
+            if compare_dtypes and spec.dtype != ours.dtype:
+                return f"parameter `{ours.name}` is {ours.dtype} here and {spec.dtype} there"
+        if theirs:
+            extra = next(iter(theirs.values()))
+            return f"parameter `{extra.name}` {extra.shape} is there but not here"
+        if compare_dtypes and tuple(other) != self.parameters:
+            return "the parameters are the same but come in another order"
+        return None
+
+    def _matching(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        parameters = _trainable(model)
+        specs = tuple(
+            ParameterSpec(name, tuple(parameter.shape), _dtype_name(parameter))
+            for name, parameter in parameters.items()
+        )
+        if specs != self.parameters:
+            raise LayoutMismatch(
+                "the model changed after the exchange began: "
+                f"{self.describe_difference(specs)}. Freeze, add or convert parameters before."
+            )
+        return parameters
+
+
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,248 @@
+"""What each command was asked to do, as values that the other parts can import cheaply.
+
+Parsed and checked here, once; whoever receives them need not check again.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmtrain.caps import Caps
+from swarmtrain.errors import UserError, cleaned, misuse
+from swarmtrain_transport.errors import LocalFault
+from swarmtrain_transport.limits import NAME_CHARS_MAX
+from swarmtrain_transport.wire.invite import Invite
+
+DEMO_CHURN_PEERS_MIN = 3
+"""One peer is killed, and the two that stay must still be able to average."""
+
+DEMO_CHURN_ROUNDS_MIN = 5
+"""The kill falls into round 3 and the newcomer into round 4; it must take part once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to listen. Port 0 lets the system pick a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """`swarmtrain up`.
+
+    Attributes:
+        run_file: path of the run file.
+        listen: address of the control port.
+        public_host: the name that invites carry, or "" for the listening host.
+        state_dir: where log, keys and certificate live, or None for the run's default.
+        json_events: print events as JSON lines on stdout.
+        new_run: set an earlier run of the state directory aside.
+    """
+
+    run_file: Path
+    listen: Endpoint
+    public_host: str
+    state_dir: Path | None
+    json_events: bool
+    new_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """`swarmtrain join`.
+
+    Attributes:
+        invite: the parsed invite.
+        name: name shown to others, or "" for one drawn from the peer's key.
+        listen: address of the data lane.
+        advertise: address that the other peers dial, None for the listening one.
+        state_dirs: where identity, ledger and checkpoints live: in the first that no process
+            uses; none need exist yet.
+        threads: torch threads for training.
+        caps: what the link's owner allows.
+        freeze_in_round: rehearsal of a death: in this round report how many chunks are sent,
+            then stop in the middle of the exchange. 0 for never.
+        json_events: print events as JSON lines on stdout.
+        waits: wait for a coordinator that is not up yet.
+    """
+
+    invite: Invite
+    name: str
+    listen: Endpoint
+    advertise: Endpoint | None
+    state_dirs: tuple[Path, ...]
+    threads: int
+    caps: Caps
+    freeze_in_round: int
+    json_events: bool
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """`swarmtrain demo`.
+
+    Attributes:
+        peers: peers at the start.
+        rounds: rounds to commit.
+        seed: seed of the model and of the order of the data.
+        churn: kill one peer in round 3 and let one in in round 4.
+        json: end with one JSON object as the last line of stdout.
+        state_dir: where everything is kept, or None for a new temporary directory.
+        strategy: `outer.strategy` of the run.
+    """
+
+    peers: int
+    rounds: int
+    seed: int
+    churn: bool
+    json: bool
+    state_dir: Path | None
+    strategy: str = "diloco"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be shown.
+
+        Raises:
+            UserError: SWT-E610, churn with too few peers or rounds, pairs without a second peer.
+        """
+        if self.strategy == "noloco" and self.peers == 1:
+            raise misuse("noloco exchanges in pairs: one peer alone has no partner.",
+                         "Ask for more --peers.")  # fmt: skip
+        if not self.churn:
+            return
+        if self.peers < DEMO_CHURN_PEERS_MIN:
+            raise misuse(
+                f"The demo with churn needs at least {DEMO_CHURN_PEERS_MIN} peers, "
+                f"not {self.peers}: one is killed and two must still be able to average.",
+                "Ask for more --peers, or add --no-churn.",
+            )
+        if self.rounds < DEMO_CHURN_ROUNDS_MIN:
+            raise misuse(
+                f"The demo with churn needs at least {DEMO_CHURN_ROUNDS_MIN} rounds, "
+                f"not {self.rounds}: a peer is killed in round 3 and one joins in round 4.",
+                "Ask for more --rounds, or add --no-churn.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosOptions:
+    """`swarmtrain chaos`.
+
+    Attributes:
+        seconds: from the moment when all hold the first state until all are asked to stop.
+        seed: of the plan and of the run.
+        peers: peers at the start.
+        state_dir: where everything is kept, or None for a temporary directory that is removed
+            when everything holds.
+        hostile: offences of a hostile member, which is the last of the peers; empty for a run of
+            honest ones that is broken from outside.
+    """
+
+    seconds: float
+    seed: int
+    peers: int
+    state_dir: Path | None
+    hostile: tuple[str, ...] = ()
+
+
+_DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """``90``, ``90s``, ``10m`` or ``2h`` in seconds.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh]?)", text.strip())
+    if match is None or float(match[1]) == 0.0:
+        raise misuse(
+            f"{cleaned(text)!r} is not a length of time.",
+            "Write seconds, minutes or hours: 90s, 10m, 2h.",
+        )
+    return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """``HOST:PORT`` or ``[IPv6]:PORT``.
+
+    Raises:
+        UserError: SWT-E611.
+    """
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})", text)
+    if match is None or int(match[3]) > 65_535:
+        raise UserError(
+            "SWT-E611",
+            f"{cleaned(text)!r} is not an address.",
+            "An address is HOST:PORT, the port from 0 to 65535; 0 picks a free one.",
+            "For instance --listen 127.0.0.1:8400, or --listen [::1]:8400.",
+        )
+    return Endpoint(host=match[1] or match[2], port=int(match[3]))
+
+
+def parse_advertised(text: str) -> Endpoint | None:
+    """The address that other peers shall dial, None if it is the listening one.
+
+    Raises:
+        UserError: SWT-E611, nobody could dial it.
+    """
+    if not text:
+        return None
+    endpoint = parse_endpoint(text)
+    if endpoint.port == 0 or endpoint.host in ("0.0.0.0", "::"):
+        raise UserError(
+            "SWT-E611",
+            f"Others cannot dial {text}.",
+            "What is advertised must be one address and one port, as others reach them.",
+            "For instance --advertise home.example.org:9000, where a router forwards port 9000.",
+        )
+    return endpoint
+
+
+def default_endpoint(invite: Invite) -> Endpoint:
+    """Where a peer listens that was not told: on all addresses, because peers reach each other
+    directly, unless the whole run is on this machine. Any free port."""
+    if invite.is_loopback:
+        return Endpoint("::1" if ":" in invite.host else "127.0.0.1", 0)
+    return Endpoint("::" if ":" in invite.host else "0.0.0.0", 0)
+
+
+def check_host(host: str) -> str:
+    """A host that invites can carry, or "" for the listening one.
+
+    Raises:
+        UserError: SWT-E611.
+    """
+    try:
+        if host:
+            Invite(host, 1, "run", bytes(32), bytes(16))
+    except LocalFault as error:
+        raise UserError(
+            "SWT-E611",
+            f"{cleaned(host)!r} is neither an IP address nor a host name.",
+            "Peers would not find the coordinator by it.",
+            "For instance --public-host train.example.org; the port is that of --listen.",
+        ) from error
+    return host
+
+
+def check_name(name: str) -> str:
+    """A name for a peer, or "" to have one drawn.
+
+    Raises:
+        UserError: SWT-E610, it could not serve as a directory's name.
+    """
+    if name and re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{NAME_CHARS_MAX - 1}}}", name) is None:
+        raise misuse(
+            f"{cleaned(name)!r} cannot be a peer's name.",
+            f"Use up to {NAME_CHARS_MAX} letters, digits, - and _, beginning with a letter or a "
+            "digit.",
+        )
+    return name

@@ -1,0 +1,1 @@
+"""The network side of a peer: one thread, one loop, both lanes."""

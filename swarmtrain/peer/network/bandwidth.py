@@ -1,0 +1,157 @@
+"""The data lane as this peer's link allows it: rates are measured, bulk waits its turn.
+
+A link in front of the link. The arithmetic is that of `links.flow` and `links.outbox`; here TCP is
+asked what it has moved, and there is a timer. Small frames (credits, invitations, requests) never
+wait; bulk is handed over as the link carries it, so that they need not wait below either.
+"""
+
+import asyncio
+import math
+import time
+from pathlib import Path
+
+from swarmtrain.caps import Caps
+from swarmtrain.peer.network.allowance import Allowance
+from swarmtrain_transport import limits
+from swarmtrain_transport.links.flow import LinkRates
+from swarmtrain_transport.links.link import Address, LinkStats, PeerId
+from swarmtrain_transport.links.outbox import Outbox, TokenBucket
+from swarmtrain_transport.links.widths import Widths
+from swarmtrain_transport.links.zmq_link import ZmqLink
+from swarmtrain_transport.peer.participant import Participant
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+
+_BULK = frozenset(
+    {FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE, FrameKind.AHEAD}
+)
+
+
+class Bandwidth:
+    """A link that keeps link.Link's contract, and the rates in a participant's stats.
+
+    Args:
+        link: the real one.
+        loop: the link's.
+        caps: what the link's owner allows.
+        directory: where today's traffic is kept.
+
+    Raises:
+        UserError: SWT-E405, today's allowance is used up already.
+    """
+
+    def __init__(
+        self, link: ZmqLink, loop: asyncio.AbstractEventLoop, caps: Caps, directory: Path
+    ) -> None:
+        self._link = link
+        self._loop = loop
+        self._rates = LinkRates(caps.up, caps.down)
+        self._outbox = Outbox(TokenBucket(caps.up, loop.time()) if caps.up else None)
+        self._allowance: Allowance | None = None
+        if caps.daily:
+            self._allowance = Allowance(directory, caps.daily, _today)
+            self._allowance.check()
+        self._timer: asyncio.TimerHandle | None = None
+        self._read_s = -math.inf
+        self._plan_id: int | None = None
+        self._widths = Widths()
+
+    @property
+    def stats(self) -> LinkStats:
+        """Counters of the real link."""
+        return self._link.stats
+
+    def allow(self, address: Address) -> None:
+        """As the real link."""
+        self._widths.forget(address.peer_id)
+        self._outbox.widths.pop(address.peer_id, None)
+        self._link.allow(address)
+
+    def revoke(self, peer: PeerId) -> None:
+        """As the real link."""
+        self._outbox.forget(peer)
+        self._widths.forget(peer)
+        self._outbox.widths.pop(peer, None)
+        self._link.revoke(peer)
+
+    def send(self, peer: PeerId, frame: Frame) -> bool:
+        """As the real link, but bulk may wait here."""
+        if frame.kind not in _BULK:
+            return self._link.send(peer, frame)
+        self._outbox.put(peer, frame)
+        if self._timer is None:
+            # After the whole batch: which frame goes first depends on all of them.
+            self._timer = self._loop.call_later(0, self._flush)
+        return True
+
+    def close(self) -> None:
+        """Nothing goes out any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._allowance is not None:
+            self._allowance.save()
+
+    def look(self, participant: Participant, bytes_moved: int, now_s: float) -> None:
+        """Called at every event; reads the counters as often as a window of rates asks for.
+
+        Args:
+            participant: whose stats are kept up to date.
+            bytes_moved: by this process, both directions and lanes.
+            now_s: the time.
+        """
+        exchange = participant.exchange
+        plan_id = exchange.view.plan_id if exchange is not None else None
+        if plan_id != self._plan_id:
+            self._plan_id = plan_id
+            self._outbox.keep_only(plan_id)
+            self._widen()
+        if now_s < self._read_s + limits.RATE_WINDOW_S / 2:
+            return
+        self._read_s = now_s
+        if self._allowance is not None:
+            self._allowance.count(bytes_moved)
+        moved = self._link.moved()
+        if moved is not None:
+            op = exchange.view.plan.op if exchange is not None else None
+            self._rates.counted(moved.up, moved.down, op, now_s)
+        if plan_id is not None:
+            self._widths.looked(self._link.paths(), now_s)
+        stats = participant.stats
+        stats.up_bytes_per_s = self._rates.up_bytes_per_s
+        stats.down_bytes_per_s = self._rates.down_bytes_per_s
+        stats.waiting = self._outbox.waiting(self._link.acknowledged())
+
+    def _widen(self) -> None:
+        """Between exchanges: more flows to whom one cannot fill the way."""
+        for peer, width in self._widths.ended().items():
+            self._outbox.widths[peer] = width
+            self._link.widen(peer, width)
+
+    def check_allowance(self) -> None:
+        """Between exchanges.
+
+        Raises:
+            UserError: SWT-E405, today's allowance is used up.
+        """
+        if self._allowance is not None:
+            self._allowance.check()
+
+    def _flush(self) -> None:
+        """Hand over what may go, and come back while there is more."""
+        self._timer = None
+        rate = self._rates.up_bytes_per_s
+        for peer, frame in self._outbox.due(self._link.acknowledged(), rate, self._loop.time()):
+            before = self._link.stats.bytes_sent
+            self._link.send(peer, frame)
+            self._outbox.sent(peer, frame, self._link.stats.bytes_sent - before)
+        if not self._outbox.is_empty:
+            self._timer = self._loop.call_at(self._outbox.next_wakeup_s, self._flush)
+
+
+def inflow(caps: Caps, now_s: float) -> TokenBucket | None:
+    """What holds back the reading of the data lane, if its owner wants that."""
+    return TokenBucket(caps.down, now_s) if caps.down else None
+
+
+def _today() -> str:
+    """The calendar day where this machine stands."""
+    return time.strftime("%Y-%m-%d")

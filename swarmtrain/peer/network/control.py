@@ -1,0 +1,393 @@
+"""The control lane's client: one outbound WebSocket to the coordinator, over pinned TLS.
+
+Outbound, so that it passes home routers; pinned, so that the first byte of a secret goes only to
+whoever holds the certificate of the invite. It knocks, hands over what it hears, and keeps coming
+back with growing pauses when the line or the coordinator goes away: what must arrive is the
+machine's affair, which re-sends it after every HELLO. Bulk never travels here.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from asyncio.trsock import TransportSocket
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import aiohttp
+
+from swarmtrain.control_lane import (
+    CLOSE_TIMEOUT_S,
+    CONTROL_PATH,
+    HEARTBEAT_S,
+    LENGTH_BYTES,
+    PEER_HEADER,
+    PIECE_PATH,
+    SIGNATURE_HEADER,
+    SLOW_DOWN,
+    let_go,
+    piece_payload,
+)
+from swarmtrain.errors import UserError, cleaned, coordinator_unreachable, refused, wrong_key
+from swarmtrain.peer.network.patience import AskedToWait, Patience, in_words, pause_s
+from swarmtrain.peer.network.pieces import not_given, read_bounded, unpack_piece
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.wire.identity import Identity, knock_payload
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import (
+    Challenge,
+    CoordinatorMessage,
+    Hello,
+    Knock,
+    PeerMessage,
+    Refused,
+    decode_from_coordinator,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+WRONG_KEY_TRIES = 6
+"""Wrong certificates in a row, after the right one was seen, before it is reported: a hotel's
+login page answers for every address, but not for long."""
+
+CONNECT_TIMEOUT_S = 10.0
+
+DOOR_TIMEOUT_S = 10.0
+"""For Challenge after the connection stands."""
+
+OUTGOING_MAX = 4096
+"""Messages waiting for a coordinator that does not read; then the connection is cut."""
+
+PIECE_TIMEOUT_S = 60.0
+
+PIECE_TRIES = 6
+
+PIECE_BYTES_MAX = limits.FRAME_BYTES_MAX
+"""Largest piece of text that is accepted, before and after unpacking."""
+
+_ENDINGS = frozenset(
+    {
+        aiohttp.WSMsgType.CLOSE,
+        aiohttp.WSMsgType.CLOSING,
+        aiohttp.WSMsgType.CLOSED,
+        aiohttp.WSMsgType.ERROR,
+    }
+)
+
+FRAME_HEADER_BYTES = 2
+MASK_BYTES = 4
+"""A WebSocket frame's own bytes (RFC 6455 section 5.2); the length field is added when longer."""
+
+
+class CoordinatorUnreachable(UserError):
+    """The first connection did not come about in `patience.FIRST_TRIES` tries."""
+
+
+class WrongKey(UserError):
+    """Whoever answered has another certificate than the invite names. Nothing was sent."""
+
+
+class DoorRefused(UserError):
+    """The coordinator will not go on with this peer; `code` is the error id that it gave."""
+
+
+def frame_bytes(payload_bytes: int, *, is_masked: bool) -> int:
+    """Bytes of one WebSocket frame: clients mask, servers do not."""
+    length_bytes = 0 if payload_bytes < 126 else 2 if payload_bytes < 1 << 16 else 8
+    return FRAME_HEADER_BYTES + length_bytes + (MASK_BYTES if is_masked else 0) + payload_bytes
+
+
+class ControlHandler(Protocol):
+    """Who is told of what happens on the control lane. Called on the client's event loop."""
+
+    def on_up(self, *, is_first: bool) -> None:
+        """The knock was sent; messages may be sent from now on."""
+
+    def on_down(self) -> None:
+        """The connection went away; a new one is being tried."""
+
+    def on_message(self, message: CoordinatorMessage) -> None:
+        """A message after the door. What it raises ends `run`."""
+
+
+class ControlClient:
+    """One peer's control lane.
+
+    Args:
+        invite: where the coordinator is, its certificate's hash, and the secret.
+        identity: signs the knock.
+        make_hello: the newest HELLO, asked for at every connection.
+        handler: is told of everything.
+        rng: of the pauses' jitter.
+        prepare: awaited before every connection; what it raises ends `run`.
+        pause: waits for so many seconds.
+        uses_proxy: whether HTTPS_PROXY of the environment is honoured.
+        waits: whether the first connection is tried for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        invite: Invite,
+        identity: Identity,
+        make_hello: Callable[[], Hello],
+        handler: ControlHandler,
+        *,
+        rng: random.Random,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        uses_proxy: bool = False,
+        waits: bool = False,
+    ) -> None:
+        self._invite = invite
+        self._identity = identity
+        self._make_hello = make_hello
+        self._handler = handler
+        self._rng, self._prepare = rng, prepare
+        self._pause = pause
+        self._uses_proxy = uses_proxy
+        self._trying = Patience(invite.host, invite.port, rng, is_endless=waits)
+        host = f"[{invite.host}]" if ":" in invite.host else invite.host
+        self._base_url = f"https://{host}:{invite.port}"
+        self._fingerprint = aiohttp.Fingerprint(invite.cert_sha256)
+        self._session: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._patience: asyncio.Timeout | None = None
+        self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue(OUTGOING_MAX)
+        self._closing = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._is_running = False
+        self._has_been_up = False
+        self.bytes_in = 0
+        """Bytes heard: messages with their WebSocket frames, and pieces; without TLS and TCP."""
+        self.bytes_out = 0
+        """Bytes sent, counted likewise."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether messages can be sent now."""
+        return self._socket is not None
+
+    def send(self, message: PeerMessage) -> bool:
+        """Queue a message for the present connection; False, and dropped, while there is none."""
+        if self._socket is None or self._closing.is_set():
+            return False
+        try:
+            self._outgoing.put_nowait(encode(message))
+        except asyncio.QueueFull:
+            logger.warning("The coordinator does not read what it is sent; connecting anew.")
+            self._cut()
+            return False
+        return True
+
+    async def fetch_piece(self, piece_hash: bytes, *, bytes_max: int = PIECE_BYTES_MAX) -> bytes:
+        """A piece of text by its SHA-256, asked for again when the line breaks.
+
+        Raises:
+            PieceRefused: the coordinator does not give it, or it is not what its name says.
+            CoordinatorUnreachable: no answer after PIECE_TRIES tries.
+        """
+        began_s = asyncio.get_running_loop().time()
+        for failed in range(1, PIECE_TRIES + 1):
+            try:
+                return await self._ask_for_piece(piece_hash, bytes_max)
+            except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+                logger.info("A piece of text did not come (%s); asking again.", in_words(exc))
+                await self._pause(pause_s(failed, self._rng))
+        raise self._unreachable(PIECE_TRIES, asyncio.get_running_loop().time() - began_s)
+
+    async def _ask_for_piece(self, piece_hash: bytes, bytes_max: int) -> bytes:
+        if self._session is None:
+            raise ConnectionError("the control lane is not open")
+        payload = piece_payload(self._invite.cert_sha256, piece_hash)
+        headers = {
+            PEER_HEADER: self._identity.peer_id.hex(),
+            SIGNATURE_HEADER: self._identity.sign(payload).hex(),
+        }
+        url = f"{self._base_url}{PIECE_PATH}{piece_hash.hex()}"
+        async with (
+            asyncio.timeout(PIECE_TIMEOUT_S),
+            self._session.get(
+                url, headers=headers, ssl=self._fingerprint, allow_redirects=False
+            ) as answer,
+        ):
+            if answer.status in (401, 403, 404):
+                raise not_given(answer.status)
+            if answer.status != 200:
+                raise ConnectionError(f"HTTP {answer.status}")
+            # lz4 may lengthen text that does not compress, by less than 1 %.
+            packed_max = LENGTH_BYTES + bytes_max + bytes_max // 64 + 64
+            data = await read_bounded(answer.content.iter_any(), packed_max)
+        self.bytes_in += len(data)
+        return unpack_piece(data, piece_hash, bytes_max)
+
+    async def run(self) -> None:
+        """Connect, and stay connected until `close`. To be called once.
+
+        Raises:
+            CoordinatorUnreachable: nobody answered the first tries, and it is not to wait.
+            WrongKey: not the coordinator of the invite.
+            DoorRefused: the coordinator refused this peer, at the door or later.
+            RemoteFault: the coordinator broke the protocol.
+        """
+        connector = aiohttp.TCPConnector(ssl=self._fingerprint)
+        self._is_running = True
+        try:
+            async with aiohttp.ClientSession(
+                connector=connector, trust_env=self._uses_proxy, cookie_jar=aiohttp.DummyCookieJar()
+            ) as session:
+                self._session = session
+                await self._stay_connected(session)
+        finally:
+            self._session = None
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Send what is queued, close, and wait until `run` has ended. Twice is allowed."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._finish()
+        if self._is_running:
+            await self._ended.wait()
+
+    async def _stay_connected(self, session: aiohttp.ClientSession) -> None:
+        began_s = asyncio.get_running_loop().time()
+        wrong_keys = 0
+        while not self._closing.is_set():
+            if self._prepare is not None:
+                await self._unless_closing(self._prepare())
+            try:
+                await self._one_connection(session)
+                wrong_keys = 0
+            except aiohttp.ServerFingerprintMismatch as exc:
+                wrong_keys += 1
+                if not self._has_been_up or wrong_keys >= WRONG_KEY_TRIES:
+                    base = wrong_key(self._invite.host, self._invite.port)
+                    raise WrongKey(base.code, base.what, base.meaning, base.remedy) from exc
+                self._trying.failure(exc)
+            except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+                if self._trying.failure(exc):
+                    seconds = asyncio.get_running_loop().time() - began_s
+                    raise self._unreachable(self._trying.failed, seconds) from exc
+            await self._unless_closing(self._pause(self._trying.pause_s()))
+
+    async def _one_connection(self, session: aiohttp.ClientSession) -> None:
+        """One connection from its knock to its loss. Raises only if the door was not passed."""
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            socket = await session.ws_connect(
+                self._base_url + CONTROL_PATH, ssl=self._fingerprint, compress=0,
+                max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S,
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+            )  # fmt: skip
+        line: TransportSocket | None = socket.get_extra_info("socket")
+        try:
+            async with asyncio.timeout(DOOR_TIMEOUT_S):
+                first = await self._knock(socket)
+            if self._closing.is_set():
+                return
+            await self._converse(socket, first)
+        finally:
+            await socket.close()
+            await let_go(line)
+
+    async def _knock(self, socket: aiohttp.ClientWebSocketResponse) -> CoordinatorMessage:
+        """Answer the challenge; returns the coordinator's first words after that."""
+        challenge = await self._receive(socket)
+        if not isinstance(challenge, Challenge):
+            raise RemoteFault("hello", f"{type(challenge).__name__} in place of Challenge")
+        hello = encode(self._make_hello())
+        payload = knock_payload(challenge.nonce, self._invite.cert_sha256, hello)
+        knock = Knock(
+            limits.PROTOCOL_VERSION, self._identity.peer_id, self._invite.secret, hello,
+            self._identity.sign(payload),
+        )  # fmt: skip
+        await self._transmit(socket, encode(knock))
+        return await self._receive(socket)
+
+    async def _converse(
+        self, socket: aiohttp.ClientWebSocketResponse, first: CoordinatorMessage
+    ) -> None:
+        self._outgoing = asyncio.Queue(OUTGOING_MAX)
+        self._socket = socket
+        is_first, self._has_been_up = not self._has_been_up, True
+        self._trying.answered()
+        sending = asyncio.create_task(self._send_all(socket, self._outgoing))
+        try:
+            # Without end, until `_cut` moves it to now.
+            async with asyncio.timeout(None) as self._patience:
+                self._handler.on_up(is_first=is_first)
+                self._handler.on_message(first)
+                while True:
+                    self._handler.on_message(await self._receive(socket))
+        except (ConnectionError, TimeoutError) as exc:
+            if not self._closing.is_set():
+                logger.info("The connection to the coordinator was lost (%s).", in_words(exc))
+        finally:
+            self._socket = self._patience = None
+            if self._closing.is_set():
+                # What was queued before `close`, such as Leave, is on its way out.
+                await asyncio.wait([sending], timeout=CLOSE_TIMEOUT_S)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            self._handler.on_down()
+
+    async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> CoordinatorMessage:
+        """The next message. ConnectionError when there is none any more."""
+        received = await socket.receive()
+        if received.type in _ENDINGS:
+            is_told = socket.close_code not in (None, aiohttp.WSCloseCode.ABNORMAL_CLOSURE)
+            raise ConnectionError("it was closed" if is_told else "it broke off")
+        if received.type is not aiohttp.WSMsgType.BINARY:
+            raise RemoteFault(
+                "type", f"no message that the control lane knows ({received.type.name.lower()})"
+            )
+        self.bytes_in += frame_bytes(len(received.data), is_masked=False)
+        message = decode_from_coordinator(received.data)
+        if isinstance(message, Refused) and message.code == SLOW_DOWN:
+            raise AskedToWait(cleaned(message.text))
+        if isinstance(message, Refused):
+            base = refused(message.code, message.text)
+            raise DoorRefused(base.code, base.what, base.meaning, base.remedy)
+        return message
+
+    async def _send_all(
+        self, socket: aiohttp.ClientWebSocketResponse, outgoing: "asyncio.Queue[bytes | None]"
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while (data := await outgoing.get()) is not None:
+                await self._transmit(socket, data)
+        await socket.close()
+
+    async def _transmit(self, socket: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
+        await socket.send_bytes(data)
+        self.bytes_out += frame_bytes(len(data), is_masked=True)
+
+    def _finish(self) -> None:
+        """Close the present connection after what is queued."""
+        try:
+            self._outgoing.put_nowait(None)
+        except asyncio.QueueFull:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Give up the present connection without waiting for what is queued."""
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
+    async def _unless_closing(self, work: Awaitable[None]) -> None:
+        """Wait for the work's end, or until `close` is called; what the work raises is raised."""
+        working = asyncio.ensure_future(work)
+        waits = [working, asyncio.create_task(self._closing.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    def _unreachable(self, tries: int, seconds: float) -> CoordinatorUnreachable:
+        base = coordinator_unreachable(self._invite.host, self._invite.port, tries, seconds)
+        return CoordinatorUnreachable(base.code, base.what, base.meaning, base.remedy)

@@ -1,0 +1,397 @@
+"""A peer's network side: the participant, its two lanes and its timer on one asyncio loop.
+
+Thin on purpose: it hands events to the machine and does what the machine asks, in order. What
+belongs to the trainer goes to `to_trainer` and comes back through methods that the network thread
+calls on this loop. Not here: any decision, any tensor.
+"""
+
+import asyncio
+import hashlib
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from swarmtrain.caps import NO_CAPS, Caps
+from swarmtrain.errors import UserError, refused, run_over, translate
+from swarmtrain.options import Endpoint
+from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.disk.spill_file import SpillFile
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.network.bandwidth import Bandwidth, inflow
+from swarmtrain.peer.network.complaints import Complaints
+from swarmtrain.peer.network.control import ControlClient, CoordinatorUnreachable
+from swarmtrain.peer.network.rehearsal import FreezingLink
+from swarmtrain.peer.network.whereabouts import Whereabouts
+from swarmtrain.peer.view import PeerView, TrainerNote, view_of
+from swarmtrain.status import StatusServer
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.blocks.retention import Retention
+from swarmtrain_transport.collective.local import Card
+from swarmtrain_transport.errors import RemoteFault, TransportError
+from swarmtrain_transport.links.link import Link, PeerId
+from swarmtrain_transport.links.zmq_link import ZmqLink
+from swarmtrain_transport.peer.participant import Actions, Participant
+from swarmtrain_transport.wire.brings import UNSAID, Brings
+from swarmtrain_transport.wire.frames import Frame
+from swarmtrain_transport.wire.identity import Identity, verify
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import (
+    CoordinatorMessage,
+    LeaseGrant,
+    Leave,
+    PeerMessage,
+    Waiting,
+    Welcome,
+)
+from swarmtrain_transport.wire.records import Record
+
+ForTrainer = (
+    Welcome | LeaseGrant | Waiting | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished
+    | UserError
+)  # fmt: skip
+"""What the training thread hears of."""
+
+
+class PeerShell:
+    """One peer's network side.
+
+    Args:
+        invite: where the coordinator is.
+        storage: state directory.
+        identity: keys.
+        name: shown to others.
+        to_trainer: hears of what concerns training; called on this loop, must not block.
+        rng: of pauses and of the choice among equal donors.
+        advertise: what the other peers dial, None for the listening address.
+        caps: what the link's owner allows.
+        freeze: rehearsal of a death: in which round, and who is told.
+        waits: whether a coordinator that does not answer is waited for; it is by whoever was in
+            the run before, unless that is finished.
+        brings: what the door is told of model and data.
+    """
+
+    def __init__(
+        self,
+        invite: Invite,
+        storage: PeerStorage,
+        identity: Identity,
+        name: str,
+        *,
+        to_trainer: Callable[[ForTrainer], None],
+        rng: random.Random,
+        advertise: Endpoint | None = None,
+        caps: Caps = NO_CAPS,
+        freeze: tuple[int, Callable[[int, int], None]] | None = None,
+        waits: bool = False,
+        brings: Brings = UNSAID,
+    ) -> None:
+        self._invite = invite
+        self._storage = storage
+        self._identity = identity
+        self._name = name
+        self._to_trainer = to_trainer
+        self._rng = rng
+        self._advertise = advertise
+        self._caps = caps
+        self._freeze = freeze
+        self._waits = waits
+        self._brings = msgspec.structs.replace(brings, run=invite.run)
+        self._note = TrainerNote()
+        self._waiting = (Waiting(""), 0.0)
+        self._link: Link | None = None
+        self._zmq: ZmqLink | None = None
+        self._participant: Participant | None = None
+        self._control: ControlClient | None = None
+        self._status: StatusServer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._fault: UserError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._config_hash = b""
+        self._complaints = Complaints(self._loop.time)
+        self._bandwidth: Bandwidth | None = None
+        self._spill = SpillFile(storage.directory)
+
+    # ---- life
+
+    async def run(self, host: str, port: int) -> None:
+        """Listen, connect, and go on until `close`.
+
+        Raises:
+            UserError: the coordinator cannot be reached or refuses; nothing can be listened on.
+        """
+        gate = inflow(self._caps, self._now_s())
+        zmq_link = await ZmqLink.open(self._identity, host, port, self, gate)
+        try:
+            where = Whereabouts(self._advertise, Endpoint(host, zmq_link.address.port))
+            self._start_machine(zmq_link, where.port)
+            self._status = StatusServer(self._storage.directory, self._view)
+            await self._status.open()
+            assert self._participant is not None
+            is_over = self._storage.is_over(self._participant.view.committed)
+            waits = self._waits or (bool(self._storage.records) and not is_over)
+            self._control = ControlClient(
+                self._invite, self._identity, self._participant.hello, self, rng=self._rng,
+                prepare=partial(where.tell, self._participant), waits=waits,
+            )  # fmt: skip
+            try:
+                await self._control.run()
+            except CoordinatorUnreachable as error:
+                if is_over:
+                    raise run_over(self._invite.run, str(self._storage.checkpoints)) from error
+                raise
+            if self._fault is not None:
+                raise self._fault
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in self._tasks - {asyncio.current_task()}:
+                task.cancel()
+            if self._status is not None:
+                await self._status.close(keeps_answering=bool(self._note.result))
+            zmq_link.close()
+            self._participant = None
+            self._spill.close()
+            if self._bandwidth is not None:
+                self._bandwidth.close()  # the last: it writes, and a disk may be full
+
+    def _start_machine(self, zmq_link: ZmqLink, port: int) -> None:
+        card = Card(
+            self._identity.peer_id, os.urandom(8), self._name, self._identity.curve_key, "", port,
+            brings=self._brings,
+        )  # fmt: skip
+        self._zmq = zmq_link
+        self._bandwidth = Bandwidth(zmq_link, self._loop, self._caps, self._storage.directory)
+        self._participant = Participant(
+            card, CodecArithmetic(), self._identity.sign, verify, self._shuffled,
+            self._storage.records, self._now_s(), Retention(self._spill),
+        )  # fmt: skip
+        for op, slices in self._storage.results().items():
+            self._participant.keep_result(op, slices)
+        download = self._storage.download()
+        if download is not None:
+            self._participant.keep_state(*download)
+        self._link = self._bandwidth
+        if self._freeze is not None:
+            self._link = FreezingLink(self._bandwidth, self._participant, *self._freeze)
+        self._act(self._participant.start(self._now_s()))
+
+    async def close(self) -> None:
+        """Send what is queued and end `run`."""
+        if self._control is not None:
+            await self._control.close()
+
+    def _shuffled(self, peers: Sequence[PeerId]) -> list[PeerId]:
+        return self._rng.sample(list(peers), len(peers))
+
+    def _now_s(self) -> float:
+        return self._loop.time()
+
+    # ---- from the training thread, called on this loop
+
+    def note(self, note: TrainerNote) -> None:
+        """What the trainer is doing."""
+        self._note = note
+
+    def machine(self, event: Callable[[Participant, float], Actions]) -> None:
+        """Give the participant an event of the trainer's."""
+        participant = self._participant
+        if participant is not None:
+            self._guarded(lambda: event(participant, self._now_s()))
+
+    def send(self, message: PeerMessage) -> None:
+        """Send a control message that is not the machine's, such as a lease request."""
+        if self._control is not None:
+            self._control.send(message)
+
+    async def fetch_piece(self, digest: bytes) -> bytes:
+        """A piece of text by its hash."""
+        assert self._control is not None
+        return await self._control.fetch_piece(digest)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task beside; it ends with this peer, and its failure is this peer's."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            told = translate(error) or UserError("SWT-E901", f"A network task failed: {error!r}.")
+            self._fail(told)
+
+    @property
+    def is_exchanging(self) -> bool:
+        """Whether an op that this process takes part in is under way."""
+        return self._participant is not None and self._participant.exchange is not None
+
+    @property
+    def num_others(self) -> int:
+        """How many other peers are in the roster."""
+        participant = self._participant
+        if participant is None:
+            return 0
+        roster = participant.view.roster
+        return len(roster) - (self._identity.peer_id in roster)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the control lane is up."""
+        return self._control is not None and self._control.is_up
+
+    @property
+    def listening_port(self) -> int:
+        """TCP port of the data lane, 0 before it is open."""
+        return self._zmq.address.port if self._zmq is not None else 0
+
+    @property
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes sent and received so far, both lanes; also after the end."""
+        control, link = self._control, self._zmq
+        up, down = (control.bytes_out, control.bytes_in) if control is not None else (0, 0)
+        if link is not None:
+            up, down = up + link.stats.bytes_sent, down + link.stats.bytes_received
+        return up, down
+
+    # ---- ControlHandler
+
+    def on_up(self, *, is_first: bool) -> None:
+        """The knock was sent; WELCOME tells the machine."""
+
+    def on_down(self) -> None:
+        """The control lane went away."""
+        self._waiting = (Waiting(""), 0.0)
+        self.machine(lambda participant, now_s: participant.control_down(now_s))
+
+    def on_message(self, message: CoordinatorMessage) -> None:
+        """A message of the coordinator."""
+        if isinstance(message, LeaseGrant | Waiting):
+            self._to_trainer(message)
+            if isinstance(message, Waiting):
+                self._waiting = (message, self._now_s())
+            return
+        if isinstance(message, Welcome):
+            self._config_hash = hashlib.sha256(message.run).digest()
+            self._to_trainer(message)
+        self.machine(lambda participant, now_s: participant.control(message, now_s))
+
+    # ---- LinkHandler
+
+    def on_frame(self, peer: PeerId, frame: Frame) -> None:
+        """A frame of another peer."""
+        if isinstance(self._link, FreezingLink):
+            self._link.heard(frame)
+        self.machine(lambda participant, now_s: participant.frame(peer, frame, now_s))
+
+    def on_fault(self, peer: PeerId | None, fault: RemoteFault) -> None:
+        """The link refused something; it has counted it."""
+        self._complaints.mention(peer, fault)
+
+    # ---- the machine's wishes
+
+    def _guarded(self, event: Callable[[], Actions]) -> None:
+        """An event that must not tear down the loop: a fault ends this peer with its reason."""
+        try:
+            self._refresh()
+            if self._bandwidth is not None and not self.is_exchanging:
+                self._bandwidth.check_allowance()
+            self._act(event())
+        except (TransportError, UserError, OSError) as error:
+            self._fail(translate(error) or UserError("SWT-E502", str(error)))
+        except Exception as error:
+            # The loop would only log a bug, and the trainer wait for ever.
+            told = UserError("SWT-E901", f"The network side failed: {error!r}.")
+            told.__cause__ = error
+            self._fail(told)
+
+    def _fail(self, error: UserError) -> None:
+        if self._fault is None:
+            self._fault = error
+            self._to_trainer(error)
+            self.send(Leave(error.kind.title))
+            self.spawn(self.close())
+
+    def _act(self, actions: Actions) -> None:
+        assert self._link is not None
+        accepted: list[Record] = []
+        for action in actions:
+            match action:
+                case do.SendControl():
+                    self.send(action.message)
+                case do.SendFrame():
+                    self._link.send(action.peer, action.frame)
+                case do.AllowPeer():
+                    self._link.allow(action.address)
+                case do.RevokePeer():
+                    self._link.revoke(action.peer)
+                case do.RecordAccepted():
+                    accepted.append(action.record)
+                case do.Rewound():
+                    self._storage.forget_results_after(action.op)
+                case do.DownloadBegun():
+                    self._storage.begin_download(action.manifest)
+                case do.KeepChunk():
+                    self._storage.keep_chunk(action.digest, action.data)
+                case do.KeepProof():
+                    self._storage.keep_proof(action.op, action.data)
+                case do.PeerFault():
+                    self._complaints.count(action.peer, action.reason, action.detail)
+                case do.Halt():
+                    self._fail(refused(action.code, action.text))
+                case do.LoadState() | do.ApplyResult() | do.OpSkipped() | do.RunFinished():
+                    self._check_run()
+                    self._to_trainer(action)
+        if accepted:
+            self._storage.append_records(accepted)
+        self._sleep()
+
+    def _check_run(self) -> None:
+        """The run file that WELCOME brought must be the one that the ledger names."""
+        assert self._participant is not None
+        run = self._participant.view.run
+        if run is None or run.config_hash != self._config_hash:
+            raise RemoteFault("run", "the run file is not the one that the ledger names")
+
+    def _sleep(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._participant is not None:
+            self._timer = self._loop.call_at(self._participant.next_wakeup_s, self._wake)
+
+    def _wake(self) -> None:
+        self.machine(lambda participant, now_s: participant.tick(now_s))
+
+    # ---- numbers
+
+    def _refresh(self) -> None:
+        """What PROGRESS will say."""
+        participant, link, control = self._participant, self._zmq, self._control
+        if participant is None or link is None:
+            return
+        stats = participant.stats
+        stats.bytes_in, stats.bytes_out = link.stats.bytes_received, link.stats.bytes_sent
+        if self._bandwidth is not None:
+            self._bandwidth.look(participant, sum(self.bytes_moved), self._now_s())
+        if control is not None:
+            stats.control_bytes_in, stats.control_bytes_out = control.bytes_in, control.bytes_out
+        stats.phase, stats.step, stats.loss = self._note.phase, self._note.step, self._note.loss
+        stats.tokens_per_s, stats.tokens = self._note.tokens_per_s, self._note.tokens
+
+    def _view(self) -> PeerView:
+        self._refresh()
+        assert self._participant is not None and self._zmq is not None
+        waiting, told_s = self._waiting
+        if waiting.seen_s is not None:
+            waiting = Waiting(waiting.text, waiting.seen_s + self._now_s() - told_s)
+        return view_of(
+            self._participant, self._invite.run, self._name, is_connected=self.is_connected,
+            refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
+            waiting=waiting, result=self._note.result,
+        )  # fmt: skip

@@ -1,0 +1,178 @@
+"""The network thread: one asyncio loop beside the training thread, joined by a queue.
+
+The training thread puts events in by `call` and takes what concerns it out of `inbox`; neither
+ever waits for the other's work. Nothing starts before `start`.
+"""
+
+import asyncio
+import queue
+import random
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from swarmtrain import descriptors
+from swarmtrain.caps import NO_CAPS, Caps
+from swarmtrain.errors import UserError, translate
+from swarmtrain.options import Endpoint
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.network.memory import keep_freed_chunks
+from swarmtrain.peer.network.shell import ForTrainer, PeerShell
+from swarmtrain.peer.view import TrainerNote
+from swarmtrain_transport.peer.participant import Actions, Participant
+from swarmtrain_transport.wire.brings import UNSAID, Brings
+from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import PeerMessage
+
+_CLOSE_TIMEOUT_S = 10.0
+"""A coordinator that does not read may not keep a leaving peer for longer."""
+
+
+class PeerThread:
+    """A PeerShell on its own thread.
+
+    Args:
+        invite: where the coordinator is.
+        storage: state directory.
+        identity: keys.
+        name: shown to others.
+        host: address of the data lane.
+        port: its port, 0 for a free one.
+        advertise: what the other peers dial, see PeerShell.
+        caps: see PeerShell.
+        freeze: rehearsal of a death, see PeerShell.
+        waits, brings: see PeerShell.
+        make_shell: makes the network side; chaos brings one that misbehaves.
+
+    Attributes:
+        inbox: what concerns the training thread, in order.
+    """
+
+    def __init__(
+        self,
+        invite: Invite,
+        storage: PeerStorage,
+        identity: Identity,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        advertise: Endpoint | None = None,
+        caps: Caps = NO_CAPS,
+        freeze: tuple[int, Callable[[int, int], None]] | None = None,
+        waits: bool = False,
+        brings: Brings = UNSAID,
+        make_shell: Callable[..., PeerShell] = PeerShell,
+    ) -> None:
+        self.inbox: queue.SimpleQueue[ForTrainer] = queue.SimpleQueue()
+        self._invite = invite
+        self._storage = storage
+        self._identity = identity
+        self._name = name
+        self._host = host
+        self._port = port
+        self._advertise = advertise
+        self._caps = caps
+        self._freeze = freeze
+        self._waits = waits
+        self._brings = brings
+        self._make_shell = make_shell
+        self._shell: PeerShell | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="swarmtrain-net", daemon=True)
+
+    def start(self) -> None:
+        """Begin; WELCOME or an error comes through the inbox."""
+        keep_freed_chunks()
+        descriptors.raise_limit()
+        self._thread.start()
+        self._up.wait()
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except Exception as error:
+            told = translate(error)
+            if told is None:
+                told = UserError("SWT-E901", f"The network thread failed: {error!r}.")
+                told.__cause__ = error
+            self.inbox.put(told)
+        finally:
+            self._up.set()
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._shell = self._make_shell(
+            self._invite, self._storage, self._identity, self._name,
+            to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
+            caps=self._caps, freeze=self._freeze, waits=self._waits, brings=self._brings,
+        )  # fmt: skip
+        self._up.set()
+        try:
+            await self._shell.run(self._host, self._port)
+        finally:
+            self._loop = None
+
+    # ---- from the training thread
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the control lane is up."""
+        return self._shell is not None and self._shell.is_connected
+
+    @property
+    def is_exchanging(self) -> bool:
+        """Whether an op that this process takes part in is under way."""
+        return self._shell is not None and self._shell.is_exchanging
+
+    @property
+    def num_others(self) -> int:
+        """How many other peers are in the run, as far as this one knows."""
+        return self._shell.num_others if self._shell is not None else 0
+
+    @property
+    def listening_port(self) -> int:
+        """TCP port of this process's data lane, 0 before there is one."""
+        return self._shell.listening_port if self._shell is not None else 0
+
+    @property
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes sent and received by this process, both lanes; also after the end."""
+        return self._shell.bytes_moved if self._shell is not None else (0, 0)
+
+    def call(self, action: Callable[[PeerShell], None]) -> None:
+        """Do something on the network thread, soon; nothing if it has ended."""
+        loop, shell = self._loop, self._shell
+        if loop is not None and shell is not None:
+            try:
+                loop.call_soon_threadsafe(action, shell)
+            except RuntimeError:
+                return  # the loop has just closed; whoever waits hears it through the inbox
+
+    def machine(self, event: Callable[[Participant, float], Actions]) -> None:
+        """Give the participant an event."""
+        self.call(lambda shell: shell.machine(event))
+
+    def note(self, note: TrainerNote) -> None:
+        """Say what the trainer is doing."""
+        self.call(lambda shell: shell.note(note))
+
+    def send(self, message: PeerMessage) -> None:
+        """Send a control message that is not the machine's."""
+        self.call(lambda shell: shell.send(message))
+
+    def run_coroutine(self, make: Callable[[PeerShell], Coroutine[Any, Any, None]]) -> None:
+        """Start a task on the network thread."""
+        self.call(lambda shell: shell.spawn(make(shell)))
+
+    def leave(self, reason: str) -> None:
+        """Tell the coordinator, flush, and end the thread."""
+        self.machine(lambda participant, now_s: participant.leave(reason, now_s))
+        self.close()
+
+    def close(self) -> None:
+        """End the thread; what is queued is sent first."""
+        self.run_coroutine(lambda shell: shell.close())
+        self._thread.join(_CLOSE_TIMEOUT_S)

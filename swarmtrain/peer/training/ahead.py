@@ -1,0 +1,41 @@
+"""What of the next op's contribution is known when its round begins, in a form that can be sent.
+
+NoLoCo's anchor, for instance, does not change while its round lasts: it travels to the expected
+partner during the inner steps, and only the difference is left to exchange at the end.
+"""
+
+from dataclasses import dataclass
+
+from swarmtrain.peer.arithmetic import TensorContribution
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain_optimizers.strategies.base import KnowsAhead
+from swarmtrain_transport.arithmetic import Contribution, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The known part of a contribution; a `Contribution` for values from `start` on.
+
+    Attributes:
+        start: first value that is known.
+        inner: encodes them, counted from there.
+    """
+
+    start: int
+    inner: Contribution
+
+    def encode(self, start: int, stop: int, window: Window) -> bytes:
+        """As the whole contribution will encode values [start, stop)."""
+        return self.inner.encode(start - self.start, stop - self.start, window)
+
+
+def known_of(driver: Driver) -> tuple[int, Known] | None:
+    """The next op and what is known of our contribution to it; None for nothing.
+
+    Where rounding is drawn anew for each op, other bytes would be published than were sent ahead.
+    """
+    strategy = driver.strategy
+    if driver.op < 0 or driver.is_dithered or not isinstance(strategy, KnowsAhead):
+        return None
+    start, values = strategy.known_ahead()
+    return driver.op + 1, Known(start, TensorContribution(values))

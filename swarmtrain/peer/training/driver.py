@@ -1,0 +1,384 @@
+"""Steps a strategy through the ops of the exchange; the same for a process and a simulation.
+
+It turns what the exchange asks (load this state, apply this result, this op was skipped) into
+calls of a Strategy, and what the trainer did into contributions. It runs on the training thread,
+between two inner steps, so weights never change under a step. Not here: sockets, files, time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from swarmtrain.peer.arithmetic import TensorContribution, decode_result
+from swarmtrain.peer.training.own_work import OwnContribution, decoded_own, is_lost, without_broken
+from swarmtrain.peer.training.state_image import StateImage, arrays_of, image_of
+from swarmtrain_optimizers.strategies.base import (
+    HearsOfSwarm,
+    KeepsPace,
+    OpKind,
+    StepsAlone,
+    Strategy,
+    SwarmFacts,
+)
+from swarmtrain_optimizers.strategies.checks import is_finite
+from swarmtrain_transport.actions import LoadState
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.result import OpResult
+
+
+class Weights(Protocol):
+    """The live weights of whoever trains."""
+
+    def read_weights(self, out: Tensor | None = None) -> Tensor:
+        """(padded,) float32 on the CPU."""
+
+    def write_weights(self, vector: Tensor) -> None:
+        """Go on from these weights, (padded,) float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """What this peer gives to the next op."""
+
+    op: int
+    contribution: OwnContribution
+    samples: int
+
+
+class Driver:
+    """One peer's strategy and its place in the run.
+
+    Args:
+        me: own id.
+        strategy: what is exchanged and what is done with the result.
+        weights: the trainer's live weights.
+        layout: digest of the model's parameter names and shapes, 32 bytes.
+        num_values: values of the model without padding.
+        snapshot_rounds: state is copied for joiners after every so many ops, and after every one
+            where ops go by pairs.
+        contribution: makes what is given to an op from its values.
+        decode: the mean of a committed result.
+        read_gradient: (padded,) float32, of the step that was made last; only a strategy that
+            takes gradients needs it, and then that step has left the weights alone.
+        seed_of: seed of stochastic rounding in an op; None rounds to nearest.
+
+    Attributes:
+        op: newest op whose outcome is in the strategy, -1 before the first state.
+        steps: inner steps since the last READY that had an outcome; since that READY's own
+            steps where the strategy's results have a later place.
+        included: whether our part was in the last committed op, for people.
+        is_alone: whether it ended with a step of a group of one.
+        root: state root after `op`.
+        samples_so_far: in all committed results up to `op`, of everybody; 0 where the run does not
+            count them.
+        round_samples: in the newest of these, 0 before one was seen.
+
+    Raises:
+        ValueError: the strategy takes gradients, and nobody gives them.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        strategy: Strategy,
+        weights: Weights,
+        *,
+        layout: bytes,
+        num_values: int,
+        snapshot_rounds: int,
+        contribution: Callable[[Tensor], OwnContribution] = TensorContribution,
+        decode: Callable[[OpResult], Tensor] = decode_result,
+        read_gradient: Callable[[], Tensor] | None = None,
+        seed_of: Callable[[int], int] | None = None,
+    ) -> None:
+        if strategy.takes_gradients and read_gradient is None:
+            raise ValueError("this strategy takes gradients, and its trainer gives weights only")
+        self.op = -1
+        self.steps = 0
+        self.included = False
+        self.is_alone = False
+        self._me = me
+        self._strategy = strategy
+        self._weights = weights
+        self._layout = layout
+        self._num_values = num_values
+        self._snapshot_rounds = max(1, snapshot_rounds)
+        self.root = b""
+        self.samples_so_far = self.round_samples = 0
+        self._contribution = contribution
+        self._decode = decode
+        # What a contribution is made of.
+        self._read: Callable[[], Tensor] = weights.read_weights
+        if strategy.takes_gradients and read_gradient is not None:
+            self._read = read_gradient
+        self._seed_of = seed_of
+        self._kept: tuple[int, bytes, dict[str, Tensor]] | None = None
+        self._has_kept = False
+        self._samples = 0
+        self._own: OwnPart | None = None
+        self._values: Tensor | None = None  # what our part was made of, while its op is under way
+        self._given = (0, 0)
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy that is driven."""
+        return self._strategy
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether ops go by pairs: then state is each peer's own, and no result can be replayed."""
+        return self._strategy.exchange(1).kind is OpKind.PAIR
+
+    @property
+    def is_dithered(self) -> bool:
+        """Whether rounding is drawn anew for each op."""
+        return self._seed_of is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether our part is given and its op has no outcome yet."""
+        return self._own is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the inner steps of the next op are done."""
+        return self.op >= 0 and self._own is None and self._strategy.is_due(self.steps)
+
+    @property
+    def round_steps(self) -> int:
+        """Own inner steps from one contribution to the next."""
+        strategy = self._strategy
+        most = strategy.inner_steps
+        return next((steps for steps in range(1, most) if strategy.is_due(steps)), most)
+
+    @property
+    def is_at_place(self) -> bool:
+        """Whether our part is given, and its result's place reached: an outcome that is here
+        before waits, one that is not is waited for."""
+        return self._own is not None and self.steps - self._given[0] >= self._delay(self._own.op)
+
+    @property
+    def fragments(self) -> tuple[int, ...]:
+        """How many values of each vector ops move in turn; empty where each moves all of them."""
+        first = self._strategy.exchange(1)
+        sizes = [first.num_values // first.vectors]
+        while (now := self._strategy.exchange(1 + len(sizes))).ranges != first.ranges:
+            sizes.append(now.num_values // now.vectors)
+        return tuple(sizes) if len(sizes) > 1 else ()
+
+    def offer(self) -> StateImage:
+        """The trainer's own weights as op 0, in case this peer is the first."""
+        self._strategy.set_initial(self._weights.read_weights())
+        return self._image(0, copy=True)
+
+    def restored(
+        self, op: int, arrays: dict[str, Tensor], own: dict[str, Tensor] | None = None
+    ) -> StateImage:
+        """A checkpoint's state after `op`, to be attached; the ledger says whether it counts.
+
+        Args:
+            op: its op.
+            arrays: (padded,) float32 by name.
+            own: the strategy's own arrays as they were then; they come back with that state.
+        """
+        self._strategy.load_state(arrays)
+        image = self._image(op, copy=True)
+        self._kept = None if own is None else (op, image.manifest.root, own)
+        return image
+
+    def stepped(self, samples: int) -> None:
+        """One inner step over so many samples was made."""
+        self.steps += 1
+        self._samples += samples
+
+    def contribute(self) -> OwnPart:
+        """Take the difference for the next op; it stays until `end_op` or `skip`."""
+        op = self.op + 1
+        values = self._strategy.pseudo_gradient(self._read(), op)
+        meanwhile = self._strategy.weights_under_way()
+        if meanwhile is not None:
+            self._weights.write_weights(meanwhile)
+        self._values = values
+        self._own = OwnPart(op, self._contributed(values, op), self._samples)
+        self._given = (self.steps, self._samples)
+        return self._own
+
+    def _contributed(self, values: Tensor, op: int) -> OwnContribution:
+        if self._seed_of is None:
+            return self._contribution(values)
+        return TensorContribution(values, seed=self._seed_of(op))
+
+    @property
+    def keeps_pace(self) -> bool:
+        """Whether the strategy lets a slow peer make fewer inner steps, so that nobody waits."""
+        return isinstance(self._strategy, KeepsPace)
+
+    def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
+        """Say how fast this peer and the fastest are; 0 where that is not known."""
+        if isinstance(self._strategy, KeepsPace) and min(own_steps_per_s, fastest_steps_per_s) > 0:
+            self._strategy.keep_pace(min(own_steps_per_s, fastest_steps_per_s), fastest_steps_per_s)
+
+    def load(self, action: LoadState) -> StateImage:
+        """Put a downloaded or restored state in place; local work is dropped.
+
+        Raises:
+            RemoteFault: reason ``manifest``: the state's arrays are not this strategy's.
+        """
+        arrays = arrays_of(self._strategy, action, self._num_values)
+        self._strategy.load_state(arrays)
+        self._take_back(action)
+        self._weights.write_weights(arrays["anchor"].clone())
+        self.samples_so_far, self.round_samples = action.samples, 0
+        self._reset(action.op)
+        return self._image(action.op, copy=True)
+
+    def _take_back(self, action: LoadState) -> None:
+        """Own arrays come back with the very state that they were saved with (rule 9)."""
+        kept, self._kept = self._kept, None
+        self._has_kept = kept is not None and kept[:2] == (action.op, action.manifest.root)
+        if kept is not None and self._has_kept:
+            try:
+                self._strategy.load_local(kept[2])
+            except ValueError:  # another version's: going on without is always right
+                self._has_kept = False
+
+    def _drop_taken_back(self, result: OpResult) -> None:
+        """A later op had our part after all: what came back was spent there (rule 9)."""
+        named = any(self._me in piece.contributors for piece in result.slices)
+        if self._has_kept and result.replayed and named:
+            state = {name: array.clone() for name, array in self._strategy.state_arrays()}
+            self._strategy.load_state(state)
+        if named or not result.replayed:
+            self._has_kept = False
+
+    def end_op(self, result: OpResult) -> StateImage:
+        """Outer step with a committed result, and weights by protocol.md rules 9 and 10.
+
+        Of a pair op it is the partner's half; where it holds none, who has given a half steps
+        alone, and for everybody else nothing changes.
+        """
+        self.round_samples = result.samples
+        self.samples_so_far = result.samples_before + result.samples
+        if isinstance(self._strategy, HearsOfSwarm):
+            self._strategy.hear_of_swarm(SwarmFacts(result.samples_before, result.shares))
+        self.is_alone = self.is_paired and not result.slices and self._own is not None
+        if self.is_paired and not result.slices:
+            return self._end_without_partner(result.op)
+        mean = self._without_padding(self._decode(result), result.op)
+        self._drop_taken_back(result)
+        # A replayed op had no part of this process: what bears our name there was given by an
+        # earlier life of this peer, and our own difference still waits.
+        included = [
+            (start, stop, not result.replayed and self._me in named)
+            for start, stop, named in result.ranges
+        ]
+        own = self._own.contribution if self._own is not None else None
+        decoded = None
+        if own is not None:
+
+            def decoded(start: int, stop: int) -> Tensor:
+                values = decoded_own(own, result, start, stop)
+                for low, high in self._padding(result.op):
+                    values[max(0, low - start) : max(0, high - start)] = 0
+                return values
+
+        contributors = max((len(named) for _, _, named in result.ranges), default=0)
+        weights = self._strategy.apply(
+            mean,
+            included,
+            self._weights.read_weights(),
+            decoded,
+            op=result.op,
+            own_share=1 / contributors if contributors else None,
+        )
+        if is_lost(self._values, included):
+            weights = without_broken(self._strategy, weights)
+        self._weights.write_weights(weights)
+        self.included = own is not None and any(here for _, _, here in included)
+        if own is not None:
+            self._ended(result.op)
+        self.op = result.op
+        return self._image(result.op, copy=self._is_copied(result.op))
+
+    def _end_without_partner(self, op: int) -> StateImage:
+        """A pair op that has nothing for this peer: nobody was left for it, its pair was not
+        whole, or it did not take part."""
+        self.included = False
+        if self._own is not None and isinstance(self._strategy, StepsAlone):
+            now = self._weights.read_weights()
+            self.is_alone = is_finite(now)
+            if self.is_alone:
+                self._weights.write_weights(self._strategy.solo(now))
+            else:
+                # Nobody's mean would make the anchor a number again: such work is dropped.
+                self._strategy.skip()
+                self._weights.write_weights(without_broken(self._strategy, now))
+            self._ended(op)
+        self.op = op
+        return self._image(op, copy=self._is_copied(op))
+
+    def _is_copied(self, op: int) -> bool:
+        """Whether the state after an op is kept for others. Where ops go by pairs it always is:
+        nobody else has it, and no replay leads from an older one to it."""
+        return self.is_paired or op % self._snapshot_rounds == 0
+
+    def _padding(self, op: int) -> tuple[tuple[int, int], ...]:
+        """Where the op's vector holds no values of the model."""
+        wanted = self._strategy.exchange(op)
+        found, position = [], 0
+        for start, stop in wanted.ranges * wanted.vectors:
+            first = max(start, self._num_values)
+            if first < stop:
+                found.append((position + first - start, position + stop - start))
+            position += stop - start
+        return tuple(found)
+
+    def _without_padding(self, mean: Tensor, op: int) -> Tensor:
+        """The mean with zeros where there is no model: codecs without a level for zero, as sign
+        and two_bit are, send something there, and the padding is not in the state root."""
+        for low, high in self._padding(op):
+            if mean[low:high].any():
+                mean = mean.clone()
+                mean[low:high] = 0
+        return mean
+
+    def skip(self, op: int) -> None:
+        """The op ended without a result: train on from where we are, if that is a place at all."""
+        if self._own is not None:
+            self._strategy.skip()
+            if is_lost(self._values):
+                now = self._weights.read_weights()
+                self._weights.write_weights(without_broken(self._strategy, now))
+            self._ended(op)
+        self.op = op
+
+    def settle(self) -> None:
+        """The run is over: its weights take the place of steps that no round will merge."""
+        anchor = dict(self._strategy.state_arrays())["anchor"]
+        self._weights.write_weights(anchor.clone())
+        self._reset(self.op)
+
+    def _delay(self, op: int) -> int:
+        return self._strategy.exchange(op).delay_steps
+
+    def _ended(self, op: int) -> None:
+        """Steps made on purpose while the op was under way belong to the next round; those made
+        because its outcome was late do not delay anybody's next part."""
+        steps, samples = self._given
+        steps, samples = self.steps - steps, self._samples - samples
+        self._reset(op)
+        if self._delay(op) > 0:
+            self.steps, self._samples = steps, samples
+
+    def _reset(self, op: int) -> None:
+        self._own = self._values = None
+        self.steps = 0
+        self._samples = 0
+        self.op = op
+
+    def _image(self, op: int, *, copy: bool) -> StateImage:
+        image = image_of(self._strategy, self._layout, self._num_values, op, copy=copy)
+        self.root = image.manifest.root
+        return image

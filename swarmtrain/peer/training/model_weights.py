@@ -1,0 +1,81 @@
+"""The live weights of somebody else's model, as the driver reads and replaces them.
+
+A parameter of bfloat16 or float16 cannot hold what the exchange computes in float32. What rounding
+cut off is remembered and given back at the next reading, so that the difference that a peer sends
+is what its own steps changed, and not the rounding of the last result. What is beyond a type's
+range is cut off too: there the parameter holds the largest value that it can.
+
+Not here: buffers, frozen parameters and optimizer state, which stay with the peer, but for what an
+optimizer remembers of weights that had become NaN (`moments`).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.training.moments import Moments
+
+
+class ModelWeights:
+    """Reads and writes the trainable parameters of a model in place.
+
+    Args:
+        model: anybody's; its parameters are copied into, never exchanged for others, so that
+            optimizers, tied layers and captured references go on working.
+        layout: of that model.
+        optimizer: whose memory of weights that are no numbers any more goes with them.
+    """
+
+    def __init__(
+        self, model: nn.Module, layout: Layout, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        self._model = model
+        self._layout = layout
+        self._moments = None if optimizer is None else Moments(optimizer)
+        self._largest = {
+            spec.name: torch.finfo(getattr(torch, spec.dtype)).max
+            for spec in layout.parameters
+            if spec.dtype in _SHORT_DTYPES
+        }
+        self._cut_off: Tensor | None = None
+
+    def read_weights(self, out: Tensor | None = None) -> Tensor:
+        """(padded,) float32 on the CPU; with what rounding cut off where nothing has changed it.
+
+        Raises:
+            LayoutMismatch: parameters were frozen, added or converted meanwhile.
+        """
+        vector = self._layout.read(self._model, out)
+        if self._cut_off is not None:
+            vector.add_(self._cut_off)
+        return vector
+
+    def write_weights(self, vector: Tensor) -> None:
+        """Go on from `vector`, (padded,) float32.
+
+        Raises:
+            LayoutMismatch: as `read_weights`; no weight changed.
+        """
+        if self._moments is not None:
+            self._moments.forget_broken()
+        self._layout.write(self._model, self._within_range(vector))
+        if self._largest:
+            cut_off = torch.sub(vector, self._layout.read(self._model))
+            self._cut_off = cut_off.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _within_range(self, vector: Tensor) -> Tensor:
+        """`vector`, or a copy where a value is beyond what its parameter's type can hold."""
+        if not self._largest:
+            return vector
+        lowest, highest = torch.aminmax(vector)
+        if max(-float(lowest), float(highest)) <= min(self._largest.values()):
+            return vector
+        held = vector.clone()
+        views = self._layout.named_views(held)
+        for name, largest in self._largest.items():
+            views[name].clamp_(-largest, largest)
+        return held
+
+
+_SHORT_DTYPES = frozenset({"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"})
+"""Types that hold less than float32 does."""

@@ -1,0 +1,68 @@
+"""How a round ended for one peer, in a form that people and programs are told."""
+
+from dataclasses import dataclass
+
+from swarmtrain.console.lines import counted
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.result import OpResult
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """How one round ended for this peer.
+
+    Attributes:
+        round: its number.
+        outcome: ``merged``, ``left-out``, ``replayed``, ``followed`` or ``skipped``; of a pair op
+            ``merged`` with a partner, ``alone``, or ``followed``.
+        contributors: how many peers are in the result (of its first slice), this one's pair.
+        reason: why, where it was skipped.
+        partner: with whom, in a pair op.
+        chain: of pair ops, this peer's chain after it, the same at its partner.
+    """
+
+    round: int
+    outcome: str
+    contributors: int
+    reason: str = ""
+    partner: PeerId = b""
+    chain: bytes = b""
+
+
+def in_words(report: RoundReport) -> str:
+    """How the round ended for this peer, as a sentence that needs no other."""
+    others, work = report.contributors - 1, f"the work of {counted(report.contributors, 'peer')}"
+    match report.outcome:
+        case "merged" if report.partner:
+            said = f"averaged with {report.partner.hex()[:8]}"
+        case "merged" if others == 0:
+            said = "nobody else was in it, so its result is this peer's work alone"
+        case "merged":
+            said = f"averaged with {counted(others, 'other peer')}"
+        case "left-out":
+            said = f"its result is {work}, without this peer's, which is kept for the next round"
+        case "replayed":
+            said = f"caught up with its result, {work}"
+        case "followed" if report.contributors:
+            said = f"took its result over, {work}; this peer gave nothing to it"
+        case "followed":
+            said = "passed; the others have exchanged in pairs"
+        case "alone":
+            said = "a step alone, without a partner or without the whole half of one"
+        case _:
+            said = f"skipped, {report.reason}; this peer's work is kept"
+    return f"round {report.round}: {said}"
+
+
+def report_of(result: OpResult, driver: Driver, *, took_part: bool, me: PeerId) -> RoundReport:
+    """How a committed op ended for this peer."""
+    if driver.is_paired and not result.slices:
+        outcome, contributors = ("alone", 1) if driver.is_alone else ("followed", 0)
+        return RoundReport(result.op, outcome, contributors)
+    named = result.ranges[0][2]
+    outcome = "merged" if driver.included else "left-out"
+    if result.replayed or not took_part:
+        outcome = "replayed" if result.replayed else "followed"
+    partner = next((peer for peer in named if peer != me), b"") if driver.is_paired else b""
+    return RoundReport(result.op, outcome, len(named), partner=partner, chain=result.chain)

@@ -1,0 +1,146 @@
+"""What a peer saves of its training, and what it finds of it when it comes back.
+
+The shared state is a checkpoint, which everybody could have written. Beside it lies what belongs
+to this peer alone, such as error feedback, bound to that checkpoint's op and state root: with any
+other state, or damaged, it is passed over, for going on without it is always right.
+"""
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Sequence
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from swarmtrain import checkpoint
+from swarmtrain.config.file import config_hash
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.errors import disk_full, translate
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.state_image import StateImage
+from swarmtrain_transport import limits
+
+logger = logging.getLogger(__name__)
+
+_KEY = "of"
+"""The one metadata key: safetensors writes several in no fixed order."""
+
+
+class Saves:
+    """One peer's checkpoints and its own arrays.
+
+    Args:
+        storage: state directory.
+        config: the run file.
+        layout: of the model.
+
+    Attributes:
+        newest: op and state root of the newest checkpoint, (-1, b"") without one.
+    """
+
+    def __init__(self, storage: PeerStorage, config: RunConfig, layout: Layout) -> None:
+        self.newest = (-1, b"")
+        self._storage = storage
+        self._config = config
+        self._layout = layout
+
+    def ending(self, loss: float | None) -> str:
+        """Describe what the finished run came to and where its model is, the newest checkpoint."""
+        rounds, (op, root) = self._config.run.rounds, self.newest
+        known = f", loss {loss:.3f}" if loss is not None and math.isfinite(loss) else ""
+        folder = self._storage.checkpoints / checkpoint.folder_name(op)
+        return (
+            f"{rounds} round{'' if rounds == 1 else 's'}{known}, root {root.hex()[:16]},"
+            f" the model is in {folder}"
+        )
+
+    def restored(self, driver: Driver) -> StateImage | None:
+        """The newest checkpoint of this directory in the driver, if it fits run and model.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        try:
+            newest = checkpoint.latest(self._storage.checkpoints)
+            if newest is None or newest.checkpoint.layout_digest != self._layout.digest:
+                return None
+            if newest.checkpoint.facts.config_hash != config_hash(self._config):
+                return None  # of another run that used this directory
+            arrays = newest.arrays(self._layout)
+        except checkpoint.CheckpointError as error:
+            raise translate(error) or error from error
+        facts = newest.checkpoint.facts
+        self.newest = (facts.op, facts.state_root)
+        return driver.restored(facts.op, dict(arrays), own_arrays(self._storage.own(), facts))
+
+    def save(self, op: int, driver: Driver) -> checkpoint.Checkpoint:
+        """The state after `op`, and what is this peer's own then.
+
+        Raises:
+            UserError: SWT-E401, no room; or the directory cannot be written.
+        """
+        folder = self._storage.checkpoints
+        facts = checkpoint.RunFacts(
+            self._config.run.name, config_hash(self._config), op, driver.root
+        )
+        try:
+            saved = checkpoint.save(folder, facts, self._layout, driver.strategy.state_arrays())
+            # Later ones are of a past that a REWIND has cancelled, and would displace this one.
+            checkpoint.forget_after(folder, op)
+            checkpoint.prune(folder, self._config.checkpoint.keep)
+            oldest = checkpoint.folders(folder)[0]
+            served_from = op - limits.RESULT_KEEP_OPS
+            self._storage.forget_results(min(checkpoint.op_of(oldest), served_from))
+        except checkpoint.CheckpointFull as error:
+            raise disk_full(str(folder), at_coordinator=False) from error
+        except (checkpoint.CheckpointError, OSError) as error:
+            raise translate(error) or error from error
+        own = driver.strategy.local_arrays()
+        if own:
+            self._storage.keep_own(own_bytes(own, facts))
+        self.newest = (op, driver.root)
+        return saved
+
+
+def own_bytes(arrays: Sequence[tuple[str, Tensor]], facts: checkpoint.RunFacts) -> bytes:
+    """A file of a peer's own arrays beside the checkpoint of these facts."""
+    tensors = {name: array.contiguous() for name, array in arrays}
+    said = json.dumps({**_said(facts), "sha256": _digest(tensors)}, sort_keys=True)
+    data: bytes = safetensors.torch.save(tensors, metadata={_KEY: said})
+    return data
+
+
+def own_arrays(data: bytes | None, facts: checkpoint.RunFacts) -> dict[str, Tensor] | None:
+    """The arrays of such a file, if it is whole and of that checkpoint."""
+    if data is None:
+        return None
+    try:
+        tensors = safetensors.torch.load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        said = json.loads(header["__metadata__"][_KEY])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        logger.warning("What only this peer knew is lost, its file is damaged: %s", error)
+        return None
+    if said != {**_said(facts), "sha256": _digest(tensors)}:
+        logger.info("What only this peer knew is not of round %d: left aside.", facts.op)
+        return None
+    return tensors
+
+
+def _said(facts: checkpoint.RunFacts) -> dict[str, object]:
+    return {
+        "config": facts.config_hash.hex(), "op": facts.op, "state_root": facts.state_root.hex()
+    }  # fmt: skip
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode() + b"\0")
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()

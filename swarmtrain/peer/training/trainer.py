@@ -1,0 +1,303 @@
+"""The built-in training loop of a peer: the byte transformer, AdamW or Muon, and leased text.
+
+It is plain single-threaded torch that is called from the training thread, step by step, so that
+whoever drives it decides between two steps whether a round is due. Inner optimizer state is kept
+across rounds (DiLoCo, arXiv 2311.08105, section 2) and never leaves the peer.
+
+Not here: rounds, anchors and sockets. A hook (`swarmtrain.join`) brings its own loop instead.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from swarmtrain.config.settings import InnerSection, RunConfig
+from swarmtrain.data.batches import Batch, ByteStream, validation_batches
+from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES, build_model, generate
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.training.moments import Moments
+from swarmtrain_optimizers.inner.muon import MatrixScale, Muon, muon_groups
+from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
+
+VALIDATION_WINDOWS = 128
+"""Windows of one evaluation: 16 KiB at a context of 128, the cost of about five inner steps."""
+
+PieceSource = Callable[[], Sequence[bytes] | None]
+"""Asked before every inner step: the pieces of a new lease, or None to go on with the old ones.
+Must not block."""
+
+
+class NoTrainingText(Exception):
+    """An inner step was asked for before the piece source gave any text."""
+
+
+class BuiltinTrainer:
+    """One peer's model, inner optimizer and data.
+
+    Args:
+        config: the run file; its model must be a built-in one.
+        take_pieces: where leased text comes from.
+        validation: raw validation pieces; empty if this peer does not evaluate.
+        seed: of this peer's windows and initial weights; only the first peer's weights count.
+        threads: torch threads, for the whole process.
+
+    Attributes:
+        model: the live model.
+        layout: where its parameters lie in the flat vector.
+        step: cumulative inner steps of the run that the learning rate goes by.
+        num_samples: windows trained on since this trainer was made.
+
+    Raises:
+        ValueError: the model section is not one that can be built.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        take_pieces: PieceSource,
+        validation: Sequence[bytes],
+        seed: int,
+        threads: int = 1,
+    ) -> None:
+        torch.set_num_threads(threads)
+        self._config = config
+        self._take_pieces = take_pieces
+        self._rng = random.Random(seed)
+        self._stream: ByteStream | None = None
+        self._validation = self._make_validation(validation)
+        self.model = build_model(config.model, seed)
+        self.layout = Layout.of(self.model, config.exchange.block)
+        self.step = 0
+        self.num_samples = 0
+        self._is_fresh = False
+        self._steps_since_fresh = 0
+        self._optimizer = _make_optimizer(self.model, config.inner)
+        self._moments = Moments(self._optimizer)
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes of text (for this model, tokens) that one inner step trains on."""
+        return self._config.inner.batch * self._config.model.context
+
+    def use_validation(self, pieces: Sequence[bytes]) -> None:
+        """Evaluate on these raw pieces from now on, as when they came after the start."""
+        self._validation = self._make_validation(pieces)
+
+    def continue_at(self, step: int) -> None:
+        """Take the run's cumulative step, with fresh optimizer state: a joiner, a return.
+
+        The optimizer's first steps after it are short of history, so their rate is ramped up.
+        """
+        self.step = step
+        self._is_fresh = step > 0
+        self._steps_since_fresh = 0
+        self._optimizer = _make_optimizer(self.model, self._config.inner)
+        self._moments = Moments(self._optimizer)
+
+    def read_weights(self, out: Tensor | None = None) -> Tensor:
+        """The live weights, (padded,) float32; written into `out` if given."""
+        return self.layout.read(self.model, out)
+
+    def write_weights(self, vector: Tensor) -> None:
+        """Train on from `vector`, (padded,) float32. Optimizer state stays, but for what is not
+        finite or is of weights that are not; then the rate is ramped up again."""
+        if self._moments.forget_broken():
+            self._is_fresh, self._steps_since_fresh = True, 0
+        self.layout.write(self.model, vector)
+
+    def inner_step(self) -> float:
+        """One optimizer step on one batch.
+
+        Returns:
+            The batch's loss before the step, in nats per byte. It may be NaN: the codec refuses
+            such a difference later, and says so.
+
+        Raises:
+            NoTrainingText: the piece source has given nothing yet; nothing changed.
+        """
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.rate()
+        loss = self.gradient_step()
+        self._optimizer.step()
+        return loss
+
+    def gradient_step(self) -> float:
+        """The gradient of one batch, clipped, for a strategy that takes gradients; weights stay.
+
+        Returns:
+            The batch's loss, in nats per byte.
+
+        Raises:
+            NoTrainingText: as `inner_step`.
+        """
+        batch = self._next_batch()
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = _loss(self.model(batch.x_BT), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._config.inner.grad_clip > 0:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self._config.inner.grad_clip)
+        self.step += 1
+        self._steps_since_fresh += 1
+        self.num_samples += len(batch.x_BT)
+        return float(loss.item())
+
+    def read_gradient(self) -> Tensor:
+        """The gradient of the last step, (padded,) float32 like the weights."""
+        vector = torch.zeros(self.layout.padded)
+        gradients = dict(self.model.named_parameters())
+        for name, view in self.layout.named_views(vector).items():
+            gradient = gradients[name].grad
+            if gradient is not None:
+                view.copy_(gradient)
+        return vector
+
+    def rate(self) -> float:
+        """The learning rate of the next inner step."""
+        inner = self._config.inner
+        rate = warmup_cosine(
+            self.step,
+            peak=inner.lr,
+            warmup_steps=inner.warmup_steps,
+            total_steps=self._config.schedule_steps,
+            end_fraction=inner.lr_end_fraction,
+        )
+        if not self._is_fresh:  # The run's own warm-up is ramp enough.
+            return rate
+        return rate * fresh_optimizer_ramp(self._steps_since_fresh, ramp_steps=inner.warmup_steps)
+
+    def evaluate(self, vector: Tensor | None = None) -> float:
+        """Validation loss in nats per byte, of `vector`, (padded,) float32, or of the live model.
+
+        The anchor is what a run is judged by: pass it. The live model is not touched.
+
+        Raises:
+            ValueError: this peer has no validation text.
+        """
+        if not self._validation:
+            raise ValueError("no validation text: give pieces to use_validation first")
+        predict = self._predictor(vector)
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for batch in self._validation:
+                total += _loss(predict(batch.x_BT), batch).item() * batch.y_BT.numel()
+                count += batch.y_BT.numel()
+        return total / count
+
+    def write_text(
+        self,
+        prompt: bytes,
+        *,
+        num_bytes: int,
+        temperature: float,
+        seed: int,
+        vector: Tensor | None = None,
+    ) -> str:
+        """What the model writes after `prompt`; bytes that are not UTF-8 become replacement marks.
+
+        Args:
+            prompt: at least one byte; not part of what is returned.
+            num_bytes: bytes to write.
+            temperature: 0 is the likeliest byte each time.
+            seed: of the draws.
+            vector: weights to use, (padded,) float32; None takes the live model.
+        """
+        written = generate(
+            self._predictor(vector),
+            prompt,
+            num_bytes=num_bytes,
+            context=self._config.model.context,
+            temperature=temperature,
+            seed=seed,
+        )
+        return written.decode("utf-8", errors="replace")
+
+    def _predictor(self, vector: Tensor | None) -> Callable[[Tensor], Tensor]:
+        if vector is None:
+            return self.model
+        views = self.layout.named_views(vector)
+
+        def predict(tokens_BT: Tensor) -> Tensor:
+            logits_BTV: Tensor = functional_call(self.model, views, (tokens_BT,))
+            return logits_BTV
+
+        return predict
+
+    def _next_batch(self) -> Batch:
+        pieces = self._take_pieces()
+        if pieces is not None and self._stream is not None:
+            self._stream.replace_pieces(pieces)
+        elif pieces is not None:
+            self._stream = ByteStream(
+                pieces,
+                batch=self._config.inner.batch,
+                context=self._config.model.context,
+                rng=self._rng,
+            )
+        if self._stream is None:
+            raise NoTrainingText("no piece of text has arrived yet; wait for the first lease")
+        return self._stream.next_batch()
+
+    def _make_validation(self, pieces: Sequence[bytes]) -> tuple[Batch, ...]:
+        if not pieces:
+            return ()
+        return validation_batches(
+            pieces,
+            windows=VALIDATION_WINDOWS,
+            batch=self._config.inner.batch,
+            context=self._config.model.context,
+        )
+
+
+def _make_optimizer(model: nn.Module, inner: InnerSection) -> torch.optim.Optimizer:
+    """The optimizer that a run file names, with fresh state."""
+    return _make_muon(model, inner) if inner.optimizer == "muon" else _make_adamw(model, inner)
+
+
+def _make_muon(model: nn.Module, inner: InnerSection) -> Muon:
+    """Muon for hidden matrices, AdamW for embedding, head and gains.
+
+    Steps of matrices are scaled to AdamW's size: one `lr` and `weight_decay` serve both, and a run
+    that changes its optimizer keeps them.
+    """
+    return Muon(
+        muon_groups(model.named_parameters(), weight_decay=inner.weight_decay),
+        lr=inner.lr,
+        momentum=inner.beta1,
+        betas=(inner.beta1, inner.beta2),
+        scale=MatrixScale.ADAMW,
+    )
+
+
+def _make_adamw(model: nn.Module, inner: InnerSection) -> torch.optim.AdamW:
+    """AdamW (arXiv 1711.05101, algorithm 2); matrices decay, gains of norms do not.
+
+    The fused kernel takes a third of the time of the others on one CPU thread. Its bits may differ
+    between machines, which is of no account: inner steps differ between peers anyway.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(
+        [
+            {
+                "params": [parameter for parameter in parameters if parameter.ndim >= 2],
+                "weight_decay": inner.weight_decay,
+            },
+            {
+                "params": [parameter for parameter in parameters if parameter.ndim < 2],
+                "weight_decay": 0.0,
+            },
+        ],
+        lr=inner.lr,
+        betas=(inner.beta1, inner.beta2),
+        eps=1e-8,
+        fused=True,
+    )
+
+
+def _loss(logits_BTV: Tensor, batch: Batch) -> Tensor:
+    """Mean cross-entropy in nats per byte, ()."""
+    return F.cross_entropy(logits_BTV.reshape(-1, NUM_BYTE_VALUES), batch.y_BT.reshape(-1))

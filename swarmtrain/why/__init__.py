@@ -1,0 +1,1 @@
+"""A round told from the ledger, for people."""

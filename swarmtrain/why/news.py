@@ -1,0 +1,138 @@
+"""News of a run in sentences, from the ledger's newest records and validation losses. Pure.
+
+`why` tells one round afterwards and at length; this is for who watches a run go by.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from swarmtrain.console.lines import counted
+from swarmtrain.why import story as why
+from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.wire.records import (
+    AnyBody,
+    Commit,
+    Freeze,
+    Gone,
+    Join,
+    Plan,
+    Record,
+    Rewind,
+    Skip,
+    Unban,
+    body_of,
+)
+
+_GONE = {
+    "silent": "nothing was heard of it any more",
+    "removed": "the organiser sent it away",
+    "banned": "the organiser has banned it",
+}
+
+
+class News:
+    """Turns what is new since the last time into sentences.
+
+    Args:
+        rounds: committed rounds after which the run is over.
+        term: this life of the coordinator; of earlier ones nothing is told again.
+        losses: validation losses by round that earlier ones knew.
+    """
+
+    def __init__(self, rounds: int, term: int, losses: Iterable[str] = ()) -> None:
+        self._rounds = rounds
+        self._term = term
+        self._next = 0
+        self._names: dict[bytes, str] = {}
+        self._here: set[bytes] = set()
+        self._pairs = False
+        self._left_out: Mapping[bytes, str] = {}
+        self._losses = set(losses)
+
+    @property
+    def next_record(self) -> int:
+        """Index of the first record that is not heard of yet."""
+        return self._next
+
+    def of_records(self, records: Iterable[Record]) -> list[str]:
+        """Return sentences for the ledger's next records, from `next_record` on."""
+        told: list[str] = []
+        for record in records:
+            self._next = record.index + 1
+            said = list(self._sentences(body_of(record)))
+            if record.term == self._term:
+                told += said
+        return told
+
+    def of_losses(self, losses: Mapping[str, float]) -> list[str]:
+        """Return sentences for the validation losses, by round, that are new since last time."""
+        new = [number for number in losses if number not in self._losses]
+        self._losses = set(losses)
+        return [
+            f"{f'round {number}' if number != '0' else 'before training'}: "
+            f"validation loss {losses[number]:.3f}"
+            for number in sorted(new, key=int)
+        ]
+
+    def _sentences(self, body: AnyBody) -> Iterator[str]:
+        match body:
+            case Join():
+                yield self._came(body)
+            case Gone():
+                yield self._went(body)
+            case Unban():
+                yield f"{self._name(body.peer)} may come again: the organiser has lifted its ban"
+            case Plan():
+                self._pairs = body.kind == PAIR
+                self._left_out = {}
+            case Freeze():
+                self._left_out = body.excluded
+            case Commit():
+                yield f"{self._round(body.op)}: {self._result(body)}"
+                for peer, reason in self._left_out.items():
+                    if reason != "alone":
+                        because = why.left_out_because(reason)
+                        yield f"{self._round(body.op)}: without {self._name(peer)}, {because}"
+            case Skip():
+                yield (
+                    f"{self._round(body.op)} was skipped: {body.reason}; all train on from where "
+                    "they are"
+                )
+            case Rewind():
+                to = (
+                    f"back to the state after round {body.op}"
+                    if body.op >= 0
+                    else "to its beginning"
+                )
+                yield f"the run goes {to}: {body.reason}"
+
+    def _came(self, body: Join) -> str:
+        is_new = body.peer not in self._names
+        self._names[body.peer] = why.name_of(body, self._names)
+        self._here.add(body.peer)
+        came = "is in" if is_new else "is back"
+        return f"{self._name(body.peer)} {came}, {_peers(len(self._here))} now"
+
+    def _went(self, body: Gone) -> str:
+        self._here.discard(body.peer)
+        how = "is gone" if body.evicted else "has left"
+        because = _GONE.get(body.reason, body.reason) if body.evicted else body.reason
+        if body.conviction is not None:
+            how, because = "is out for good", "an audit found that it had summed wrongly"
+        clause = f" ({because})" if because else ""
+        return f"{self._name(body.peer)} {how}{clause}, {_peers(len(self._here))} now"
+
+    def _result(self, body: Commit) -> str:
+        count = len(body.contributors)
+        if self._pairs:
+            return f"{count} peers have exchanged in pairs"
+        return "the work of one peer alone" if count == 1 else f"averaged over {count} peers"
+
+    def _round(self, op: int) -> str:
+        return f"round {op} of {self._rounds}"
+
+    def _name(self, peer: bytes) -> str:
+        return self._names.get(peer, peer.hex()[:8])
+
+
+def _peers(count: int) -> str:
+    return counted(count, "peer") if count else "nobody"

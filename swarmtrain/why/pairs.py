@@ -1,0 +1,59 @@
+"""What happened in one round whose exchanges go by pairs, told from the ledger's records.
+
+Pure: records in, sentences out. `why` tells the rest of a round.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from swarmtrain_transport.ledger.pairing import contributors_of, pairs_in, whole_pairs
+from swarmtrain_transport.wire.records import Attest, Commit, Freeze, Plan
+
+Names = Mapping[bytes, str]
+
+
+def planned(plan: Plan, names: Names) -> str:
+    """Who was to exchange with whom."""
+    order = contributors_of(plan)
+    told = "; ".join(
+        f"{_name(one, names)} with {_name(two, names)}" for one, two in pairs_in(order)
+    )
+    odd = f"; {_name(order[-1], names)} had no partner" if len(order) % 2 else ""
+    return f"Each exchanges with one other: {told}{odd}."
+
+
+def committed(plan: Plan, freeze: Freeze | None, commit: Commit, names: Names) -> Iterator[str]:
+    """Which pairs have exchanged, and who stepped alone and why."""
+    whole = whole_pairs(plan, commit)
+    told = "; ".join(f"{_name(one, names)} with {_name(two, names)}" for one, two in whole)
+    yield f"Committed: result {commit.result_root.hex()[:16]}. Exchanged: {told}."
+    for pair in pairs_in(contributors_of(plan)):
+        if pair not in whole:
+            one, two = (_name(peer, names) for peer in pair)
+            cause = _cause(pair, freeze, names)
+            yield f"{one} and {two}, as far as they were still there, stepped alone: {cause}."
+    order = contributors_of(plan)
+    if len(order) % 2:
+        yield f"{_name(order[-1], names)} stepped alone: it had no partner."
+
+
+def _cause(pair: tuple[bytes, bytes], freeze: Freeze | None, names: Names) -> str:
+    """Why a pair has not exchanged."""
+    left_out = [peer for peer in pair if freeze is not None and peer in freeze.excluded]
+    if not left_out:
+        return "not both held in time what the other had given"
+    silent = " and ".join(_name(peer, names) for peer in left_out)
+    return f"{silent} had published nothing"
+
+
+def attested(body: Attest, names: Names) -> str:
+    """Whose states are known, and whom newcomers are sent to."""
+    roots = dict(body.roots) if isinstance(body.roots, tuple) else {}
+    holder = next(peer for peer, root in roots.items() if root == body.state_root)
+    return (
+        f"{len(roots)} of them reported states, each its own; newcomers are sent first to that of "
+        f"{_name(holder, names)}, {body.state_root.hex()[:16]}."
+    )
+
+
+def _name(peer: bytes, names: Names) -> str:
+    return names.get(peer, peer.hex()[:8])

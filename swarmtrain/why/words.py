@@ -1,0 +1,77 @@
+"""Sentences about a round, from the ledger: who said what of whom, and who sat it out and why.
+
+Pure: what was decided in, sentences out. `why` tells the rest of a round.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from swarmtrain_transport.ledger.matrix import in_words
+from swarmtrain_transport.ledger.standing import Standing
+from swarmtrain_transport.wire.records import Commit, Plan, Reassign, Skip
+
+Names = Mapping[bytes, str]
+
+_BLAMED = {
+    "owner silent": "did not publish its sum",
+    "owner alone has it": "alone held what it had summed",
+    "behind": "did not say that it held the result",
+}
+
+
+def moved(body: Reassign, before: bytes, names: Names) -> str:
+    """Whose word moved a slice: either of the two may be wrong."""
+    said: dict[str, list[str]] = {}
+    for peer, word in body.lacked.items():
+        said.setdefault(word, []).append(name_of(peer, names))
+    told = "; ".join(in_words(word, listed(peers)) for word, peers in said.items())
+    return (
+        f"{name_of(before, names)} says that {told}. Nobody is left out for that: slice "
+        f"{body.slice_index} went to {name_of(body.owner, names)} (attempt {body.attempt})."
+    )
+
+
+def accused(accusers: Iterable[bytes], names: Names) -> str:
+    """On whose word somebody is left out."""
+    said = [name_of(peer, names) for peer in accusers]
+    if len(said) == 1:
+        return f"{said[0]} alone says so, and there was nobody left to take its slice"
+    return f"{listed(said)} say so"
+
+
+def waited(outcome: Commit | Skip, names: Names) -> Iterator[str]:
+    """For whom an op has waited in vain."""
+    if isinstance(outcome, Commit) and outcome.behind:
+        told = listed(name_of(peer, names) for peer in outcome.behind)
+        yield f"It waited for {told} until it was time, and not beyond it."
+    if isinstance(outcome, Commit) and outcome.late:
+        told = listed(name_of(peer, names) for peer in outcome.late)
+        yield f"The slice of {told} came through long after most others."
+    if isinstance(outcome, Skip):
+        for peer, reason in outcome.blamed.items():
+            yield f"{name_of(peer, names)} {_BLAMED.get(reason, reason)}."
+
+
+def resting(plan: Plan, standing: Standing, names: Names) -> Iterator[str]:
+    """Yield sentences on peers that give or own nothing for what they did in earlier rounds."""
+    sidelined = standing.sidelined(plan.op, {member.peer for member in plan.members})
+    for member in plan.members:
+        name = name_of(member.peer, names)
+        until = standing.barred_until(member.peer, plan.op)
+        if until >= 0 and not member.weight:
+            yield f"{name} was at fault too often lately: nobody waits for it up to round {until}."
+        elif member.peer in sidelined and not member.weight:
+            yield f"{name} gave nothing: too many owners had lacked its part lately."
+        until = standing.owns_nothing_until(member.peer, plan.op)
+        if until >= 0 and member.peer not in {spec.owner for spec in plan.slices}:
+            yield f"{name} owned nothing: its slices had to be moved; so up to round {until}."
+
+
+def name_of(peer: bytes, names: Names) -> str:
+    """The name that its JOIN record gave, or the beginning of its key."""
+    return names.get(peer, peer.hex()[:8])
+
+
+def listed(told: Iterable[str]) -> str:
+    """Several in a sentence."""
+    told = sorted(told)
+    return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]])) or "nobody"

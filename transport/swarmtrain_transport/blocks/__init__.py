@@ -1,0 +1,1 @@
+"""Bulk bytes by hash: kept, served, asked for, and put together to a state."""

@@ -1,0 +1,148 @@
+"""What a peer can serve by hash: results of recent ops and pinned snapshots.
+
+Bounded: results of RESULT_KEEP_OPS ops, two snapshots, and one more while joiners ask for it.
+Results of past ops may lie in a file (`retention`). Snapshots are pinned at the same ops by every
+peer, so that a joiner can take their chunks from many donors at once, and each is hashed once, when
+its state root is made.
+"""
+
+import math
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.blocks.manifest import StateManifest
+from swarmtrain_transport.blocks.retention import Kept, Retention
+from swarmtrain_transport.hashing import content_hash
+
+_SNAPSHOTS_KEPT = 2
+
+
+class Blobs:
+    """Content-addressed bytes.
+
+    Args:
+        retention: keeps results; None keeps them in memory.
+
+    Attributes:
+        retention: what of them is where.
+        changes: grows whenever something comes or goes.
+    """
+
+    def __init__(self, retention: Retention | None = None) -> None:
+        self.retention = retention or Retention()
+        self._results: dict[int, dict[bytes, Kept]] = {}
+        self._snapshots: dict[int, dict[bytes, Kept]] = {}
+        self._asked_s: dict[int, float] = {}
+        self._index: dict[bytes, Kept] = {}
+        self.changes = 0
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._index
+
+    def get(self, digest: bytes) -> Buffer | None:
+        """The blob with this content hash, None if it is not here."""
+        kept = self._index.get(digest)
+        return kept.read() if kept is not None else None
+
+    def size(self, digest: bytes) -> int | None:
+        """Length of a blob, None if it is not here."""
+        kept = self._index.get(digest)
+        return kept.num_bytes if kept is not None else None
+
+    def piece(self, digest: bytes, start: int, num_bytes: int) -> Buffer | None:
+        """So many bytes of a blob, which has them; None if it is not here."""
+        kept = self._index.get(digest)
+        return kept.read(start, num_bytes) if kept is not None else None
+
+    def is_result(self, digest: bytes) -> bool:
+        """Whether this is a blob that is here and no chunk of a snapshot."""
+        return any(digest in blobs for blobs in self._results.values())
+
+    def _reindex(self) -> None:
+        """Something is not kept any more; a blob may have been in several places."""
+        self.changes += 1
+        self._index = {}
+        for blobs in (*self._snapshots.values(), *self._results.values()):
+            self._index.update(blobs)
+
+    def asked_for(self, digest: bytes, now_s: float) -> None:
+        """A joiner asked for this blob: if it is a snapshot's, that one stays for a while."""
+        for op, blobs in self._snapshots.items():
+            if digest in blobs:
+                self._asked_s[op] = now_s
+
+    def keep_result(self, op: int, data: Buffer, digest: bytes | None = None) -> bytes:
+        """Keep one blob of op `op` and return its hash; ops long past are forgotten.
+
+        Args:
+            op: which op's.
+            data: must not change.
+            digest: its content hash, if it has been taken already.
+        """
+        self.changes += 1
+        if digest is None:
+            digest = content_hash(data)
+        if op not in self._results:
+            self._begin(op)
+        blobs = self._results[op]
+        if digest not in blobs:
+            blobs[digest] = self._index[digest] = self.retention.keep(data)
+        if len(self._results) > limits.RESULT_KEEP_OPS:
+            for old in sorted(self._results)[: -limits.RESULT_KEEP_OPS]:
+                self._drop(old)
+            self._reindex()
+        return digest
+
+    def _begin(self, op: int) -> None:
+        """Nobody but peers that fell behind asks for what was before."""
+        for blobs in self._results.values():
+            for kept in blobs.values():
+                kept.cool()
+        self._results[op] = {}
+
+    def _drop(self, op: int) -> None:
+        for kept in self._results.pop(op).values():
+            kept.release()
+
+    def forget(self, op: int) -> None:
+        """The op was skipped: what was published of it is nobody's, and takes no result's place."""
+        if op in self._results:
+            self._drop(op)
+            self._reindex()
+
+    def rewound(self, op: int) -> None:
+        """Whatever came after `op` was cancelled; of snapshots the newest stay, and what comes now
+        is newer than those."""
+        for later in [key for key in self._results if key > op]:
+            self._drop(later)
+        for later in [key for key in self._snapshots if key > op]:
+            del self._snapshots[later]
+            self._asked_s.pop(later, None)
+        self._reindex()
+
+    def pin_snapshot(
+        self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...], now_s: float
+    ) -> None:
+        """Pin the state after `op`. The buffers must not change as long as they are pinned."""
+        blobs = {
+            digest: Kept(chunk) for digest, chunk in zip(manifest.chunk_hashes, chunks, strict=True)
+        }
+        blobs[manifest.root] = Kept(manifest.to_bytes())
+        self._snapshots[op] = blobs
+        older = sorted(self._snapshots)[:-_SNAPSHOTS_KEPT]
+        # A joiner replays from its snapshot on: one whose results are forgotten is of no use.
+        leased = [
+            old
+            for old in older
+            if now_s < self._asked_s.get(old, -math.inf) + limits.SNAPSHOT_LEASE_S
+            and old + limits.RESULT_KEEP_OPS > op
+        ]
+        for old in set(older) - set(leased[-limits.SNAPSHOTS_LEASED :]):
+            del self._snapshots[old]
+            self._asked_s.pop(old, None)
+        self._reindex()
+
+    @property
+    def snapshot_ops(self) -> tuple[int, ...]:
+        """Ops whose state is pinned here."""
+        return tuple(sorted(self._snapshots))

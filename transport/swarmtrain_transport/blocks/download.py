@@ -1,0 +1,356 @@
+"""Large chunks of known hash from many donors at once, piece by piece.
+
+A chunk is what a hash vouches for; a piece is what is asked of one donor at a time, small enough
+that a slow link shows progress and a donor can stop between two. Pieces of a donor that fell
+silent go to others, and near the end also those of one that is merely slow. Chunks are
+begun one or two per donor, so memory beyond whole chunks stays small.
+
+A chunk whose hash is wrong is fetched again from one donor alone; if it is wrong then too, that
+donor is not asked again. Pure: it hears what comes and says what to ask.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.blocks.window import Window
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.links.link import PeerId
+
+_BEGUN_PER_DONOR = 2
+_LATE_FACTOR = 2.0
+"""A piece that takes so many times as long as another donor needs is asked of that one, too."""
+
+_NEVER_HEARD_S = 3 * limits.FETCH_TIMEOUT_S
+"""Patience with a donor whose pace is not known: a piece at 300 kbit/s."""
+
+Key = tuple[bytes, int]
+"""A piece: its chunk's hash and its number."""
+
+
+class Ask(NamedTuple):
+    """One request: `length` bytes from `start` on of the chunk with this hash."""
+
+    peer: PeerId
+    digest: bytes
+    start: int
+    length: int
+
+
+@dataclass(slots=True)
+class _Chunk:
+    num_bytes: int
+    todo: list[int]
+    data: bytearray = field(default_factory=bytearray)
+    here: set[int] = field(default_factory=set)
+    givers: set[PeerId] = field(default_factory=set)
+    lacking: set[PeerId] = field(default_factory=set)
+    is_solo: bool = False
+    not_before_s: float = 0.0
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self.data)
+
+    def suits(self, peer: PeerId) -> bool:
+        """Whether this donor may give a piece of it."""
+        return peer not in self.lacking and not (self.is_solo and self.givers - {peer})
+
+    def restart(self) -> None:
+        self.data = bytearray()
+        self.todo = list(range(_num_pieces(self.num_bytes)))
+        self.here.clear()
+        self.givers.clear()
+
+
+@dataclass(slots=True)
+class _Donor:
+    window: Window = field(
+        default_factory=lambda: Window(limits.PIECE_WINDOW_MIN, limits.PIECE_WINDOW_MAX)
+    )
+    under_way: dict[Key, float] = field(default_factory=dict)
+    given_up: set[Key] = field(default_factory=set)
+    heard_s: float = -math.inf
+    silent_until_s: float = -math.inf
+    not_before_s: float = -math.inf
+
+    @property
+    def patience_s(self) -> float:
+        """How long nothing may come of what it was asked for."""
+        if not self.window.usual_s:
+            return _NEVER_HEARD_S
+        return max(limits.FETCH_TIMEOUT_S, 4 * self.window.usual_s)
+
+    def due_s(self) -> float:
+        """When it counts as silent; infinity if nothing is asked of it."""
+        first = min(self.under_way.values(), default=math.inf)
+        return max(first, self.heard_s) + self.patience_s
+
+    def heard(self, now_s: float) -> None:
+        self.heard_s = now_s
+        self.silent_until_s = -math.inf
+
+
+class Download:
+    """Chunks that are wanted, and who is asked for which piece.
+
+    Args:
+        shuffle: orders equally good donors, so that joiners do not all ask the same one.
+
+    Attributes:
+        rounds: how often some chunk was lacking at every donor that answers.
+        chunks: what is wanted, by hash.
+    """
+
+    def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
+        self.rounds = 0
+        self._shuffle = shuffle
+        self._donors: dict[PeerId, _Donor] = {}
+        self._liars: set[PeerId] = set()
+        self.chunks: dict[bytes, _Chunk] = {}
+        self._tags: dict[int, bytes] = {}
+        self._now_s = 0.0
+
+    def set_donors(self, donors: Iterable[PeerId]) -> None:
+        """Who may hold what is wanted. What was asked of others goes to these."""
+        kept = {peer: self._donors.get(peer) or _Donor() for peer in donors}
+        for peer in set(self._donors) - set(kept):
+            self._take_back(peer)
+        self._donors = {peer: kept[peer] for peer in kept if peer not in self._liars}
+
+    def want(self, digest: bytes, num_bytes: int) -> None:
+        """Ask for a chunk until it is here or cancelled. Wanting it twice changes nothing."""
+        if digest not in self.chunks:
+            self.chunks[digest] = _Chunk(num_bytes, list(range(_num_pieces(num_bytes))))
+            self._tags[tag_of(digest)] = digest
+
+    def cancel(self) -> None:
+        """Nothing is wanted any more."""
+        for donor in self._donors.values():
+            donor.under_way.clear()
+            donor.given_up.clear()
+        self.chunks.clear()
+        self._tags.clear()
+        self.rounds = 0
+
+    # ---- what comes
+
+    def piece(
+        self, peer: PeerId, tag: int, start: int, data: Buffer, now_s: float
+    ) -> tuple[bytes, bytes] | None:
+        """A piece came; the hash and the bytes of a chunk that is whole with it.
+
+        A piece that was not asked of this peer, or that is here already, is dropped.
+
+        Raises:
+            RemoteFault: reason ``length``; or ``hash``: this peer alone gave the whole chunk, and
+                it is another one.
+        """
+        digest, donor = self._tags.get(tag), self._donors.get(peer)
+        if digest is None or donor is None:
+            return None
+        key = (digest, start // limits.STATE_PIECE_BYTES)
+        asked_s = donor.under_way.pop(key, None)
+        if asked_s is not None:
+            donor.window.answered(now_s - asked_s)
+        elif key not in donor.given_up:
+            return None
+        donor.given_up.discard(key)
+        donor.heard(now_s)
+        chunk = self.chunks[digest]
+        if start % limits.STATE_PIECE_BYTES or len(data) != _length(chunk.num_bytes, key[1]):
+            self._put_back(key)
+            raise RemoteFault("length", f"a piece of {len(data)} bytes at {start}")
+        if key[1] in chunk.here or not chunk.suits(peer):
+            return None
+        if not chunk.is_begun:
+            chunk.data = bytearray(chunk.num_bytes)
+        chunk.data[start : start + len(data)] = data
+        chunk.here.add(key[1])
+        chunk.givers.add(peer)
+        if key[1] in chunk.todo:
+            chunk.todo.remove(key[1])
+        if len(chunk.here) < _num_pieces(chunk.num_bytes):
+            return None
+        return self._whole(digest, chunk)
+
+    def missing(self, peer: PeerId, digest: bytes, now_s: float) -> None:
+        """A donor says that it lacks the chunk."""
+        donor, chunk = self._donors.get(peer), self.chunks.get(digest)
+        if donor is None or chunk is None:
+            return
+        keys = [key for key in donor.under_way if key[0] == digest]
+        if keys:
+            donor.heard(now_s)
+            # It holds whole states: whoever lacks one chunk will lack the next.
+            donor.not_before_s = now_s + limits.FETCH_RETRY_S
+            chunk.lacking.add(peer)
+        for key in keys:
+            del donor.under_way[key]
+            self._put_back(key)
+        if keys and chunk.is_solo:
+            chunk.restart()
+
+    # ---- what to ask
+
+    def requests(self, now_s: float) -> list[Ask]:
+        """What to ask now. Also gives up on donors from whom nothing came for too long."""
+        self._now_s = now_s
+        if not self.chunks:
+            return []
+        for peer, donor in self._donors.items():
+            if now_s >= donor.due_s():
+                donor.silent_until_s = now_s + limits.EVICT_S
+                donor.window.restart()
+                self._take_back(peer)
+        self._count_rounds(now_s)
+        free = [peer for peer in self._donors if now_s >= self._donors[peer].silent_until_s]
+        free = self._shuffle(free or list(self._donors))
+        free = [peer for peer in free if now_s >= self._donors[peer].not_before_s]
+        asks: list[Ask] = []
+        while free:
+            free = [peer for peer in free if self._ask_one(peer, now_s, asks)]
+        return asks
+
+    def wakeups(self) -> list[float]:
+        """When requests() has something to do although nothing arrived."""
+        if not self.chunks:
+            return []
+        times = [donor.due_s() for donor in self._donors.values()]
+        pauses = [donor.not_before_s for donor in self._donors.values()]
+        pauses += [chunk.not_before_s for chunk in self.chunks.values()]
+        times += [time_s for time_s in pauses if time_s > self._now_s]
+        if len(self.chunks) <= _BEGUN_PER_DONOR * len(self._donors):
+            times.append(self._now_s + limits.FETCH_RETRY_S)  # somebody may be slow at the end
+        return [time_s for time_s in times if time_s < math.inf]
+
+    def _ask_one(self, peer: PeerId, now_s: float, asks: list[Ask]) -> bool:
+        """Ask a donor for one more piece, if it has room and there is one for it."""
+        donor = self._donors[peer]
+        donor.window.is_full = len(donor.under_way) >= donor.window.size
+        if donor.window.is_full:
+            return False
+        key = self._next(peer, now_s) or self._late(peer, donor, now_s)
+        if key is None:
+            return False
+        chunk = self.chunks[key[0]]
+        if not chunk.is_begun:
+            chunk.data = bytearray(chunk.num_bytes)
+        chunk.givers.add(peer)
+        donor.under_way[key] = now_s
+        start = key[1] * limits.STATE_PIECE_BYTES
+        asks.append(Ask(peer, key[0], start, _length(chunk.num_bytes, key[1])))
+        return True
+
+    def _next(self, peer: PeerId, now_s: float) -> Key | None:
+        """A piece that nobody was asked for: of a chunk of its own, a new one, then anybody's."""
+        others: Key | None = None
+        new: bytes | None = None
+        for digest, chunk in self.chunks.items():
+            if not chunk.todo or not chunk.suits(peer) or now_s < chunk.not_before_s:
+                continue
+            if not chunk.is_begun:
+                new = new or digest
+            elif chunk.givers <= {peer}:
+                return digest, chunk.todo.pop(0)
+            elif others is None:
+                others = digest, chunk.todo[0]
+            if new is not None and others is not None:
+                break
+        num_begun = sum(chunk.is_begun for chunk in self.chunks.values())
+        if new is not None and num_begun < _BEGUN_PER_DONOR * len(self._donors):
+            return new, self.chunks[new].todo.pop(0)
+        if others is not None:
+            self.chunks[others[0]].todo.remove(others[1])
+        return others
+
+    def _late(self, peer: PeerId, donor: _Donor, now_s: float) -> Key | None:
+        """A piece that another donor is slow with, the one asked for the longest time first."""
+        usual_s = donor.window.usual_s
+        if not usual_s:
+            return None
+        before_s = now_s - max(_LATE_FACTOR * usual_s, limits.FETCH_RETRY_S)
+        late: dict[Key, float] = {}
+        asked: dict[Key, int] = {}
+        for other in self._donors.values():
+            for key, asked_s in other.under_way.items():
+                asked[key] = asked.get(key, 0) + 1
+                if asked_s <= before_s and other is not donor:
+                    late[key] = asked_s
+        for key in sorted(late, key=lambda found: (late[found], found)):
+            chunk = self.chunks[key[0]]
+            if asked[key] == 1 and chunk.suits(peer) and key not in donor.under_way:
+                return key
+        return None
+
+    # ---- parts
+
+    def _whole(self, digest: bytes, chunk: _Chunk) -> tuple[bytes, bytes] | None:
+        data = bytes(chunk.data)
+        if content_hash(data) == digest:
+            self._drop_keys(digest)
+            del self.chunks[digest], self._tags[tag_of(digest)]
+            return digest, data
+        givers = set(chunk.givers)
+        self._drop_keys(digest)
+        chunk.restart()
+        chunk.is_solo = True
+        if len(givers) > 1:
+            return None
+        (liar,) = givers
+        self._liars.add(liar)
+        self._take_back(liar)
+        del self._donors[liar]
+        raise RemoteFault("hash", "a chunk of the state that is another one than was asked for")
+
+    def _drop_keys(self, digest: bytes) -> None:
+        for donor in self._donors.values():
+            for key in [key for key in donor.under_way if key[0] == digest]:
+                del donor.under_way[key]
+            donor.given_up = {key for key in donor.given_up if key[0] != digest}
+
+    def _take_back(self, peer: PeerId) -> None:
+        """Its pieces are for others now; should they come all the same, they are welcome."""
+        donor = self._donors[peer]
+        keys, donor.under_way = list(donor.under_way), {}
+        donor.given_up.update(keys)
+        for key in keys:
+            self._put_back(key)
+        for chunk in self.chunks.values():
+            if chunk.is_solo and chunk.givers == {peer}:
+                chunk.restart()
+
+    def _put_back(self, key: Key) -> None:
+        """Nobody is asked for this piece any more, unless a second one was."""
+        chunk = self.chunks.get(key[0])
+        if chunk is None or key[1] in chunk.here or key[1] in chunk.todo:
+            return
+        if not any(key in donor.under_way for donor in self._donors.values()):
+            chunk.todo.insert(0, key[1])
+
+    def _count_rounds(self, now_s: float) -> None:
+        """A chunk that is lacking at everybody who answers is asked for again after a pause."""
+        answering = {peer for peer, donor in self._donors.items() if now_s >= donor.silent_until_s}
+        for chunk in self.chunks.values():
+            if chunk.lacking and answering <= chunk.lacking:
+                chunk.lacking.clear()
+                chunk.not_before_s = now_s + limits.FETCH_RETRY_S
+                self.rounds += 1
+
+
+def tag_of(digest: bytes) -> int:
+    """Names a chunk on the wire: the first 8 bytes of its hash."""
+    return int.from_bytes(digest[:8], "little")
+
+
+def _num_pieces(num_bytes: int) -> int:
+    return max(1, -(-num_bytes // limits.STATE_PIECE_BYTES))
+
+
+def _length(num_bytes: int, index: int) -> int:
+    start = index * limits.STATE_PIECE_BYTES
+    return min(limits.STATE_PIECE_BYTES, num_bytes - start)

@@ -1,0 +1,181 @@
+"""Fetching blobs by hash from whoever holds them. One machine for results, replay and state.
+
+A want names possible holders. How many requests are under way to one of them follows its rate
+times its delay, and it has time as long as something comes from it. A holder that says MISSING or
+stays silent is passed over; when all were, the round begins again after a pause, because holders
+come to hold things. A silent one comes last for other wants too, and while others answer it is
+asked only every few rounds, or a dead holder would cost its time-out again and again. Bytes count
+only if their hash is wanted.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.blocks.window import Window
+from swarmtrain_transport.links.link import PeerId
+
+
+@dataclass(slots=True)
+class _Want:
+    sources: tuple[PeerId, ...]
+    spread: bool
+    asked: PeerId | None = None
+    asked_s: float = 0.0
+    passed_over: set[PeerId] = field(default_factory=set)
+    not_before_s: float = 0.0
+    rounds: int = 0
+
+
+@dataclass(slots=True)
+class _Holder:
+    window: Window = field(
+        default_factory=lambda: Window(limits.FETCH_WINDOW, limits.FETCH_WINDOW_MAX)
+    )
+    under_way: int = 0
+    heard_s: float = -math.inf
+    silent_until_s: float = -math.inf
+
+
+class Fetcher:
+    """Which blob to ask of whom, and when.
+
+    Args:
+        shuffle: orders equally good holders, so that peers do not all ask the same one.
+
+    Attributes:
+        wants: what is wanted, by hash.
+    """
+
+    def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
+        self._shuffle = shuffle
+        self.wants: dict[bytes, _Want] = {}
+        self._holders: defaultdict[PeerId, _Holder] = defaultdict(_Holder)
+        self._now_s = 0.0
+
+    def want(self, digest: bytes, sources: Iterable[PeerId], *, spread: bool) -> None:
+        """Ask for a blob until it arrives or is cancelled.
+
+        Args:
+            digest: its content hash.
+            sources: possible holders, the likeliest first.
+            spread: whether any of them may be asked first (state), or only in order (results).
+        """
+        known = self.wants.get(digest)
+        if known is None:
+            self.wants[digest] = _Want(tuple(dict.fromkeys(sources)), spread)
+        else:
+            known.sources = tuple(dict.fromkeys((*sources, *known.sources)))
+
+    def cancel(self, digests: Iterable[bytes]) -> None:
+        """These blobs are no longer wanted."""
+        for digest in digests:
+            want = self.wants.pop(digest, None)
+            if want is not None:
+                self._release(want)
+
+    def forget(self, peer: PeerId) -> None:
+        """This holder is gone; what it was asked for goes to others."""
+        for want in self.wants.values():
+            want.sources = tuple(source for source in want.sources if source != peer)
+            if want.asked == peer:
+                self._release(want)
+
+    def is_wanted(self, digest: bytes) -> bool:
+        """Whether anybody still waits for this blob."""
+        return digest in self.wants
+
+    def rounds(self, digest: bytes) -> int:
+        """How often every known holder was passed over for this blob."""
+        want = self.wants.get(digest)
+        return want.rounds if want is not None else 0
+
+    def arrived(self, digest: bytes, now_s: float) -> bool:
+        """A blob came in; whether it was wanted (if not, it is to be dropped)."""
+        want = self.wants.pop(digest, None)
+        if want is None:
+            return False
+        if want.asked is not None:
+            self.heard(want.asked, now_s)
+            self._holders[want.asked].window.answered(now_s - want.asked_s)
+        self._release(want)
+        return True
+
+    def missing(self, peer: PeerId, digest: bytes, now_s: float) -> None:
+        """A holder says that it lacks the blob."""
+        want = self.wants.get(digest)
+        if want is not None and want.asked == peer:
+            # It is here, but these few bytes overtake bulk: whether anything else of it still
+            # comes they do not say, or an answer that was lost would be waited for without end.
+            self._holders[peer].silent_until_s = -math.inf
+            self._pass_over(want)
+
+    def heard(self, peer: PeerId, now_s: float) -> None:
+        """Something came from this peer: its link to us is busy, an answer may be behind it."""
+        holder = self._holders[peer]
+        holder.heard_s, holder.silent_until_s = now_s, -math.inf
+
+    def requests(self, now_s: float) -> list[tuple[PeerId, bytes]]:
+        """What to ask now, as (peer, hash). Also gives up on requests that took too long."""
+        self._now_s = now_s
+        asks: list[tuple[PeerId, bytes]] = []
+        for digest, want in self.wants.items():
+            if want.asked is not None and now_s >= self._due_s(want):
+                holder = self._holders[want.asked]
+                holder.silent_until_s = now_s + limits.EVICT_S
+                holder.window.restart()
+                self._pass_over(want)
+            if want.asked is None and now_s >= want.not_before_s:
+                peer = self._choose(want, now_s)
+                if peer is not None:
+                    want.asked, want.asked_s = peer, now_s
+                    self._holders[peer].under_way += 1
+                    asks.append((peer, digest))
+        return asks
+
+    def wakeups(self) -> list[float]:
+        """When requests() has something to do although nothing arrived."""
+        if not self.wants:
+            return []
+        times = set()
+        for want in self.wants.values():
+            if want.asked is not None:
+                times.add(self._due_s(want))
+            elif want.not_before_s > self._now_s:
+                times.add(want.not_before_s)
+        return sorted(times)[:2]
+
+    def _choose(self, want: _Want, now_s: float) -> PeerId | None:
+        left = [peer for peer in want.sources if peer not in want.passed_over]
+        answering = {p for p in want.sources if now_s >= self._holders[p].silent_until_s}
+        is_turn_of_silent = want.rounds % limits.LOST_ROUNDS == 0
+        if answering and answering <= want.passed_over and not is_turn_of_silent:
+            left = []
+        if not left:
+            want.passed_over.clear()
+            want.rounds += 1  # with nobody to ask, too: then nobody has it
+            want.not_before_s = now_s + limits.FETCH_RETRY_S
+            return None
+        if want.spread:
+            left = sorted(self._shuffle(left), key=lambda peer: self._holders[peer].under_way)
+        best = min(left, key=lambda peer: now_s < self._holders[peer].silent_until_s)
+        holder = self._holders[best]
+        holder.window.is_full = holder.under_way >= holder.window.size
+        return None if holder.window.is_full else best
+
+    def _due_s(self, want: _Want) -> float:
+        """When it is given up. An answer to another request shows that the holder is at work."""
+        assert want.asked is not None
+        return max(want.asked_s, self._holders[want.asked].heard_s) + limits.FETCH_TIMEOUT_S
+
+    def _pass_over(self, want: _Want) -> None:
+        assert want.asked is not None
+        want.passed_over.add(want.asked)
+        self._release(want)
+
+    def _release(self, want: _Want) -> None:
+        if want.asked is not None:
+            self._holders[want.asked].under_way -= 1
+            want.asked = None

@@ -1,0 +1,1 @@
+"""The member side of an op: contributing, reducing, receiving, auditing."""

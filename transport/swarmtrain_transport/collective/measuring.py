@@ -1,0 +1,139 @@
+"""What an owner measures of its slice while parts arrive, for rules of whole vectors (`scalars`).
+
+A chunk is measured when it comes, with the same chunk of everybody who has given theirs before: so
+the work is spread over the scatter, and when a contributor is complete its numbers only have to be
+added up. They are added in the order of chunks, whatever came first.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer
+from swarmtrain_transport.blocks.retention import Kept
+from swarmtrain_transport.collective.centre import Centre
+from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.scalars import (
+    CENTRE,
+    NORMS,
+    Pair,
+    chosen,
+    columns,
+    pack_row,
+    pair_of,
+    vectors,
+)
+from swarmtrain_transport.links.link import PeerId
+
+
+class Measuring:
+    """The scalars of one attempt at one slice.
+
+    Args:
+        view: what the ledger says of the op; it changes as records are folded.
+        slice_index: which slice.
+        arithmetic: of its chunks.
+        centre: what the plan's rule begins from; None for zero.
+
+    Attributes:
+        is_blind: the plan's rule begins from a result that is not here, so nothing can be measured
+            or made, and the slice goes to somebody else.
+    """
+
+    def __init__(
+        self, view: OpView, slice_index: int, arithmetic: Arithmetic, centre: Centre | None
+    ) -> None:
+        self._view = view
+        self._index = slice_index
+        self._arithmetic = arithmetic
+        self._centre = centre if view.plan.centre else None
+        self._window = window_of(view.plan)
+        self._vectors = vectors(view.weights, view.plan.centre)
+        self._found: dict[Pair, dict[int, float]] = {}
+        self._rows: dict[PeerId, bytes] = {}
+        spec = view.plan.slices[slice_index]
+        self.is_blind = bool(view.plan.centre) and (
+            centre is None or not centre.covers(spec.start, spec.stop)
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nobody asks for anything: no rule does, or FREEZE has the totals."""
+        return not self._view.plan.scalars or self._view.frozen is not None or self.is_blind
+
+    def arrived(
+        self, peer: PeerId, chunk: int, part: Buffer, before: Mapping[PeerId, Kept]
+    ) -> None:
+        """A legal chunk is here.
+
+        Args:
+            peer: whose.
+            chunk: which of the slice's.
+            part: its bytes.
+            before: the same chunk of those who have given it.
+        """
+        if self._is_over:
+            return
+        known = {} if self._view.plan.scalars == NORMS else before
+        start, stop = chunk_range(self._view.plan, self._index, chunk)
+        centre = self.centre_values(chunk)
+        parts = [part, *(kept.read() for kept in known.values())]
+        found = self._arithmetic.products(part, parts, stop - start, self._window, centre)
+        others = [peer, *known, *([CENTRE] if centre else [])]
+        for other, number in zip(others, found, strict=True):
+            self._found.setdefault(pair_of(peer, other), {})[chunk] = number
+
+    def rows(self, complete: Sequence[PeerId], *, again: bool) -> dict[PeerId, bytes]:
+        """What GOT says: a row per contributor that has become complete since the last call, or of
+        everybody who is, and the centre's."""
+        if self._is_over:
+            return {}
+        news = [peer for peer in complete if peer not in self._rows]
+        if news and self._centre is not None and CENTRE not in self._rows:
+            self._rows[CENTRE] = self._row(CENTRE, {CENTRE: self._centre_square()})
+            news.append(CENTRE)
+        for peer in news:
+            if peer != CENTRE:
+                self._rows[peer] = b""  # its row has an entry for itself
+                row = {other: self._total(pair_of(peer, other)) for other in self._with(peer)}
+                self._rows[peer] = self._row(peer, row)
+        return {peer: self._rows[peer] for peer in (self._rows if again else news)}
+
+    def _with(self, peer: PeerId) -> Sequence[PeerId]:
+        """With whom it is measured by now."""
+        return (peer,) if self._view.plan.scalars == NORMS else tuple(self._rows)
+
+    def _row(self, peer: PeerId, row: Mapping[PeerId, float]) -> bytes:
+        return pack_row(row, columns(self._view.plan.scalars, peer, self._vectors))
+
+    def _total(self, pair: Pair) -> float:
+        total, found = 0.0, self._found[pair]
+        for chunk in range(num_chunks(self._view.plan, self._index)):
+            total += found[chunk]
+        return total
+
+    def _centre_square(self) -> float:
+        total = 0.0
+        for chunk in range(num_chunks(self._view.plan, self._index)):
+            total += self._arithmetic.square(self.centre_values(chunk))
+        return total
+
+    def centre_values(self, chunk: int) -> bytes:
+        """A chunk of what the rule begins from, float32; b"" for zero.
+
+        Raises:
+            LocalFault: it is not here (`is_blind`).
+        """
+        if self._centre is None:
+            return b""
+        window, values = self._centre.window, self._arithmetic.values
+        return b"".join(
+            values(piece.chunk, piece.num_values, window)[4 * piece.low : 4 * piece.high]
+            for piece in self._centre.pieces(*chunk_range(self._view.plan, self._index, chunk))
+        )
+
+    def of(self, contributors: Sequence[PeerId]) -> tuple[float, ...]:
+        """What FREEZE says of these contributors' whole vectors, in the order of their keys."""
+        frozen, plan = self._view.frozen, self._view.plan
+        if not plan.scalars or frozen is None:
+            return ()
+        all_of, some_of = (vectors(one, plan.centre) for one in (frozen, contributors))
+        return chosen(plan.scalars, all_of, self._view.scalars, some_of)

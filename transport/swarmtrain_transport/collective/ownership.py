@@ -1,0 +1,244 @@
+"""Owner's side of an op: summing one slice exactly and publishing its mean (T2, T5, T6).
+
+Parts are checked on arrival, in whatever order, and kept. A chunk is summed when the last part of
+it is here; after FREEZE it is summed again, over exactly the set, where that names somebody less.
+Sums are exact, so one that was made without a part has the bits of one that it was taken out of.
+Sums that are not exact (protocol.md rule 7) are made once, after FREEZE, in the order of keys.
+Where their rule needs numbers of whole vectors, parts are measured as they come (`measuring`).
+"""
+
+from collections.abc import Mapping
+
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer
+from swarmtrain_transport.blocks.retention import Kept, Retention
+from swarmtrain_transport.collective.centre import Centre
+from swarmtrain_transport.collective.gauges import likenesses
+from swarmtrain_transport.collective.measuring import Measuring
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.signed import inputs_of, root_over
+from swarmtrain_transport.links.link import PeerId
+
+
+class SliceOwner:
+    """One attempt at one slice.
+
+    Args:
+        view: what the ledger says of the op.
+        slice_index: which slice.
+        attempt: which attempt of it.
+        arithmetic: exact chunk arithmetic.
+        retention: keeps the parts.
+        centre: what the plan's rule begins from; None for zero.
+
+    Attributes:
+        retained_bytes: parts of others that are kept.
+        seen: what people are shown of contributions (`gauges`), where `finish` was to look.
+    """
+
+    def __init__(
+        self,
+        view: OpView,
+        slice_index: int,
+        attempt: int,
+        arithmetic: Arithmetic,
+        retention: Retention,
+        centre: Centre | None = None,
+    ) -> None:
+        self.slice_index = slice_index
+        self.attempt = attempt
+        self.refused: dict[PeerId, str] = {}
+        self.result: tuple[bytes, ...] | None = None
+        self.contributors: tuple[PeerId, ...] = ()
+        self.retained_bytes = 0
+        self.seen: dict[PeerId, tuple[float, float]] = {}
+        self._plan = view.plan
+        self._measuring = Measuring(view, slice_index, arithmetic, centre)
+        self._weights: Mapping[PeerId, int] = view.weights
+        self._window = window_of(view.plan)
+        self._arithmetic = arithmetic
+        self._retention = retention
+        self._num_chunks = num_chunks(view.plan, slice_index)
+        self._parts: dict[PeerId, dict[int, Kept]] = {peer: {} for peer in self._weights}
+        self._held: list[Kept] = []
+        self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
+        self._roots: dict[PeerId, bytes] = {}
+        self._early: dict[int, bytes] = {}
+        self._complete: tuple[PeerId, ...] | None = None
+
+    def _values(self, chunk: int) -> int:
+        start, stop = chunk_range(self._plan, self.slice_index, chunk)
+        return stop - start
+
+    def accept(
+        self,
+        peer: PeerId,
+        chunk: int,
+        body: Buffer,
+        digest: bytes = b"",
+        *,
+        kept: Kept | None = None,
+    ) -> bool:
+        """Take one part: check, keep and mark it in one step.
+
+        Args:
+            peer: whose.
+            chunk: which of the slice's.
+            body: the encoded chunk.
+            digest: its content hash, if it has been taken already.
+            kept: where somebody else keeps it, as long as the op lasts.
+
+        Returns:
+            Whether it was new. A part that came before, or of a refused peer, changes nothing.
+
+        Raises:
+            RemoteFault: the part is illegal; the whole contribution is refused from now on.
+        """
+        if peer not in self._weights or not 0 <= chunk < self._num_chunks:
+            raise RemoteFault("member", f"part of chunk {chunk} is not planned")
+        if self.result is not None or peer in self.refused or chunk in self._parts[peer]:
+            return False
+        try:
+            self._arithmetic.check(body, self._values(chunk), self._window)
+        except RemoteFault as fault:
+            self.refused[peer] = fault.reason
+            self._complete = None
+            raise
+        if kept is None:
+            kept = self._retention.keep(body)
+            self._held.append(kept)
+            self.retained_bytes += len(body)
+        if self._plan.scalars:
+            held = {one: parts[chunk] for one, parts in self._parts.items() if chunk in parts}
+            self._measuring.arrived(peer, chunk, body, held)
+        self._parts[peer][chunk] = kept
+        self._digests[peer][chunk] = digest or content_hash(body)
+        if len(self._parts[peer]) == self._num_chunks:
+            self._complete = None
+        return True
+
+    def early(self, chunk: int) -> bytes | None:
+        """T3: a chunk's mean over all planned contributors, once; None while one is missing.
+
+        It is the result if FREEZE names them all; if not, the chunk is summed again from the kept
+        parts.
+        """
+        if not self._plan.exact or self.result is not None or chunk in self._early:
+            return None
+        if any(chunk not in parts for parts in self._parts.values()) or self.refused:
+            return None
+        self._early[chunk] = self._summed(chunk, tuple(self._parts))
+        for parts in self._parts.values():
+            parts[chunk].cool()
+        return self._early[chunk]
+
+    @property
+    def early_chunks(self) -> tuple[bytes, ...]:
+        """What `early` has given so far, in order."""
+        return tuple(self._early[chunk] for chunk in sorted(self._early))
+
+    @property
+    def is_early_whole(self) -> bool:
+        """Whether every chunk's mean over all planned contributors has been made."""
+        return len(self._early) == self._num_chunks
+
+    def flags(self, peer: PeerId) -> tuple[bool, ...]:
+        """Which chunks of a contributor are here."""
+        parts = self._parts.get(peer, {})
+        return tuple(chunk in parts for chunk in range(self._num_chunks))
+
+    @property
+    def complete(self) -> tuple[PeerId, ...]:
+        """Contributors whose every chunk is here and legal."""
+        if self._complete is None:
+            whole = [p for p, parts in self._parts.items() if len(parts) == self._num_chunks]
+            self._complete = tuple(peer for peer in whole if peer not in self.refused)
+        return self._complete
+
+    @property
+    def received(self) -> dict[PeerId, bytes]:
+        """Slice root of what has come of everybody who is complete; also after `finish`."""
+        for peer in self.complete:
+            if peer not in self._roots:
+                digests = self._digests[peer]
+                self._roots[peer] = root_over([digests[k] for k in range(self._num_chunks)])
+        return {peer: root for peer, root in self._roots.items() if peer not in self.refused}
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the plan's rule cannot be followed here, for lack of what it begins from."""
+        return self._measuring.is_blind
+
+    def measured(self, *, again: bool = False) -> dict[PeerId, bytes]:
+        """What the plan's rule needs of whole vectors (`Measuring.rows`)."""
+        return self._measuring.rows(self.complete, again=again)
+
+    def inputs(self, contributors: tuple[PeerId, ...]) -> bytes:
+        """One hash over what these complete contributors have given to the slice."""
+        received = self.received
+        return inputs_of({peer: received[peer] for peer in contributors})
+
+    def finish(
+        self, contributors: tuple[PeerId, ...], *, gauges: bool = False
+    ) -> tuple[bytes, ...]:
+        """T5: the encoded mean over exactly these contributors, chunk by chunk.
+
+        Args:
+            gauges: whether to look at one chunk of them (`seen`).
+
+        Raises:
+            LocalFault: a contributor is not complete here, or another set was frozen before.
+        """
+        if self.result is not None:
+            if contributors != self.contributors:
+                raise LocalFault("a second set was frozen for one attempt of a slice")
+            return self.result
+        if not set(contributors) <= set(self.complete):
+            raise LocalFault("the frozen set names a contribution that is not here")
+        self._roots = self.received
+        self.result = tuple(
+            self._finished(chunk, contributors) for chunk in range(self._num_chunks)
+        )
+        self.contributors = contributors
+        if gauges and len(contributors) > 1:
+            self.seen = self._gauged(contributors, self.result)
+        self.release()
+        self._early, self._digests = {}, {}
+        self._complete = None
+        return self.result
+
+    def _gauged(
+        self, contributors: tuple[PeerId, ...], result: tuple[bytes, ...]
+    ) -> dict[PeerId, tuple[float, float]]:
+        """Figures of these contributions for people: from one chunk, drawn by what came."""
+        drawn = content_hash(b"".join(self._roots[peer] for peer in contributors))
+        chunk = int.from_bytes(drawn[:8], "little") % self._num_chunks
+        parts = [self._parts[peer][chunk].read() for peer in contributors]
+        rows = self._arithmetic.gauges(parts, result[chunk], self._values(chunk), self._window)
+        weights = [self._weights[peer] for peer in contributors]
+        found = likenesses(rows, weights, is_mean=not self._window.rule)
+        return dict(zip(contributors, found, strict=True))
+
+    def release(self) -> None:
+        """Parts are not needed any more: there is a result, or it will never be ours."""
+        for kept in self._held:
+            kept.release()
+        self._held, self._parts = [], {}
+        self.retained_bytes = 0
+
+    def _finished(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
+        """One chunk's mean over exactly these contributors."""
+        if chunk in self._early and len(contributors) == len(self._weights):
+            return self._early[chunk]
+        return self._summed(chunk, contributors)
+
+    def _summed(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
+        """The mean of these contributors' parts, added in the order of their keys."""
+        accumulator = self._arithmetic.accumulator(
+            self._values(chunk), self._window, self._measuring.of(contributors),
+            self._measuring.centre_values(chunk),
+        )  # fmt: skip
+        for peer in sorted(contributors):
+            accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
+        return accumulator.finish(sum(self._weights[peer] for peer in contributors))

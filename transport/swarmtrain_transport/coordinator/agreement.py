@@ -1,0 +1,123 @@
+"""Which states are the run's: what peers report, what is attested, and the way back.
+
+A state root that more than half report becomes ATTEST; a peer with another one is not planned
+with (protocol.md T15). A result that nobody holds any more is cancelled by REWIND (T12).
+"""
+
+from swarmtrain_transport.coordinator.attendance import Attendance
+from swarmtrain_transport.coordinator.membership import Chronicle, PeerLine, agreed_root
+from swarmtrain_transport.coordinator.recovery import rewind_due
+from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Applied
+from swarmtrain_transport.wire.records import Attest
+
+
+class Agreement:
+    """What the coordinator knows of its peers' states.
+
+    Args:
+        scribe: the ledger and its fold.
+        attendance: who is here.
+        chronicle: what people are told.
+    """
+
+    def __init__(self, scribe: Scribe, attendance: Attendance, chronicle: Chronicle) -> None:
+        self._scribe = scribe
+        self._view = scribe.view
+        self._attendance = attendance
+        self._chronicle = chronicle
+
+    def reported(
+        self, peer: PeerId, line: PeerLine, message: Applied, now_s: float, *, may_attest: bool
+    ) -> None:
+        """A peer says which state is in place with it.
+
+        Args:
+            may_attest: whether anything may be decided now.
+        """
+        line.applied_op = message.op
+        line.state_root = message.state_root
+        self._check_chain(peer, line, message)
+        if may_attest:
+            self.attest(message.op, now_s)
+        self._check_state(peer, line)
+
+    def attest(self, op: int, now_s: float) -> None:
+        """ATTEST once more than half of those alive, or expected back, report the same root."""
+        if self._view.goes_by_pairs:
+            self._attest_own(self._view.commit_at(op), now_s)
+            return
+        if op not in self._view.commits or op in self._view.attests:
+            return
+        lines = self._attendance.lines
+        alive = self._attendance.alive(now_s)
+        # When no member is left, whoever has replayed the op speaks for it.
+        voters = alive & set(self._view.commits[op].boots) or alive & set(lines)
+        root = agreed_root(lines, voters, op)
+        if root is not None:
+            self._scribe.append(Attest(op, root))
+            for peer, line in lines.items():
+                if line.applied_op == op:
+                    self._check_state(peer, line)
+
+    def _attest_own(self, op: int, now_s: float) -> None:
+        """ATTEST of a pair op, once more than half of the planned processes that are alive, or are
+        expected back, have reported their states; and again where none of those who were named
+        then is here any more, or joiners would have nobody to take a state from."""
+        if op not in self._view.commits:
+            return
+        lines = self._attendance.lines
+        held = {
+            peer: line.state_root
+            for peer, line in lines.items()
+            if line.applied_op >= op and self._view.commit_at(line.applied_op) == op
+        }
+        known = self._view.roots.get(op, {})
+        if not held or any(root in known.values() for root in held.values()):
+            return
+        alive, planned = self._attendance.alive(now_s), self._view.commits[op].boots
+        voters = {
+            peer
+            for peer, boot in planned.items()
+            if peer in alive and (peer not in lines or lines[peer].hello.boot == boot)
+        }
+        if 2 * len(voters & held.keys()) <= len(voters) and voters:
+            return
+        plan = self._view.commits[op].plan
+        paired = self._view.links.get(op, {})
+        order = [plan.checkpoint_by, *paired, *planned, *sorted(held)]
+        first = next(held[peer] for peer in order if peer in held)
+        roots = tuple((peer, held[peer]) for peer in sorted(held))
+        self._scribe.append(Attest(op, first, roots=roots))
+
+    def _check_chain(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
+        """Whether what a peer has exchanged is what the ledger says; people are told if not."""
+        if not message.chain:
+            return
+        line.chain = message.chain
+        link = self._view.links.get(message.op, {}).get(peer)
+        if link is not None and link[1] != message.chain:
+            self._chronicle.event(message.op, peer, "differs", "chain")
+
+    def rewind(self) -> None:
+        """T12: what was committed is with nobody."""
+        if self._view.in_progress is not None:
+            return
+        lines = self._attendance.lines
+        due = rewind_due(self._view, lines, all_heard=not self._attendance.unseen)
+        if due is None:
+            return
+        self._scribe.append(due)
+        for line in lines.values():
+            line.stranded_op = -1
+            if line.applied_op > due.op:
+                # Its state is of a past that was cancelled; it takes another and says so.
+                line.applied_op, line.ready = -1, None
+
+    def _check_state(self, peer: PeerId, line: PeerLine) -> None:
+        """T15: a state that is not the attested one is not planned with and not waited for; the
+        peer reads ATTEST too and heals itself."""
+        if not self._view.may_hold(line.applied_op, line.state_root):
+            line.ready, line.active = None, False
+            self._chronicle.event(line.applied_op, peer, "differs", "state root")

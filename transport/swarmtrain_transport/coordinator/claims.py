@@ -1,0 +1,83 @@
+"""What a peer says of itself, checked for sense before it is believed, kept or shown.
+
+The ledger goes to everybody and stays for ever, and a record that is too long could never be
+sent: so nothing that a peer chooses enters it at a length of its choice. What breaks a rule here
+is refused with its sender; what is only ugly is made harmless.
+"""
+
+import math
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.links.link import is_dialable
+from swarmtrain_transport.wire.messages import (
+    Accuse,
+    Applied,
+    CheckpointWritten,
+    Hello,
+    Offer,
+    PeerMessage,
+    Ready,
+)
+
+_BOOT_BYTES_MAX = 64
+_PORT_MAX = 65_535
+_HINTS = {"host": ": it must be an IP address that others can dial, not a name"}
+_VALUES_MAX = 1 << 40
+_WITH_STATE = (Ready, Applied)
+
+
+def check_hello(hello: Hello) -> None:
+    """Whether the card can be one.
+
+    Raises:
+        RemoteFault: reason ``hello`` with the field.
+    """
+    has_state = hello.applied_op >= 0
+    rules = {
+        "boot": 1 <= len(hello.boot) <= _BOOT_BYTES_MAX,
+        "curve_key": len(hello.curve_key) == limits.HASH_BYTES,
+        "host": is_dialable(hello.host),
+        "port": 1 <= hello.port <= _PORT_MAX,
+        "state_root": len(hello.state_root) == limits.HASH_BYTES * has_state,
+        "brings": len(hello.brings.layout) in (0, limits.HASH_BYTES),
+    }
+    for name, holds in rules.items():
+        if not holds:
+            raise RemoteFault("hello", f"its {name} cannot be one" + _HINTS.get(name, ""))
+
+
+def check_claim(message: PeerMessage) -> None:
+    """Whether hashes are hashes and an offered state can be one.
+
+    Raises:
+        RemoteFault: reason ``hash`` or ``offer``.
+    """
+    if isinstance(message, Offer):
+        hashes = [message.state_root, message.layout]
+        if not 0 < message.num_values < _VALUES_MAX:
+            raise RemoteFault("offer", f"a state of {message.num_values} values")
+        if len(message.fragments) > limits.FRAGMENTS_MAX:
+            raise RemoteFault("offer", f"{len(message.fragments)} fragments")
+    elif isinstance(message, Applied) and message.chain:
+        hashes = [message.state_root, message.chain]
+    elif isinstance(message, _WITH_STATE):
+        hashes = [message.state_root]
+    elif isinstance(message, Accuse):
+        hashes = [message.proof_hash]
+    elif isinstance(message, CheckpointWritten):
+        hashes = [message.manifest_hash]
+    else:
+        return
+    if any(len(digest) != limits.HASH_BYTES for digest in hashes):
+        raise RemoteFault("hash", f"{type(message).__name__} with a hash that is none")
+
+
+def shown(text: str, chars_max: int) -> str:
+    """Text of a peer, made harmless for a terminal: printable, on one line, cut."""
+    return "".join(c if c.isprintable() else "?" for c in text[:chars_max])
+
+
+def finite(value: float) -> float:
+    """A number of a peer, 0 where it is none: JSON has no NaN."""
+    return value if math.isfinite(value) else 0.0

@@ -1,0 +1,200 @@
+"""A coordinator whose disk was restored from a backup, or has lost its ledger, gets its own past
+back from its peers.
+
+Records are signed by the run key, so a newer one that a peer presents was decided in an earlier
+life and may have been followed: it is adopted, never decided again. A restarted coordinator
+therefore decides nothing until everybody of its roster has said HELLO or has been silent for as
+long as makes a peer suspected (protocol.md, crash points: disk restored from a backup). One that
+has its key and no ledger at all does not know for whom to wait: it waits until somebody brings a
+copy, and then for others that may have a longer one.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.attendance import Attendance
+from swarmtrain_transport.coordinator.claims import shown
+from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Hello, PeerMessage, Tell
+from swarmtrain_transport.wire.messages import History as Told
+from swarmtrain_transport.wire.records import Join, Run, body_of, record_from_bytes
+
+_LATE_S = 0.25
+"""A tick that is later than this was held up."""
+
+_LATE_ASKS_MAX = 3
+"""Who claims newer records after the waiting holds everybody up once more, for ABSENT_S; a hostile
+peer could do so for ever."""
+
+FORK = ("SWT-E562", "The ledger that this peer keeps is not this run's, or no beginning of it.")
+"""Two histories that have both gone on are never merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A peer that the door has let in and that waits for its WELCOME."""
+
+    hello: Hello
+    invite_id: str
+
+
+class History:
+    """What this life must hear before it decides anything.
+
+    Args:
+        scribe: the ledger as the disk has it.
+        attendance: who is still to come back.
+        now_s: start of this life.
+        lost_key: the run key, where the ledger that it has signed is lost.
+    """
+
+    def __init__(
+        self,
+        scribe: Scribe,
+        attendance: Attendance,
+        now_s: float,
+        lost_key: bytes | None = None,
+    ) -> None:
+        self._scribe = scribe
+        self._attendance = attendance
+        self._lost_key = lost_key
+        is_restart = len(scribe.ledger) > 0 or lost_key is not None
+        self._settled_s = now_s + limits.SUSPECT_S if is_restart else now_s
+        if lost_key is not None:
+            self._settled_s = math.inf
+        self._is_settled = not is_restart
+        # An empty roster says nothing: a backup may be from before anybody came.
+        self._knows_nobody = is_restart and not attendance.unseen
+        self._late_asks = 0
+        self._witnesses: dict[PeerId, Guest] = {}
+        self._guests: dict[PeerId, Guest] = {}
+        self._held: dict[tuple[PeerId, type[PeerMessage]], PeerMessage] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody may still bring newer records, so that nothing may be decided."""
+        is_awaited = self._attendance.unseen or self._witnesses or self._knows_nobody
+        return not self._is_settled and bool(is_awaited)
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the ledger was lost and nobody has brought a copy yet."""
+        return self._lost_key is not None and not len(self._scribe.ledger)
+
+    @property
+    def takes_copies(self) -> bool:
+        """True if the ledger was lost, and a copy, or a longer one, may still come."""
+        return self._lost_key is not None and self.is_open
+
+    def refusal(self, peer: PeerId, guest: Guest) -> tuple[str, str] | None:
+        """Error id and words for who has no place in the history that we hold."""
+        if self.is_missing:
+            return "SWT-E706", "The coordinator has lost its ledger and waits for a copy of it."
+        if not self._scribe.knows_history(guest.hello):
+            return FORK
+        # To get a copy the door lets in whoever claims one: it has forgotten its members.
+        is_known = guest.invite_id or peer in self._scribe.view.ever_members
+        if self._lost_key is not None and not is_known:
+            return "SWT-E313", "This run has never let that key in."
+        return None
+
+    def tick(self, now_s: float) -> None:
+        """Time alone ends the waiting: a message may have others behind it that are not read yet.
+
+        So may a tick that comes late, because this process was stopped for a moment: it waits on.
+        """
+        if now_s > self._settled_s + _LATE_S:
+            self._settled_s = now_s + limits.ABSENT_S
+        elif now_s >= self._settled_s:
+            self._is_settled = True
+
+    def due_s(self, now_s: float) -> float:
+        """When `tick` has something to say."""
+        if not self.is_open:
+            return math.inf
+        return self._settled_s if self._settled_s > now_s else now_s + _LATE_S
+
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: whoever has newer records could not say so."""
+        self._settled_s += absent_s
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether newer records can still be taken over: nothing was decided in their place."""
+        return self.is_open or (not self._scribe.has_decided and self._late_asks < _LATE_ASKS_MAX)
+
+    def ask(self, peer: PeerId, guest: Guest, now_s: float) -> None:
+        """The peer holds newer records: have it tell them."""
+        if not self.is_open:
+            self._late_asks += 1
+            self._is_settled, self._settled_s = False, now_s + limits.ABSENT_S
+        self._attendance.unseen.pop(peer, None)
+        self._witnesses[peer] = guest
+        self._scribe.send(peer, Tell(len(self._scribe.ledger)))
+
+    def is_witness(self, peer: PeerId) -> bool:
+        """Whether the peer was asked and has not told everything."""
+        return peer in self._witnesses
+
+    def hear(self, peer: PeerId, told: Told, now_s: float) -> Guest | None:
+        """Adopt what the peer tells; its HELLO once there is nothing more to tell."""
+        guest = self._witnesses.pop(peer)
+        was_missing = self.is_missing
+        try:
+            if was_missing:
+                self._check_begins_ours(told.records)
+            has_grown = self._scribe.adopt(told.records)
+        except RemoteFault:
+            # Two histories: which of the two we hold is the run. HELLO is refused as any fork is.
+            return guest
+        finally:
+            if was_missing and not self.is_missing:
+                self._settled_s = now_s + limits.LEDGER_WAIT_S
+        if not has_grown or not self._scribe.is_behind(guest.hello):
+            return guest
+        self._settled_s = max(self._settled_s, now_s + limits.SUSPECT_S)
+        self.ask(peer, guest, now_s)
+        return None
+
+    def _check_begins_ours(self, records: Sequence[bytes]) -> None:
+        """RUN names the key that signs all that follows: it must be the one that we still have."""
+        body = body_of(record_from_bytes(records[0])) if records else None
+        if not isinstance(body, Run) or body.run_key != self._lost_key:
+            raise RemoteFault("chain", "the copy is of a ledger that this key has not begun")
+
+    def wait(self, peer: PeerId, guest: Guest) -> None:
+        """The peer's JOIN would be a new record: it waits until nobody can bring older ones."""
+        self._attendance.unseen.pop(peer, None)
+        self._guests[peer] = guest
+
+    def hold(self, peer: PeerId, message: PeerMessage) -> None:
+        """A message that would become a record waits too; the newest of its kind counts."""
+        self._held[(peer, type(message))] = message
+
+    def take_held(self) -> list[tuple[PeerId, PeerMessage]]:
+        """Messages that have waited, once nothing is open any more."""
+        if not self._held:
+            return []
+        held = [(peer, message) for (peer, _), message in self._held.items()]
+        self._held.clear()
+        return held
+
+    def gone(self, peer: PeerId) -> None:
+        """The peer's connection closed."""
+        self._witnesses.pop(peer, None)
+        self._guests.pop(peer, None)
+
+    def take_guests(self) -> dict[PeerId, Guest]:
+        """Whoever has waited, once nothing is open any more."""
+        guests, self._guests = self._guests, {}
+        return guests
+
+
+def card_of(peer: PeerId, hello: Hello, invite_id: str) -> Join:
+    """The roster's entry for who says HELLO."""
+    name = shown(hello.name, limits.NAME_CHARS_MAX)
+    return Join(peer, hello.boot, name, hello.curve_key, hello.host, hello.port, invite_id)

@@ -1,0 +1,339 @@
+"""Whether an op may begin, and its PLAN (protocol.md T1, part 1 rules 1 and 2). Pure."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.collective.centre import centre_of
+from swarmtrain_transport.coordinator import slices
+from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.recovery import trusted_root
+from swarmtrain_transport.coordinator.slicing import Slicing
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.kinds import KINDS, MEAN, PAIR, WHOLE, constant_of
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fragments import values_of
+from swarmtrain_transport.ledger.gathered import gathered_slices
+from swarmtrain_transport.ledger.pairing import contributors_of, order_of
+from swarmtrain_transport.ledger.samples import (
+    are_legal,
+    believed,
+    weights_are_believed,
+    weights_follow_samples,
+    weights_of,
+)
+from swarmtrain_transport.ledger.scalars import CENTRED, SCALARS
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunTerms:
+    """What the run file says that the exchange must know. Times in seconds.
+
+    Attributes:
+        config: the run file's canonical bytes, sent in WELCOME.
+        config_hash: their SHA-256, in the RUN record.
+        exact: whether the codec's sums are exact (protocol.md rule 7).
+        start_peers: how many peers must be ready before op 1.
+        checkpoint_rounds: every so many ops one peer is named to write a checkpoint.
+        equal_slices: whatever rates peers report.
+        counts_samples: PLAN repeats what contributors trained on, for a schedule by tokens.
+        result_codec: of the result, "" for that of parts.
+        rule: what takes the place of the mean, "" for the mean; never exact.
+        value_bytes: encoded bytes per value of a part, or of the result where that is longer.
+        kind: of its ops, one of `kinds.KINDS`.
+        layout: digest of the layout that the first state must have; b"" for any.
+        scalars: what the rule needs of whole vectors, one of `scalars.SCALARS`.
+    """
+
+    run_id: str
+    config: bytes
+    config_hash: bytes
+    rounds: int
+    codec: str
+    exact: bool
+    block: int
+    chunk_values: int
+    e_max: int
+    min_contributors: int
+    start_peers: int
+    wait_ready_s: float
+    deadline_floor_s: float
+    deadline_cap_s: float
+    checkpoint_rounds: int
+    snapshot_rounds: int
+    equal_slices: bool = False
+    counts_samples: bool = False
+    result_codec: str = ""
+    value_bytes: float = 4.0
+    rule: str = ""
+    kind: str = MEAN
+    scalars: str = ""
+    layout: bytes = b""
+
+
+def window_floor(e_max: int, total_weight: int) -> int:
+    """Lowest e_min for which every sum of planned contributions is exact in float64 (rule 1)."""
+    bits = limits.EXACT_BITS - limits.PRODUCT_BITS - _bits_of(total_weight)
+    return max(limits.E_MIN_FLOOR, e_max - bits)
+
+
+def _bits_of(count: int) -> int:
+    """ceil(log2 count), in integers: no library's logarithm decides what is exact."""
+    return (max(1, count) - 1).bit_length()
+
+
+Lines = Mapping[PeerId, PeerLine]
+
+
+def may_plan(terms: RunTerms, view: LedgerView, lines: Lines) -> bool:
+    """Whether enough peers say that they are ready: else `next_plan` need not be asked."""
+    op = view.last_op + 1
+    given = sum(line.ready is not None and line.ready.op == op for line in lines.values())
+    return given >= needed_peers(terms, op)
+
+
+def needed_peers(terms: RunTerms, op: int) -> int:
+    """How many must be ready for an op; nobody is a pair alone."""
+    least = 2 if terms.kind == PAIR else 1
+    return max(least, terms.start_peers if op == 1 else terms.min_contributors)
+
+
+def next_plan(
+    terms: RunTerms,
+    view: LedgerView,
+    lines: Lines,
+    expected: AbstractSet[PeerId],
+    op_deadline_s: float,
+    now_s: float,
+    slicing: Slicing,
+) -> Plan | None:
+    """T1: the PLAN that falls due now, if any.
+
+    It is due when all expected peers are ready, or the first has waited for `wait_ready_s`. Live
+    peers that hold the state but are not ready are receivers; a newcomer is expected, and so
+    waited for, only after its first READY. Whoever is sidelined (`standing`) is a receiver whatever
+    it says, unless the others are too few.
+    """
+    op = view.last_op + 1
+    if view.genesis is None:
+        return None
+    root = trusted_root(view, {p: line for p, line in lines.items() if line.connected}, op - 1)
+    present = _known_to_all(
+        view,
+        {
+            peer: line
+            for peer, line in lines.items()
+            if line.connected and line.life.is_alive(now_s) and _is_synced(view, root, line, op)
+        },
+    )
+    ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
+    able = ready.keys() | (expected & present.keys())
+    out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
+    enough = (some for some in out if len(able - some) >= needed_peers(terms, op))
+    sidelined = next(enough, set[PeerId]())  # without them there might be no op
+    ready = {peer: line for peer, line in ready.items() if peer not in sidelined}
+    if len(ready) < needed_peers(terms, op):
+        return None
+    first_s = min(line.ready_s for line in ready.values())
+    # Nor for a barred peer that lacks the state: it may fall behind on purpose, round after round.
+    sidelined |= view.standing.barred(op, expected - present.keys())
+    if expected - sidelined - set(ready) and now_s < first_s + terms.wait_ready_s:
+        return None
+    receivers = {peer: line for peer, line in present.items() if peer not in ready}
+    moved = values_of(view.genesis, op, terms.block, terms.kind)
+    order = sorted(ready)
+    if terms.kind == PAIR:
+        before = contributors_of(view.op.plan if view.op is not None else None)
+        order = order_of(view.run_tag, op, before, ready.keys(), view.standing.apart(op))
+    standing = {peer: ready[peer] for peer in order}
+    told = [line.ready is not None and line.ready.has_centre for line in ready.values()]
+    centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
+    unfit = without(view.standing.unfit(op, order), len(order))
+    return make_plan(
+        terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
+        unfit,
+    )  # fmt: skip
+
+
+def without(against: Mapping[PeerId, int], planned: int) -> set[PeerId]:
+    """Choose who owns nothing: those with the most against them, at most half of all."""
+    worst = sorted(against, key=lambda peer: (-against[peer], peer))
+    return set(worst[: planned // 2])
+
+
+def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
+    """Without those whose key is not yet in everybody's allow-list (protocol.md, ZAP)."""
+    joined = {peer: view.join_index.get(peer, 1 << 62) for peer in present}
+    settled = {peer: line for peer, line in present.items() if line.acked_index >= joined[peer]}
+    acked = min((line.acked_index for line in settled.values()), default=-1)
+    return {peer: line for peer, line in settled.items() if joined[peer] <= acked}
+
+
+def _is_synced(view: LedgerView, root: bytes | None, line: PeerLine, op: int) -> bool:
+    """Whether the peer holds the very state that `op` starts from; under dispute nobody does.
+    Where ops go by pairs that is its own."""
+    is_own = view.goes_by_pairs and view.commit_at(op - 1) > 0
+    return line.applied_op == op - 1 and (is_own or line.state_root == root)
+
+
+def fastest_of(speeds: Sequence[float | None]) -> float | None:
+    """The speed that dynamic local updates keep pace with, None where nobody told theirs.
+
+    Peers name their own, and a boast would make everybody else hurry: so it is believed up to
+    some times the middle one, as rates are.
+    """
+    known = [speed for speed in speeds if speed is not None and 0 < speed < math.inf]
+    if not known:
+        return None
+    return min(max(known), limits.PACE_SPREAD * statistics.median(known))
+
+
+def make_plan(
+    terms: RunTerms,
+    op: int,
+    previous_outcome: bytes,
+    num_values: int,
+    contributors: Lines,
+    receivers: Lines,
+    op_deadline_s: float,
+    slicing: Slicing,
+    centre: int = 0,
+    unfit: AbstractSet[PeerId] = frozenset(),
+) -> Plan:
+    """The PLAN of one op. Contributors own slices, but for the unfit; receivers only follow.
+
+    Contributors stand as given: in the order of their keys or, of a pair op, of its draw, so the
+    plan depends on the swarm alone, not on who was ready first. Where contributions stay whole
+    there is nothing to cut, and what members hold of others `Blobs` keeps and spills like any
+    result, so what they retain bounds nothing.
+    """
+    ready = {peer: line.ready for peer, line in contributors.items()}
+    weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
+    is_whole = terms.kind in WHOLE
+    members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
+    members += [Member(peer, line.hello.boot, 0) for peer, line in sorted(receivers.items())]
+    order = list(weights)
+    told = [r.samples for r in ready.values() if r is not None] if terms.counts_samples else []
+    checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
+    return Plan(
+        op=op,
+        previous_outcome=previous_outcome,
+        members=tuple(members),
+        slices=gathered_slices(order, num_values)
+        if is_whole
+        else _cut(terms, num_values, contributors, slicing, unfit),
+        codec=terms.codec,
+        exact=terms.exact and not is_whole,
+        block=terms.block,
+        chunk_values=terms.chunk_values,
+        # Of pairs nothing is summed: one window for the whole run, so that anchors may go early.
+        e_min=window_floor(terms.e_max, sum(weights.values()) if terms.kind != PAIR else 1),
+        e_max=terms.e_max,
+        min_contributors=_least(terms, len(order)),
+        deadline_s=op_deadline_s,
+        checkpoint_by=order[op // terms.checkpoint_rounds % len(order)] if checkpoint_due else b"",
+        evaluate_by=order[(op + 1) % len(order)],
+        result_codec=terms.result_codec,
+        rule=terms.rule,
+        samples=believed(told),
+        fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
+        kind=constant_of(terms.kind),
+        scalars=terms.scalars,
+        centre=centre,
+    )
+
+
+def _least(terms: RunTerms, num_contributors: int) -> int:
+    """How many contributors the op's result must have. An odd one cannot be in any pair."""
+    if terms.kind != PAIR:
+        return terms.min_contributors
+    return max(2, min(terms.min_contributors, num_contributors // 2 * 2))
+
+
+def _cut(
+    terms: RunTerms,
+    num_values: int,
+    contributors: Lines,
+    slicing: Slicing,
+    unfit: AbstractSet[PeerId],
+) -> tuple[SliceSpec, ...]:
+    """Slices of a mean op and their owners, by rates."""
+    vector_bytes = num_values * terms.value_bytes
+    equal = terms.equal_slices
+    shares = slicing.shares(contributors, vector_bytes, equal=equal, unfit=unfit)
+    bounds = slices.cut(num_values, terms.block, shares)
+    return tuple(
+        SliceSpec(start, stop, peer)
+        for peer, (start, stop) in zip(sorted(contributors), bounds, strict=True)
+        if stop > start
+    )
+
+
+def check_plan(plan: Plan, num_values: int) -> None:
+    """Every peer checks every plan and refuses loudly.
+
+    Raises:
+        RemoteFault: reason ``plan`` with the rule that is broken.
+    """
+    weights = [member.weight for member in plan.members if member.weight]
+    peers = [member.peer for member in plan.members]
+    total = sum(weights)
+    spread = plan.e_max - plan.e_min
+    bits = limits.PRODUCT_BITS + _bits_of(total)
+    rules = {
+        "nobody contributes": bool(weights),
+        "nobody need contribute": plan.min_contributors >= 1,
+        "a peer is named twice": len(set(peers)) == len(peers),
+        "too many members": len(peers) <= limits.PEERS_MAX,
+        "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
+        "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
+        "what is no sum cannot be exact": not (plan.exact and plan.rule),
+        "what stays whole has no rule": plan.kind not in WHOLE or not plan.rule,
+        "scalars that this version does not know": plan.scalars in SCALARS,
+        "scalars without a rule": not plan.scalars or bool(plan.rule),
+        "a centre that cannot be one": plan.centre == 0
+        or (plan.scalars == CENTRED and 0 < plan.centre < plan.op),
+        "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
+        "window too high": plan.e_max <= limits.E_MAX_CEILING,
+        "chunks are multiples of the block": plan.block > 0
+        and plan.chunk_values > 0
+        and plan.chunk_values % plan.block == 0,
+        # A larger one would never fit into an owner's credit (four bytes per value at most).
+        "chunks are too large": plan.chunk_values * 4 <= limits.CREDIT_WINDOW_BYTES,
+        "a kind that this version does not know": plan.kind in KINDS,
+        "slices do not cover the vector": plan.kind in WHOLE
+        or _covers(plan.slices, plan.block, num_values),
+        "slices are not the contributions": plan.kind not in WHOLE
+        or _are_contributions(plan, num_values),
+        "what stays whole has no sums": plan.kind not in WHOLE or not plan.exact,
+        "a pair needs two": plan.kind != PAIR or min(len(weights), plan.min_contributors) >= 2,
+        "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
+        "a weight is more than is believed": weights_are_believed(plan),
+        "samples are not one number for each contributor": are_legal(plan),
+        "weights are not those of the samples": weights_follow_samples(plan),
+        "the deadline is not positive": 0 < plan.deadline_s < math.inf,
+    }
+    for problem, holds in rules.items():
+        if not holds:
+            raise RemoteFault("plan", f"op {plan.op}: {problem}")
+
+
+def _are_contributions(plan: Plan, num_values: int) -> bool:
+    """Whether each contributor has its slice, in the members' order, and that is the vector."""
+    contributors = [member.peer for member in plan.members if member.weight]
+    is_whole = num_values > 0 and plan.block > 0 and num_values % plan.block == 0
+    return is_whole and plan.slices == gathered_slices(contributors, num_values)
+
+
+def _covers(specs: Sequence[SliceSpec], block: int, num_values: int) -> bool:
+    position = 0
+    for spec in specs:
+        if spec.start != position or spec.stop <= spec.start or block <= 0 or spec.stop % block:
+            return False
+        position = spec.stop
+    return position == num_values

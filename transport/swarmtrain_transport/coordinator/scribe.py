@@ -1,0 +1,145 @@
+"""The coordinator's pen: it appends to the ledger and keeps what is to be sent, in order.
+
+Every record is an `Append` action before any message that follows from it, and a peer gets records
+strictly in index order, each from its own index on.
+"""
+
+from collections.abc import Iterable
+
+from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
+from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.batching import batches
+from swarmtrain_transport.wire.messages import (
+    CheckpointWritten,
+    CoordinatorMessage,
+    Hello,
+    Records,
+    Refused,
+)
+from swarmtrain_transport.wire.records import (
+    Body,
+    Checkpoint,
+    Join,
+    Record,
+    Sign,
+    Verify,
+    make_record,
+    record_from_bytes,
+)
+
+
+class Scribe:
+    """Ledger, its fold and the actions of the event at hand.
+
+    Args:
+        records: the ledger of an earlier life, verified as it is replayed.
+        sign: signs a record hash with the run key.
+        verify: checks a signature.
+        term: this life's number.
+
+    Attributes:
+        has_decided: whether this life has appended a record of its own.
+
+    Raises:
+        RemoteFault: the records are not a legal chain.
+    """
+
+    def __init__(self, records: Iterable[Record], sign: Sign, verify: Verify, term: int) -> None:
+        self.ledger = Ledger(verify)
+        self.view = LedgerView()
+        self.term = term
+        self.has_decided = False
+        self._sign = sign
+        self._out: list[CoordinatorAction] = []
+        for record in records:
+            self.view.apply(record, self.ledger.append(record))
+
+    @property
+    def head(self) -> int:
+        """Index of the newest record."""
+        return self.ledger.head_index
+
+    def append(self, body: Body) -> None:
+        """Decide: one record, durable before whatever is sent after it."""
+        record = make_record(len(self.ledger), self.ledger.head_hash, self.term, body, self._sign)
+        self.view.apply(record, self.ledger.append(record))
+        self.has_decided = True
+        self._out.append(Append(record))
+
+    def note_checkpoint(self, peer: PeerId, message: CheckpointWritten) -> None:
+        """A checkpoint is written, by the peer that PLAN named for it: CHECKPOINT."""
+        newest = self.view.checkpoint.op if self.view.checkpoint is not None else -1
+        op = self.view.commits.get(message.op)
+        if newest < message.op and op is not None and op.plan.checkpoint_by == peer:
+            self.append(Checkpoint(message.op, peer, message.manifest_hash))
+
+    def adopt(self, records: Iterable[bytes]) -> bool:
+        """Take over records of earlier lives that this one's disk has lost; known ones are passed.
+
+        Returns:
+            Whether there were any.
+
+        Raises:
+            RemoteFault: they do not continue our chain or are not signed by the run key. What
+                came before the faulty one is kept: it is ours, whoever brought it.
+        """
+        taken: list[Record] = []
+        try:
+            for data in records:
+                record = record_from_bytes(data)
+                if self.ledger.hash_at(record.index) != record.hash:
+                    self.ledger.append(record, self.view.apply)
+                    taken.append(record)
+        finally:
+            if taken:
+                self.term = max(self.term, self.ledger.term + 1)
+                self._out.append(Adopt(tuple(taken), self.term))
+        return bool(taken)
+
+    def send(self, peer: PeerId, message: CoordinatorMessage) -> None:
+        """Send over the peer's control connection."""
+        self._out.append(SendToPeer(peer, message))
+
+    def send_records(self, peer: PeerId, line: PeerLine, now_s: float) -> None:
+        """Everything that the peer has not been sent on this connection."""
+        if line.sent_index == self.ledger.head_index:
+            return
+        for batch in batches(self.ledger.since(line.sent_index + 1)):
+            self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
+        line.sent(self.ledger.head_index, now_s)
+
+    def refuse(self, peer: PeerId, code: str, text: str) -> None:
+        """Say why, then close."""
+        self.send(peer, Refused(code, text))
+        self._out.append(ClosePeer(peer))
+
+    def close(self, peer: PeerId) -> None:
+        """Close the peer's control connection after what was sent."""
+        self._out.append(ClosePeer(peer))
+
+    def take(self) -> tuple[CoordinatorAction, ...]:
+        """The actions since the last call."""
+        actions, self._out = tuple(self._out), []
+        return actions
+
+    def knows_history(self, hello: Hello) -> bool:
+        """Whether the peer's newest record is one of ours; a fork is never merged."""
+        if hello.head_index < 0:
+            return True
+        return self.ledger.hash_at(hello.head_index) == hello.head_hash
+
+    def is_behind(self, hello: Hello) -> bool:
+        """Whether the peer holds newer records than we do."""
+        return hello.head_index > self.ledger.head_index
+
+    def has_card(self, peer: PeerId, hello: Hello) -> bool:
+        """Whether the roster already says what this HELLO says."""
+        join = self.view.roster.get(peer)
+        return join is not None and _card(join) == _card(hello)
+
+
+def _card(who: Join | Hello) -> tuple[bytes, bytes, str, int]:
+    return who.boot, who.curve_key, who.host, who.port

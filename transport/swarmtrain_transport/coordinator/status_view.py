@@ -1,0 +1,230 @@
+"""The coordinator's state in the words that people are shown. Pure reading, no decisions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.attendance import Attendance
+from swarmtrain_transport.coordinator.claims import finite, shown
+from swarmtrain_transport.coordinator.history import History
+from swarmtrain_transport.coordinator.membership import (
+    Chronicle,
+    CoordinatorStatus,
+    PeerLine,
+    PeerStatus,
+)
+from swarmtrain_transport.coordinator.operations import AnyOperation
+from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
+from swarmtrain_transport.coordinator.recovery import disputed
+from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.links.link import PeerId
+
+_PHASE_CHARS_MAX = 32
+_NAMED_MAX = 5
+_NO_LEDGER = "a peer that has a copy: the ledger is missing here, and only its keys are left"
+_LEDGER_MAY_GROW = "peers that may have a longer copy of the ledger than the one that has come"
+_COUNT_MAX = 2**63 - 1
+"""Sums of what peers claim must still fit into what readers of JSON can hold."""
+
+
+class Coordinator(Protocol):
+    """The parts of the coordinator that its status is read from."""
+
+    terms: RunTerms
+    scribe: Scribe
+    view: LedgerView
+    attendance: Attendance
+    history: History
+    chronicle: Chronicle
+    operation: AnyOperation | None
+
+    @property
+    def lines(self) -> Mapping[PeerId, PeerLine]:
+        """A line per peer of the roster."""
+
+    @property
+    def is_finished(self) -> bool:
+        """The run has all its rounds."""
+
+
+def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
+    """A snapshot for `status`."""
+    view = coordinator.view
+    chronicle = coordinator.chronicle
+    root = view.root_after(view.last_op)
+    text, seen_s = _waiting_for(coordinator)
+    are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
+    return CoordinatorStatus(
+        run=coordinator.terms.run_id,
+        term=coordinator.scribe.term,
+        round=max(0, view.last_op),
+        committed=view.committed,
+        rounds=coordinator.terms.rounds,
+        phase=_phase(coordinator),
+        wanted_root=root.hex() if root and not are_own else "",
+        num_values=view.genesis.num_values if view.genesis else 0,
+        peers=tuple(
+            _peer(peer, line, coordinator, now_s) for peer, line in coordinator.lines.items()
+        ),
+        losses={str(op): loss for op, loss in chronicle.losses.items()},
+        exclusions=tuple(chronicle.exclusions),
+        events=tuple(chronicle.events),
+        checkpoint_op=view.checkpoint.op if view.checkpoint else -1,
+        waiting_for=text,
+        result=result_of(coordinator) if coordinator.is_finished else "",
+        waiting_seen_s=None if seen_s is None else round(now_s - seen_s, 1),
+    )
+
+
+def _phase(coordinator: Coordinator) -> str:
+    if coordinator.history.is_missing:
+        return "ledger missing"
+    if coordinator.is_finished:
+        return "finished"
+    if coordinator.operation is None and disputed(coordinator.view, coordinator.lines):
+        return "disputed"
+    if coordinator.operation is None:
+        return "training" if coordinator.view.genesis else "waiting for the first peer"
+    if coordinator.operation.view.frozen is None:
+        return "scatter"
+    return "gather"
+
+
+def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
+    """Describe what the run waits for, and, if that is a state, say when a peer that holds it was
+    last here; empty while the run goes on."""
+    view, terms = coordinator.view, coordinator.terms
+    if coordinator.history.is_missing:
+        return _NO_LEDGER, None
+    if coordinator.history.takes_copies:
+        return _LEDGER_MAY_GROW, None
+    if coordinator.is_finished or coordinator.operation is not None:
+        return "", None
+    held = disputed(view, coordinator.lines)
+    if held:
+        names = " against ".join(
+            f"{', '.join(peer.hex()[:8] for peer in peers)} ({root.hex()[:8]})"
+            for root, peers in held.items()
+        )
+        text = (
+            f"a majority: {len(held)} different states after round {view.last_op}, {names}; "
+            "stop the peer that is wrong, it will take the others' state when it comes back"
+        )
+        return text, None
+    alive = [line for line in coordinator.lines.values() if line.connected]
+    is_held = any(line.applied_op == view.last_op for line in alive)
+    if view.genesis is not None and view.last_op >= 1 and not is_held:
+        return _held_by_nobody(coordinator)
+    needed = needed_peers(terms, max(1, view.last_op + 1))
+    if len(alive) < needed:
+        missing = needed - len(alive)
+        return "1 more peer" if missing == 1 else f"{missing} more peers", None
+    return "", None
+
+
+def _held_by_nobody(coordinator: Coordinator) -> tuple[str, float | None]:
+    """Which state nobody has who is here, and with whom it was seen last: in this term, else who
+    was in the round that made it, for the ledger knows no more."""
+    view = coordinator.view
+    root = view.root_after(view.last_op)
+    # Unattested: its contributors went before a majority of them had reported.
+    state = f"state root {root.hex()[:16]}" if root else "the state, not attested yet,"
+    if view.goes_by_pairs:
+        state, root = "a state", None  # of its own
+    text = f"a peer that holds {state} (round {view.last_op}), which nobody here does"
+    holders, seen_s = coordinator.attendance.last_holders(view.last_op, root)
+    if holders:
+        return f"{text}; last seen with {_named(coordinator, holders)}", seen_s
+    made = view.commits.get(view.commit_at(view.last_op))
+    if made is None or made.frozen is None:
+        return text, None
+    return f"{text}; in that round: {_named(coordinator, made.frozen)}", None
+
+
+def result_of(coordinator: Coordinator) -> str:
+    """Describe the result of a finished run, and who has the model."""
+    view, losses = coordinator.view, coordinator.chronicle.losses
+    told = [f"{view.committed} round{'' if view.committed == 1 else 's'}"]
+    if losses:
+        newest = max(losses)
+        of = "" if newest == view.last_op else f" after round {newest}"
+        told.append(f"loss {losses[newest]:.3f}{of}")
+    root = None if view.goes_by_pairs else view.root_after(view.last_op)
+    if root is not None:
+        told.append(f"root {root.hex()[:16]}")
+    here = [p for p, line in coordinator.lines.items() if line.applied_op == view.last_op]
+    holders = dict.fromkeys([*here, *coordinator.attendance.last_holders(view.last_op, root)[0]])
+    made = view.commits.get(view.last_op)
+    if holders:
+        told.append(f"the model is with {_named(coordinator, list(holders))}")
+    elif made is not None and made.frozen is not None:
+        told.append(f"the last one made by {_named(coordinator, made.frozen)}")
+    return ", ".join(told)
+
+
+def _named(coordinator: Coordinator, peers: Sequence[PeerId]) -> str:
+    """Some peers by their names: all of a few, some of many."""
+    names = coordinator.view.names
+    told = [shown(names[peer], limits.NAME_CHARS_MAX) for peer in peers[:_NAMED_MAX]]
+    if len(peers) > _NAMED_MAX:
+        told.append(f"{len(peers) - _NAMED_MAX} more")
+    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+
+
+def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) -> PeerStatus:
+    progress = line.progress
+    likeness = coordinator.chronicle.gauges.of(peer)
+    conduct = coordinator.view.standing.conducts.get(peer)
+    up = progress.bytes_out + progress.control_bytes_out if progress else 0
+    down = progress.bytes_in + progress.control_bytes_in if progress else 0
+    return PeerStatus(
+        peer=peer.hex(),
+        name=shown(line.hello.name, limits.NAME_CHARS_MAX),
+        state=_state(line, coordinator, now_s),
+        round=max(0, line.applied_op),
+        step=progress.step if progress else 0,
+        loss=finite(progress.loss) if progress else 0.0,
+        tokens_per_s=finite(progress.tokens_per_s) if progress else 0.0,
+        tokens=progress.tokens if progress else 0,
+        bytes_up=min(up, _COUNT_MAX),
+        bytes_down=min(down, _COUNT_MAX),
+        replayed_ops=progress.replayed_ops if progress else 0,
+        state_root=line.state_root.hex(),
+        silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
+        chain=line.chain.hex(),
+        rests=_rests(peer, coordinator.view),
+        norm=likeness.length if likeness else None,
+        cosine=likeness.cosine if likeness else None,
+        left_out=conduct.left_out.total() if conduct else 0,
+        accused_by={owner.hex(): count for owner, count in conduct.accused_by.items()}
+        if conduct
+        else {},
+    )
+
+
+def _rests(peer: PeerId, view: LedgerView) -> str:
+    """Describe what a peer sits out for what it did, until when, and its odds with others."""
+    standing, op = view.standing, view.last_op + 1
+    told = []
+    if (until := standing.barred_until(peer, op)) >= 0:
+        told.append(f"gives nothing up to round {until}: at fault too often")
+    elif peer in standing.sidelined(op, view.roster.keys()):
+        told.append("gives nothing for a while: too many owners have lacked its part")
+    if (until := standing.owns_nothing_until(peer, op)) >= 0:
+        told.append(f"owns nothing up to round {until}: its slices had to be moved")
+    apart = sorted(other.hex()[:8] for other in standing.at_odds_with(peer, op))
+    if apart:
+        told.append(f"at odds with {', '.join(apart[:_NAMED_MAX])}")
+    return "; ".join(told)
+
+
+def _state(line: PeerLine, coordinator: Coordinator, now_s: float) -> str:
+    """One word. Silence is drawn differently from being gone: gone peers are not listed."""
+    if not line.connected:
+        return "disconnected"
+    if not line.life.is_alive(now_s):
+        return "silent"
+    if line.applied_op < coordinator.view.last_op and not line.active:
+        return "syncing"
+    return shown(line.progress.phase, _PHASE_CHARS_MAX) if line.progress else "connecting"

@@ -1,0 +1,1 @@
+"""The ledger: the verified chain of records, the view they fold to, and what follows from it."""

@@ -1,0 +1,269 @@
+"""After COMMIT one chunk is summed once more, and a wrong sum becomes a proof.
+
+The ledger draws, by the hash of the COMMIT that nobody can choose, an auditor among the op's
+contributors and one chunk of the result. The auditor asks the contributors for that chunk of what
+they have signed, adds it with the arithmetic of the exchange and compares. Exact sums have one
+right answer, so a difference is a lie that anybody can check: the proof holds the parts and the
+hashes that lead from them to the roots that contributors and owner have signed. The roots and the
+signatures stand in FREEZE and COMMIT (`signed`). What 64 contributors show does not fit into one
+frame, so a proof travels as a charge, which names every part by its hash, and the parts.
+
+What is no proof: a contributor that does not answer or shows something else than it has signed;
+and inputs that the owner signed and its contributors did not. Then nobody is convicted. Two who
+conspire, an owner and one of its contributors that keeps silent, are not found out.
+
+Pure; `auditing` asks and answers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import msgspec
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, slice_root, window_of
+from swarmtrain_transport.ledger.signed import (
+    are_hashes,
+    contribution_payload,
+    inputs_of,
+    result_payload,
+    root_over,
+)
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Commit, Verify, pack_struct
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What one op's audit looks at, and who looks.
+
+    Attributes:
+        auditor: who asks.
+        slice_index, chunk: what is summed again.
+        owner: who has summed it.
+        contributors: whose parts are in it.
+    """
+
+    auditor: PeerId
+    slice_index: int
+    chunk: int
+    owner: PeerId
+    contributors: tuple[PeerId, ...]
+
+
+def draw(view: OpView) -> Drawn | None:
+    """The audit of an op; None if it was not committed, its sums are not exact or nobody but the
+    owner has contributed."""
+    commit = view.outcome
+    if not isinstance(commit, Commit) or not view.plan.exact or not commit.signatures:
+        return None
+    lots = [int.from_bytes(view.outcome_hash[at : at + 8], "little") for at in (0, 8, 16)]
+    index = lots[0] % len(commit.slices)
+    owner = view.owners[index]
+    auditors = [peer for peer in commit.contributors if peer != owner]
+    if not auditors:
+        return None
+    chunk = lots[1] % num_chunks(view.plan, index)
+    auditor = auditors[lots[2] % len(auditors)]
+    return Drawn(auditor, index, chunk, owner, commit.slices[index].contributors)
+
+
+class Shown(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One contributor's chunk and the hashes that show it to be what was signed.
+
+    Attributes:
+        slice_roots: of the whole contribution; the root over them is in FREEZE.
+        chunk_hashes: of the slice; the root over them is one of `slice_roots`.
+        part: the encoded chunk.
+    """
+
+    slice_roots: tuple[bytes, ...]
+    chunk_hashes: tuple[bytes, ...]
+    part: bytes
+
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack."""
+        return pack_struct(self)
+
+
+def shown_from_bytes(data: Buffer) -> Shown:
+    """Raises RemoteFault with reason ``evidence``."""
+    return _decoded(data, Shown, "evidence")  # type: ignore[no-any-return]  # msgspec: Any
+
+
+class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A proof whose parts are named and not yet here; its hash is what an accusation names.
+
+    Attributes:
+        op, slice_index, chunk: where.
+        chunk_hashes: what the owner has published for the slice.
+        shown: per contributor of the slice, the content hash of what it has shown, in bytes.
+    """
+
+    op: int
+    slice_index: int
+    chunk: int
+    chunk_hashes: tuple[bytes, ...]
+    shown: dict[bytes, bytes]
+
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack."""
+        return pack_struct(self)
+
+
+def charge_from_bytes(data: Buffer, drawn: Drawn) -> Charge:
+    """A charge that is about what the ledger has drawn.
+
+    Raises:
+        RemoteFault: reason ``proof``.
+    """
+    charge: Charge = _decoded(data, Charge, "proof")
+    if (charge.slice_index, charge.chunk) != (drawn.slice_index, drawn.chunk):
+        raise RemoteFault("proof", "it is not about what the ledger has drawn")
+    if charge.shown.keys() != set(drawn.contributors):
+        raise RemoteFault("proof", "parts are missing, or are nobody's")
+    if not are_hashes(tuple(charge.shown.values())):
+        raise RemoteFault("proof", "a part is not named by a hash")
+    return charge
+
+
+class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A wrong sum. With the run's ledger (PLAN, FREEZE, COMMIT) anybody can check it.
+
+    Attributes:
+        op, slice_index, chunk: where.
+        chunk_hashes: what the owner has published for the slice.
+        shown: per contributor of the slice.
+    """
+
+    op: int
+    slice_index: int
+    chunk: int
+    chunk_hashes: tuple[bytes, ...]
+    shown: dict[bytes, Shown]
+
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack."""
+        return pack_struct(self)
+
+    @property
+    def charge(self) -> Charge:
+        """It without its parts."""
+        named = {peer: content_hash(shown.to_bytes()) for peer, shown in self.shown.items()}
+        return Charge(self.op, self.slice_index, self.chunk, self.chunk_hashes, named)
+
+    @classmethod
+    def of(cls, charge: Charge, shown: Mapping[PeerId, Shown]) -> "Proof":
+        """A charge and all its parts."""
+        place = (charge.op, charge.slice_index, charge.chunk)
+        return cls(*place, charge.chunk_hashes, dict(shown))
+
+
+def proof_from_bytes(data: Buffer) -> Proof:
+    """Raises RemoteFault with reason ``proof``."""
+    proof: Proof = _decoded(data, Proof, "proof", limits.PROOF_BYTES_MAX)
+    return proof
+
+
+def _decoded(data: Buffer, kind: type, reason: str, most: int = limits.FRAME_BYTES_MAX) -> Any:
+    size = len(data)
+    if size > most:
+        raise RemoteFault(reason, f"{size} bytes")
+    try:
+        raw = msgpack.unpackb(
+            data, strict_map_key=False, max_str_len=size, max_bin_len=size, max_array_len=size,
+            max_map_len=size, max_ext_len=0,
+        )  # fmt: skip
+        return msgspec.convert(raw, type=kind, builtin_types=(bytes,), str_keys=False)
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as exc:
+        raise RemoteFault(reason, "does not decode") from exc
+
+
+def is_shown(view: OpView, drawn: Drawn, peer: PeerId, shown: Shown) -> bool:
+    """Whether this is what the contributor has signed for the drawn chunk."""
+    signed, index = view.roots.get(peer), drawn.slice_index
+    if signed is None or len(shown.slice_roots) != len(view.plan.slices):
+        return False
+    if len(shown.chunk_hashes) != num_chunks(view.plan, index):
+        return False
+    return (
+        are_hashes(shown.slice_roots + shown.chunk_hashes)
+        and root_over(shown.slice_roots) == signed.root
+        and root_over(shown.chunk_hashes) == shown.slice_roots[index]
+        and content_hash(shown.part) == shown.chunk_hashes[drawn.chunk]
+    )
+
+
+def check_part(view: OpView, drawn: Drawn, shown: Shown, arithmetic: Arithmetic) -> None:
+    """Whether a shown part may be added.
+
+    Raises:
+        RemoteFault: reason ``length`` or ``scale``.
+    """
+    start, stop = chunk_range(view.plan, drawn.slice_index, drawn.chunk)
+    arithmetic.check(shown.part, stop - start, window_of(view.plan))
+
+
+def right_hash(
+    view: OpView, drawn: Drawn, shown: Mapping[PeerId, Shown], arithmetic: Arithmetic
+) -> bytes:
+    """Hash of the drawn chunk's true mean over what its contributors have shown.
+
+    Raises:
+        RemoteFault: reason ``length`` or ``scale``: a part is illegal, so it proves nothing.
+    """
+    start, stop = chunk_range(view.plan, drawn.slice_index, drawn.chunk)
+    window = window_of(view.plan)
+    total = arithmetic.accumulator(stop - start, window)
+    for peer in drawn.contributors:
+        check_part(view, drawn, shown[peer], arithmetic)
+        total.add(shown[peer].part, view.weights[peer])
+    return content_hash(total.finish(sum(view.weights[peer] for peer in drawn.contributors)))
+
+
+def convicted(proof: Proof, view: OpView, arithmetic: Arithmetic, verify: Verify) -> PeerId:
+    """The owner that this proof convicts.
+
+    Args:
+        proof: of a wrong sum.
+        view: the ledger's view of its op.
+        arithmetic: of the exchange.
+        verify: checks a signature.
+
+    Raises:
+        RemoteFault: reason ``proof``, with what it lacks: it convicts nobody.
+    """
+    drawn, commit = draw(view), view.outcome
+    place = (proof.op, proof.slice_index, proof.chunk)
+    if drawn is None or place != (view.plan.op, drawn.slice_index, drawn.chunk):
+        raise RemoteFault("proof", "it is not about what the ledger has drawn")
+    assert isinstance(commit, Commit)  # or nothing is drawn
+    index, outcome = drawn.slice_index, commit.slices[drawn.slice_index]
+    if proof.shown.keys() != set(drawn.contributors):
+        raise RemoteFault("proof", "parts are missing, or are nobody's")
+    if not are_hashes(proof.chunk_hashes) or slice_root(proof.chunk_hashes) != outcome.root:
+        raise RemoteFault("proof", "the published hashes are not those that were committed")
+    if len(proof.chunk_hashes) != num_chunks(view.plan, index):
+        raise RemoteFault("proof", "not one published hash per chunk")
+    for peer, shown in proof.shown.items():
+        if not is_shown(view, drawn, peer, shown):
+            raise RemoteFault("proof", "a part is not what its contributor has signed")
+        payload = contribution_payload(view.plan_hash, view.roots[peer].root)
+        if not verify(peer, view.roots[peer].signature, payload):
+            raise RemoteFault("proof", "a contributor's signature does not hold")
+    inputs = inputs_of({peer: one.slice_roots[index] for peer, one in proof.shown.items()})
+    payload = result_payload(view.plan_hash, index, outcome.attempt, outcome.root, inputs)
+    if not verify(drawn.owner, commit.signatures[index], payload):
+        raise RemoteFault("proof", "the owner has not signed this result of these parts")
+    try:
+        right = right_hash(view, drawn, proof.shown, arithmetic)
+    except RemoteFault as fault:
+        raise RemoteFault("proof", f"a part is illegal: {fault.reason}") from fault
+    if right == proof.chunk_hashes[drawn.chunk]:
+        raise RemoteFault("proof", "the sum is right")
+    return drawn.owner

@@ -1,0 +1,395 @@
+"""What a chain of decisions means: the fold that coordinator and peers share.
+
+Both sides read the same records into the same view, so a restarted coordinator and a late peer
+know exactly what was decided, and nothing else is state (protocol.md, COORDINATOR STATE).
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.kinds import PAIR, WHOLE
+from swarmtrain_transport.ledger.gathered import content_name, is_kept
+from swarmtrain_transport.ledger.lineage import Lineage
+from swarmtrain_transport.ledger.samples import SampleCount
+from swarmtrain_transport.ledger.scalars import check_totals, vectors
+from swarmtrain_transport.ledger.standing import Standing, Words
+from swarmtrain_transport.links.link import Address, PeerId
+from swarmtrain_transport.wire.records import (
+    AnyBody,
+    Attest,
+    Checkpoint,
+    Commit,
+    Conviction,
+    Freeze,
+    Gone,
+    Join,
+    Plan,
+    Reassign,
+    Record,
+    Rewind,
+    Run,
+    SignedRoot,
+    Skip,
+    SliceFreeze,
+    Unban,
+    pack_struct,
+)
+
+OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
+_OP_DECISIONS = (Reassign, Freeze, SliceFreeze, Commit, Skip)
+
+COMMITS_KEPT = 256
+"""Committed ops whose plans a view remembers, for joiners that replay; older ones are in the
+ledger, and a joiner takes a newer snapshot."""
+
+
+@lru_cache(maxsize=256)
+def set_id(contributors: tuple[PeerId, ...]) -> int:
+    """Names a set of contributors in 64 bits: the first 8 bytes of its hash."""
+    return int.from_bytes(hashlib.sha256(b"".join(sorted(contributors))).digest()[:8], "little")
+
+
+def slice_root(chunk_hashes: tuple[bytes, ...]) -> bytes:
+    """Root of one slice's result. Its preimage, the joined hashes, is itself a blob."""
+    return content_hash(b"".join(chunk_hashes))
+
+
+def result_root(commit: Commit) -> bytes:
+    """Root of a whole result: plan, contributors per slice and slice roots."""
+    digest = hashlib.sha256(commit.plan_hash + b"".join(sorted(commit.contributors)))
+    for outcome in commit.slices:
+        digest.update(pack_struct(outcome))
+    return digest.digest()
+
+
+def num_chunks(plan: Plan, slice_index: int) -> int:
+    """Chunks of one slice; the last may be short."""
+    spec = plan.slices[slice_index]
+    return -(-(spec.stop - spec.start) // plan.chunk_values)
+
+
+def chunk_range(plan: Plan, slice_index: int, chunk: int) -> tuple[int, int]:
+    """Values [start, stop) of one chunk in the padded vector."""
+    spec = plan.slices[slice_index]
+    start = spec.start + chunk * plan.chunk_values
+    return start, min(start + plan.chunk_values, spec.stop)
+
+
+def window_of(plan: Plan) -> Window:
+    """The plan's codecs, block, scale window and rule."""
+    codecs = plan.codec, plan.result_codec
+    return Window(codecs[0], plan.block, plan.e_min, plan.e_max, codecs[1], plan.rule)
+
+
+@dataclass(slots=True)
+class OpView:
+    """What the ledger says of one op so far.
+
+    Attributes:
+        plan, plan_hash: the PLAN record.
+        owners: current owner per slice.
+        attempts: current attempt per slice.
+        tried: every owner that a slice has had.
+        frozen: FREEZE's contributors, None before it.
+        excluded: reason per excluded planned contributor.
+        slice_sets: contributors per slice, None where they are not decided yet.
+        outcome: COMMIT or SKIP; `outcome_hash` is the hash of that record.
+        roots: what the contributors have signed, from FREEZE.
+        scalars: what the rule needs of their whole vectors, from FREEZE.
+        words: who was said to be at fault, and by whom.
+        unfit: who should be given no slice while others can be, and how much speaks against each.
+        plan_id: first 8 bytes of the plan's hash: the fence of its data frames.
+        weights: planned contributors and their weights.
+        boots: boot id per planned member.
+        all_planned_id: names the set of all planned contributors, the only one that may be
+            foreseen (T3).
+    """
+
+    plan: Plan
+    plan_hash: bytes
+    owners: list[PeerId]
+    attempts: list[int]
+    tried: list[list[PeerId]]
+    frozen: tuple[PeerId, ...] | None = None
+    excluded: dict[PeerId, str] = field(default_factory=dict)
+    slice_sets: list[tuple[PeerId, ...] | None] = field(default_factory=list)
+    outcome: Commit | Skip | None = None
+    outcome_hash: bytes = b""
+    roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
+    scalars: bytes = b""
+    unfit: Mapping[PeerId, int] = field(default_factory=dict)
+    words: Words = field(init=False)
+    plan_id: int = field(init=False)
+    weights: Mapping[PeerId, int] = field(init=False)
+    boots: Mapping[PeerId, bytes] = field(init=False)
+    all_planned_id: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        # PLAN never changes, and every frame and report asks for these.
+        members = self.plan.members
+        self.words = Words.of(self.plan)
+        self.plan_id = int.from_bytes(self.plan_hash[:8], "little")
+        self.weights = {m.peer: m.weight for m in members if m.weight}
+        self.boots = {member.peer: member.boot for member in members}
+        self.all_planned_id = set_id(tuple(self.weights))
+
+    @classmethod
+    def of(
+        cls, plan: Plan, plan_hash: bytes, unfit: Mapping[PeerId, int] | None = None
+    ) -> "OpView":
+        """The view right after PLAN."""
+        owners = [spec.owner for spec in plan.slices]
+        count = len(owners)
+        tried = [[owner] for owner in owners]
+        sets: list[tuple[PeerId, ...] | None] = [None] * count
+        return cls(plan, plan_hash, owners, [0] * count, tried, slice_sets=sets, unfit=unfit or {})
+
+    def result_set_id(self, slice_index: int) -> int | None:
+        """Names the set whose mean is the slice's, or that may still become so: before FREEZE the
+        first attempt's result over all planned contributors may be published (T3)."""
+        contributors = self.slice_sets[slice_index]
+        if contributors is not None:
+            return set_id(contributors)
+        if self.frozen is None and self.attempts[slice_index] == 0:
+            return self.all_planned_id
+        return None
+
+    def may_count(self, slice_index: int, attempt: int, name: int) -> bool:
+        """Whether what is published under this name is, or may still become, the slice's result;
+        what a contributor publishes itself is named by its content (`gathered`)."""
+        if not 0 <= slice_index < len(self.owners) or attempt != self.attempts[slice_index]:
+            return False
+        if self.plan.kind not in WHOLE:
+            return name == self.result_set_id(slice_index)
+        signed = self.roots.get(self.owners[slice_index])
+        return self.frozen is None or (signed is not None and name == content_name(signed.root))
+
+    def apply(self, body: OpDecision) -> None:
+        """Fold one decision of this op.
+
+        Raises:
+            RemoteFault: reason ``order``: the coordinator contradicts itself.
+        """
+        if self.outcome is not None:
+            raise RemoteFault("order", f"op {self.plan.op} already has an outcome")
+        if isinstance(body, Commit):
+            self._check_commit(body)
+        if isinstance(body, Commit | Skip):
+            self.outcome = body
+        elif isinstance(body, Freeze):
+            self._freeze(body)
+        elif isinstance(body, Reassign):
+            self._reassign(body)
+        else:
+            self._slice_freeze(body)
+        if not isinstance(body, Commit | Skip):
+            self.words.apply(body)
+
+    def _freeze(self, body: Freeze) -> None:
+        if self.frozen is not None:
+            raise RemoteFault("order", f"second FREEZE of op {self.plan.op}")
+        if not set(body.contributors) <= set(self.weights):
+            raise RemoteFault("order", "FREEZE names a peer that was not planned")
+        is_whole = self.plan.kind in WHOLE
+        if is_whole and body.roots.keys() != set(body.contributors):
+            raise RemoteFault("order", "FREEZE does not say what each contributor has published")
+        check_totals(self.plan.scalars, vectors(body.contributors, self.plan.centre), body.scalars)
+        self.frozen = tuple(sorted(body.contributors))
+        self.excluded = dict(body.excluded)
+        self.roots, self.scalars = dict(body.roots), body.scalars
+        for index, attempt in enumerate(self.attempts):
+            if attempt == 0:
+                own = tuple(peer for peer in self.frozen if peer == self.owners[index])
+                self.slice_sets[index] = own if is_whole else self.frozen
+
+    def _check_commit(self, body: Commit) -> None:
+        """COMMIT repeats what FREEZE and SFREEZE have decided, so that it can be read alone; where
+        contributions stay whole it names those of FREEZE's whose contributions are held."""
+        sets = list(zip(self.attempts, self.slice_sets, strict=True))
+        said = [(outcome.attempt, outcome.contributors) for outcome in body.slices]
+        is_decided = body.contributors == self.frozen and said == sets
+        if self.plan.kind in WHOLE:
+            is_decided = is_kept(self.plan, self.frozen, self.roots, body)
+        if body.plan_hash != self.plan_hash or not is_decided:
+            raise RemoteFault("order", f"COMMIT of op {self.plan.op} is not what was decided")
+
+    def _reassign(self, body: Reassign) -> None:
+        index = body.slice_index
+        if self.plan.kind in WHOLE:
+            raise RemoteFault("order", "REASSIGN of a contribution, which has no other owner")
+        if not 0 <= index < len(self.owners) or body.attempt != self.attempts[index] + 1:
+            raise RemoteFault("order", f"REASSIGN of slice {index} to attempt {body.attempt}")
+        if body.owner not in self.boots:
+            raise RemoteFault("order", "REASSIGN names a peer that was not planned")
+        self.owners[index] = body.owner
+        self.attempts[index] = body.attempt
+        self.tried[index].append(body.owner)
+        self.slice_sets[index] = None
+
+    def _slice_freeze(self, body: SliceFreeze) -> None:
+        index = body.slice_index
+        if not 0 <= index < len(self.owners) or body.attempt != self.attempts[index]:
+            raise RemoteFault("order", f"SFREEZE of slice {index} names a stale attempt")
+        if self.frozen is None or self.slice_sets[index] is not None:
+            raise RemoteFault("order", f"SFREEZE of slice {index} out of order")
+        if not set(body.contributors) <= set(self.frozen):
+            raise RemoteFault("order", "SFREEZE is not a subset of FREEZE")
+        self.slice_sets[index] = tuple(sorted(body.contributors))
+
+
+@dataclass(slots=True)
+class LedgerView(Lineage):
+    """The fold of all records; `Lineage` is what it says of states.
+
+    Attributes:
+        run: record 0.
+        run_tag: fence of all data frames of this run.
+        roster: peers that are in, with their newest JOIN; `join_index` is that record's index.
+        names: as everybody who ever came has said it last, for people.
+        curve_holders: who came first with a CURVE key; it stays theirs when they leave.
+        op: the op in progress, or the last one that ended.
+        commits: every committed op with its plan, for the last COMMITS_KEPT ops.
+        last_outcome: hash of the record that decided `last_op`.
+        rewinds: how many there were.
+        convicted: who has published a wrong sum, and which.
+        banned: keys that the organiser keeps out.
+        standing: who was at fault lately.
+    """
+
+    run: Run | None = None
+    run_tag: int = 0
+    roster: dict[PeerId, Join] = field(default_factory=dict)
+    join_index: dict[PeerId, int] = field(default_factory=dict)
+    invite_uses: dict[str, set[PeerId]] = field(default_factory=dict)
+    samples: SampleCount = field(default_factory=SampleCount)
+    standing: Standing = field(default_factory=Standing)
+    ever_members: set[PeerId] = field(default_factory=set)
+    names: dict[PeerId, str] = field(default_factory=dict)
+    curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
+    op: OpView | None = None
+    commits: dict[int, OpView] = field(default_factory=dict)
+    committed: int = 0
+    last_outcome: bytes = b""
+    genesis: Attest | None = None
+    checkpoint: Checkpoint | None = None
+    rewinds: int = 0
+    convicted: dict[PeerId, Conviction] = field(default_factory=dict)
+    banned: set[PeerId] = field(default_factory=set)
+
+    def apply(self, record: Record, body: AnyBody) -> None:
+        """Fold one record that the ledger has verified.
+
+        Raises:
+            RemoteFault: reason ``order``: the record contradicts earlier ones.
+        """
+        if isinstance(body, Plan):
+            self._plan(record, body)
+        elif isinstance(body, _OP_DECISIONS):
+            self._decide(record, body)
+        elif isinstance(body, Join):
+            self._join(record, body)
+        elif isinstance(body, Gone):
+            self._gone(body)
+        elif isinstance(body, Unban):
+            self.banned.discard(body.peer)
+        elif isinstance(body, Attest):
+            self._attest(record, body)
+        elif isinstance(body, Rewind):
+            self._rewind(record, body)
+        elif isinstance(body, Checkpoint):
+            self.checkpoint = body
+        else:
+            self.run = body
+            self.run_tag = int.from_bytes(record.hash[:8], "little")
+        self.samples.apply(body)
+
+    def address_of(self, peer: PeerId) -> Address:
+        """Where a roster member listens. KeyError if it is not in the roster."""
+        join = self.roster[peer]
+        return Address(peer, join.curve_key, join.host, join.port)
+
+    @property
+    def in_progress(self) -> OpView | None:
+        """The op that has no outcome yet, if any."""
+        return self.op if self.op is not None and self.op.outcome is None else None
+
+    def _join(self, record: Record, body: Join) -> None:
+        if body.peer in self.banned:
+            raise RemoteFault("order", "JOIN of a banned key")
+        self.roster[body.peer] = body
+        self.join_index[body.peer] = record.index
+        self.ever_members.add(body.peer)
+        self.names[body.peer] = body.name
+        self.curve_holders.setdefault(body.curve_key, body.peer)
+        if body.invite:
+            self.invite_uses.setdefault(body.invite, set()).add(body.peer)
+
+    def _gone(self, body: Gone) -> None:
+        self.roster.pop(body.peer, None)
+        self.join_index.pop(body.peer, None)
+        if body.conviction is not None:
+            self.convicted[body.peer] = body.conviction
+        if body.is_ban:
+            self.banned.add(body.peer)
+
+    def _plan(self, record: Record, body: Plan) -> None:
+        if self.in_progress is not None or body.op != self.last_op + 1 or self.genesis is None:
+            raise RemoteFault("order", f"PLAN of op {body.op} after op {self.last_op}")
+        if body.previous_outcome != self.last_outcome:
+            raise RemoteFault("order", f"PLAN of op {body.op} names another history")
+        unfit = self.standing.unfit(body.op, [member.peer for member in body.members])
+        self.op = OpView.of(body, record.hash, unfit)
+        self.goes_by_pairs = body.kind == PAIR
+
+    def _decide(
+        self, record: Record, body: Reassign | Freeze | SliceFreeze | Commit | Skip
+    ) -> None:
+        op = self.in_progress
+        if op is None or body.op != op.plan.op:
+            raise RemoteFault("order", f"{type(body).__name__} of op {body.op} without its PLAN")
+        op.apply(body)
+        if isinstance(body, Commit):
+            self.commits[body.op] = op
+            self.commits.pop(body.op - COMMITS_KEPT, None)
+            self.committed += 1
+            if self.goes_by_pairs:
+                self.exchanged(op.plan, body)
+        elif isinstance(body, Skip):
+            self.skips[body.op] = body
+        if op.outcome is not None:
+            self.standing.ended(op.plan, op.words, op.outcome)
+            self.last_op = body.op
+            self.last_outcome = op.outcome_hash = record.hash
+
+    def _attest(self, record: Record, body: Attest) -> None:
+        if body.op > max(0, self.last_op):
+            raise RemoteFault("order", f"ATTEST of op {body.op} before its COMMIT")
+        self.attested(body)
+        if body.op == 0:
+            self.genesis = body
+            self.last_op, self.last_outcome = 0, record.hash
+
+    def _rewind(self, record: Record, body: Rewind) -> None:
+        if self.in_progress is not None or not -1 <= body.op < self.last_op:
+            raise RemoteFault("order", f"REWIND to op {body.op} after op {self.last_op}")
+        if body.op < 0:
+            self.genesis = None
+        later = range(body.op + 1, self.last_op + 1)
+        self.committed -= sum(op > 0 and op not in self.skips for op in later)
+        self.cancelled(later)
+        for op in later:
+            self.commits.pop(op, None)
+        if self.checkpoint is not None and self.checkpoint.op > body.op:
+            self.checkpoint = None
+        self.rewinds += 1
+        self.standing.rewound(body.op)
+        self.last_op, self.last_outcome = body.op, record.hash
+
+    def commits_since(self, op: int) -> int:
+        """How many results lead from the state after `op` to the newest."""
+        return sum(number > op for number in self.commits)

@@ -1,0 +1,103 @@
+"""How much the whole swarm has trained on: what a schedule by tokens goes by.
+
+PLAN repeats what contributors said in READY, COMMIT names those who are in the result, so the sum
+follows from the ledger alone: a newcomer and a restarted peer know it as the others do, and a
+REWIND takes back what it cancels. Where ops go by pairs everybody planned counts: who is in no pair
+makes its step too. Only runs whose schedule asks for it tell samples. Pure.
+
+References:
+    Scaling laws for DiLoCo, arXiv 2503.09799 (a run is as long as its tokens, not its steps).
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import AnyBody, Commit, Plan, Rewind
+
+
+def believed(samples: Sequence[int]) -> tuple[int, ...]:
+    """Return the sample counts that are believed, per contributor, for weights and the schedule.
+
+    A boast would take the mean, and bring the run's end nearer for everybody, so each counts up to
+    some times the low median; of two that is some times the other. Honest work beyond it counts
+    less. Who says less than nothing has said nothing.
+    """
+    told = [max(0, count) for count in samples]
+    most = limits.SAMPLES_SPREAD * statistics.median_low(told) if told else 0
+    return tuple(min(count, most) for count in told)
+
+
+def weights_of(samples: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    """Integer weights 1..255 in proportion to samples, as far as these are believed (rule 2)."""
+    counts = believed(list(samples.values()))
+    top = max(1, *counts) if counts else 1
+    weights = (max(1, limits.WEIGHT_MAX * count // top) for count in counts)
+    return dict(zip(samples, weights, strict=True))
+
+
+def are_legal(plan: Plan) -> bool:
+    """Return True if a PLAN names no samples, or each contributor's, none of them beyond belief."""
+    contributors = sum(member.weight > 0 for member in plan.members)
+    return len(plan.samples) in (0, contributors) and plan.samples == believed(plan.samples)
+
+
+def weights_are_believed(plan: Plan) -> bool:
+    """Return True if no weight is more than any samples could have made it.
+
+    Without samples in PLAN peers see weights alone, which were rounded down: the low median's
+    weight may be short of its share by less than one.
+    """
+    weights = [member.weight for member in plan.members if member.weight]
+    least = statistics.median_low(weights) if weights else 0
+    return max(weights, default=0) < limits.SAMPLES_SPREAD * (least + 1)
+
+
+def weights_follow_samples(plan: Plan) -> bool:
+    """Return True if the weights follow from the samples in PLAN, or it names no samples."""
+    weights = {member.peer: member.weight for member in plan.members if member.weight}
+    told = dict(zip(weights, plan.samples, strict=False))
+    return not plan.samples or weights == weights_of(told)
+
+
+def in_result(plan: Plan, commit: Commit) -> int:
+    """Samples of those who are in a committed result, 0 where PLAN names none; of a pair op of all
+    who were to give something, in a pair or alone."""
+    if plan.kind == PAIR:
+        return sum(plan.samples)
+    named = [member.peer for member in plan.members if member.weight]
+    kept = set(commit.contributors)
+    return sum(count for peer, count in zip(named, plan.samples, strict=False) if peer in kept)
+
+
+@dataclass(slots=True)
+class SampleCount:
+    """The fold of PLAN, COMMIT and REWIND to samples so far.
+
+    Attributes:
+        sums: of all committed results up to an op, by the ops that were committed.
+    """
+
+    sums: dict[int, int] = field(default_factory=dict)
+    _plan: Plan | None = None
+
+    def apply(self, body: AnyBody) -> None:
+        """Fold one record that is legal."""
+        if isinstance(body, Plan):
+            self._plan = body
+        elif isinstance(body, Commit) and self._plan is not None and self._plan.samples:
+            self.sums[body.op] = self.after(body.op - 1) + in_result(self._plan, body)
+        elif isinstance(body, Rewind):
+            for op in [op for op in self.sums if op > body.op]:
+                del self.sums[op]
+
+    def after(self, op: int) -> int:
+        """Samples in the state after an op; one that was skipped adds none."""
+        while self.sums and op > 0:
+            if op in self.sums:
+                return self.sums[op]
+            op -= 1
+        return 0

@@ -1,0 +1,375 @@
+"""Record of faults, made from the ledger: it says who is not counted on for a while.
+
+Everything follows from records of ops that have ended, so a restarted coordinator knows it, and
+every peer knows the same. A peer's *own* fault is what it says or leaves unsaid itself, or what
+enough owners say of it (`matrix.voices_needed`); one owner's word is none. Who is at fault again
+and again gives nothing for a while: nobody waits for it then. An owner at fault owns nothing for a
+while, which costs its training nothing. And a word of one against the other is kept for the pair:
+either may lie, so neither is blamed, but they are kept apart while others can stand in.
+
+Pure, and bounded: what is old is forgotten, and no more pairs are kept than a full roster has.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.ledger.matrix import UNREACHABLE, voices_needed
+from swarmtrain_transport.ledger.pairing import contributors_of, partner_in
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import (
+    Commit,
+    Freeze,
+    Plan,
+    Reassign,
+    Skip,
+    SliceFreeze,
+)
+
+_ALONE = "alone"
+"""The odd one of a pair op: FREEZE leaves it out, and nobody is at fault."""
+
+BARRED = 3
+"""Weight against an owner that is barred for its own faults; to be at odds with somebody weighs
+less."""
+
+_CONDUCTS_KEPT = 1024
+"""Peers of whom `status` can tell how they have behaved: more than a roster has."""
+
+Pair = tuple[PeerId, PeerId]
+"""(contributor, owner): the owner says that the contributor's part is not there, or not legal."""
+
+
+@dataclass(slots=True)
+class Words:
+    """Faults in one op so far, as the ledger tells them.
+
+    Attributes:
+        planned: how many contributors it has.
+        first: the owners that PLAN names.
+        owners, attempts: current ones, per slice.
+        is_whole: FREEZE settles slices with a later owner too (scalars).
+        lacked: per contributor the owners that have lacked it, and in which way.
+        relieved: owners that have lost a slice, and why.
+        at_fault: who was left out, or is late, by its own fault, and why.
+        short: who of FREEZE's is not in some slice.
+    """
+
+    planned: int
+    first: frozenset[PeerId]
+    owners: list[PeerId]
+    attempts: list[int]
+    is_whole: bool
+    lacked: dict[PeerId, dict[PeerId, str]] = field(default_factory=dict)
+    relieved: dict[PeerId, str] = field(default_factory=dict)
+    at_fault: dict[PeerId, str] = field(default_factory=dict)
+    short: set[PeerId] = field(default_factory=set)
+    left_out: dict[PeerId, str] = field(default_factory=dict)
+    _frozen: tuple[PeerId, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Words":
+        """Right after PLAN."""
+        owners = [spec.owner for spec in plan.slices]
+        planned = len(contributors_of(plan))
+        return cls(planned, frozenset(owners), owners, [0] * len(owners), bool(plan.scalars))
+
+    @property
+    def settled_by_freeze(self) -> list[int]:
+        """Slices whose contributors FREEZE decides, or would decide now."""
+        return [i for i, attempt in enumerate(self.attempts) if self.is_whole or not attempt]
+
+    @property
+    def bar(self) -> int:
+        """How many words make it a contributor's own fault, however few own something: by rates
+        that they claim, or by quarrels, two could become the only owners of all."""
+        return voices_needed(self.planned, self.planned - 1)
+
+    def needed(self, peer: PeerId) -> int:
+        """How many words leave this contributor out."""
+        able = (self.first | self.against(peer)) - {peer}
+        return voices_needed(self.planned, len(able))
+
+    def against(self, peer: PeerId) -> set[PeerId]:
+        """Owners whose word counts against a contributor: not those that lacked most of all."""
+        said = self.lacked.get(peer, {})
+        return {owner for owner in said if self.relieved.get(owner) != UNREACHABLE}
+
+    def apply(self, body: Reassign | Freeze | SliceFreeze) -> None:
+        """Fold one legal decision of the op."""
+        if isinstance(body, Reassign):
+            owner = self.owners[body.slice_index]
+            self._lacks(owner, body.lacked)
+            self.relieved[owner] = body.reason
+            self.owners[body.slice_index] = body.owner
+            self.attempts[body.slice_index] = body.attempt
+        elif isinstance(body, SliceFreeze):
+            self._lacks(self.owners[body.slice_index], body.lacked)
+            self.short |= set(self._frozen) - set(body.contributors)
+            for peer in body.lacked:
+                if len(self.against(peer)) >= self.bar:
+                    self.at_fault.setdefault(peer, "late")
+        else:
+            self._frozen = body.contributors
+            self.left_out = dict(body.excluded)
+            for peer, reason in body.excluded.items():
+                said = body.accusers.get(peer, ())
+                is_own = not said or len(said) >= self.bar
+                if is_own and reason != _ALONE:
+                    self.at_fault[peer] = reason
+                self._accused(peer, reason, said)
+
+    def _lacks(self, owner: PeerId, lacked: Mapping[PeerId, str]) -> None:
+        for peer, word in lacked.items():
+            if peer != owner:
+                self.lacked.setdefault(peer, {})[owner] = word
+
+    def _accused(self, peer: PeerId, reason: str, owners: Iterable[PeerId]) -> None:
+        for owner in owners:
+            self.lacked.setdefault(peer, {}).setdefault(owner, reason)
+
+
+@dataclass(slots=True)
+class Score:
+    """Faults of one peer in one part that it plays.
+
+    Attributes:
+        points: FAULT_POINTS per fault, less one for each op that went well.
+        rounds: for how long it is barred next.
+        until: it is barred up to this op.
+        last: op of its newest fault.
+    """
+
+    points: int = 0
+    rounds: int = 1
+    until: int = -1
+    last: int = -1
+
+    def fault(self, op: int, *, is_fatal: bool = False) -> None:
+        """It was at fault in an op; a fatal one, for which the op was skipped, bars at once."""
+        self.last = op
+        self.points += limits.BARRED_POINTS if is_fatal else limits.FAULT_POINTS
+        if self.points >= limits.BARRED_POINTS:
+            self.until = op + self.rounds
+            self.rounds = min(limits.BARRED_ROUNDS_MAX, 2 * self.rounds)
+            self.points = limits.PROBATION_POINTS
+
+    def good(self) -> None:
+        """An op went well."""
+        self.points = max(0, self.points - 1)
+        if not self.points:
+            self.rounds = 1
+
+
+@dataclass(slots=True)
+class Odds:
+    """Dispute between two peers.
+
+    Attributes:
+        rounds: for how long they were kept apart last; 0 after a first word.
+        until: they are kept apart up to this op.
+        last: op of the newest word.
+    """
+
+    rounds: int = 0
+    until: int = -1
+    last: int = -1
+
+    def word(self, op: int) -> None:
+        """One says again that the other's part is not there."""
+        if self.last >= 0:
+            self.rounds = min(limits.BARRED_ROUNDS_MAX, max(limits.ODDS_ROUNDS, 2 * self.rounds))
+            self.until = op + self.rounds
+        self.last = op
+
+
+@dataclass(slots=True)
+class Conduct:
+    """How often a contributor was left out, per reason, and whose words there were against it,
+    whatever they have cost it. For people."""
+
+    left_out: Counter[str] = field(default_factory=Counter)
+    accused_by: Counter[PeerId] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Standing:
+    """The fold of all ops that have ended.
+
+    Attributes:
+        contributors, owners: scores of who was at fault in this part.
+        pairs: what stands between a contributor and an owner.
+        conducts: how peers have behaved, the one heard of last behind.
+    """
+
+    contributors: dict[PeerId, Score] = field(default_factory=dict)
+    owners: dict[PeerId, Score] = field(default_factory=dict)
+    pairs: dict[Pair, Odds] = field(default_factory=dict)
+    conducts: dict[PeerId, Conduct] = field(default_factory=dict)
+    _is_mutual: bool = False
+
+    # ---- the fold
+
+    def ended(self, plan: Plan, words: Words, outcome: Commit | Skip) -> None:
+        """An op has its outcome."""
+        self._is_mutual = plan.kind == PAIR
+        given = contributors_of(plan)
+        blamed = outcome.blamed if isinstance(outcome, Skip) else {}
+        at_fault = dict(words.at_fault)
+        lacked = {peer: dict(said) for peer, said in words.lacked.items()}
+        if isinstance(outcome, Commit):
+            for peer in outcome.behind:
+                partner = partner_in(given, peer) if self._is_mutual else None
+                if partner is None:
+                    at_fault.setdefault(peer, "behind")
+                else:  # one peer's word on the other
+                    lacked.setdefault(partner, {})[peer] = "absent"
+        for peer in given:
+            if peer in at_fault:
+                self.contributors.setdefault(peer, Score()).fault(plan.op)
+            elif blamed.get(peer) == "behind":
+                self.contributors.setdefault(peer, Score()).fault(plan.op, is_fatal=True)
+            elif isinstance(outcome, Commit) and peer in outcome.contributors:
+                self._went_well(self.contributors, peer, is_good=peer not in words.short)
+        late = set(outcome.late) & set(words.owners) if isinstance(outcome, Commit) else set()
+        self._owned(plan.op, words, blamed, late, is_committed=isinstance(outcome, Commit))
+        self._at_odds(plan.op, lacked, at_fault)
+        self._noted(words, lacked)
+        self._forget(plan.op)
+
+    def _owned(
+        self,
+        op: int,
+        words: Words,
+        blamed: Mapping[PeerId, str],
+        late: AbstractSet[PeerId],
+        *,
+        is_committed: bool,
+    ) -> None:
+        for peer, reason in blamed.items():
+            if reason != "behind":
+                self.owners.setdefault(peer, Score()).fault(op, is_fatal=True)
+        for peer in (words.relieved.keys() | late) - blamed.keys():
+            self.owners.setdefault(peer, Score()).fault(op)
+        for peer in set(words.owners) - words.relieved.keys() - late:
+            self._went_well(self.owners, peer, is_good=is_committed)
+
+    def _at_odds(
+        self,
+        op: int,
+        lacked: Mapping[PeerId, Mapping[PeerId, str]],
+        at_fault: Collection[PeerId],
+    ) -> None:
+        """Words of one against the other; who is at fault itself is neither accused by one more,
+        nor a witness."""
+        for contributor, said in lacked.items():
+            for owner in said:
+                if contributor not in at_fault and owner not in at_fault:
+                    odds = self.pairs.pop((contributor, owner), None) or Odds()
+                    odds.word(op)
+                    self.pairs[contributor, owner] = odds
+
+    @staticmethod
+    def _went_well(scores: dict[PeerId, Score], peer: PeerId, *, is_good: bool) -> None:
+        if is_good and peer in scores:
+            scores[peer].good()
+
+    def _noted(self, words: Words, lacked: Mapping[PeerId, Mapping[PeerId, str]]) -> None:
+        for peer in words.left_out.keys() | lacked.keys():
+            conduct = self.conducts.pop(peer, None) or Conduct()
+            self.conducts[peer] = conduct
+            if peer in words.left_out:
+                conduct.left_out[words.left_out[peer]] += 1
+            conduct.accused_by.update(lacked.get(peer, {}).keys())
+            _shorten(conduct.left_out, limits.PEERS_MAX)
+            _shorten(conduct.accused_by, limits.PEERS_MAX)
+        _shorten(self.conducts, _CONDUCTS_KEPT)
+
+    def _forget(self, op: int) -> None:
+        """Drop what happened long ago, and the oldest disputes beyond `limits.ODDS_KEPT`."""
+        long_ago = op - limits.BARRED_ROUNDS_MAX
+        for scores in (self.contributors, self.owners):
+            for peer in [p for p, s in scores.items() if max(s.last, s.until) < long_ago]:
+                del scores[peer]
+        for pair in [p for p, odds in self.pairs.items() if max(odds.last, odds.until) < long_ago]:
+            del self.pairs[pair]
+        _shorten(self.pairs, limits.ODDS_KEPT)
+
+    def rewound(self, op: int) -> None:
+        """Ops after this one are cancelled and their numbers come again; faults stay faults."""
+        most = op + limits.BARRED_ROUNDS_MAX
+        for score in (*self.contributors.values(), *self.owners.values()):
+            score.last, score.until = min(score.last, max(0, op)), min(score.until, most)
+        for odds in self.pairs.values():
+            odds.last, odds.until = min(odds.last, max(0, op)), min(odds.until, most)
+
+    # ---- what follows from it
+
+    def barred_until(self, peer: PeerId, op: int) -> int:
+        """The last op to which the peer gives nothing for its own faults; -1 if it may now."""
+        return _until(self.contributors, peer, op)
+
+    def owns_nothing_until(self, peer: PeerId, op: int) -> int:
+        """The last op in which the peer should own nothing for faults as owner; -1 if it may."""
+        return _until(self.owners, peer, op)
+
+    def at_odds_with(self, peer: PeerId, op: int) -> set[PeerId]:
+        """With whom the peer is kept apart in this op, as contributor or as owner."""
+        apart = [pair for pair, odds in self.pairs.items() if odds.until >= op and peer in pair]
+        return {other for pair in apart for other in pair} - {peer}
+
+    def barred(self, op: int, present: AbstractSet[PeerId]) -> set[PeerId]:
+        """Return those present that give nothing to this op for their own faults."""
+        return {peer for peer in present if self.barred_until(peer, op) >= 0}
+
+    def apart(self, op: int) -> dict[PeerId, set[PeerId]]:
+        """With whom each should be no pair in this op."""
+        apart: dict[PeerId, set[PeerId]] = {}
+        for (one, other), odds in self.pairs.items():
+            if odds.until >= op:
+                apart.setdefault(one, set()).add(other)
+                apart.setdefault(other, set()).add(one)
+        return apart
+
+    def sidelined(self, op: int, present: AbstractSet[PeerId]) -> set[PeerId]:
+        """Return those present that give nothing to this op: the barred, and contributors that
+        enough of the others have accused lately (T1)."""
+        barred = self.barred(op, present)
+        able = present - barred
+        accusers: dict[PeerId, set[PeerId]] = {}
+        for pair, odds in self.pairs.items():
+            if max(odds.until, odds.last + limits.WORD_ROUNDS) < op or not able >= set(pair):
+                continue
+            contributor, owner = pair
+            accusers.setdefault(contributor, set()).add(owner)
+            if self._is_mutual:
+                accusers.setdefault(owner, set()).add(contributor)
+        needed = voices_needed(len(able), len(able) - 1)
+        return barred | {peer for peer, said in accusers.items() if len(said) >= needed}
+
+    def unfit(self, op: int, members: Collection[PeerId]) -> dict[PeerId, int]:
+        """Return a weight against each of these that should own nothing in this op: most for own
+        faults, less for an owner that lacks somebody, least for the contributor that it lacks."""
+        against = {peer: BARRED * (self.owns_nothing_until(peer, op) >= 0) for peer in members}
+        for peer in members:
+            against[peer] += BARRED * (self.barred_until(peer, op) >= 0)
+        for (contributor, owner), odds in self.pairs.items():
+            if odds.until >= op and contributor in against and owner in against:
+                against[owner] += 2
+                against[contributor] += 1
+        return {peer: weight for peer, weight in against.items() if weight}
+
+
+def _shorten(kept: dict[Any, Any], most: int) -> None:
+    """Of a dict the oldest entries go."""
+    while len(kept) > most:
+        del kept[next(iter(kept))]
+
+
+def _until(scores: Mapping[PeerId, Score], peer: PeerId, op: int) -> int:
+    score = scores.get(peer)
+    return score.until if score is not None and score.until >= op else -1

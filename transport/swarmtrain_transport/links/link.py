@@ -1,0 +1,98 @@
+"""What the data lane promises. memory_link and zmq_link keep this contract; one suite tests both.
+
+1. Frames from one sender to one receiver arrive in order while their connection lives, but large
+   ones where several connections were asked for; at a reconnect frames may be lost, never altered,
+   and a frame that was sent once may arrive at most once per send.
+2. `on_frame` names the sender by its authenticated key. Frames of a key that is not allowed are
+   dropped and counted; a revoked key is refused per frame and its connection closed.
+3. `send` never blocks. It takes the frame, or returns False when there is no route or the
+   queue is full (credits make the latter a bug of the sender).
+4. Nothing larger than the limits arrives. A malformed frame is counted and dropped, and reported
+   to `on_fault`.
+5. All callbacks run on the thread (and loop) that owns the link, one at a time.
+"""
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.wire.frames import Frame
+
+PeerId = bytes
+"""A peer's Ed25519 public key, 32 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where and as whom a peer listens on the data lane.
+
+    Attributes:
+        peer_id: Ed25519 public key, 32 bytes.
+        curve_key: X25519 public key for CURVE, 32 bytes, signed by `peer_id` at the door.
+        host: IP address, see `is_dialable`.
+        port: TCP port.
+    """
+
+    peer_id: PeerId
+    curve_key: bytes
+    host: str
+    port: int
+
+
+def is_dialable(host: str) -> bool:
+    """Return True if this is the IP address of one machine, which others may be told to dial.
+
+    A name is not: libzmq resolves on the one thread that moves all bytes, so a name server that
+    does not answer would stop every peer that was told the name. Nor is an address with a scope
+    (`fe80::1%eth0`), which means something on one machine only.
+    """
+    try:
+        parsed = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(parsed, ipaddress.IPv6Address) and (parsed.scope_id or parsed.ipv4_mapped):
+        return False
+    return not (parsed.is_unspecified or parsed.is_multicast or host == "255.255.255.255")
+
+
+@dataclass(slots=True)
+class LinkStats:
+    """Counters of one link since it was opened. Bytes include the 48-byte headers."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_sent: int = 0
+    frames_received: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+class LinkHandler(Protocol):
+    """Who is told of what the link hears."""
+
+    def on_frame(self, peer: PeerId, frame: Frame) -> None:
+        """A whole, well-formed frame of an allowed peer."""
+
+    def on_fault(self, peer: PeerId | None, fault: RemoteFault) -> None:
+        """Something was refused; `peer` is None when the sender is not known."""
+
+
+class Link(Protocol):
+    """One peer's end of the data lane."""
+
+    @property
+    def stats(self) -> LinkStats:
+        """Counters since the link was opened."""
+
+    def allow(self, address: Address) -> None:
+        """Admit a peer and be ready to send to it; a changed address replaces the old one."""
+
+    def revoke(self, peer: PeerId) -> None:
+        """Stop hearing and reaching a peer. Unknown peers are ignored."""
+
+    def send(self, peer: PeerId, frame: Frame) -> bool:
+        """Queue one frame; False when there is no route to the peer or its queue is full."""
+
+
+FrameSink = Callable[[PeerId, Frame], None]

@@ -1,0 +1,296 @@
+"""What stands before the link: the owner's cap, and a queue that keeps the link's own short.
+
+Pure: counters and time are told by others, and whoever asks hands the frames over.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+
+
+class TokenBucket:
+    """A cap on bytes, or on anything else, per second. What is beyond it is a debt that time pays.
+
+    So a frame larger than the burst still goes, and the next one waits for it.
+
+    Args:
+        per_s: the cap.
+        now_s: the time.
+        at_once: what may go after a quiet time; None for what the cap allows in CAP_BURST_S.
+    """
+
+    def __init__(self, per_s: float, now_s: float, at_once: float | None = None) -> None:
+        self._rate = per_s
+        self._burst = per_s * limits.CAP_BURST_S if at_once is None else at_once
+        self._tokens = self._burst
+        self._counted_s = now_s
+
+    def is_open(self, now_s: float) -> bool:
+        """Whether something may go now."""
+        self._tokens = min(self._burst, self._tokens + (now_s - self._counted_s) * self._rate)
+        self._counted_s = now_s
+        return self._tokens > 0
+
+    def spend(self, count: float) -> None:
+        """So much went."""
+        self._tokens -= count
+
+    @property
+    def opens_s(self) -> float:
+        """When something may go again."""
+        return self._counted_s + max(0.0, limits.CAP_PAUSE_S - self._tokens / self._rate)
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A frame that was handed over, and what the link made of it."""
+
+    frame: Frame
+    size: int
+
+
+@dataclass(slots=True)
+class _Line:
+    """What is to go to one peer."""
+
+    frames: deque[Frame] = field(default_factory=deque)
+    flying: deque[_Flight] = field(default_factory=deque)
+    landed: int = 0
+    queued: int = 0
+    put: int = 0
+    handed: int = 0
+    acked: int = 0
+    told: int = 0
+    moved_s: float = -math.inf
+    seen: int = 0
+    looked: int = 0
+    window: float = limits.OUT_LINE_BYTES
+    turn: int = 0
+
+    @property
+    def under_way(self) -> int:
+        return self.handed - self.acked
+
+    def has_on_its_way(self, frame: Frame) -> bool:
+        """Whether a frame with the same body was put and is not known to have arrived."""
+        flying = (flight.frame for flight in self.flying)
+        return any(earlier.body is frame.body for earlier in (*self.frames, *flying))
+
+    def land(self) -> None:
+        """What is acknowledged is on its way no more."""
+        while self.flying and self.landed + self.flying[0].size <= self.acked:
+            self.landed += self.flying.popleft().size
+
+    def lose(self) -> None:
+        """Nothing of what was handed over is waited for."""
+        self.acked = self.landed = self.handed
+        self.flying.clear()
+
+    def acked_since(self) -> int:
+        """Bytes acknowledged since this was last asked."""
+        count, self.looked = self.acked - self.looked, self.acked
+        return count
+
+
+class Outbox:
+    """Bulk frames on their way to the link, so that little waits where nothing can overtake it.
+
+    What libzmq and the system have taken goes out in their order and at TCP's discretion: a
+    slow uplink would serve some peers last, and small frames would wait for seconds. So no more
+    is handed over than the link carries in OUT_WINDOW_S, to one peer no more than it takes in
+    that time, and the peer of whose share most is left comes first: all shares end together. If
+    the link could carry more, because somebody else is slow, the window grows.
+
+    Args:
+        cap: the owner's limit, if there is one.
+
+    Attributes:
+        widths: how many flows lead to a peer, where that is more than one: each needs its chunks.
+    """
+
+    def __init__(self, cap: TokenBucket | None = None) -> None:
+        self._cap = cap
+        self._lines: dict[bytes, _Line] = {}
+        self.widths: dict[bytes, int] = {}
+        self._window = 0.0
+        self._is_held = False
+        self._turns = 0
+        self._looked_s = -math.inf
+        self._asked_s = -math.inf
+
+    def put(self, peer: bytes, frame: Frame) -> None:
+        """This is to go to that peer, after what was put for it before.
+
+        An answer that is on its way already, as a result that was not asked for, goes once.
+        """
+        line = self._lines.setdefault(peer, _Line())
+        if frame.kind is FrameKind.BLOB and line.has_on_its_way(frame):
+            return
+        line.frames.append(frame)
+        line.queued += len(frame.body)
+        line.put += len(frame.body)
+
+    def forget(self, peer: bytes) -> None:
+        """Nothing goes there any more."""
+        self._lines.pop(peer, None)
+
+    def keep_only(self, plan_id: int | None) -> None:
+        """Parts and results of other plans are of no use to anybody any more."""
+        for line in self._lines.values():
+            line.frames = deque(
+                frame
+                for frame in line.frames
+                if frame.kind not in (FrameKind.PART, FrameKind.RESULT) or frame.plan_id == plan_id
+            )
+            line.queued = sum(len(frame.body) for frame in line.frames)
+            line.put = line.queued
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here."""
+        return all(not line.frames for line in self._lines.values())
+
+    def waiting(self, acked: Mapping[bytes, int] | None) -> dict[bytes, int]:
+        """Bytes per peer that wait here or are not known to have arrived; `acked` as for `due`."""
+        self._hear(acked)
+        found = {peer: line.queued + line.under_way for peer, line in self._lines.items()}
+        return {peer: count for peer, count in found.items() if count}
+
+    @property
+    def next_wakeup_s(self) -> float:
+        """When `due` may have something to give."""
+        if self.is_empty:
+            return math.inf
+        soon_s = self._asked_s + limits.OUT_LOOK_S
+        if self._cap is not None:
+            return max(soon_s, self._cap.opens_s)
+        return soon_s
+
+    def due(
+        self, acked: Mapping[bytes, int] | None, bytes_per_s: int, now_s: float
+    ) -> list[tuple[bytes, Frame]]:
+        """What may be handed over now.
+
+        Args:
+            acked: bytes that each peer has acknowledged since its connection was made; None where
+                the system does not tell: then nothing but the cap holds frames back.
+            bytes_per_s: what our link is known to carry, 0 if that is not known.
+            now_s: the time.
+        """
+        self._asked_s = now_s
+        self._hear(acked)
+        self._give_up(now_s)
+        is_windowed = acked is not None and bytes_per_s > 0
+        if is_windowed:
+            self._adapt(bytes_per_s, now_s)
+        frames: list[tuple[bytes, Frame]] = []
+        self._is_held = False
+        while self._cap is None or self._cap.is_open(now_s):
+            peer = self._next(is_windowed=is_windowed)
+            if peer is None:
+                break
+            frames.append((peer, self._take(self._lines[peer])))
+        return frames
+
+    def sent(self, peer: bytes, frame: Frame, num_bytes: int) -> None:
+        """What the link made of a frame that `due` gave: TCP acknowledges that, not the body.
+
+        Without it bodies that compress would seem to be under way for ever.
+
+        Args:
+            peer: to whom.
+            frame: the frame.
+            num_bytes: header and body as they go on the wire; 0 if the link refused it.
+        """
+        line = self._lines.get(peer)
+        flying = line.flying if line is not None else ()
+        for flight in reversed(flying):
+            if line is not None and flight.frame is frame:
+                more, flight.size = num_bytes - flight.size, num_bytes
+                line.handed += more
+                line.acked = min(line.acked, line.handed)
+                line.told, line.looked = min(line.told, line.acked), min(line.looked, line.acked)
+                if self._cap is not None:
+                    self._cap.spend(more)
+                return
+
+    def _hear(self, acked: Mapping[bytes, int] | None) -> None:
+        for peer, line in self._lines.items():
+            count = acked.get(peer, -1) if acked is not None else -1
+            if count < line.seen:
+                # No connection, or a new one: what the old one has lost will not be acknowledged.
+                line.lose()
+                line.seen = max(0, count)
+            else:
+                # Encryption and framing are acknowledged too: never more than was handed over.
+                line.acked = min(line.handed, line.acked + count - line.seen)
+                line.seen = count
+            line.land()
+
+    def _give_up(self, now_s: float) -> None:
+        """What stands still for OUT_STUCK_S went with a connection that was made anew, however the
+        counts of the two may look; whoever misses it asks again."""
+        for line in self._lines.values():
+            if not line.flying or line.acked > line.told:
+                line.moved_s = now_s
+            elif now_s >= line.moved_s + limits.OUT_STUCK_S:
+                line.lose()
+                line.moved_s = now_s
+            line.told = line.acked
+
+    def _adapt(self, bytes_per_s: int, now_s: float) -> None:
+        """Windows follow what is acknowledged, looked at every OUT_WINDOW_S / 2."""
+        least = max(limits.OUT_WINDOW_BYTES, bytes_per_s * limits.OUT_WINDOW_S)
+        self._window = max(self._window, least)
+        passed_s = now_s - self._looked_s
+        if passed_s < limits.OUT_WINDOW_S / 2:
+            return
+        self._looked_s = now_s
+        total = 0.0
+        for peer, line in self._lines.items():
+            rate = line.acked_since() / passed_s
+            total += rate
+            least_here = limits.OUT_LINE_BYTES * self.widths.get(peer, 1)
+            line.window = max(least_here, 2 * rate * limits.OUT_WINDOW_S)
+        if self._is_held and total < limits.OUT_BUSY * bytes_per_s:
+            self._window = min(2 * self._window, limits.OUT_WINDOW_BYTES_MAX)
+        else:
+            self._window = max(least, self._window / 2)
+
+    def _next(self, *, is_windowed: bool) -> bytes | None:
+        waiting = {peer: line for peer, line in self._lines.items() if line.frames}
+        if is_windowed:
+            waiting = {p: line for p, line in waiting.items() if line.under_way < line.window}
+            under_way = sum(line.under_way for line in self._lines.values())
+            if waiting and under_way >= self._window:
+                self._is_held = True
+                return None
+        # The share of which most is left; of equal ones whoever was served longest ago.
+        return max(
+            waiting,
+            key=lambda peer: (
+                waiting[peer].queued / max(1, waiting[peer].put),
+                -waiting[peer].turn,
+            ),
+            default=None,
+        )
+
+    def _take(self, line: _Line) -> Frame:
+        frame = line.frames.popleft()
+        size = len(frame.body)
+        line.queued -= size
+        line.handed += size
+        line.flying.append(_Flight(frame, size))
+        self._turns += 1
+        line.turn = self._turns
+        if len(line.flying) == 1:
+            line.moved_s = self._asked_s
+        if not line.frames:
+            line.put = 0
+        if self._cap is not None:
+            self._cap.spend(size)
+        return frame

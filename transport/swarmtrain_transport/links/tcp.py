@@ -1,0 +1,185 @@
+"""What TCP itself says of libzmq's connections, by their descriptors.
+
+A frame that was handed over may wait in libzmq and in the system for seconds; only TCP knows what
+has arrived at the other end. Linux tells (TCP_INFO); elsewhere nothing is known, and nothing is
+guessed. A descriptor belongs to libzmq's thread: it may be closed, and given to something else, at
+any moment, so it is asked for its port first, and a count that falls begins anew.
+"""
+
+import contextlib
+import socket as sockets
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.links.widths import Path
+
+_COUNTERS = struct.Struct("=QQ")
+_COUNTERS_AT = 120
+"""tcpi_bytes_acked and tcpi_bytes_received in linux/tcp.h; both since Linux 4.1."""
+
+_WORD = struct.Struct("=I")
+_RTT_AT, _UNSENT_AT, _LEAST_RTT_AT = 68, 144, 148
+_PATH_BYTES = _LEAST_RTT_AT + _WORD.size
+"""tcpi_rtt, tcpi_notsent_bytes and tcpi_min_rtt; all of them since Linux 4.6."""
+
+_NEAR_CONTROL = b"cubic"
+_BY_RATE = b"bbr"
+_NAME_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes since the link was opened, with encryption and framing, without TCP's own headers.
+
+    Attributes:
+        up: acknowledged by the other ends.
+        down: arrived here, read or not.
+    """
+
+    up: int
+    down: int
+
+
+def can_tell() -> bool:
+    """Whether this system tells what its connections have moved."""
+    return sys.platform.startswith("linux")
+
+
+def acknowledged(descriptor: int, port: int) -> int | None:
+    """Bytes that the other end of a connection to this port has acknowledged, None without one."""
+    counts = _counts(descriptor, port) if can_tell() else None
+    return counts[0] if counts is not None else None
+
+
+def received(descriptor: int, port: int) -> int | None:
+    """Bytes that have come back by a connection to this port, None without one."""
+    counts = _counts(descriptor, port) if can_tell() else None
+    return counts[1] if counts is not None else None
+
+
+def path_of(descriptor: int, port: int) -> Path | None:
+    """What TCP says of a connection to this port, None without one."""
+    connection = _connection(descriptor, port) if can_tell() else None
+    if connection is None:
+        return None
+    try:
+        info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _PATH_BYTES)
+        name = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_CONGESTION, _NAME_BYTES)
+    except OSError:
+        return None  # it has just ended
+    finally:
+        connection.detach()
+    if len(info) < _PATH_BYTES:
+        return None
+    rtt_us, unsent, least_us = (
+        _WORD.unpack_from(info, at)[0] for at in (_RTT_AT, _UNSENT_AT, _LEAST_RTT_AT)
+    )
+    acked = _COUNTERS.unpack_from(info, _COUNTERS_AT)[0]
+    by_loss = not name.startswith(_BY_RATE)
+    return Path(acked, rtt_us / 1e6, least_us / 1e6, unsent, yields_to_loss=by_loss)
+
+
+def suit_to_path(descriptor: int, port: int) -> bool:
+    """Choose congestion control for a connection to this port, where the system lets us.
+
+    To be asked again while False: only a busy connection's shortest round trip is the path's.
+
+    To a peer that is near, cubic, every desktop's default. bbr, some servers' default, keeps two
+    round trips' worth of bytes under way, and where a shaper holds bytes back at a round trip of
+    nearly nothing, connections that share it starve in turn. Over a longer path what the system
+    chose is left alone: it is as good there, and better where packets get lost.
+    """
+    connection = _connection(descriptor, port) if can_tell() else None
+    if connection is None:
+        return False
+    try:
+        info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _PATH_BYTES)
+        if len(info) < _PATH_BYTES:
+            return False
+        near = bool(0 < _WORD.unpack_from(info, _LEAST_RTT_AT)[0] < limits.NEAR_RTT_S * 1e6)
+        if near:
+            # A kernel without it goes on with what it has.
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                connection.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_CONGESTION, _NEAR_CONTROL)
+    except OSError:
+        return False  # it has just ended
+    else:
+        return near
+    finally:
+        connection.detach()
+
+
+class Connections:
+    """Adds up what the connections of one link have moved, those that are gone included."""
+
+    def __init__(self) -> None:
+        self._up = 0
+        self._down = 0
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def moved(self, sending: Iterable[tuple[int, int]]) -> Moved | None:
+        """What was moved so far, None where the system does not tell.
+
+        Args:
+            sending: descriptor and remote port of the connections that we send by.
+        """
+        if not can_tell():
+            return None
+        seen: dict[int, tuple[int, int]] = {}
+        for descriptor, port in sending:
+            self._count(seen, descriptor, port)
+        self._seen = seen
+        return Moved(self._up, self._down)
+
+    def _count(self, seen: dict[int, tuple[int, int]], descriptor: int, port: int) -> None:
+        counts = _counts(descriptor, port)
+        if counts is None:
+            return
+        before = self._seen.get(descriptor, (0, 0))
+        if counts[0] < before[0] or counts[1] < before[1]:
+            before = (0, 0)
+        self._up += counts[0] - before[0]
+        self._down += counts[1] - before[1]
+        seen[descriptor] = counts
+
+
+def _counts(descriptor: int, port: int) -> tuple[int, int] | None:
+    """Bytes acknowledged and received by one connection, None if it is not ours any more."""
+    info = _info(descriptor, port, _COUNTERS_AT + _COUNTERS.size)
+    return _COUNTERS.unpack_from(info, _COUNTERS_AT) if info is not None else None
+
+
+def _info(descriptor: int, port: int, size: int) -> bytes | None:
+    """So much of TCP_INFO, None if the connection is not ours any more or the system knows less."""
+    connection = _connection(descriptor, port)
+    if connection is None:
+        return None
+    try:
+        info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, size)
+        return info if len(info) == size else None
+    except OSError:
+        return None
+    finally:
+        connection.detach()
+
+
+def _connection(descriptor: int, port: int) -> sockets.socket | None:
+    """A connection to this port by its descriptor, to be detached; None if it is something else."""
+    if descriptor < 0:
+        return None
+    try:
+        # Family and type are named because Python would ask the kernel for them, two calls more
+        # each time; the address below tells whether it is a connection of ours.
+        connection = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM, 0, fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        if connection.getpeername()[1] == port:
+            return connection
+    except (OSError, IndexError):
+        pass  # not connected (any more), or another kind of socket
+    connection.detach()
+    return None

@@ -1,0 +1,114 @@
+"""How many TCP flows carry what is large to a peer: more where one of them cannot fill the way.
+
+One flow carries its congestion window per round trip. Where the round trip is long and packets are
+lost now and then, that window stays far below what the link could take: a flow with bytes waiting,
+and no queue on the way, is itself the limit. A queue shows in the round trip, which is then longer
+than the shortest one. So a way that was found so at most looks of an exchange gets twice as many
+flows for the next; where that did not make it faster, there is no third time.
+
+Pure: TCP is asked by others. Which flow a frame takes makes no difference to anybody: parts are
+fenced by (plan, slice, attempt, chunk), and an order between chunks is never relied upon.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.links.link import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What TCP knows of the way to the other end of one connection.
+
+    Attributes:
+        acked: bytes acknowledged since it was made.
+        rtt_s: smoothed round trip.
+        least_rtt_s: the shortest one.
+        unsent: bytes that wait in the system because no more may be under way.
+        yields_to_loss: whether its congestion control takes a loss for a full link. One that goes
+            by the measured rate, as bbr does, keeps bytes waiting and the way without a queue on
+            purpose, and several of them are slower than one.
+    """
+
+    acked: int
+    rtt_s: float
+    least_rtt_s: float
+    unsent: int
+    yields_to_loss: bool = True
+
+    @property
+    def is_the_limit(self) -> bool:
+        """Whether the flow could carry more if only it were allowed to have more under way."""
+        if not self.yields_to_loss:
+            return False
+        has_no_queue = self.rtt_s <= self.least_rtt_s * limits.FLOW_QUEUED + limits.FLOW_JITTER_S
+        return self.unsent > 0 and has_no_queue and self.least_rtt_s >= limits.FLOW_RTT_MIN_S
+
+
+@dataclass(slots=True)
+class _Way:
+    width: int = 1
+    looks: int = 0
+    limited: int = 0
+    busy_s: float = 0.0
+    moved: int = 0
+    acked: int = 0
+    narrower: float = 0.0
+    is_wide_enough: bool = False
+
+
+class Widths:
+    """How many flows each peer should have, from what TCP says while an op is under way."""
+
+    def __init__(self) -> None:
+        self._ways: defaultdict[PeerId, _Way] = defaultdict(_Way)
+        self._looked_s: float | None = None
+
+    def looked(self, paths: Mapping[PeerId, Sequence[Path]], now_s: float) -> None:
+        """TCP was asked in the middle of an op.
+
+        Args:
+            paths: the connections to each peer.
+            now_s: the time.
+        """
+        passed_s = now_s - self._looked_s if self._looked_s is not None else 0.0
+        self._looked_s = now_s
+        for peer, found in paths.items():
+            way = self._ways[peer]
+            acked = sum(path.acked for path in found)
+            moved, way.acked = acked - way.acked, acked
+            busy = [path for path in found if path.unsent]
+            if busy and passed_s > 0:
+                way.looks += 1
+                way.limited += all(path.is_the_limit for path in busy)
+                way.busy_s += passed_s
+                way.moved += max(0, moved)
+
+    def ended(self) -> dict[PeerId, int]:
+        """An op has ended: who gets how many flows from now on, where that is more than before."""
+        self._looked_s = None
+        wider = {}
+        for peer, way in self._ways.items():
+            if way.looks >= limits.FLOW_LOOKS_MIN and self._may_grow(way):
+                way.width = wider[peer] = 2 * way.width
+            way.looks = way.limited = way.moved = 0
+            way.busy_s = 0.0
+        return wider
+
+    def forget(self, peer: PeerId) -> None:
+        """This peer is gone, or has a new address: it begins with one flow again."""
+        self._ways.pop(peer, None)
+
+    def _may_grow(self, way: _Way) -> bool:
+        """Whether flows are the limit, and the last ones were of use."""
+        rate = way.moved / way.busy_s
+        if rate < limits.FLOW_GAIN * way.narrower:
+            way.is_wide_enough = True
+        way.narrower = 0.0
+        is_limited = way.limited >= limits.FLOW_LIMITED * way.looks
+        if not is_limited or way.is_wide_enough or way.width >= limits.FLOWS_MAX:
+            return False
+        way.narrower = rate
+        return True

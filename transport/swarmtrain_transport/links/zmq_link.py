@@ -1,0 +1,282 @@
+"""The data lane over the internet: link.Link's contract on ZeroMQ sockets with CURVE.
+
+One DEALER only receives, behind our own TCP proxy; one DEALER per allowed peer only sends. A peer
+is known by the CURVE key that its connection proved. Keys that are not allowed are turned away at
+the handshake. No file but this one and zmq_link_sockets knows zmq.
+
+Why it is so:
+- Sockets are drained by `loop.add_reader`, not by coroutines: no task can die unseen, and `close`
+  needs no await.
+- ZMQ_IMMEDIATE is 0: frames queue (bounded) while a connection is being made. With 1 the first
+  frames of an op to a peer that has just been allowed would be refused, and the machine would
+  only repeat them at its next nudge, a second later.
+- libzmq 4.3.5 gives a connection up for good after ZAP code 400 and after anything that is not
+  ZMTP, and after 300 it sits in the handshake until HANDSHAKE_IVL (all measured). So we answer
+  400, and each sender's monitor shows a disconnection that libzmq does not retry; the route is
+  then opened anew after a pause. A peer that learns of our key late is reached within 2 s.
+- libzmq 4.3.5 stops reading a connection whose queue is full. If it then fails, the next heartbeat
+  ends the process: libzmq's own timer's, or a PING that the peer has left in its buffer, once the
+  queue is read again; and a full queue that is read after its connection was made anew does so
+  too (`!_io_error`, `_input_stopped`, all measured or read). So nobody of ours sends heartbeats,
+  and TCP finds dead lines. Connections that we hear by end at our proxy and never fail for libzmq.
+  Those that we send by are never read, only looked at; one with something in it is closed whole.
+- The receiver is no ROUTER: that one ends the process if a peer has chosen the routing id that
+  comes next.
+
+libzmq resolves names on its one I/O thread, which stalls it: only IP addresses are let through.
+"""
+
+import asyncio
+from typing import Self
+
+import zmq
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.links.allow_list import not_allowed
+from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
+from swarmtrain_transport.links.outbox import TokenBucket
+from swarmtrain_transport.links.reception import Reception
+from swarmtrain_transport.links.tcp import Connections, Moved, can_tell
+from swarmtrain_transport.links.widths import Path
+from swarmtrain_transport.links.zmq_bundle import Bundle
+from swarmtrain_transport.links.zmq_proxy import Local, Proxy, is_ours
+from swarmtrain_transport.links.zmq_sockets import (
+    Ground,
+    Reader,
+    Socket,
+    listen,
+    make_receiver,
+    resolve,
+)
+from swarmtrain_transport.wire.frames import Frame, Packer
+from swarmtrain_transport.wire.identity import Identity
+
+
+class ZmqLink:
+    """One peer's end of the data lane; made by `ZmqLink.open` on the loop that will own it."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        address: Address,
+        handler: LinkHandler,
+        receiver: Socket,
+        proxy: Proxy,
+        gate: TokenBucket | None,
+    ) -> None:
+        """For `open`, which made the sockets."""
+        self._ground = ground
+        self._address = address
+        self._reception = Reception(address.peer_id, handler)
+        self._routes: dict[PeerId, Bundle] = {}
+        self._shut: set[tuple[bytes, int]] = set()
+        self._connections = Connections()
+        self._is_open = True
+        self._look_timer = ground.loop.call_later(limits.LINK_LOOK_S, self._look)
+        self._packer = Packer()
+        self._proxy = proxy
+        self._zap = Reader(ground.loop, ground.zap, self._on_zap)
+        self._receiver = Reader(ground.loop, receiver, self._on_message, gate)
+
+    @classmethod
+    async def open(
+        cls,
+        identity: Identity,
+        host: str,
+        port: int,
+        handler: LinkHandler,
+        gate: TokenBucket | None = None,
+    ) -> Self:
+        """A link that listens on `host` and `port` (0 for a free one) and admits nobody yet.
+
+        Args:
+            identity: its keys.
+            host: address to listen on.
+            port: likewise.
+            handler: is told of frames and faults.
+            gate: cap on what is taken in.
+
+        Raises:
+            PortInUse: another socket listens there.
+            ListenFailed: `host` is not an address of this machine, or the port is not permitted.
+            LocalFault: this libzmq was built without CURVE.
+        """
+        if not zmq.has("curve"):
+            raise LocalFault("libzmq has no CURVE; install the pyzmq wheel from the registry")
+        numeric = await resolve(host, port)
+        public = listen(host, numeric, port, is_capped=gate is not None)
+        loop, local = asyncio.get_running_loop(), Local()
+        try:
+            ground = Ground(loop, zmq.Context(io_threads=1), identity)
+            try:
+                receiver = make_receiver(ground, local.endpoint, is_capped=gate is not None)
+                real = Address(identity.peer_id, identity.curve_key, host, public.getsockname()[1])
+                hold = limits.CAPPED_RECEIVE_BYTES if gate else limits.LINK_HOLD_BYTES
+                return cls(ground, real, handler, receiver, Proxy(loop, public, local, hold), gate)
+            except BaseException:
+                ground.context.destroy(linger=0)
+                raise
+        except BaseException:
+            public.close()
+            local.close()
+            raise
+
+    @property
+    def address(self) -> Address:
+        """As whom and where this link listens: the host as asked for, the real port."""
+        return self._address
+
+    @property
+    def stats(self) -> LinkStats:
+        """Counters since the link was opened."""
+        return self._reception.stats
+
+    def moved(self) -> Moved | None:
+        """Bytes that really went over the network, as TCP counts them; None if it does not say."""
+        for bundle in self._routes.values():
+            bundle.suit()
+        sending = {one for bundle in self._routes.values() for one in bundle.connections()}
+        sent = self._connections.moved(sending)
+        if sent is None:
+            return None
+        return Moved(sent.up + self._proxy.bytes_out, sent.down + self._proxy.bytes_in)
+
+    def acknowledged(self) -> dict[PeerId, int] | None:
+        """Bytes that each reachable peer has acknowledged since its connection was made, None if
+        TCP does not say."""
+        if not can_tell():
+            return None
+        found = {peer: bundle.acked() for peer, bundle in self._routes.items()}
+        return {peer: count for peer, count in found.items() if count is not None}
+
+    def paths(self) -> dict[PeerId, list[Path]]:
+        """What TCP says of the connections to each reachable peer; nothing if it does not say."""
+        return {peer: bundle.paths() for peer, bundle in self._routes.items()}
+
+    def widen(self, peer: PeerId, width: int) -> None:
+        """Send what is large to this peer by so many connections, if it is known."""
+        if peer in self._routes:
+            self._routes[peer].widen(width)
+
+    def allow(self, address: Address) -> None:
+        """Admit a peer and be ready to send to it; a changed address replaces the old one.
+
+        An address that cannot be one, or another peer's key, is refused and counted.
+
+        Raises:
+            LocalFault: the link is closed.
+        """
+        if not self._is_open:
+            raise LocalFault("allow() on a closed link")
+        if not self._reception.admit(address):
+            return
+        old = self._routes.pop(address.peer_id, None)
+        if old is not None:
+            old.close()
+        self._shut = {pair for pair in self._shut if pair[0] != address.curve_key}
+        self._routes[address.peer_id] = Bundle(self._ground, address)
+
+    def revoke(self, peer: PeerId) -> None:
+        """Stop hearing and reaching a peer. Unknown peers are ignored."""
+        self._reception.allowed.remove(peer)
+        route = self._routes.pop(peer, None)
+        if route is not None:
+            route.close()
+
+    def send(self, peer: PeerId, frame: Frame) -> bool:
+        """Queue one frame; False when there is no route to the peer or its queue is full.
+
+        A body of `limits.ZERO_COPY_BYTES` or more is not copied: it must not change until it is
+        sent, and the machines' buffers do not change before COMMIT.
+
+        Raises:
+            LocalFault: the body is larger than the limit.
+        """
+        bundle = self._routes.get(peer)
+        if bundle is None:
+            return False
+        header, body = self._packer.pack(frame)
+        is_large = len(body) >= limits.ZERO_COPY_BYTES
+        route = bundle.route_for(len(body), is_large=is_large)
+        try:
+            route.socket.send(header, zmq.SNDMORE | zmq.NOBLOCK, copy=True)
+            route.socket.send(body, zmq.NOBLOCK, copy=not is_large)
+        except zmq.Again:
+            return False
+        self.stats.frames_sent += 1
+        self.stats.bytes_sent += len(header) + len(body)
+        return True
+
+    def close(self) -> None:
+        """Close all sockets; frames not yet sent are lost. A second call does nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._look_timer.cancel()
+        for peer in list(self._routes):
+            self.revoke(peer)
+        self._receiver.close()
+        self._zap.close()
+        self._ground.context.destroy(linger=0)
+        self._proxy.close()
+
+    def _on_message(self, parts: list[zmq.Frame]) -> None:
+        key = _proved_key(parts[-1])
+        descriptor = _descriptor(parts[-1])
+        connection = self._proxy.connection_of(descriptor)
+        if connection is not None:
+            connection.was_read(key)
+        peer = self._reception.allowed.peer_of(key)
+        if peer is not None:
+            self._reception.take(peer, [_content(part) for part in parts])
+            return
+        # A revoked key's connection is broken once: the descriptor may be somebody else's by the
+        # time that further queued frames of it are read. ZAP refuses its return.
+        if connection is not None and (key, descriptor) not in self._shut:
+            self._shut.add((key, descriptor))
+            connection.cut()
+        self._reception.refuse(None, not_allowed(key))
+
+    def _look(self) -> None:
+        """Name and cut off whoever talks back, or does not end a message."""
+        for peer, bundle in list(self._routes.items()):
+            if bundle.cut_talkers():
+                self._reception.refuse(peer, RemoteFault("backtalk", "over our own connection"))
+        for _ in range(self._proxy.take_floods()):
+            self._reception.refuse(None, RemoteFault("flood", "a message that does not end"))
+        self._look_timer = self._ground.loop.call_later(limits.LINK_LOOK_S, self._look)
+
+    def _on_zap(self, parts: list[zmq.Frame]) -> None:
+        """One handshake that proved a key; libzmq waits for the verdict (ZeroMQ RFC 27)."""
+        # Routing id and an empty delimiter come first, as for a REQ socket.
+        route, delimiter, *request = [part.bytes for part in parts]
+        if not is_ours(request[3:4]):
+            request[-1] = b""
+        reply, refusal = self._reception.allowed.zap_reply(request)
+        # Never blocks: libzmq puts no limit on this pipe.
+        self._zap.socket.send_multipart([route, delimiter, *reply])
+        if refusal is not None:
+            self._reception.refuse_handshake(refusal, self._ground.loop.time())
+
+
+def _proved_key(part: zmq.Frame) -> bytes:
+    """The CURVE key that ZAP named for this connection; b"" matches no peer."""
+    try:
+        return bytes.fromhex(str(part.get("User-Id")))
+    except (zmq.ZMQError, ValueError):
+        return b""
+
+
+def _descriptor(part: zmq.Frame) -> int:
+    """Of the connection that a message came by, -1 if that is gone."""
+    try:
+        return int(part.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return -1
+
+
+def _content(part: zmq.Frame) -> Buffer:
+    """Small parts are copied out of their message; a view of a large one keeps it alive."""
+    return part.bytes if len(part) < limits.ZERO_COPY_BYTES else part.buffer.toreadonly()

@@ -1,0 +1,194 @@
+"""Applying outcomes in order: the same path for the op just ended and for those missed (T10).
+
+A committed result is named by hashes alone, so it does not matter whether its chunks were gathered
+during the op or are fetched afterwards from whoever has them.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.collective.centre import has_centre
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.kinds import GATHER, PAIR
+from swarmtrain_transport.ledger.fold import LedgerView, OpView, num_chunks, window_of
+from swarmtrain_transport.ledger.pairing import link_of, partner_in, whole_pairs
+from swarmtrain_transport.ledger.samples import in_result
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.wire.records import Commit
+
+
+def result_of(
+    view: OpView, slices: Sequence[Sequence[Buffer]], *, replayed: bool, samples_before: int = 0
+) -> OpResult:
+    """A committed op's result.
+
+    Args:
+        view: the ledger's view of the op, whose outcome is COMMIT.
+        slices: chunks of every slice; a slice that has no contributor has none, and is left out.
+        replayed: whether the op was not taken part in.
+        samples_before: of all results before it.
+    """
+    plan, commit = view.plan, view.outcome
+    assert isinstance(commit, Commit)
+    pieces = tuple(
+        SliceResult(spec.start, spec.stop, outcome.contributors, tuple(chunks))
+        for spec, outcome, chunks in zip(plan.slices, commit.slices, slices, strict=True)
+        if outcome.contributors
+    )
+    weights = tuple(view.weights[piece.contributors[0]] for piece in pieces)
+    return OpResult(
+        op=plan.op,
+        window=window_of(plan),
+        chunk_values=plan.chunk_values,
+        num_values=plan.slices[-1].stop,
+        slices=pieces,
+        samples_before=samples_before,
+        samples=in_result(plan, commit),
+        shares=tuple(view.weights[peer] for peer in commit.contributors),
+        checkpoint_by=plan.checkpoint_by,
+        evaluate_by=plan.evaluate_by,
+        replayed=replayed,
+        root=commit.result_root,
+        fastest_steps_per_s=plan.fastest_steps_per_s or 0.0,
+        weights=weights if plan.kind == GATHER else None,
+        kind=plan.kind,
+    )
+
+
+def partner_of(view: OpView, peer: PeerId) -> PeerId | None:
+    """With whom a peer has exchanged in a committed pair op; None if it is in no whole pair."""
+    assert isinstance(view.outcome, Commit)
+    pairs = whole_pairs(view.plan, view.outcome)
+    return partner_in([one for pair in pairs for one in pair], peer)
+
+
+class CatchUp:
+    """Collects committed results, op after op.
+
+    Args:
+        me: own id.
+        view: the ledger's fold.
+        blobs: where chunks are kept.
+        fetcher: asks others for what is missing.
+    """
+
+    def __init__(self, me: PeerId, view: LedgerView, blobs: Blobs, fetcher: Fetcher) -> None:
+        self._me = me
+        self._view = view
+        self._blobs = blobs
+        self._fetcher = fetcher
+        self._wanted: set[bytes] = set()
+        self._lacking: tuple[object, ...] = ()
+        """As things were when something was lacking; until they change nothing else is."""
+
+    def collect(self, op: int, *, replayed: bool) -> OpResult | None:
+        """The whole result of a committed op, or None while chunks are being fetched.
+
+        Raises:
+            RemoteFault: a hash list has the wrong length for the plan.
+        """
+        now = (op, self._blobs.changes, *self._view.roster)
+        if now == self._lacking:
+            return None
+        self._wanted.clear()
+        view, before = self._view.commits[op], self._view.samples.after(op - 1)
+        commit = view.outcome
+        assert isinstance(commit, Commit)
+        if view.plan.kind == PAIR:
+            result = self._paired(view, commit, replayed=replayed, samples_before=before)
+            self._lacking = () if result is not None else now
+            return result
+        slices: list[tuple[Buffer, ...]] = []
+        for index, outcome in enumerate(commit.slices):
+            chunks = self._chunks(op, view, index, outcome.root) if outcome.contributors else ()
+            if chunks is not None:
+                slices.append(chunks)
+        self._lacking = () if len(slices) == len(commit.slices) else now
+        if self._lacking:
+            return None
+        return result_of(view, slices, replayed=replayed, samples_before=before)
+
+    def _paired(
+        self, view: OpView, commit: Commit, *, replayed: bool, samples_before: int
+    ) -> OpResult | None:
+        """What a pair op brings us: our partner's half, or nothing at all."""
+        nothing = [()] * len(commit.slices)
+        empty = result_of(view, nothing, replayed=replayed, samples_before=samples_before)
+        partner = partner_of(view, self._me)
+        if partner is None:
+            return dataclasses.replace(empty, slices=())
+        index = view.owners.index(partner)
+        chunks = self._chunks(view.plan.op, view, index, commit.slices[index].root)
+        if chunks is None:
+            return None
+        both = tuple(sorted((self._me, partner)))
+        half = SliceResult(0, empty.num_values, both, chunks)
+        return dataclasses.replace(
+            empty, slices=(half,), chain=self._link(view, commit, (self._me, partner))
+        )
+
+    def _link(self, view: OpView, commit: Commit, pair: tuple[PeerId, PeerId]) -> bytes:
+        """Our chain's next link, of the two halves as they are here; b"" if ours is not."""
+        op = view.plan.op
+        ordered = sorted(pair, key=view.owners.index)
+        lists = [self._blobs.get(commit.slices[view.owners.index(peer)].root) for peer in ordered]
+        known = self._view.links.get(op, {})
+        if any(one is None for one in lists) or not known.keys() >= set(pair):
+            return b""
+        first, second = (content_hash(one) for one in lists if one is not None)
+        return link_of(op, (known[ordered[0]][0], known[ordered[1]][0]), (first, second))
+
+    def is_known(self, op: int) -> bool:
+        """Whether the view still remembers the plan and outcome of a committed op."""
+        return op in self._view.commits
+
+    def has_centre(self, op: int) -> bool:
+        """Whether READY of `op` may say that the result is here which its rule begins from."""
+        return has_centre(self._view, self._blobs, op)
+
+    def is_lost(self) -> bool:
+        """Whether a piece that is waited for is, again and again, with nobody who is here."""
+        return any(self._fetcher.rounds(digest) >= limits.LOST_ROUNDS for digest in self._wanted)
+
+    def give_up(self) -> None:
+        """Nothing of it is wanted any more: a later state will make it unnecessary."""
+        self._fetcher.cancel(self._wanted)
+        self._wanted.clear()
+        self._lacking = ()
+
+    def _chunks(self, op: int, view: OpView, index: int, root: bytes) -> tuple[Buffer, ...] | None:
+        """One slice's chunks; what is missing is asked for."""
+        hash_list = self._blobs.get(root)
+        if hash_list is None:
+            self._want(root, view, index)
+            return None
+        size = limits.HASH_BYTES
+        if len(hash_list) != size * num_chunks(view.plan, index):
+            raise RemoteFault("manifest", f"op {op}: slice {index} has another number of chunks")
+        joined = bytes(hash_list)
+        digests = [joined[start : start + size] for start in range(0, len(joined), size)]
+        missing = [digest for digest in digests if digest not in self._blobs]
+        for digest in missing:
+            self._want(digest, view, index)
+        if missing:
+            return None
+        chunks = [self._blobs.get(digest) for digest in digests]
+        return tuple(chunk for chunk in chunks if chunk is not None)
+
+    def _want(self, digest: bytes, view: OpView, index: int) -> None:
+        self._wanted.add(digest)
+        self._fetcher.want(digest, self._sources(view, index), spread=False)
+
+    def _sources(self, view: OpView, index: int) -> list[PeerId]:
+        """The owner, the other members, then anybody in the roster; of a pair op nobody else."""
+        if view.plan.kind == PAIR:
+            return [view.owners[index]]
+        members = [member.peer for member in view.plan.members]
+        order = dict.fromkeys([view.owners[index], *members, *self._view.roster])
+        return [peer for peer in order if peer != self._me and peer in self._view.roster]

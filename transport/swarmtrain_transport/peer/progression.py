@@ -1,0 +1,230 @@
+"""Which state a peer is at, and what comes next: find one, apply outcomes in order, finish.
+
+Outcomes are applied strictly in op order and one at a time, because the trainer does the work
+and answers later; a skip changes nothing and needs no answer.
+"""
+
+from dataclasses import dataclass
+
+from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Contribution
+from swarmtrain_transport.collective.local import Card
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.peer.catchup import CatchUp, partner_of
+from swarmtrain_transport.peer.state_finder import StateFinder
+from swarmtrain_transport.wire.messages import Applied, Ready, Stranded
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Our own contribution, from READY until its op has an outcome."""
+
+    op: int
+    contribution: Contribution
+    samples: int
+    steps_per_s: float | None = None
+
+
+class Progression:
+    """The peer's place in the run.
+
+    Attributes:
+        applied_op: newest op whose outcome is in place, -1 without a state.
+        state_root: root of that state.
+        chain: what our chain ends with if `applied_op` was a pair op that we were in, else b"".
+        replayed_ops: results fetched afterwards, not taken part in.
+        pending: our contribution to the next op.
+        finished_op: the run's last op, once the coordinator has said so; final_loss is its loss.
+        is_halted: it is not safe or not allowed to go on.
+    """
+
+    def __init__(self, card: Card, view: LedgerView, catchup: CatchUp, states: StateFinder) -> None:
+        self.applied_op = -1
+        self.state_root = self.chain = b""
+        self.replayed_ops = 0
+        self.pending: Pending | None = None
+        self.finished_op: int | None = None
+        self.final_loss: float | None = None
+        self.is_halted = False
+        self._card = card
+        self._view = view
+        self._catchup = catchup
+        self._states = states
+        self._busy = False
+        self._chain = b""
+        """What `chain` will be once the trainer has answered."""
+        self._is_void = False
+        self._stranded_op = -1
+        self._num_healed = 0
+
+    def ready(
+        self, op: int, contribution: Contribution, samples: int, steps_per_s: float | None = None
+    ) -> bool:
+        """Take our contribution to `op`; False if that op is not the next one (any more)."""
+        if self._busy or op != self.applied_op + 1 or self.applied_op < 0:
+            return False
+        self.pending = Pending(op, contribution, samples, steps_per_s)
+        return True
+
+    def applied(self, op: int, root: bytes) -> None:
+        """The trainer has put the state after `op` in place."""
+        self._busy = False
+        self.applied_op, self.state_root = op, root
+        self.chain, self._chain = self._chain, b""
+        if self._is_void:
+            self._forget()
+        else:
+            self.attested()
+
+    def attested(self) -> None:
+        """The ledger has spoken on some state. If ours is another than the run's (T15), it is
+        given up for the run's own; a machine whose state differs again and again computes
+        otherwise than the others and must stop. Where ops go by pairs ours is our own.
+        """
+        root = self._view.root_after(self.applied_op)
+        if self._busy or self.applied_op < 0 or root is None:
+            return
+        if self._view.may_hold(self.applied_op, self.state_root):
+            self._num_healed = 0
+            return
+        self._num_healed += 1
+        self._states.must_be_newer_than(self._view.commit_at(self.applied_op) - 1)
+        self._forget()
+
+    def rewound(self) -> None:
+        """REWIND: what was committed since is cancelled, and with it the states that it led to."""
+        self._catchup.give_up()
+        self._states.rewound()
+        self._stranded_op = -1
+        if self._busy:
+            self._is_void = True
+        elif self.applied_op > self._view.last_op:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Our state is not the run's."""
+        self._is_void = False
+        self.applied_op, self.state_root, self.chain = -1, b"", b""
+        self.pending = None
+
+    def advance(self, *, connected: bool) -> list[do.PeerAction]:
+        """What is due now."""
+        if self._busy or self.is_halted:
+            return []
+        if self._num_healed > limits.HEALS_MAX:
+            self.is_halted = True
+            return [do.Halt("SWT-E561", "Our state differs from the run's, again and again.")]
+        if self.applied_op < 0:
+            return self._find_state(connected)
+        actions: list[do.PeerAction] = []
+        while self.applied_op < self._view.last_op:
+            op = self.applied_op + 1
+            if op not in self._view.skips:
+                return actions + self._collect(op, connected)
+            self._close(op)
+            self.applied_op, self.chain = op, b""
+            actions.append(do.OpSkipped(op, self._view.skips[op].reason))
+            actions += self.reports(connected=connected)
+        if self.finished_op is not None and self.applied_op >= self.finished_op:
+            self.finished_op = None
+            actions.append(do.RunFinished(self.applied_op, self.final_loss))
+        return actions
+
+    def reports(self, *, connected: bool) -> list[do.PeerAction]:
+        """APPLIED, READY and STRANDED as the coordinator should know them."""
+        if not connected:
+            return []
+        messages: list[do.PeerAction] = []
+        if self._stranded_op > self.applied_op:
+            messages.append(do.SendControl(Stranded(self._stranded_op)))
+        if self.applied_op < 0:
+            return messages
+        state = self.applied_op, self.state_root
+        if self.pending is None:
+            messages.append(do.SendControl(Applied(*state, self.chain)))
+        else:  # READY says it, too
+            own = self.pending
+            told = own.steps_per_s, self._catchup.has_centre(own.op)
+            messages.append(do.SendControl(Ready(own.op, own.samples, *state, *told)))
+        return messages
+
+    def _collect(self, op: int, connected: bool) -> list[do.PeerAction]:
+        if not self._catchup.is_known(op):
+            return self._seek_newer(op, connected)
+        boots = self._view.commits[op].boots
+        member = boots.get(self._card.peer_id) == self._card.boot
+        if self._view.goes_by_pairs and not self._may_pass(op, is_member=member):
+            return self._seek_newer(op, connected)
+        result = self._catchup.collect(op, replayed=not member)
+        if result is None:
+            if self._catchup.is_lost():
+                return self._seek_newer(op, connected)
+            return self._overtake(connected) if self._is_far_behind else self._stranded()
+        self._states.close()
+        self._close(op)
+        self._busy, self._chain = True, result.chain
+        self.replayed_ops += not member
+        return [do.ApplyResult(result)]
+
+    def _may_pass(self, op: int, *, is_member: bool) -> bool:
+        """Whether our state leads to one after a pair op. It does if that op was none of ours, as
+        nothing is replayed; or if it was, and this very process has what it gave. It does not if an
+        earlier life of ours has exchanged in it: then somebody's later state helps.
+        """
+        if partner_of(self._view.commits[op], self._card.peer_id) is None:
+            return not self._is_far_behind
+        return is_member and self.pending is not None and self.pending.op == op
+
+    @property
+    def _is_far_behind(self) -> bool:
+        """Whether the results that follow our state are forgotten by everybody who is not."""
+        return self._view.commits_since(self.applied_op) > limits.RESULT_KEEP_OPS
+
+    def _overtake(self, connected: bool) -> list[do.PeerAction]:
+        """Look for a later state and for the results at once; whichever is first here counts."""
+        if not self._states.must_be_newer_than(self.applied_op):
+            return self._stranded()
+        return self._find_state(connected)
+
+    def _seek_newer(self, op: int, connected: bool) -> list[do.PeerAction]:
+        """The results that follow our state are with nobody: a later state helps, if there is one.
+
+        Until it is here our own stands: it may be the newest that anybody has (T12).
+        """
+        actions = self._tell_stranded(op, connected)
+        oldest = op - 1 if self._view.goes_by_pairs else self.applied_op
+        if not self._states.must_be_newer_than(oldest):
+            return actions + self._stranded()
+        return actions + self._find_state(connected)
+
+    def _tell_stranded(self, op: int, connected: bool) -> list[do.PeerAction]:
+        if self._stranded_op == op:
+            return []
+        self._stranded_op = op
+        return [do.SendControl(Stranded(op))] if connected else []
+
+    def _close(self, op: int) -> None:
+        if self.pending is not None and self.pending.op <= op:
+            self.pending = None
+
+    def _find_state(self, connected: bool) -> list[do.PeerAction]:
+        if self._view.genesis is None and not connected:
+            return []
+        actions = self._states.step()
+        self._busy = any(isinstance(action, do.LoadState) for action in actions)
+        self.is_halted = any(isinstance(action, do.Halt) for action in actions)
+        if self._busy:
+            self.pending = None
+        if self._busy or self.is_halted:
+            return actions
+        if self.applied_op < 0 and self._states.is_lost:
+            actions += self._tell_stranded(0, connected)
+        return actions + self._stranded()
+
+    def _stranded(self) -> list[do.PeerAction]:
+        """What to do without what is asked for: wait, unless nobody can ever bring it."""
+        if self.finished_op is None or set(self._view.roster) - {self._card.peer_id}:
+            return []
+        self.is_halted = True
+        return [do.Halt("SWT-E705", "The run is over, and nobody is left who holds its end.")]

@@ -1,0 +1,1 @@
+"""Formats of bytes and letters: frames, messages, records, identities, invites."""

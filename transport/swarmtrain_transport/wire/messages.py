@@ -1,0 +1,399 @@
+"""Control messages as typed structs. msgpack on the wire, limits before parsing, types after.
+
+Peer to coordinator messages are monotone and idempotent: each may be repeated or re-sent in full
+after HELLO without changing what the coordinator knows (protocol.md part 2, MESSAGES).
+"""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import msgpack
+import msgspec
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.wire.brings import UNSAID, Brings
+
+_DETAIL_CHARS_MAX = 200
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="t"):
+    """Base of all control messages; the field ``t`` names the type."""
+
+
+def written() -> dict[Any, Any]:
+    """An empty dict that is on the wire even where defaults are left out."""
+    return {}
+
+
+# ---- at the door (the shell's part, before any machine hears of the peer)
+
+
+class Challenge(Message, frozen=True, tag="challenge"):
+    """Coordinator's first words: a nonce to sign and the protocol versions it speaks."""
+
+    nonce: bytes
+    versions: tuple[int, ...]
+
+
+class Knock(Message, frozen=True, tag="knock"):
+    """Peer's answer: who it is and why it may come in.
+
+    `hello` is an encoded Hello. `signature` is by `peer_id` over the ASCII text
+    ``swarmtrain knock 1``, the SHA-256 of the nonce, that of the coordinator's certificate, and
+    `hello` (identity.knock_payload).
+    `token` is the invite's secret, or b"" from a peer that is already a member.
+    """
+
+    version: int
+    peer_id: bytes
+    token: bytes
+    hello: bytes
+    signature: bytes
+
+
+# ---- peer to coordinator
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """First message of every connection; the shell has checked its signature and invite.
+
+    head_index and head_hash are the newest ledger record held (-1 and b"" for none);
+    applied_op and state_root the newest state held (-1 and b"" for none).
+    """
+
+    boot: bytes
+    name: str
+    curve_key: bytes
+    host: str
+    port: int
+    head_index: int
+    head_hash: bytes
+    applied_op: int
+    state_root: bytes
+    retain_bytes: int
+    up_bytes_per_s: int = 0
+    down_bytes_per_s: int = 0
+    brings: Brings = UNSAID
+
+
+class Offer(Message, frozen=True, tag="offer"):
+    """Op 0: the first peer's own state, for a run that has none.
+
+    Op n moves fragment (n - 1) mod their number; without fragments it moves the whole vector.
+    """
+
+    state_root: bytes
+    num_values: int
+    layout: bytes
+    fragments: tuple[int, ...] = ()
+
+
+class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
+    """The inner steps of `op` are done; samples are those since the last READY. The speed is told
+    by peers that keep pace with each other, and whether the centre is here where a rule has one."""
+
+    op: int
+    samples: int
+    applied_op: int
+    state_root: bytes
+    steps_per_s: float | None = None
+    has_centre: bool = False
+
+
+class Roots(Message, frozen=True, tag="roots", omit_defaults=True):
+    """Contributor: all of its contribution is encoded, and this is what it is.
+
+    A slice root per slice of the plan; the signature is over the root above them (signed.py). The
+    squared norm per slice is told where the plan asks for scalars (scalars.py).
+    """
+
+    plan_id: int
+    slice_roots: tuple[bytes, ...]
+    signature: bytes
+    norms: tuple[float, ...] = ()
+
+
+class Got(Message, frozen=True, tag="got", omit_defaults=True):
+    """Owner: these contributors are complete and valid for (slice, attempt), each with the slice
+    root of what has come. `scalars` are rows of those who became so since it was last said, and of
+    all after HELLO (scalars.py)."""
+
+    plan_id: int
+    slice_index: int
+    attempt: int
+    complete: dict[bytes, bytes]
+    refused: dict[bytes, str] = msgspec.field(default_factory=written)
+    scalars: dict[bytes, bytes] = {}
+
+
+class SliceDone(Message, frozen=True, tag="slice_done"):
+    """Owner: the result of (slice, attempt) over the named set is published.
+
+    `inputs` stands for the parts that are in it, the signature for both (signed.py).
+    """
+
+    plan_id: int
+    slice_index: int
+    attempt: int
+    set_id: int
+    chunk_hashes: tuple[bytes, ...]
+    inputs: bytes
+    signature: bytes
+
+
+class Have(Message, frozen=True, tag="have"):
+    """Receiver: these result chunks of (slice, attempt) are here and verified."""
+
+    plan_id: int
+    slice_index: int
+    attempt: int
+    set_id: int
+    chunks: tuple[bool, ...]
+
+
+class Withdraw(Message, frozen=True, tag="withdraw"):
+    """Contributor: my own values cannot be sent (reason ``nonfinite`` or ``above-window``)."""
+
+    plan_id: int
+    reason: str
+
+
+class Applied(Message, frozen=True, tag="applied", omit_defaults=True):
+    """The state after `op` is in place here and has this root; `chain` is what our chain ends with
+    since this op, b"" if we have exchanged nothing with a partner in it."""
+
+    op: int
+    state_root: bytes
+    chain: bytes = b""
+
+
+class Stranded(Message, frozen=True, tag="stranded"):
+    """The committed result of `op` is with nobody that this peer can reach."""
+
+    op: int
+
+
+class History(Message, frozen=True, tag="history"):
+    """Answer to TELL: consecutive ledger records that the coordinator has lost."""
+
+    first_index: int
+    records: tuple[bytes, ...]
+
+
+class Gauged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Squared norm and cosine of each contribution in a chunk of an owner's slice (gauges.py)."""
+
+    op: int
+    plan_id: int
+    slice_index: int
+    seen: dict[bytes, tuple[float, float]]
+
+
+class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
+    """Every two seconds. `index` acknowledges records, the rates size slices (0 until something
+    was measured; never above the peer's own caps), the rest is shown."""
+
+    index: int
+    bytes_in: int
+    bytes_out: int
+    phase: str
+    step: int = 0
+    loss: float = 0.0
+    tokens_per_s: float = 0.0
+    tokens: int = 0
+    control_bytes_in: int = 0
+    control_bytes_out: int = 0
+    replayed_ops: int = 0
+    up_bytes_per_s: int = 0
+    down_bytes_per_s: int = 0
+    gauged: Gauged | None = None
+
+
+class CheckpointWritten(Message, frozen=True, tag="checkpoint"):
+    """The peer that PLAN named has written the checkpoint of `op`."""
+
+    op: int
+    manifest_hash: bytes
+
+
+class Evaluated(Message, frozen=True, tag="evaluated"):
+    """Validation loss of the shared state after `op`, in nats per byte (or token)."""
+
+    op: int
+    loss: float
+
+
+class Accuse(Message, frozen=True, tag="accuse"):
+    """A wrong sum in `op`: the drawn auditor has found it, or a member has checked the proof with
+    this hash."""
+
+    op: int
+    proof_hash: bytes
+
+
+class LeaseRequest(Message, frozen=True, tag="lease_request"):
+    """Ask for pieces of the training text."""
+
+    count: int
+
+
+class Leave(Message, frozen=True, tag="leave"):
+    """This peer goes on purpose."""
+
+    reason: str = "asked"
+
+
+# ---- coordinator to peer
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    """Answer to HELLO. `run` is the run file's canonical msgpack, hashed in the RUN record."""
+
+    term: int
+    run_id: str
+    run_key: bytes
+    run: bytes
+    now_index: int
+
+
+class Tell(Message, frozen=True, tag="tell"):
+    """The peer's HELLO names a newer record than the coordinator holds: its disk was restored
+    from a backup. The peer is asked for what it has from `first_index` on."""
+
+    first_index: int
+
+
+class Records(Message, frozen=True, tag="records"):
+    """Consecutive ledger records, oldest first, each as its canonical bytes."""
+
+    first_index: int
+    records: tuple[bytes, ...]
+
+
+class Hashes(Message, frozen=True, tag="hashes"):
+    """Relayed as soon as SLICE_DONE is accepted, so that anybody may serve the chunks."""
+
+    plan_id: int
+    slice_index: int
+    attempt: int
+    set_id: int
+    chunk_hashes: tuple[bytes, ...]
+
+
+class Accused(Message, frozen=True, tag="accused"):
+    """The drawn auditor of `op` says that it holds this proof; whoever can, checks it."""
+
+    op: int
+    proof_hash: bytes
+
+
+class LeaseGrant(Message, frozen=True, tag="lease_grant"):
+    """Pieces of text by content hash; validation pieces are the same for everybody."""
+
+    train: tuple[bytes, ...]
+    validation: tuple[bytes, ...]
+
+
+class Waiting(Message, frozen=True, tag="waiting", omit_defaults=True):
+    """The run stands still until this is there: words for people, "" once it goes on. `seen_s` is
+    how many seconds ago somebody was here who had it."""
+
+    text: str
+    seen_s: float | None = None
+
+
+class Finished(Message, frozen=True, tag="finished", omit_defaults=True):
+    """The run's last op is committed; apply it, save, leave. `loss` is that of the validation text
+    after it, where somebody has measured it."""
+
+    op: int
+    loss: float | None = None
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """The coordinator will not go on with this peer. `code` is an error id, text is shown."""
+
+    code: str
+    text: str
+
+
+PeerMessage = (
+    Knock | Hello | Offer | Ready | Roots | Got | SliceDone | Have | Withdraw | Applied
+    | Stranded | Accuse | History | Progress | CheckpointWritten | Evaluated | LeaseRequest | Leave
+)  # fmt: skip
+CoordinatorMessage = (
+    Challenge | Welcome | Tell | Records | Hashes | Accused | LeaseGrant | Waiting | Finished
+    | Refused
+)  # fmt: skip
+
+
+def kinds_of(union: Any) -> dict[str, Any]:
+    """The tagged structs of a union by their tags.
+
+    msgspec works out a union anew at every call, which costs twenty times what the message does;
+    of a struct it remembers what it has worked out.
+    """
+    return {kind.__struct_config__.tag: kind for kind in get_args(union)}
+
+
+_FROM_PEER = kinds_of(PeerMessage)
+_FROM_COORDINATOR = kinds_of(CoordinatorMessage)
+
+
+def encode(message: Message) -> bytes:
+    """The message as msgpack, through the type's own fields.
+
+    Raises:
+        LocalFault: longer than the control limit.
+    """
+    data: bytes = msgpack.packb(msgspec.to_builtins(message, builtin_types=(bytes,)))
+    if len(data) > limits.CONTROL_BYTES_MAX:
+        raise LocalFault(f"{type(message).__name__} of {len(data)} bytes is over the limit")
+    return data
+
+
+def unpack_limited(data: bytes) -> Any:
+    """Untyped msgpack with every size bounded by the message's own length.
+
+    Raises:
+        RemoteFault: reason ``length`` or ``msgpack``.
+    """
+    if len(data) > limits.CONTROL_BYTES_MAX:
+        raise RemoteFault("length", f"control message of {len(data)} bytes")
+    size = len(data)
+    try:
+        return msgpack.unpackb(
+            data, raw=False, use_list=True, strict_map_key=False,
+            max_str_len=size, max_bin_len=size, max_array_len=size, max_map_len=size,
+            max_ext_len=0,
+        )  # fmt: skip
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as exc:
+        # TypeError: a map whose key is a list, which no dict can hold.
+        raise RemoteFault("msgpack", "control message does not decode") from exc
+
+
+def decode_from_peer(data: bytes) -> PeerMessage:
+    """A peer's message, checked into its type.
+
+    Raises:
+        RemoteFault: reason ``length``, ``msgpack`` or ``type``.
+    """
+    return _convert(data, _FROM_PEER)  # type: ignore[no-any-return]  # one of the union's kinds
+
+
+def decode_from_coordinator(data: bytes) -> CoordinatorMessage:
+    """The coordinator's message, checked into its type. Raises as `decode_from_peer`."""
+    return _convert(data, _FROM_COORDINATOR)  # type: ignore[no-any-return]  # as above
+
+
+def _convert(data: bytes, kinds: Mapping[str, Any]) -> Any:
+    raw = unpack_limited(data)
+    try:
+        kind = kinds.get(raw["t"]) if isinstance(raw, dict) and "t" in raw else None
+        if kind is None:
+            raise RemoteFault("type", "no message of this protocol, or not in this direction")
+        return msgspec.convert(raw, type=kind, builtin_types=(bytes,))
+    except (msgspec.ValidationError, TypeError) as exc:
+        # The text may quote the other side: cut it, and let nothing steer a terminal.
+        raise RemoteFault("type", ascii(str(exc)[:_DETAIL_CHARS_MAX])[1:-1]) from exc

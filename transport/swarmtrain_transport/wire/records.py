@@ -1,0 +1,353 @@
+"""The ledger: one append-only, signed chain of the coordinator's decisions.
+
+A record is hashed over its canonical bytes and names its predecessor's hash, so whoever holds a
+head hash holds the whole history (protocol.md part 2, LOG). `fold` says what a decision means.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgpack
+import msgspec
+
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.kinds import MEAN
+from swarmtrain_transport.wire.messages import kinds_of, unpack_limited, written
+
+GENESIS_HASH = bytes(32)
+
+_RECORDS_AT_HAND = 256
+"""Newest records whose hash, bytes and body are kept: a coordinator sends each to everybody."""
+
+
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k"):
+    """Base of all record bodies; the field ``k`` is the record's kind."""
+
+
+class Run(Body, frozen=True, tag="RUN"):
+    """Record 0: which run this is and whose key signs it."""
+
+    run_id: str
+    run_key: bytes
+    config_hash: bytes
+    protocol: int
+
+
+class Join(Body, frozen=True, tag="JOIN"):
+    """A peer is let in, or is back with another boot id or address."""
+
+    peer: bytes
+    boot: bytes
+    name: str
+    curve_key: bytes
+    host: str
+    port: int
+    invite: str = ""
+
+
+class Conviction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A wrong sum, found by the drawn auditor and checked by most peers: where, and the hash of
+    the proof, which they keep."""
+
+    op: int
+    slice_index: int
+    chunk: int
+    proof_hash: bytes
+
+
+BANNED = "banned"
+"""Reason of a GONE that shuts a key out, whether or not it is in. Only with `evicted`: who leaves
+chooses its own words."""
+
+
+class Gone(Body, frozen=True, tag="GONE"):
+    """A peer left the roster: on purpose (LEAVE), by silence, removed or banned by the organiser,
+    or convicted (EVICT). Who was convicted never comes back; who was banned not before UNBAN."""
+
+    peer: bytes
+    evicted: bool
+    reason: str
+    conviction: Conviction | None = None
+
+    @property
+    def is_ban(self) -> bool:
+        """True if the record bans the key."""
+        return self.evicted and self.reason == BANNED
+
+
+class Unban(Body, frozen=True, tag="UNBAN"):
+    """The organiser lets a banned key come again."""
+
+    peer: bytes
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One peer in a PLAN; weight 0 makes it a receiver. Its address is in its JOIN record."""
+
+    peer: bytes
+    boot: bytes
+    weight: int
+
+
+class SliceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Values [start, stop) of the padded vector and their first owner."""
+
+    start: int
+    stop: int
+    owner: bytes
+
+
+class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
+    """Everything that one op needs to know beforehand (protocol.md, PLAN body).
+
+    `kind` is one of `kinds.KINDS`. Where contributions stay whole each contributor's slice is all
+    that the op moves (`gathered`); partners stand side by side (`pairing`). Came later: the
+    result's codec, "" for that of parts, the speed to keep pace with, a rule for the mean's place,
+    its scalars, its centre's op.
+    """
+
+    op: int
+    previous_outcome: bytes
+    members: tuple[Member, ...]
+    slices: tuple[SliceSpec, ...]
+    codec: str
+    exact: bool
+    block: int
+    chunk_values: int
+    e_min: int
+    e_max: int
+    min_contributors: int
+    deadline_s: float
+    checkpoint_by: bytes
+    evaluate_by: bytes
+    result_codec: str = ""
+    fastest_steps_per_s: float | None = None
+    samples: tuple[int, ...] = ()
+    """Each contributor's since its last READY, where the run counts them (`samples`)."""
+    rule: str = ""
+    kind: str = MEAN
+    scalars: str = ""
+    centre: int = 0
+
+
+class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
+    """A slice gets a new owner under a new attempt; older attempts of it are void.
+
+    `lacked` is the relieved owner's word, if the slice moves because of it: whose contribution it
+    has not, and in which way (`matrix`: ``absent``, ``roots``, ``scalars``, ``refused:REASON``).
+    """
+
+    op: int
+    slice_index: int
+    attempt: int
+    owner: bytes
+    reason: str
+    lacked: dict[bytes, str] = {}
+
+
+class Times(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is known of a peer that is left out of an op. Times are seconds after PLAN.
+
+    Attributes:
+        complete: slices whose owner had its contribution whole.
+        owners: how many there were.
+        last_s: when an owner last reported one whole; -1 for never.
+        heard_s: when the coordinator last heard anything of the peer.
+        frozen_s: when it was left out.
+        deadline_s: when contributions were due.
+    """
+
+    complete: int
+    owners: int
+    last_s: float
+    heard_s: float
+    frozen_s: float
+    deadline_s: float
+
+
+class SignedRoot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What one contributor has given to an op: the root over its slice roots, signed by it."""
+
+    root: bytes
+    signature: bytes
+
+
+class Freeze(Body, frozen=True, tag="FREEZE", omit_defaults=True):
+    """The contributors of the op, once and for all, and why the others are excluded.
+    `excluded` holds a reason per peer: ``late``, ``lost``, ``roots``, ``refused:REASON`` of
+    owners or ``withdrew:REASON`` of the peer itself; `times` the evidence; `accusers` the owners on
+    whose word it is left out, where that is so. `roots` is what the contributors have signed (where
+    they stay whole, the root of what each has published), `scalars` what PLAN's rule needs of them.
+    """
+
+    op: int
+    contributors: tuple[bytes, ...]
+    excluded: dict[bytes, str]
+    times: dict[bytes, Times] = msgspec.field(default_factory=written)
+    roots: dict[bytes, SignedRoot] = msgspec.field(default_factory=written)
+    scalars: bytes = b""
+    accusers: dict[bytes, tuple[bytes, ...]] = {}
+
+
+class SliceFreeze(Body, frozen=True, tag="SFREEZE", omit_defaults=True):
+    """The contributors of one reassigned slice: a subset of FREEZE's. `lacked` is the new owner's
+    word on those of the others who live, as in REASSIGN."""
+
+    op: int
+    slice_index: int
+    attempt: int
+    contributors: tuple[bytes, ...]
+    lacked: dict[bytes, str] = {}
+
+
+class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One slice of a commit: the attempt that counts, whose sum it is, the root of its hashes."""
+
+    attempt: int
+    contributors: tuple[bytes, ...]
+    root: bytes
+
+
+class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
+    """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer.
+
+    `signatures` are the owners', one per slice, over what signed.result_payload names. Where
+    contributions stay whole `contributors` are those of FREEZE's whose contributions are held (of a
+    pair op, whose pairs have exchanged); the others' slices have no contributor, root or signature.
+    `behind` are contributors who live and for whom it has waited in vain: they have not said that
+    they hold what most have held for long or, where contributions stay whole, too few others hold
+    what they gave. `late` are owners whose slices have come through long after most others.
+    """
+
+    op: int
+    plan_hash: bytes
+    contributors: tuple[bytes, ...]
+    slices: tuple[SliceOutcome, ...]
+    result_root: bytes
+    signatures: tuple[bytes, ...] = ()
+    behind: tuple[bytes, ...] = ()
+    late: tuple[bytes, ...] = ()
+
+
+class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):
+    """The op ends without a result; nobody changes anything. `blamed` are those for whom it has
+    waited to the end: ``owner silent``, ``owner alone has it``, or ``behind``."""
+
+    op: int
+    reason: str
+    blamed: dict[bytes, str] = {}
+
+
+class Attest(Body, frozen=True, tag="ATTEST"):
+    """A majority of the op's live members reports this state root. Op 0 also names the shape.
+    After a pair op states are each peer's own: `roots` has those of who has reported, one of them
+    is `state_root`. Left out elsewhere, so that such records are as they were."""
+
+    op: int
+    state_root: bytes
+    num_values: int = 0
+    layout: bytes = b""
+    fragments: tuple[int, ...] = ()
+    roots: tuple[tuple[bytes, bytes], ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Rewind(Body, frozen=True, tag="REWIND"):
+    """The run goes back to the state after `op`: what was committed since is with nobody. Later
+    outcomes and attestations are cancelled; the next PLAN is of `op` + 1 again."""
+
+    op: int
+    reason: str
+
+
+class Checkpoint(Body, frozen=True, tag="CHECKPOINT"):
+    """The peer that PLAN named has written a checkpoint with this manifest."""
+
+    op: int
+    peer: bytes
+    manifest_hash: bytes
+
+
+AnyBody = (
+    Run | Join | Gone | Unban | Plan | Reassign | Freeze | SliceFreeze | Commit | Skip | Attest
+    | Rewind | Checkpoint
+)  # fmt: skip
+
+_KINDS = kinds_of(AnyBody)
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One link of the chain. `body` is the canonical msgpack of one Body."""
+
+    index: int
+    prev_hash: bytes
+    term: int
+    body: bytes
+    signature: bytes
+
+    @property
+    def hash(self) -> bytes:
+        """SHA-256 over everything but the signature, which is over this hash."""
+        return _hash_of(self.index, self.prev_hash, self.term, self.body)
+
+    def to_bytes(self) -> bytes:
+        """Canonical msgpack."""
+        return _bytes_of(self)
+
+
+@lru_cache(_RECORDS_AT_HAND)
+def _hash_of(index: int, prev_hash: bytes, term: int, body: bytes) -> bytes:
+    return hashlib.sha256(msgpack.packb([index, prev_hash, term, body])).digest()
+
+
+@lru_cache(_RECORDS_AT_HAND)
+def _bytes_of(record: Record) -> bytes:
+    return pack_struct(record)
+
+
+Sign = Callable[[bytes], bytes]
+"""Signs with one key: the run's (record hashes), or a peer's (signed.py)."""
+
+Verify = Callable[[bytes, bytes, bytes], bool]
+"""(public key, signature, data) -> whether it holds."""
+
+
+def pack_struct(value: msgspec.Struct) -> bytes:
+    """Canonical msgpack of any struct of this part."""
+    data: bytes = msgpack.packb(msgspec.to_builtins(value, builtin_types=(bytes,)))
+    return data
+
+
+def make_record(index: int, prev_hash: bytes, term: int, body: Body, sign: Sign) -> Record:
+    """The next record, signed."""
+    unsigned = Record(index, prev_hash, term, pack_struct(body), b"")
+    return msgspec.structs.replace(unsigned, signature=sign(unsigned.hash))
+
+
+@lru_cache(_RECORDS_AT_HAND)
+def record_from_bytes(data: bytes) -> Record:
+    """Raises RemoteFault with reason ``length``, ``msgpack`` or ``record``."""
+    return _convert(unpack_limited(data), Record)  # type: ignore[no-any-return]  # msgspec: Any
+
+
+def body_of(record: Record) -> AnyBody:
+    """The typed body. Raises RemoteFault with reason ``length``, ``msgpack`` or ``record``."""
+    return _body_from(record.body)
+
+
+@lru_cache(_RECORDS_AT_HAND)
+def _body_from(data: bytes) -> AnyBody:
+    raw = unpack_limited(data)
+    tag = raw.get("k") if isinstance(raw, dict) else None
+    kind = _KINDS.get(tag) if isinstance(tag, str) else None
+    if kind is None:
+        raise RemoteFault("record", "a body of no known kind")
+    return _convert(raw, kind)  # type: ignore[no-any-return]  # one of the union's kinds
+
+
+def _convert(raw: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(raw, type=kind, builtin_types=(bytes,), str_keys=False)
+    except (msgspec.ValidationError, TypeError) as exc:
+        raise RemoteFault("record", str(exc)) from exc
