@@ -1,4 +1,4 @@
-"""The table as text: markdown for the README, lines for `--list`, every run's figures."""
+"""The table as text: markdown for RESULTS.md, lines for `--list`, every run's figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def report(
 
 
 def table(judged: Sequence[Judged]) -> list[str]:
-    """The lines that the README shows."""
+    """Return the table's lines for benchmarks/RESULTS.md."""
     return [
         "| shape | bar | measured | seeds | verdict | command |",
         "|---|---|---|---|---|---|",

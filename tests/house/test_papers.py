@@ -7,7 +7,8 @@ from source import ROOT, report, text_files
 
 PAPERS = (
     "README.md", "ARCHITECTURE.md", "docs/protocol.md", "docs/run-file.md", "CONTRIBUTING.md",
-    "SECURITY.md", "CHANGELOG.md", "LICENSE",
+    "SECURITY.md", "CHANGELOG.md", "docs/running.md", "docs/strategies.md", "benchmarks/README.md",
+    "benchmarks/RESULTS.md", "LICENSE",
 )  # fmt: skip
 
 
@@ -19,6 +20,11 @@ def pinned() -> dict[str, str]:
 
 def test_papers_stand_beside_the_code():
     report([name for name in PAPERS if not (ROOT / name).is_file()])
+
+
+def test_the_readme_is_short_enough_to_be_read():
+    words = (ROOT / "README.md").read_text(encoding="utf-8").split()
+    assert len(words) <= 1000
 
 
 def test_no_file_knows_the_machine_it_was_written_on():
