@@ -1,6 +1,6 @@
-"""What can be said of a codec without its arithmetic: lengths, exactness, what it needs.
+"""Facts of codecs without their arithmetic: lengths, exactness, needs.
 
-For whoever decides about an exchange and must not load torch or numpy: the coordinator, and the
+For those who decide about an exchange and must not load torch or numpy: the coordinator, and the
 check of a run file. The codecs themselves are in `codecs`; a test holds every fact against them.
 """
 
@@ -37,7 +37,7 @@ class CodecFacts:
 
     @property
     def carries_anchors(self) -> bool:
-        """Whether weights themselves may go through it, as a pair's anchors do, not only changes.
+        """True if weights themselves may go through it, as a pair's anchors do, not only changes.
 
         What it loses of a change becomes less as changes do; of a weight it is a share of the
         weight in every round. Replicas of noloco were seen to end 4 to 8 times as far apart with 4
@@ -52,7 +52,7 @@ class CodecFacts:
         return "int8" if self.exact else self.name
 
     def block_problem(self, block: int) -> str:
-        """What is wrong with blocks of this size; "" if they do."""
+        """Return the trouble with blocks of this size; "" if there is none."""
         per_byte = 8 // self.bits if self.bits < 8 else 1
         if self.kept is not None:
             if not self.kept <= block <= _BLOCK_MAX:

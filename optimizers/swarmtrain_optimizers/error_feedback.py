@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 DecodeOwn = Callable[[int, int], Tensor]
-"""What the others decoded from our part for values [start, stop): (stop - start,)."""
+"""Values that the others decoded from our part, for values [start, stop): (stop - start,)."""
 
 
 class RangeOutcome(NamedTuple):
-    """Whether this peer's contribution is in the result of values [start, stop)."""
+    """True if this peer's contribution is in the result of values [start, stop)."""
 
     start: int
     stop: int

@@ -59,7 +59,7 @@ PUBLISHED: dict[str, OuterSetting] = {
     "noloco": OuterSetting(0.7, 0.5),
     "sparseloco": OuterSetting(1.0, 0.0),
 }
-"""Where to begin a sweep. NoLoCo's momentum is heavy-ball, the others' is Nesterov's. arXiv
+"""Starting points of a sweep. NoLoCo's momentum is heavy-ball, the others' is Nesterov's. arXiv
 2311.08105, 2501.18512, 2505.23725 (Muon as inner optimizer), 2506.10911, 2508.15706."""
 
 
@@ -134,7 +134,7 @@ def outer_lr(contributors: float, *, momentum: float = OUTER_MOMENTUM) -> float:
 
 
 def _stability_bound(momentum: float) -> float:
-    """What lr times the share that inner steps go must stay below (derived in `outer_lr`)."""
+    """Upper bound of lr times the share that inner steps go (derived in `outer_lr`)."""
     return 2.0 * (1.0 + momentum) / (1.0 + 2.0 * momentum)
 
 
@@ -171,7 +171,7 @@ def schedule_step(tokens: int, *, tokens_per_step: int) -> int:
 
 
 def tokens_since_commit(steps: int, *, inner_steps: int, round_tokens: int) -> int:
-    """What the swarm has probably trained on since the last commit, at a peer's local step.
+    """Estimate the tokens of the swarm since the last commit, at a peer's local step.
 
     Only the commit says what the others did; until then it is assumed that they go on as in the
     last round: steps / inner_steps of its tokens. A peer that waits for a late op and steps on is
@@ -220,7 +220,7 @@ def batch_factor(before: float, after: float) -> float:
 
 
 def loss_factor(before: float, after: float) -> float:
-    """What more contributors cost at equal tokens: the loss times (after / before) ** 0.0116.
+    """Return the loss factor of more contributors at equal tokens: (after / before) ** 0.0116.
 
     >>> round(loss_factor(1, 8), 3)
     1.024

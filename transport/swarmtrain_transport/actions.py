@@ -1,4 +1,5 @@
-"""What the machines ask of their shell. A machine decides, the shell acts, in the order given.
+"""Actions that the machines ask of their shell. A machine decides; the shell acts, in the order
+given.
 
 Time is a value: every event carries `now_s`, and a machine says in `next_wakeup_s` when it wants
 to hear `tick(now_s)` again. There is no timer action to lose or to leak. Actions are structs of

@@ -1,4 +1,4 @@
-"""What the exchange needs to know of numbers, as protocols that the caller supplies.
+"""The exchange's knowledge of numbers, as protocols that the caller supplies.
 
 Transport has no torch. A peer hands in an implementation on its codec; the machines only move
 opaque chunks, ask for exact sums and compare hashes.
@@ -48,7 +48,7 @@ class Arithmetic(Protocol):
     """Exact chunk arithmetic for one codec family."""
 
     def is_exact(self, codec: str) -> bool:
-        """Whether sums in this codec are exact (rule 7: if not, they are made once, at the end)."""
+        """True if sums in this codec are exact (rule 7: if not, they are made once, at the end)."""
 
     def chunk_bytes(self, num_values: int, window: Window) -> int:
         """Exact length of an encoded chunk of `num_values` values."""

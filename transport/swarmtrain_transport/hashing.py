@@ -1,9 +1,9 @@
-"""What names bulk bytes: chunks, results, manifests of state.
+"""Names of bulk bytes: chunks, results, manifests of state.
 
 BLAKE3 (O'Connor, Aumasson, Neves, Wilcox-O'Hearn 2020): as hard to collide as SHA-256, and on a CPU
 without SHA instructions more than ten times as fast, which matters where every exchanged byte is
-hashed (`benchmarks/hashing.py`). What is small and signed (records, certificates, invites) stays
-SHA-256, so that any standard tool can check it.
+hashed (`benchmarks/hashing.py`). Small signed things (records, certificates, invites) stay with
+SHA-256, so that any standard tool can check them.
 """
 
 from blake3 import blake3

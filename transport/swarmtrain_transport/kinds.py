@@ -1,4 +1,4 @@
-"""What an op does with contributions: the kinds that PLAN can name.
+"""Kinds of op, as PLAN names them: three uses of contributions.
 
 ``mean``: owners of slices sum them. ``gather``: everybody gets everybody's contribution whole, as
 its contributor has encoded it, and decodes the weighted mean itself: for codecs whose mean takes
@@ -17,7 +17,7 @@ WHOLE = frozenset({GATHER, PAIR})
 """Kinds whose slices are the contributions, each whole, published by those who have made them."""
 
 PAIR_VECTORS = 2
-"""What a peer gives to its partner: its difference, then its anchor."""
+"""Contents of a contribution to a pair op: the difference, then the anchor."""
 
 
 def constant_of(kind: str) -> str:

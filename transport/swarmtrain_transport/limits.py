@@ -31,7 +31,7 @@ of a round it is longer by 0.15 / 0.85, so the round by 3.5 %; and a joiner whos
 can fill still has 92 % of it."""
 
 JOINER_BYTES_PER_S_MIN = 128 << 10
-"""What joiners get together even of a slow uplink, or of one whose rate is not known yet."""
+"""Bytes that joiners get together even of a slow uplink, or of one whose rate is not known yet."""
 
 JOINER_HEADROOM = 1.25
 """Between ops a donor gives so many times its measured rate, so that the measure can rise; what
@@ -242,8 +242,8 @@ DEADLINE_FACTOR = 2.5
 """Either half of an op may take this multiple of what it took lately, between floor and cap."""
 
 ARRIVED_SHARE = 0.75
-"""What this share of the peers needed is what an op takes; the slowest quarter, which may hold
-the dead and the hostile, does not set the pace."""
+"""Share of the peers whose needs set an op's time; the slowest quarter, which may hold the dead and
+the hostile, does not set the pace."""
 
 RATE_WINDOW_S = 0.2
 RATE_WINDOW_BYTES = 1 << 20
@@ -366,7 +366,7 @@ and broken if a message came, or so many bytes of none. Until then TCP's window 
 talks: a message without an end comes at 1 MB/s over loopback (measured)."""
 
 FRAME_SLACK_BYTES = 4096
-"""What encryption and framing add to a body, so that a body of exactly the limit passes."""
+"""Bytes that encryption and framing add to a body, so that a body of exactly the limit passes."""
 
 ZERO_COPY_BYTES = 64 << 10
 """Bodies from here on are queued without a copy: a queue to a slow peer then costs no memory,

@@ -1,8 +1,8 @@
-"""What a codec promises: values become bytes, bytes are summed, a sum becomes bytes again.
+"""The contract of a codec: values become bytes, bytes are summed, a sum becomes bytes again.
 
 A codec is a stateless value, so one instance serves every thread. All methods work on chunks: a
 chunk is a whole number of blocks, and blocks never influence each other, so a vector may be cut
-anywhere between blocks without changing a byte. Not here: what is sent when, and to whom.
+anywhere between blocks without changing a byte. Not here: when something is sent, and to whom.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class Codec(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether sums do not depend on order, so that `subtract_` undoes `add_` bit for bit."""
+        """True if sums do not depend on order, so that `subtract_` undoes `add_` bit for bit."""
 
     def payload_bytes(self, num_values: int, block: int) -> int:
         """Exact length of an encoded chunk."""

@@ -56,20 +56,7 @@ _Float = TypeVar("_Float", np.float32, np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What distinguishes one codec from another.
-
-    Attributes:
-        name: the name in PLAN.
-        bits: per code: 1, 2 or 4.
-        levels: the integer that each of the 2^bits codes stands for, at most 127 in magnitude.
-        illegal: a code that stands for nothing, if there is one; only for codes of 4 bits.
-        scales_wanted: (rows, block) float32 magnitudes, which it may overwrite -> (rows,) float32
-            scales before they are rounded up to bfloat16.
-        codes_of: float32 ratios x / s, which it may overwrite -> as many uint8 codes; a ratio of
-            zero has code 0.
-        codes_dithered: the same with as many random numbers, right on average; None where levels
-            are too few for that.
-    """
+    """Facts that distinguish one codec from another."""
 
     name: str
     bits: int

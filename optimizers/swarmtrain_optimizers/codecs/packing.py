@@ -38,7 +38,7 @@ def unpacked(packed: Codes, bits: int) -> Codes:
 
 
 def level_table(levels: tuple[int, ...], bits: int) -> Floats:
-    """What each byte stands for: (256, 8 / bits) float32.
+    """Return the values that each byte stands for: (256, 8 / bits) float32.
 
     Args:
         levels: the value of each of the 2^bits codes.

@@ -34,7 +34,7 @@ class Raw:
         return 4 * num_values
 
     def encode(self, values: Tensor, window: ScaleWindow) -> bytes:
-        """The values' bytes. What is too small for every machine stays behind, as in a window.
+        """Return the values' bytes. Values too small for every machine stay behind, as in a window.
 
         Raises:
             UnencodableValues: reason ``nonfinite``.

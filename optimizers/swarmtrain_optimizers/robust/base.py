@@ -1,4 +1,4 @@
-"""What a robust rule promises: one vector from many, of which some may be hostile.
+"""The contract of a robust rule: one vector from many, of which some may be hostile.
 
 A rule replaces the weighted mean of an op where `exact` is false (protocol.md rule 7): the owner
 keeps the contributions and computes once, after it is known who is in. Some rules look at every
@@ -28,7 +28,7 @@ CONTRIBUTORS_MIN = 3
 
 
 class Needs(Enum):
-    """What a rule must know beyond the coordinates that it computes."""
+    """Knowledge that a rule needs beyond the coordinates that it computes."""
 
     COORDINATES = "coordinates"
     """Nothing: owners compute their slices alone."""
@@ -42,7 +42,7 @@ class Needs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContributorFacts:
-    """What became of one contribution, for reports.
+    """The fate of one contribution, for reports.
 
     Attributes:
         is_finite: False where it held NaN or an infinity and was left out; the rest is 0 then.
@@ -60,7 +60,7 @@ LEFT_OUT = ContributorFacts(is_finite=False, clip=0.0, share_kept=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """What a rule makes of the contributions.
+    """The aggregate that a rule makes of the contributions.
 
     Attributes:
         values: (num_values,) float32; |x| < 2^-100 is 0 (protocol.md rule 5).
@@ -80,7 +80,7 @@ class RobustRule(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """What must be known of whole vectors."""
+        """The rule's need of facts about whole vectors."""
 
     @property
     def hostile_share(self) -> float:

@@ -1,8 +1,8 @@
 """Trimmed mean: in every coordinate the lowest and the highest values are dropped.
 
 Of n finite contributions, in each coordinate the `trim` lowest and the `trim` highest are dropped,
-with trim = ceil(trim_share n), and the rest is averaged by weight. What is left lies between two
-honest values as long as at most `trim` contributors are hostile.
+with trim = ceil(trim_share n), and the rest is averaged by weight. The rest lies between two honest
+values as long as at most `trim` contributors are hostile.
 
 References:
     Yin et al., arXiv 1803.01498, definition 2 (beta is our `trim_share`).

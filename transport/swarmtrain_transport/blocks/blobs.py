@@ -1,4 +1,4 @@
-"""What a peer can serve by hash: results of recent ops and pinned snapshots.
+"""Bytes that a peer serves by hash: results of recent ops and pinned snapshots.
 
 Bounded: results of RESULT_KEEP_OPS ops, two snapshots, and one more while joiners ask for it.
 Results of past ops may lie in a file (`retention`). Snapshots are pinned at the same ops by every
@@ -55,7 +55,7 @@ class Blobs:
         return kept.read(start, num_bytes) if kept is not None else None
 
     def is_result(self, digest: bytes) -> bool:
-        """Whether this is a blob that is here and no chunk of a snapshot."""
+        """Return True if this blob is here and no chunk of a snapshot."""
         return any(digest in blobs for blobs in self._results.values())
 
     def _reindex(self) -> None:

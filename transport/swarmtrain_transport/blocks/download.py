@@ -57,7 +57,7 @@ class _Chunk:
         return bool(self.data)
 
     def suits(self, peer: PeerId) -> bool:
-        """Whether this donor may give a piece of it."""
+        """Return True if this donor may give a piece of it."""
         return peer not in self.lacking and not (self.is_solo and self.givers - {peer})
 
     def restart(self) -> None:
@@ -116,7 +116,7 @@ class Download:
         self._now_s = 0.0
 
     def set_donors(self, donors: Iterable[PeerId]) -> None:
-        """Who may hold what is wanted. What was asked of others goes to these."""
+        """Name the peers that may hold what is wanted. Requests to others go to these instead."""
         kept = {peer: self._donors.get(peer) or _Donor() for peer in donors}
         for peer in set(self._donors) - set(kept):
             self._take_back(peer)
@@ -198,7 +198,7 @@ class Download:
     # ---- what to ask
 
     def requests(self, now_s: float) -> list[Ask]:
-        """What to ask now. Also gives up on donors from whom nothing came for too long."""
+        """Return the requests to make now. Donors that sent nothing for too long are given up."""
         self._now_s = now_s
         if not self.chunks:
             return []

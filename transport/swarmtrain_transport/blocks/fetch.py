@@ -84,7 +84,7 @@ class Fetcher:
                 self._release(want)
 
     def is_wanted(self, digest: bytes) -> bool:
-        """Whether anybody still waits for this blob."""
+        """Return True if anybody still waits for this blob."""
         return digest in self.wants
 
     def rounds(self, digest: bytes) -> int:
@@ -118,7 +118,8 @@ class Fetcher:
         holder.heard_s, holder.silent_until_s = now_s, -math.inf
 
     def requests(self, now_s: float) -> list[tuple[PeerId, bytes]]:
-        """What to ask now, as (peer, hash). Also gives up on requests that took too long."""
+        """Return the requests to make now, as (peer, hash). Requests that took too long are given
+        up."""
         self._now_s = now_s
         asks: list[tuple[PeerId, bytes]] = []
         for digest, want in self.wants.items():

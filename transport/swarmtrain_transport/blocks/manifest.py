@@ -178,7 +178,7 @@ class StateSync:
             self._news.append(whole)
 
     def news(self) -> list[News]:
-        """What is to be kept on the disk since the last call."""
+        """Return the chunks to keep on the disk since the last call."""
         news, self._news = self._news, []
         return news
 
@@ -215,7 +215,7 @@ class StateSync:
 
     @property
     def is_lost(self) -> bool:
-        """Whether every snapshot was asked for of everybody, twice, or there is nobody to ask."""
+        """True if every snapshot was asked for of everybody, twice, or there is nobody to ask."""
         return not self._donors or self._num_given_up >= 2 * max(1, len(self._candidates))
 
     def close(self) -> None:
@@ -254,7 +254,7 @@ class StateSync:
             self._candidates.append(self._candidates.pop(0))
 
     def _spoil(self, detail: str) -> RemoteFault:
-        """Whoever attested this snapshot, nobody can load it."""
+        """Give up this snapshot: nobody can load it, however many attested it."""
         self.close()
         self._spoilt.add(self._candidates.pop(0)[1])
         return RemoteFault("manifest", f"an attested state cannot be used: {detail}")

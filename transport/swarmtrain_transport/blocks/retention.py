@@ -1,10 +1,10 @@
-"""What is kept for later: in memory up to a bound, and beyond it in a file of the shell's.
+"""Bytes kept for later: in memory up to a bound, and beyond it in a file of the shell's.
 
 An owner keeps every part of its slice until nobody can be taken out of the sum any more, and
-results are kept for peers that fell behind. Nearly all of it is never looked at again. So what is
-cold goes to the file first: results of past ops, parts whose chunk has been summed, and what was
-sent already. Of either kind the oldest goes first: what is new is on its way to somebody and held
-by that anyway. What the file has no room for stays in memory: nothing is lost by it.
+results are kept for peers that fell behind. Nearly all of it is never looked at again. So cold
+bytes go to the file first: results of past ops, parts whose chunk has been summed, and parts
+already sent. Of each kind the oldest goes first, because a new one is on its way to somebody and
+held by that anyway. Bytes for which the file has no room stay in memory; nothing is lost.
 
 Pure but for the spill, which is the shell's. Not here: snapshots of the state, which are counted by
 ops and not by bytes.
@@ -20,7 +20,7 @@ class Spill(Protocol):
     """Bytes that need not be in memory. They need not outlive the process."""
 
     def put(self, data: Buffer) -> int | None:
-        """Where these bytes are from now on; None if there is no room for them."""
+        """Move these bytes; return their new place, None if there is no room for them."""
 
     def get(self, place: int, num_bytes: int) -> bytes:
         """So many bytes from a place on, which lie within what one `put` has put there.

@@ -1,9 +1,9 @@
 """Answering GET: results at once, pieces of the state in their turn and at a bounded rate.
 
 A joiner must not slow the exchange of the peers that it takes the state from. So while an op is
-under way, pieces for joiners leave at a small share of the measured uplink; between ops at a
-little more than all of it, so that little is left in the sockets when the next op begins. Joiners
-take turns, piece by piece. What a joiner asks for beyond its queue is dropped; it asks again.
+under way, pieces for joiners leave at a small share of the measured uplink; between ops at a little
+more than all of it, so that little is left in the sockets when the next op begins. Joiners take
+turns, piece by piece. Requests beyond a joiner's queue are dropped; it asks again.
 """
 
 import math
@@ -21,7 +21,7 @@ _EARLY_S = 0.02
 
 
 class Serving:
-    """What others asked for and did not get yet.
+    """Requests of others that are not answered yet.
 
     Args:
         blobs: what is here.

@@ -1,10 +1,10 @@
-"""How many requests may be under way to one holder: its rate times its delay, and a few more.
+"""Window of requests under way to one holder: its rate times its delay, and a few more.
 
-A request's time is compared with the shortest one seen. What it took longer, it spent waiting in
-a queue; so of `size` requests under way, size * (1 - shortest / took) were waiting. With few of
-them the window grows, with many it shrinks (the idea of Brakmo and Peterson, TCP Vegas, 1995). A
-fast holder far away is thus asked for much at once, and nobody's link is filled with what must
-only wait there.
+A request's time is compared with the shortest one seen. The rest of it was spent waiting in a
+queue; so of `size` requests under way, size * (1 - shortest / took) were waiting. With few of them
+the window grows, with many it shrinks (the idea of Brakmo and Peterson, TCP Vegas, 1995). A fast
+holder far away is thus asked for much at once, and nobody's link is filled with requests that only
+wait there.
 """
 
 import math

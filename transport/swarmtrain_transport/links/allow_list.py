@@ -29,7 +29,7 @@ class AllowList:
         self._peer_of_key: dict[bytes, PeerId] = {}
 
     def address_of(self, peer: PeerId) -> Address | None:
-        """Where an admitted peer listens."""
+        """Return the address at which an admitted peer listens."""
         return self._address_of_peer.get(peer)
 
     def peer_of(self, curve_key: bytes) -> PeerId | None:
@@ -37,7 +37,7 @@ class AllowList:
         return self._peer_of_key.get(curve_key)
 
     def is_news(self, address: Address) -> bool:
-        """Whether `admit` would change anything."""
+        """Return True if `admit` would change anything."""
         is_own = address.peer_id == self._own_id
         return not is_own and self._address_of_peer.get(address.peer_id) != address
 

@@ -27,7 +27,7 @@ class RateMeter:
 
     @property
     def bytes_per_s(self) -> int:
-        """What the link is known to carry, 0 until something was measured."""
+        """The rate that the link is known to carry; 0 until something was measured."""
         return int(max((*self._bests, self._best()), default=0.0))
 
     def counted(self, total_bytes: int, now_s: float) -> None:

@@ -1,16 +1,4 @@
-"""What the data lane promises. memory_link and zmq_link keep this contract; one suite tests both.
-
-1. Frames from one sender to one receiver arrive in order while their connection lives, but large
-   ones where several connections were asked for; at a reconnect frames may be lost, never altered,
-   and a frame that was sent once may arrive at most once per send.
-2. `on_frame` names the sender by its authenticated key. Frames of a key that is not allowed are
-   dropped and counted; a revoked key is refused per frame and its connection closed.
-3. `send` never blocks. It takes the frame, or returns False when there is no route or the
-   queue is full (credits make the latter a bug of the sender).
-4. Nothing larger than the limits arrives. A malformed frame is counted and dropped, and reported
-   to `on_fault`.
-5. All callbacks run on the thread (and loop) that owns the link, one at a time.
-"""
+"""The contract of the data lane. memory_link and zmq_link keep it; one suite tests both."""
 
 import ipaddress
 from collections.abc import Callable
@@ -26,7 +14,7 @@ PeerId = bytes
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where and as whom a peer listens on the data lane.
+    """A peer's address and key on the data lane.
 
     Attributes:
         peer_id: Ed25519 public key, 32 bytes.
@@ -69,7 +57,7 @@ class LinkStats:
 
 
 class LinkHandler(Protocol):
-    """Who is told of what the link hears."""
+    """Receiver of all that the link hears."""
 
     def on_frame(self, peer: PeerId, frame: Frame) -> None:
         """A whole, well-formed frame of an allowed peer."""

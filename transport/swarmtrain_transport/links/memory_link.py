@@ -1,10 +1,10 @@
 """The data lane inside one process: link.Link's contract with real frame bytes and no sockets.
 
-Tests and the simulator run the production machines over it, so it is deterministic: no threads,
-no loop, no clock. Whoever owns the network decides when a frame arrives; by default frames wait
-in one queue until `pump`. What it models is what zmq_link does: a receiver knows its sender by
-the CURVE key, a lost connection loses the frames under way, and nothing is ever altered or
-repeated. It does not model rates or delays; the scheduler does.
+Tests and the simulator run the production machines over it, so it is deterministic: no threads, no
+loop, no clock. The network's owner decides when a frame arrives; by default frames wait in one
+queue until `pump`. It behaves as zmq_link does: a receiver knows its sender by the CURVE key, a
+lost connection loses the frames under way, and nothing is ever altered or repeated. Rates and
+delays are the scheduler's business.
 """
 
 from collections import deque
@@ -166,7 +166,7 @@ class MemoryLink:
 
     @property
     def address(self) -> Address:
-        """Where and as whom this link listens."""
+        """The address and key at which this link listens."""
         return self._address
 
     @property

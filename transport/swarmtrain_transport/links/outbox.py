@@ -1,6 +1,6 @@
-"""What stands before the link: the owner's cap, and a queue that keeps the link's own short.
+"""The stage before the link: the owner's cap, and a queue that keeps the link's own queue short.
 
-Pure: counters and time are told by others, and whoever asks hands the frames over.
+Pure: counters and time are arguments, and the caller hands the frames over.
 """
 
 import math
@@ -13,7 +13,7 @@ from swarmtrain_transport.wire.frames import Frame, FrameKind
 
 
 class TokenBucket:
-    """A cap on bytes, or on anything else, per second. What is beyond it is a debt that time pays.
+    """A cap on bytes, or on anything else, per second. An excess is a debt that time pays.
 
     So a frame larger than the burst still goes, and the next one waits for it.
 
@@ -30,7 +30,7 @@ class TokenBucket:
         self._counted_s = now_s
 
     def is_open(self, now_s: float) -> bool:
-        """Whether something may go now."""
+        """Return True if something may go now."""
         self._tokens = min(self._burst, self._tokens + (now_s - self._counted_s) * self._rate)
         self._counted_s = now_s
         return self._tokens > 0
@@ -55,7 +55,7 @@ class _Flight:
 
 @dataclass(slots=True)
 class _Line:
-    """What is to go to one peer."""
+    """Frames and bytes that wait to go to one peer."""
 
     frames: deque[Frame] = field(default_factory=deque)
     flying: deque[_Flight] = field(default_factory=deque)
@@ -76,12 +76,12 @@ class _Line:
         return self.handed - self.acked
 
     def has_on_its_way(self, frame: Frame) -> bool:
-        """Whether a frame with the same body was put and is not known to have arrived."""
+        """Return True if a frame with the same body was put and is not known to have arrived."""
         flying = (flight.frame for flight in self.flying)
         return any(earlier.body is frame.body for earlier in (*self.frames, *flying))
 
     def land(self) -> None:
-        """What is acknowledged is on its way no more."""
+        """Take acknowledged bytes off those under way."""
         while self.flying and self.landed + self.flying[0].size <= self.acked:
             self.landed += self.flying.popleft().size
 
@@ -97,20 +97,8 @@ class _Line:
 
 
 class Outbox:
-    """Bulk frames on their way to the link, so that little waits where nothing can overtake it.
-
-    What libzmq and the system have taken goes out in their order and at TCP's discretion: a
-    slow uplink would serve some peers last, and small frames would wait for seconds. So no more
-    is handed over than the link carries in OUT_WINDOW_S, to one peer no more than it takes in
-    that time, and the peer of whose share most is left comes first: all shares end together. If
-    the link could carry more, because somebody else is slow, the window grows.
-
-    Args:
-        cap: the owner's limit, if there is one.
-
-    Attributes:
-        widths: how many flows lead to a peer, where that is more than one: each needs its chunks.
-    """
+    """Queue of bulk frames before the link: little waits in the link, where nothing can overtake
+    it."""
 
     def __init__(self, cap: TokenBucket | None = None) -> None:
         self._cap = cap
@@ -151,7 +139,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits here."""
+        """True if nothing waits here."""
         return all(not line.frames for line in self._lines.values())
 
     def waiting(self, acked: Mapping[bytes, int] | None) -> dict[bytes, int]:
@@ -173,7 +161,7 @@ class Outbox:
     def due(
         self, acked: Mapping[bytes, int] | None, bytes_per_s: int, now_s: float
     ) -> list[tuple[bytes, Frame]]:
-        """What may be handed over now.
+        """Hand over the frames that may go now.
 
         Args:
             acked: bytes that each peer has acknowledged since its connection was made; None where
@@ -197,7 +185,8 @@ class Outbox:
         return frames
 
     def sent(self, peer: bytes, frame: Frame, num_bytes: int) -> None:
-        """What the link made of a frame that `due` gave: TCP acknowledges that, not the body.
+        """Note the size on the wire of a frame that `due` gave: TCP acknowledges that, not the
+        body.
 
         Without it bodies that compress would seem to be under way for ever.
 
@@ -232,8 +221,9 @@ class Outbox:
             line.land()
 
     def _give_up(self, now_s: float) -> None:
-        """What stands still for OUT_STUCK_S went with a connection that was made anew, however the
-        counts of the two may look; whoever misses it asks again."""
+        """Forget bytes that have stood still for OUT_STUCK_S: they were lost with a connection that
+        was made anew, however the counts of the two may look. A receiver that misses them asks
+        again."""
         for line in self._lines.values():
             if not line.flying or line.acked > line.told:
                 line.moved_s = now_s

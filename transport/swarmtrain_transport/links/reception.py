@@ -1,7 +1,7 @@
-"""What both links do with what arrives: check who sent it, count it, hand it over or refuse it.
+"""Reception of frames: check the sender, count, hand over or refuse.
 
-One place, so that the simulator's link and the real one cannot differ in what they let through.
-Pure: it never sees a socket.
+Both links do it here, so that the simulator's link and the real one cannot differ in what they let
+through. Pure: it never sees a socket.
 """
 
 from swarmtrain_transport import limits

@@ -1,4 +1,4 @@
-"""What TCP itself says of libzmq's connections, by their descriptors.
+"""TCP's own counts of libzmq's connections, read by their descriptors.
 
 A frame that was handed over may wait in libzmq and in the system for seconds; only TCP knows what
 has arrived at the other end. Linux tells (TCP_INFO); elsewhere nothing is known, and nothing is
@@ -44,7 +44,7 @@ class Moved:
 
 
 def can_tell() -> bool:
-    """Whether this system tells what its connections have moved."""
+    """True if this system tells how much its connections have moved."""
     return sys.platform.startswith("linux")
 
 
@@ -61,7 +61,7 @@ def received(descriptor: int, port: int) -> int | None:
 
 
 def path_of(descriptor: int, port: int) -> Path | None:
-    """What TCP says of a connection to this port, None without one."""
+    """Return TCP's counts of a connection to this port, None without one."""
     connection = _connection(descriptor, port) if can_tell() else None
     if connection is None:
         return None
@@ -121,7 +121,7 @@ class Connections:
         self._seen: dict[int, tuple[int, int]] = {}
 
     def moved(self, sending: Iterable[tuple[int, int]]) -> Moved | None:
-        """What was moved so far, None where the system does not tell.
+        """Return the bytes moved so far, None where the system does not tell.
 
         Args:
             sending: descriptor and remote port of the connections that we send by.

@@ -1,4 +1,4 @@
-"""How many TCP flows carry what is large to a peer: more where one of them cannot fill the way.
+"""Number of TCP flows for bulk to a peer: more than one where one cannot fill the way.
 
 One flow carries its congestion window per round trip. Where the round trip is long and packets are
 lost now and then, that window stays far below what the link could take: a flow with bytes waiting,
@@ -20,14 +20,14 @@ from swarmtrain_transport.links.link import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What TCP knows of the way to the other end of one connection.
+    """TCP's knowledge of the way to the other end of one connection.
 
     Attributes:
         acked: bytes acknowledged since it was made.
         rtt_s: smoothed round trip.
         least_rtt_s: the shortest one.
         unsent: bytes that wait in the system because no more may be under way.
-        yields_to_loss: whether its congestion control takes a loss for a full link. One that goes
+        yields_to_loss: True if its congestion control takes a loss for a full link. One that goes
             by the measured rate, as bbr does, keeps bytes waiting and the way without a queue on
             purpose, and several of them are slower than one.
     """
@@ -40,7 +40,7 @@ class Path:
 
     @property
     def is_the_limit(self) -> bool:
-        """Whether the flow could carry more if only it were allowed to have more under way."""
+        """True if the flow could carry more, were it allowed to have more under way."""
         if not self.yields_to_loss:
             return False
         has_no_queue = self.rtt_s <= self.least_rtt_s * limits.FLOW_QUEUED + limits.FLOW_JITTER_S
@@ -102,7 +102,7 @@ class Widths:
         self._ways.pop(peer, None)
 
     def _may_grow(self, way: _Way) -> bool:
-        """Whether flows are the limit, and the last ones were of use."""
+        """True if the number of flows is the limit, and the last ones were of use."""
         rate = way.moved / way.busy_s
         if rate < limits.FLOW_GAIN * way.narrower:
             way.is_wide_enough = True

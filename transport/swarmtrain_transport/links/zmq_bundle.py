@@ -1,7 +1,7 @@
 """The connections to one peer: one for all, or several where one TCP flow cannot fill the way.
 
-What is small keeps to the first, so that it keeps its order; large frames go to whichever has the
-least under way. `widths` says how many there should be; here they are opened.
+Small frames keep to the first, so that they keep their order. Large frames go to the connection
+that has the least under way. `widths` says how many there should be; here they are opened.
 """
 
 from swarmtrain_transport.links.link import Address
@@ -73,7 +73,7 @@ class Bundle:
         return sum(counts) if counts else None
 
     def paths(self) -> list[Path]:
-        """What TCP says of those that stand."""
+        """Return TCP's counts of the connections that stand."""
         found = (path_of(descriptor, port) for descriptor, port in self.connections())
         return [path for path in found if path is not None]
 

@@ -152,7 +152,8 @@ class ZmqLink:
         return {peer: count for peer, count in found.items() if count is not None}
 
     def paths(self) -> dict[PeerId, list[Path]]:
-        """What TCP says of the connections to each reachable peer; nothing if it does not say."""
+        """Return TCP's counts of the connections to each reachable peer; empty if TCP does not
+        tell."""
         return {peer: bundle.paths() for peer, bundle in self._routes.items()}
 
     def widen(self, peer: PeerId, width: int) -> None:

@@ -2,9 +2,9 @@
 
 libzmq 4.3.5 stops reading a connection whose queue is full. If that one then fails (a reset, a
 timeout), and a heartbeat still waits in its buffer, an assertion ends the whole process. Anybody
-who is admitted could bring that about, so strangers' connections end here. Their bytes go on over
-a local socket, whose end libzmq learns of only by reading it: it is half closed, and closed when
-libzmq has closed it. What libzmq does not read waits in the network, as before.
+who is admitted could bring that about, so strangers' connections end here. Their bytes go on over a
+local socket, whose end libzmq learns of only by reading it: it is half closed, and closed when
+libzmq has closed it. Bytes that libzmq does not read wait in the network, as before.
 
 Everything runs on the loop. While that is blocked nothing passes, so nothing grows.
 """

@@ -38,7 +38,8 @@ _WATCHED = (
 
 @dataclass(slots=True)
 class Ground:
-    """What all sockets of a link share; making it binds the ZAP handler, before any listener."""
+    """The part that all sockets of a link share. Making it binds the ZAP handler, before any
+    listener."""
 
     loop: asyncio.AbstractEventLoop
     context: Context

@@ -32,7 +32,7 @@ assert _HEADER.size == limits.HEADER_BYTES
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame is for."""
+    """Purpose of a frame."""
 
     PART = 1
     """One encoded chunk of a contribution, contributor to owner."""

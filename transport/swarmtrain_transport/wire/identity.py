@@ -1,9 +1,9 @@
-"""Who a peer is: an Ed25519 key that signs, and an X25519 key that encrypts the data lane.
+"""A peer's identity: an Ed25519 key that signs, and an X25519 key that encrypts the data lane.
 
 The Ed25519 public key is the peer's id, so nobody hands out names and nobody can take one. The
 X25519 key is a second one, because CURVE proves possession only of such a key; the peer signs its
-public half together with everything else that it says at the door. Both live in one file that
-only its owner may read. Not here: who is let in (the coordinator's admission decides that).
+public half together with everything else that it says at the door. Both live in one file that only
+its owner may read. Not here: letting peers in (the coordinator's admission decides that).
 """
 
 import contextlib
@@ -168,7 +168,8 @@ class Identity:
 
 
 def verify(peer_id: bytes, signature: bytes, data: bytes) -> bool:
-    """Whether `signature` is the peer's over `data`. Malformed keys and signatures are false."""
+    """Return True if `signature` is the peer's over `data`. Malformed keys and signatures are
+    false."""
     if len(peer_id) != _KEY_BYTES or len(signature) != _SIGNATURE_BYTES:
         return False
     try:
@@ -179,7 +180,7 @@ def verify(peer_id: bytes, signature: bytes, data: bytes) -> bool:
 
 
 def knock_payload(nonce: bytes, cert_sha256: bytes, hello: bytes) -> bytes:
-    """What a peer signs at the door (messages.Knock).
+    """Return the bytes that a peer signs at the door (messages.Knock).
 
     The nonce makes it fresh. The certificate binds it to one coordinator, so a coordinator that a
     peer talks to cannot use the answer at another one's door. The nonce enters as its SHA-256,

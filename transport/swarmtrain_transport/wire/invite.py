@@ -1,11 +1,11 @@
-"""The string that lets a peer in: where the coordinator is, which one it is, and a secret.
+"""The string that lets a peer in: the coordinator's address, its certificate's hash, and a secret.
 
-``swarm://host:port/run#secret``. The fragment carries the SHA-256 of the coordinator's
-certificate, so the first connection is already pinned and no authority is asked; the invite's
-secret; and a checksum, over the run's name too, so that a cut or mistyped invite is told from a
-wrong one before anything is sent. Host and port are outside the checksum: people may replace them
-when a router gives the same coordinator another address. Whoever holds the string can join;
-`redacted` is for logs.
+``swarm://host:port/run#secret``. The fragment carries the SHA-256 of the coordinator's certificate,
+so the first connection is already pinned and no authority is asked; the invite's secret; and a
+checksum, over the run's name too, so that a cut or mistyped invite is told from a wrong one before
+anything is sent. Host and port are outside the checksum: people may replace them when a router
+gives the same coordinator another address. Everybody who holds the string can join; `redacted` is
+for logs.
 """
 
 import base64
@@ -76,7 +76,7 @@ class Invite:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it works on the coordinator's own machine only."""
+        """True if it works on the coordinator's own machine only."""
         if self.host.lower() == "localhost" or self.host.lower().endswith(".localhost"):
             return True
         try:
