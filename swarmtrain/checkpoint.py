@@ -27,6 +27,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from swarmtrain import atomic_file
 from swarmtrain.models.tensors import Layout, LayoutMismatch, ParameterSpec
 
 logger = logging.getLogger(__name__)
@@ -192,11 +193,10 @@ def save(
         aside = Path(tempfile.mkdtemp(prefix=_WRITING_PREFIX, dir=directory))
         for name, data in files.items():
             write(aside / name, data)
-        _sync_folder(aside)
+        atomic_file.sync_folder(aside)
         if final.exists():
             _remove(final)
-        os.rename(aside, final)
-        _sync_folder(directory)
+        atomic_file.rename(aside, final)
     except OSError as exc:
         if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
@@ -360,17 +360,6 @@ def _remove(path: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
     os.rename(path, gone)
     shutil.rmtree(gone, ignore_errors=True)
-
-
-def _sync_folder(path: Path) -> None:
-    """Make the names in a folder durable, which a synced file alone is not."""
-    if os.name == "nt":  # Windows cannot open folders; NTFS journals names itself.
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sha256(data: bytes) -> bytes:

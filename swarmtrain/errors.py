@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from swarmtrain.error_table import EXIT_INTERRUPTED, TABLE, ErrorKind
 from swarmtrain_transport.errors import (
-    IdentityDamaged,
     InviteError,
     LinkLost,
     ListenFailed,
@@ -26,6 +25,7 @@ NAMED: Mapping[str, str] = MappingProxyType(
         "swarmtrain.checkpoint.CheckpointFull": "SWT-E401",
         "swarmtrain.data.corpus.CorpusMissing": "SWT-E801",
         "swarmtrain.numerics.NumericsError": "SWT-E101",
+        "swarmtrain.peer.disk.identity_file.IdentityDamaged": "SWT-E302",
         "swarmtrain.models.tensors.LayoutMismatch": "SWT-E804",
     }
 )
@@ -252,8 +252,6 @@ def _translate_transport(fault: TransportError) -> UserError | None:
         return port_in_use(fault.host, fault.port)
     if isinstance(fault, ListenFailed):
         return _with_own_words("SWT-E202", fault)
-    if isinstance(fault, IdentityDamaged):
-        return _with_own_words("SWT-E302", fault)
     if isinstance(fault, LinkLost):
         return UserError(
             "SWT-E203",

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from swarmtrain import dirs
+from swarmtrain import atomic_file, dirs
 from swarmtrain.error_table import TABLE
 from swarmtrain.errors import UserError
 
@@ -351,10 +351,8 @@ def _not_running(state_dir: Path, why: str) -> NotRunning:
 
 
 def _write_where(state_dir: Path, path: Path, last: Any = None) -> None:
-    aside = state_dir / (WHERE_FILE + ".new")
     where = {"socket": str(path), "pid": os.getpid(), **({} if last is None else {_LAST: last})}
-    aside.write_text(json.dumps(where) + "\n")
-    os.replace(aside, state_dir / WHERE_FILE)
+    atomic_file.write(state_dir / WHERE_FILE, f"{json.dumps(where)}\n".encode())
 
 
 def _read_where(state_dir: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from swarmtrain import errors
 from swarmtrain.error_table import TABLE
 from swarmtrain.errors import UserError, render, translate
 from swarmtrain_transport.errors import (
-    IdentityDamaged,
     InviteError,
     LinkLost,
     ListenFailed,
@@ -86,7 +85,6 @@ def test_a_refusal_with_an_unknown_id_is_the_other_sides_fault():
     [
         (InviteError("The invite is cut off."), "SWT-E312"),
         (LinkLost("gone"), "SWT-E203"),
-        (IdentityDamaged("identity.json is cut off"), "SWT-E302"),
         (ListenFailed("192.0.2.1", 0, "not an address here"), "SWT-E202"),
         (PortInUse("127.0.0.1", 8400, "taken"), "SWT-E201"),
         (RemoteFault("scale", "exponent 300"), "SWT-E501"),

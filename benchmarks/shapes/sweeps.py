@@ -21,6 +21,7 @@ from pathlib import Path
 
 from trials import Edition, Length, Run, Trial
 
+from swarmtrain import atomic_file
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.tuned import TUNED, Rates
 
@@ -177,10 +178,8 @@ def _ranked(
 
 def write_winners(path: Path, winners: Mapping[str, Winner]) -> None:
     """As JSON, whole or not at all."""
-    beside = path.with_name(path.name + ".part")
     text = json.dumps({name: asdict(found) for name, found in winners.items()}, indent=1)
-    beside.write_text(text + "\n", encoding="utf-8")
-    beside.replace(path)
+    atomic_file.write(path, f"{text}\n".encode())
 
 
 def read_winners(path: Path) -> dict[str, Winner]:

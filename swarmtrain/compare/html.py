@@ -9,7 +9,9 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from tempfile import TemporaryFile
 
+from swarmtrain import atomic_file
 from swarmtrain.compare.results import Point, RunResult, rows
 from swarmtrain.compare.table import HEAD, cells
 from swarmtrain.errors import UserError
@@ -71,9 +73,7 @@ def write(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    beside = _beside(path)
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    atomic_file.write(path, text.encode())
 
 
 def try_place(path: Path) -> None:
@@ -84,13 +84,8 @@ def try_place(path: Path) -> None:
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
-    beside = _beside(path)
-    beside.touch()
-    beside.unlink()
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(path.name + ".part")
+    with TemporaryFile(dir=path.parent):
+        pass
 
 
 def _json(value: object) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from swarmtrain import dirs
+from swarmtrain import atomic_file, dirs
 from swarmtrain.errors import UserError
 
 
@@ -203,13 +203,8 @@ class Shelf:
 
     def _write(self, directory: Path, key: str, plan_json: str, result: RunResult) -> None:
         place = directory / f"{key}.json"
-        beside = place.with_suffix(f".{os.getpid()}.part")
         text = json.dumps({"plan": json.loads(plan_json), "result": asdict(result)}, indent=1)
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, place)
+        atomic_file.write(place, text.encode())
 
 
 def _from_json(text: str) -> RunResult:

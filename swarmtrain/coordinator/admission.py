@@ -24,7 +24,7 @@ from swarmtrain_transport.coordinator.departures import BANNED_WORDS
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.brings import Brings
-from swarmtrain_transport.wire.identity import Identity, knock_payload
+from swarmtrain_transport.wire.identity import knock_payload, verify
 from swarmtrain_transport.wire.messages import Hello, Knock, decode_from_peer
 
 S = TypeVar("S", bound=Hashable)
@@ -263,7 +263,7 @@ class Door:
                 f" {VERSIONS[-1]}. {advice}",
             )
         payload = knock_payload(nonce, self._cert_sha256, knock.hello)
-        if not Identity.verify(knock.peer_id, knock.signature, payload):
+        if not verify(knock.peer_id, knock.signature, payload):
             raise DoorClosed("SWT-E303", "The signature is not by the key that the peer names.")
         try:
             hello = decode_from_peer(knock.hello)

@@ -39,7 +39,7 @@ from swarmtrain.errors import cleaned
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId, is_dialable
-from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.identity import verify
 from swarmtrain_transport.wire.messages import (
     Challenge,
     Hello,
@@ -174,7 +174,7 @@ class CoordinatorApp:
         except ValueError:
             return web.Response(status=400, text="headers are not hex\n")
         payload = piece_payload(self._cert_sha256, piece_hash)
-        is_theirs = Identity.verify(peer, signature, payload)
+        is_theirs = verify(peer, signature, payload)
         if not (is_theirs and self._shell.machine.is_member(peer)):
             return web.Response(status=403, text="only members read the text\n")
         _welcome(request, peer)

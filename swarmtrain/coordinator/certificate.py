@@ -11,7 +11,6 @@ ledger says that the ledger was lost, and a crash between the two leaves a run t
 import datetime
 import hashlib
 import hmac
-import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
+from swarmtrain import atomic_file
 from swarmtrain.errors import UserError
 
 TLS_FILE = "tls.pem"
@@ -110,9 +110,9 @@ def load_or_create(directory: Path, *, may_create: bool, wall_s: float) -> RunKe
             if tls_path.exists():
                 raise _damaged(f"{run_path} is missing, although its certificate is there")
             pem = Ed25519PrivateKey.generate().private_bytes(_PEM, _PKCS8, _PLAIN)
-            _write_private(fresh_path, pem)
+            atomic_file.write(fresh_path, pem, mode=0o600)
         if not tls_path.exists():
-            _write_private(tls_path, _new_certificate(wall_s))
+            atomic_file.write(tls_path, _new_certificate(wall_s), mode=0o600)
     if fresh_path.exists() and not run_path.exists():
         run_path = fresh_path
     try:
@@ -135,8 +135,7 @@ def note_begun(keys: RunKeys) -> None:
         OSError: the directory cannot be written.
     """
     if not keys.have_begun:
-        os.replace(keys.run_key_path, keys.run_key_path.with_name(RUN_KEY_FILE))
-        _sync_folder(keys.run_key_path.parent)
+        atomic_file.rename(keys.run_key_path, keys.run_key_path.with_name(RUN_KEY_FILE))
 
 
 def _damaged(what: str) -> KeysDamaged:
@@ -166,25 +165,3 @@ def _new_certificate(wall_s: float) -> bytes:
         .sign(key, hashes.SHA256())
     )
     return key.private_bytes(_PEM, _PKCS8, _PLAIN) + certificate.public_bytes(_PEM)
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    """Whole or not at all, readable by the owner only."""
-    aside = path.with_suffix(".new")
-    aside.unlink(missing_ok=True)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    """A new name must be durable before the first invite that pins its file is handed out."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

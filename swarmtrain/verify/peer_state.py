@@ -22,19 +22,18 @@ from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.models.tensors import Layout, LayoutMismatch
-from swarmtrain.peer.disk import ledger_file
+from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.storage import RUN_FILE, read_result, result_path, result_paths
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
 from swarmtrain.verify.pair_state import prove_pairs
 from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
 from swarmtrain.verify.wrong_sums import wrong_sums
-from swarmtrain_transport.errors import IdentityDamaged, RemoteFault
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import LedgerView, num_chunks, slice_root
 from swarmtrain_transport.peer.catchup import result_of
 from swarmtrain_transport.result import OpResult
-from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.records import Commit, Record
 
 _PROVES = (
@@ -127,10 +126,10 @@ class _PeerProof:
 
     def _check_identity(self) -> None:
         """It proves little here, but without it the directory is not this peer's."""
-        path = self._directory / "identity.json"
+        path = self._directory / identity_file.FILE_NAME
         try:
-            self._me = Identity.load(path).peer_id
-        except (IdentityDamaged, FileNotFoundError) as error:
+            self._me = identity_file.load(path).peer_id
+        except (identity_file.IdentityDamaged, FileNotFoundError) as error:
             raise Unproved(f"{path} is damaged or missing: {error}") from error
 
     def _config(self) -> RunConfig:

@@ -21,13 +21,13 @@ from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
-from swarmtrain.peer.disk import ledger_file
+from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.storage import parse_result
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state, manifest_from_bytes
-from swarmtrain_transport.errors import IdentityDamaged, InviteError, RemoteFault
+from swarmtrain_transport.errors import InviteError, RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import scalars
 from swarmtrain_transport.ledger.audit import (
@@ -166,7 +166,7 @@ def _in_file(read: Callable[[Path], object], name: str = "file") -> Callable[[by
 def _identity_bytes() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "identity.json"
-        Identity.from_secrets(b"p" * 32, b"q" * 32).save(path)
+        identity_file.save(Identity.from_secrets(b"p" * 32, b"q" * 32), path)
         return path.read_bytes()
 
 
@@ -302,7 +302,9 @@ def _file_targets() -> dict[str, Target]:
         ),
         "ledger-file": Target(ledger_file.parse, (), segments),
         "result-file": Target(parse_result, (), (msgspec.msgpack.encode([[b"a", b"b"], [b"c"]]),)),
-        "identity": Target(_in_file(Identity.load), (IdentityDamaged,), (_identity_bytes(),)),
+        "identity": Target(
+            _in_file(identity_file.load), (identity_file.IdentityDamaged,), (_identity_bytes(),)
+        ),
         "checkpoint": Target(
             _in_file(lambda path: checkpoint.load(path.parent), "manifest.json"),
             (CheckpointError,),

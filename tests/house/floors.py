@@ -29,7 +29,7 @@ OPTIMIZERS = (
 )
 
 SWARMTRAIN = (
-    "error_table control_lane ending",
+    "error_table control_lane ending atomic_file",
     "errors",
     "caps config console",
     "options models data dirs descriptors checkpoint numerics",

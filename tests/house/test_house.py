@@ -67,15 +67,13 @@ def test_within_transport_only_the_shells_do_io():
     for module in of("swarmtrain_transport"):
         if module.place in TRANSPORT_SHELLS:
             continue
-        # The key file is the one file that this part reads and writes, and keys need chance.
-        allowed = FILES | {"secrets"} if module.place == "wire.identity" else set()
+        allowed = {"os"} if module.place == "wire.identity" else set()  # new keys need chance
         found += imported(module, (SOCKETS | FILES | AMBIENT) - allowed)
-        if not allowed:
-            found += [
-                f"{module.at(call.lineno)} calls open()"
-                for call in ast.walk(module.tree)
-                if isinstance(call, ast.Call) and ast.unparse(call.func) == "open"
-            ]
+        found += [
+            f"{module.at(call.lineno)} calls open()"
+            for call in ast.walk(module.tree)
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "open"
+        ]
     report(found)
 
 

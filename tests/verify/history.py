@@ -10,6 +10,7 @@ from swarmtrain import checkpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import ExchangeSection, RunConfig, RunSection
 from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.disk import identity_file
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
@@ -63,7 +64,7 @@ class History:
 
     def __post_init__(self):
         self.directory.mkdir()
-        PEER.save(self.directory / "identity.json")
+        identity_file.save(PEER, self.directory / "identity.json")
         self.storage = PeerStorage(self.directory)
         self.storage.keep_run(config_file.canonical(CONFIG))
         self.ledger, self.view = Ledger(verify), LedgerView()

@@ -19,6 +19,7 @@ from swarmtrain.config.settings import (
 )
 from swarmtrain.coordinator.store import Store
 from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.disk import identity_file
 from swarmtrain.peer.disk.storage import PeerStorage, link_path, links, result_path
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
@@ -74,7 +75,7 @@ class Pairs:
 
     def __post_init__(self):
         self.directory.mkdir()
-        ANN.save(self.directory / "identity.json")
+        identity_file.save(ANN, self.directory / "identity.json")
         self.storage = PeerStorage(self.directory)
         self.storage.keep_run(config_file.canonical(CONFIG))
         self.ledger, self.view = Ledger(verify), LedgerView()

@@ -31,10 +31,6 @@ class InviteError(TransportError):
     """The text is not an invite, or not one that this version understands."""
 
 
-class IdentityDamaged(TransportError):
-    """The identity file cannot be read as one of ours. It was not changed."""
-
-
 class ListenFailed(TransportError):
     """The data lane cannot listen at this host and port. Nothing was opened.
 

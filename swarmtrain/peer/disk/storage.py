@@ -16,10 +16,10 @@ from typing import IO
 
 import msgpack
 
-from swarmtrain import dirs
+from swarmtrain import atomic_file, dirs
 from swarmtrain.config import file as config_file
 from swarmtrain.errors import UserError, disk_full, translate
-from swarmtrain.peer.disk import ledger_file
+from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.errors import RemoteFault
@@ -101,12 +101,12 @@ class PeerStorage:
         Raises:
             UserError: SWT-E302 damaged, E401 or E403 not writable.
         """
-        path = self.directory / "identity.json"
+        path = self.directory / identity_file.FILE_NAME
         try:
             if path.exists():
-                return Identity.load(path)
+                return identity_file.load(path)
             identity = Identity.create()
-            identity.save(path)
+            identity_file.save(identity, path)
             return identity
         except OSError as error:
             raise _told(error, self.directory) from error
@@ -237,7 +237,8 @@ class PeerStorage:
         Raises:
             UserError: SWT-E401, the disk is full; chunks kept before are intact.
         """
-        self._write(self.directory / DOWNLOAD / f"{digest.hex()}.chunk", data)
+        # Thousands come in a row, on the network's thread; whoever reads one checks its hash.
+        self._write(self.directory / DOWNLOAD / f"{digest.hex()}.chunk", data, sync=False)
 
     def download(self) -> tuple[bytes, list[bytes]] | None:
         """Manifest and chunks of a download that was not ended; their hashes say what they are."""
@@ -252,14 +253,10 @@ class PeerStorage:
         """The state is in place and saved."""
         shutil.rmtree(self.directory / DOWNLOAD, ignore_errors=True)
 
-    def _write(self, path: Path, data: bytes) -> None:
-        """Whole or not at all."""
-        aside = path.with_suffix(".writing")
+    def _write(self, path: Path, data: bytes, *, sync: bool = True) -> None:
         try:
-            aside.write_bytes(data)
-            os.replace(aside, path)
+            atomic_file.write(path, data, sync=sync)
         except OSError as error:
-            aside.unlink(missing_ok=True)
             raise _told(error, self.directory) from error
 
     def close(self) -> None:

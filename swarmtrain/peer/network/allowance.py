@@ -1,10 +1,10 @@
 """How much of today's data allowance is used: counted over restarts, in the state directory."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
+from swarmtrain import atomic_file
 from swarmtrain.errors import UserError
 
 _WRITE_EVERY = 0.01
@@ -52,9 +52,8 @@ class Allowance:
 
     def save(self) -> None:
         """Write the count, whole or not at all."""
-        part = self._path.with_suffix(".part")
-        part.write_text(json.dumps({"day": self._day, "bytes": self._used}))
-        os.replace(part, self._path)
+        said = {"day": self._day, "bytes": self._used}
+        atomic_file.write(self._path, json.dumps(said).encode())
         self._written = self._used
 
     def _read(self) -> tuple[str, int]:
