@@ -50,10 +50,11 @@ INVITE_VARIABLE = "SWARMTRAIN_INVITE"
 
 
 class Swarm:
-    """What a loop sees of the run. This one is the exact no-op that `join` gives without an invite.
+    """The run as a training loop sees it. This one is the exact no-op that `join` gives without an
+    invite.
 
     Attributes:
-        error: what went wrong with the swarm, if anything did; the loop trains alone since.
+        error: the swarm's trouble, if it had any; the loop has trained alone since.
     """
 
     error: Exception | None = None
@@ -76,7 +77,7 @@ class Swarm:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the run's last round is in the weights, so that the loop may end."""
+        """True if the run's last round is in the weights, so that the loop may end."""
         return False
 
     def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
@@ -342,7 +343,7 @@ class _Member(Swarm):
             self._go("run finished")
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """What is the swarm's trouble must not become the loop's, unless it asked for that."""
+        """Keep the swarm's trouble from the loop, unless the loop asked for it."""
         try:
             act()
         except Exception as error:
@@ -374,7 +375,7 @@ class _Member(Swarm):
 
 
 def _was_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a GradScaler had this step skipped inside the optimizer, as fused ones do: it then
-    hands them what it found, and calls `step` all the same."""
+    """Return True if a GradScaler had this step skipped inside the optimizer, as fused ones do: it
+    then hands them its findings, and calls `step` all the same."""
     found = getattr(optimizer, "found_inf", None)
     return isinstance(found, Tensor) and bool(found.any())

@@ -1,7 +1,7 @@
-"""What the owner of a link allows a peer: `--up`, `--down` and `--daily`, as numbers.
+"""A link owner's caps for a peer: `--up`, `--down` and `--daily`, as numbers.
 
-What may be bits or bytes is an error, a bare number, 10mb or 10Mbps: the wrong one costs eight
-times as much. An amount of data is in bytes everywhere, so there 20gb is 20GB.
+A unit that may be bits or bytes is an error, as are a bare number, 10mb and 10Mbps: the wrong one
+costs eight times as much. An amount of data is in bytes everywhere, so there 20gb is 20GB.
 """
 
 import re

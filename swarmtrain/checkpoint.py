@@ -59,12 +59,12 @@ class CheckpointDamaged(CheckpointError):
 
 
 class CheckpointFull(CheckpointError):
-    """The disk has no room. What was there before is unchanged."""
+    """The disk has no room. Files that were there before are unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a checkpoint belongs to.
+    """The place of a checkpoint in a run.
 
     Attributes:
         run: the run's name.

@@ -1,4 +1,4 @@
-"""What both ends of the control lane agree on beside the messages: paths, headers, pieces' form.
+"""Agreements of both ends of the control lane beside the messages: paths, headers, pieces' form.
 
 A piece of text travels as one lz4 block after its plain length (4 bytes, little-endian), so that
 the receiver can refuse the length before it unpacks anything.
@@ -33,7 +33,8 @@ LET_GO_TURNS = 100
 
 
 def piece_payload(cert_sha256: bytes, piece_hash: bytes) -> bytes:
-    """What a member signs to fetch a piece: useless for another coordinator or another piece."""
+    """Return the bytes that a member signs to fetch a piece: useless for another coordinator or
+    piece."""
     return b"swarmtrain piece 1" + cert_sha256 + piece_hash
 
 

@@ -1,4 +1,4 @@
-"""Where state lives on this machine. Directories are made for their owner alone (0700)."""
+"""Places for state on this machine. Directories are made for their owner alone (0700)."""
 
 import errno
 from pathlib import Path
@@ -33,12 +33,12 @@ def peer_dirs(run: str, name: str, usual: str) -> tuple[Path, ...]:
 
 
 def reports_dir() -> Path:
-    """Where reports of unexpected faults go when no state directory is known yet."""
+    """Return the folder for reports of unexpected faults when no state directory is known yet."""
     return Path(platformdirs.user_state_dir("swarmtrain", appauthor=False)) / "reports"
 
 
 def compared_dir() -> Path:
-    """Where finished runs of comparisons are kept unless another place is named."""
+    """Return the folder in which finished runs of comparisons are kept unless another is named."""
     return Path(platformdirs.user_cache_dir("swarmtrain", appauthor=False)) / "compare"
 
 

@@ -1,8 +1,8 @@
 """Being asked to end, and having nobody left to tell.
 
 A closed terminal sends SIGHUP, often twice (the system and the shell), and takes no line any more;
-a pipe whose reader went takes none either. Neither may stand between a process and a clean end. Who
-started it with `nohup` had SIGHUP ignored, and it stays so.
+a pipe whose reader went takes none either. Neither may stand between a process and a clean end. A
+process that was started with `nohup` had SIGHUP ignored, and it stays so.
 """
 
 import errno
@@ -31,7 +31,7 @@ def insists(number: int) -> bool:
 
 
 def tell(text: str, stream: TextIO) -> None:
-    """Write a line. Where nobody can read it any more nothing is written from then on."""
+    """Write a line. Once nobody can read it any more, nothing is written from then on."""
     try:
         stream.write(text + "\n")
         stream.flush()

@@ -129,7 +129,7 @@ def run_over(run: str, checkpoints: str) -> UserError:
 
 
 def wrong_key(host: str, port: int) -> UserError:
-    """Whoever answered has another certificate than the invite names."""
+    """The server has another certificate than the invite names."""
     return UserError(
         "SWT-E301",
         f"{host}:{port} answered with another key than the invite names.",
@@ -150,7 +150,7 @@ def port_in_use(host: str, port: int) -> UserError:
 
 
 def refused(code: str, text: str) -> UserError:
-    """What the coordinator said at the door or when it closed the connection.
+    """The coordinator's refusal, at the door or when it closed the connection.
 
     Args:
         code: the id that came over the network; one that is not in the table is not believed.

@@ -1,6 +1,6 @@
-"""What each command was asked to do, as values that the other parts can import cheaply.
+"""Options of each command, as values that the other parts can import cheaply.
 
-Parsed and checked here, once; whoever receives them need not check again.
+They are parsed and checked here, once; no receiver need check them again.
 """
 
 import re
@@ -22,7 +22,7 @@ DEMO_CHURN_ROUNDS_MIN = 5
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to listen. Port 0 lets the system pick a free one."""
+    """An address to listen at. Port 0 lets the system pick a free one."""
 
     host: str
     port: int
@@ -207,8 +207,8 @@ def parse_advertised(text: str) -> Endpoint | None:
 
 
 def default_endpoint(invite: Invite) -> Endpoint:
-    """Where a peer listens that was not told: on all addresses, because peers reach each other
-    directly, unless the whole run is on this machine. Any free port."""
+    """Choose the address of a peer that was told none: all addresses and any free port, because
+    peers reach each other directly; loopback if the whole run is on this machine."""
     if invite.is_loopback:
         return Endpoint("::1" if ":" in invite.host else "127.0.0.1", 0)
     return Endpoint("::" if ":" in invite.host else "0.0.0.0", 0)

@@ -166,7 +166,7 @@ def _own_socket(path: Path) -> socket.socket:
 
 
 def socket_path(state_dir: Path) -> Path:
-    """Where the socket of a state directory is: inside it, unless that path is too long."""
+    """Return the path of a state directory's socket: inside it, unless that path is too long."""
     inside = state_dir.absolute() / SOCKET_FILE
     if len(os.fsencode(inside)) <= SOCKET_PATH_BYTES_MAX:
         return inside
@@ -175,7 +175,7 @@ def socket_path(state_dir: Path) -> Path:
 
 
 def ask(state_dir: Path, question: str = STATUS_PATH) -> dict[str, Any]:
-    """What the process of this state directory says of itself.
+    """Ask the process of this state directory about itself.
 
     Args:
         state_dir: of a coordinator or a peer.

@@ -1,11 +1,11 @@
 """The door: who may come in, decided before any machine hears of a peer.
 
-A peer proves its key by signing the coordinator's nonce together with the certificate that it
-sees, so a signature taken elsewhere opens nothing here. A key that was let in once needs no
-invite again; a new one needs an invite with a use left. The use is not counted here but by the
-store, with the JOIN record, in one transaction.
+A peer proves its key by signing the coordinator's nonce together with the certificate that it sees,
+so a signature taken elsewhere opens nothing here. A key that was let in once needs no invite again;
+a new one needs an invite with a use left. The use is not counted here but by the store, with the
+JOIN record, in one transaction.
 
-Refusals name an error id that the peer shows. What is refused costs the stranger a try.
+Refusals name an error id that the peer shows. Each costs the stranger a try.
 """
 
 import hashlib
@@ -103,7 +103,7 @@ class FailedKnocks:
             self._tries.popitem(last=False)
 
     def are_too_many(self, address: str, now_s: float) -> bool:
-        """Whether the address has used up its tries for now."""
+        """Return True if the address has used up its tries for now."""
         tries = self._tries.get(_network_of(address))
         if tries is None or len(tries) < FAILED_KNOCKS_MAX:
             return False

@@ -68,7 +68,8 @@ WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 
 
 def seen_host(host: str, remote: str, own: str) -> str:
-    """Where others reach a peer: what it says, or where it came from when it says everywhere.
+    """Return the address at which others reach a peer: the one that it says, or the one it came
+    from when it says everywhere.
 
     Args:
         remote: address that the peer's connection comes from.
@@ -117,7 +118,7 @@ class CoordinatorApp:
         self._budgets = Budgets()
         self._repeats = Repeats(logger, shell.now_s)
         self.is_ready = False
-        """Whether peers may come: what /readyz answers."""
+        """Answer /readyz: True if peers may come."""
 
     def runner(self) -> web.AppRunner:
         """Make the runner of the web server that serves the run over HTTP."""

@@ -1,9 +1,9 @@
-"""How much one member may ask of the coordinator, counted for its key over all its connections.
+"""Budget of one member: how much it may ask of the coordinator, over all its connections.
 
 Every rate is several times what an honest peer needs in a run of 64 (counted in the simulator), so
-that nobody who keeps to the protocol notices. Who goes beyond is heard no faster than that; whoever
-makes the coordinator wait for too long is cut, named, and let in again after a pause that doubles.
-Pure: the shell waits and cuts.
+that nobody who keeps to the protocol notices. A member that goes beyond is heard no faster than
+that. A member that makes the coordinator wait for too long is cut, named, and let in again after a
+pause that doubles. Pure: the shell waits and cuts.
 """
 
 from collections import OrderedDict

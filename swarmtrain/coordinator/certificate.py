@@ -46,7 +46,7 @@ class KeysDamaged(UserError):
 
 @dataclass(frozen=True, slots=True)
 class RunKeys:
-    """What the coordinator proves itself with.
+    """The coordinator's keys and certificate.
 
     Attributes:
         tls_path: PEM file of the private key and the certificate, mode 0600.

@@ -106,7 +106,7 @@ class CorpusService:
         return msgspec.structs.replace(ready, samples=most) if ready.samples > most else ready
 
     def leases(self) -> Mapping[PeerId, tuple[bytes, ...]]:
-        """Who holds which training pieces."""
+        """Return the hashes of the training pieces that each peer holds."""
         return dict(self._leases)
 
     def packed_piece(self, piece_hash: bytes) -> bytes | None:

@@ -1,8 +1,8 @@
 """The organiser's orders over the local socket: invites, peers, and whether anybody new comes in.
 
-Who may open the socket owns the state directory, and with it the run's keys; so nothing more is
-asked. What shuts a key out is written into the ledger by the machine; names, words and hashes of
-secrets stay in the store. A secret is answered once, to whoever made it, and kept nowhere.
+Permission to open the socket is ownership of the state directory, and with it of the run's keys; so
+nothing more is asked. The machine writes bans into the ledger; names, words and hashes of secrets
+stay in the store. A secret is answered once, to the command that made it, and kept nowhere.
 """
 
 import asyncio
@@ -227,9 +227,9 @@ class Desk:
         return [*self._dossiers.of]
 
     def _named(self, text: str, among: set[PeerId] | None = None) -> PeerId:
-        """The one peer of that name, or whose id begins so.
+        """Find the one peer of that name, or whose id begins so.
 
-        Who is in comes first, so that a name can be used again; else whoever was.
+        Members come first, so that a name can be used again; then those who were members.
 
         Raises:
             UserError: SWT-E809, there is none or more than one.

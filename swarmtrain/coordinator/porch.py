@@ -178,7 +178,7 @@ class Porch:
 
     @property
     def port(self) -> int:
-        """Where it listens, once it does."""
+        """The address that it listens at, once it does."""
         return int(self._listeners[0].getsockname()[1])
 
     async def open(self, host: str, port: int) -> int:

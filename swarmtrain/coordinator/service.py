@@ -81,21 +81,8 @@ async def serve(
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
-    """Coordinate one run until `stop` is set, or the run is finished and everybody has left.
-    What it has come to is returned in words, "" if it is not finished.
-
-    Args:
-        state_dir: made if it is missing; one coordinator at a time.
-        host, port: where to listen; port 0 for any free one.
-        public_host: name that invites carry; "" for the address listened on.
-        on_ready: called once with the run's invite when peers may come; not if it is finished.
-        tell: hears what the organiser must know, in sentences; `watched` is open meanwhile.
-        clock, wall_clock: monotonic seconds, and seconds since 1970.
-
-    Raises:
-        UserError: SWT-E404 directory in use, E606 settings changed, E805 log or keys damaged,
-            E402 disk full, E403 not writable, E201 or E202 cannot listen, E801 no text.
-    """
+    """Coordinate one run until `stop` is set, or the run is finished and everybody has left. Return
+    its result in words, "" if it is not finished."""
     with contextlib.closing(Store.open(state_dir)) as store:
         keys, machine = _resumed(store, state_dir, config, clock(), wall_clock())
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
@@ -204,7 +191,7 @@ def _invites(
 
 
 def reachable_host(host: str) -> str:
-    """What an invite says when no public host is given.
+    """Choose the host that an invite names when no public host is given.
 
     A listening address as it is; for "everywhere" the address by which this machine reaches
     other networks, or its name when it reaches none.
@@ -266,7 +253,7 @@ def _resumed(
 
 
 def run_terms(config: RunConfig) -> RunTerms:
-    """What the exchange must know of a run file."""
+    """Return the part of a run file that the exchange must know."""
     exchange = config.exchange
     parts = facts_of(exchange.codec)
     result = facts_of(parts.result)

@@ -46,7 +46,7 @@ class Machine(Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run's last op is committed."""
+        """True if the run's last op is committed."""
 
     def start(self, now_s: float) -> tuple[CoordinatorAction, ...]:
         """Begin, or go on after a restart."""
@@ -68,17 +68,17 @@ class Machine(Protocol):
         """Time has passed."""
 
     def is_member(self, peer: PeerId) -> bool:
-        """Whether this key was ever let in."""
+        """Return True if this key was ever let in."""
 
     def status(self, now_s: float) -> msgspec.Struct:
         """The run as `swarmtrain status` shows it."""
 
 
 class Outlet:
-    """What waits to be sent to one connection.
+    """Queue of letters that wait to be sent to one connection.
 
     Args:
-        abort: cuts the connection at once, without what waits.
+        abort: cuts the connection at once, without sending the rest.
     """
 
     def __init__(self, abort: Callable[[], None]) -> None:
@@ -214,7 +214,7 @@ class Shell:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the shell stopped for good."""
+        """True if the shell stopped for good."""
         return self.failure.done()
 
     def others_in(self, peer: PeerId) -> int:

@@ -230,7 +230,7 @@ def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
-    """What the file says of itself, if it is whole and of this version."""
+    """Read the file's own description, if it is whole and of this version."""
     _check_pages(connection, path)
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     if meta.get("schema") != SCHEMA or not isinstance(meta.get("term"), int):

@@ -1,4 +1,4 @@
-"""What can go wrong with the coordinator's durable memory, and SQLite's errors as these."""
+"""Errors of the coordinator's durable memory, and SQLite's errors as these."""
 
 import errno
 import sqlite3
@@ -28,7 +28,7 @@ class StoreConflict(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """What is on the disk is not an unbroken log of this version."""
+    """The file on the disk is not an unbroken log of this version."""
 
 
 class StoreFailed(StoreError):

@@ -29,7 +29,7 @@ ROTARY_BASE = 10_000.0
 
 INIT_STD = 0.04
 """Standard deviation of fresh matrices inside the blocks; twice GPT-2's value, as the width of a
-demo is small. What is added to the residual stream starts at zero (Fixup, arXiv 1901.09321)."""
+demo is small. Matrices that add to the residual stream start at zero (Fixup, arXiv 1901.09321)."""
 
 TABLE_STD = 0.02
 """The same for embedding and head: small enough that the first loss is close to ln 256."""

@@ -22,7 +22,7 @@ class LayoutMismatch(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """What two models must agree on, parameter by parameter.
+    """One parameter, as two models must agree on it.
 
     Attributes:
         name: dotted name, such as ``blocks.0.up.weight``.
@@ -42,7 +42,7 @@ class ParameterSpec:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each trainable parameter lies in the flat vector.
+    """The places of the trainable parameters in the flat vector.
 
     Attributes:
         parameters: one spec per parameter, in vector order.

@@ -49,7 +49,7 @@ def result_codec_of(window: Window) -> Codec:
 
 
 def rule_of(window: Window) -> RobustRule | None:
-    """What a plan names in the place of the mean, None for the mean.
+    """Return the rule that a plan names in the place of the mean, None for the mean.
 
     Raises:
         RemoteFault: reason ``rule``, this version does not know it.
@@ -129,7 +129,7 @@ class ChunkSum:
         return self._result_codec.finish(self.total, total_weight, self._window)
 
     def _ruled(self, rule: RobustRule) -> bytes:
-        """What the rule makes of the parts, which come in the order of keys; rule 7."""
+        """Apply the rule to the parts, which come in the order of keys; rule 7."""
         rows = [self._codec.decode(part, self._num_values, self._window) for part, _ in self._parts]
         weights = [weight for _, weight in self._parts]
         try:
@@ -142,7 +142,7 @@ class ChunkSum:
 
 
 def _table(rule: RobustRule, numbers: tuple[float, ...], num_rows: int) -> Tensor | None:
-    """What FREEZE carries as the rule wants it: (n,) norms or (n, n) products, float64.
+    """Unpack FREEZE's scalars as the rule wants them: (n,) norms or (n, n) products, float64.
 
     Raises:
         ValueError: these are not the numbers that the rule needs.
@@ -167,7 +167,7 @@ def _table(rule: RobustRule, numbers: tuple[float, ...], num_rows: int) -> Tenso
 
 
 def _floats(values: Buffer) -> Tensor:
-    """What `CodecArithmetic.values` has made, as it was."""
+    """Read the float32 values that `CodecArithmetic.values` has packed."""
     return torch.from_numpy(np.frombuffer(bytes(values), dtype="<f4").astype(np.float32))
 
 
@@ -175,7 +175,7 @@ class CodecArithmetic:
     """Chunk arithmetic on this version's codecs; an `Arithmetic` of the exchange."""
 
     def is_exact(self, codec: str) -> bool:
-        """Whether sums in this codec are exact.
+        """Return True if sums in this codec are exact.
 
         Raises:
             RemoteFault: reason ``codec``, this version does not know it.
@@ -297,7 +297,7 @@ class TensorContribution:
         return piece if missing <= 0 else torch.cat((piece, torch.zeros(missing)))
 
     def decoded(self, start: int, stop: int, window: Window) -> Tensor:
-        """What the others decode from our part, (stop - start,) float32: for error feedback.
+        """Decode our own part as the others do, (stop - start,) float32: for error feedback.
 
         Encodes again instead of keeping every part: the bytes are the same.
 

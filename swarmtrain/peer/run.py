@@ -269,7 +269,7 @@ def step_by_tokens(config: RunConfig, driver: Driver) -> int:
 
 
 class _Events:
-    """What happened, for people, or as JSON lines where a program listens."""
+    """Tell the news, for people, or as JSON lines where a program listens."""
 
     def __init__(self, say: Print, emit: Print | None) -> None:
         self.say = say

@@ -1,1 +1,1 @@
-"""What a state directory proves by itself, without anybody's word."""
+"""Proofs that a state directory holds by itself, without anybody's word."""

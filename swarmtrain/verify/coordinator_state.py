@@ -29,12 +29,12 @@ _PROVES_OF_PAIRS = (
 
 
 def is_coordinators(directory: Path) -> bool:
-    """Whether the directory is a coordinator's."""
+    """Return True if the directory is a coordinator's."""
     return (directory / FILE_NAME).exists()
 
 
 def prove_coordinator(directory: Path) -> Proof:
-    """What a coordinator's state directory proves. Nothing in it is changed.
+    """Check a coordinator's state directory and return its proof. Nothing in it is changed.
 
     Raises:
         UserError: SWT-E404, the coordinator runs; SWT-E403, a file cannot be read.

@@ -1,9 +1,9 @@
 """The proof that a peer's directory holds in a run of pair ops: its exchanges, and no more.
 
 There each peer's state is its own: it comes of exchanges, of steps alone and of nobody's replay.
-What can be proved is that this peer and its partners have exchanged what the ledger says. The
+The proof covers only that this peer and its partners have exchanged what the ledger says. The
 coordinator's COMMIT names both halves by their roots, both partners tell the same link after it,
-and the links are chained: who knows the newest one knows all that a peer has ever exchanged.
+and the links are chained: the newest one vouches for all that a peer has ever exchanged.
 """
 
 from collections.abc import Collection, Mapping

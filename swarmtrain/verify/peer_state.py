@@ -1,9 +1,9 @@
 """The proof that a peer's directory holds: from a checkpoint, op by op, to its newest state.
 
-It makes the outer steps again that the peer has made, with the peer's own machinery, from the
-results on the disk, whose hashes the ledger names, and compares the state's root wherever the
-ledger attests one or a checkpoint names one. It starts as far back as the disk allows. What can be
-proved in a run of pair ops is said in `pair_state`.
+It makes the peer's outer steps again, with the peer's own machinery, from the results on the disk,
+whose hashes the ledger names. It compares the state's root wherever the ledger attests one or a
+checkpoint names one. It starts as far back as the disk allows. `pair_state` has the proof for runs
+of pair ops.
 """
 
 import fcntl
@@ -45,7 +45,7 @@ _PROVES = (
 
 
 def prove_peer(directory: Path) -> Proof:
-    """What a peer's state directory proves. Nothing in it is changed.
+    """Check a peer's state directory and return its proof. Nothing in it is changed.
 
     Args:
         directory: of a peer that does not run now.
@@ -208,7 +208,7 @@ class _PeerProof:
         return op in self._view.skips or self._is_kept(op)
 
     def _is_kept(self, op: int) -> bool:
-        """Whether the op's result is here; one that a REWIND has cancelled is not the op's."""
+        """Return True if the op's result is here, and no REWIND has cancelled it."""
         if not result_path(self._directory, op).exists():
             return False
         if op > self._view.cancelled_op:
@@ -220,7 +220,7 @@ class _PeerProof:
         return True
 
     def _is_cancelled(self, op: int, root: bytes) -> bool:
-        """Whether a REWIND has cancelled the state that a checkpoint says it holds."""
+        """Return True if a REWIND has cancelled the state that a checkpoint says it holds."""
         is_old = op <= self._view.cancelled_op
         return is_old and (op > self._view.last_op or not self._view.is_trusted(op, root, self._me))
 

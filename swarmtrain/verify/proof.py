@@ -1,7 +1,7 @@
-"""What a proof says, and the part of it that peers and coordinator share: the chain of decisions.
+"""A proof, and the part of it that peers and coordinator share: the chain of decisions.
 
-Nobody is asked and nothing is written. The ledger is taken as what its own first record makes of
-it: whoever reads the result compares the run's key with the one that the organiser gave out.
+Nobody is asked and nothing is written. The ledger is believed as far as its own first record goes:
+the reader compares the run's key with the one that the organiser gave out.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,14 +32,14 @@ class WrongSum(msgspec.Struct, frozen=True):
 
 
 class PeerChain(msgspec.Struct, frozen=True):
-    """What a peer's chain of exchanges ends with, both in hex."""
+    """The last link of a peer's chain of exchanges; peer and link in hex."""
 
     peer: str
     chain: str
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What was proved of a state directory.
+    """Facts proved of a state directory.
 
     Attributes:
         kind: ``peer`` or ``coordinator``.

@@ -1,6 +1,6 @@
 """Proofs of others' wrong sums that lie in a peer's directory: checked once more, from the ledger.
 
-Whoever holds a copy of the ledger can do this: the proof brings the parts, the ledger the roots and
+A copy of the ledger is enough for it: the proof brings the parts, the ledger the roots and
 signatures of all who are named in it.
 """
 
@@ -16,7 +16,7 @@ from swarmtrain_transport.wire.identity import verify
 
 
 def wrong_sums(directory: Path, view: LedgerView) -> tuple[WrongSum, ...]:
-    """What the proofs in a peer's directory are worth.
+    """Check the proofs of wrong sums in a peer's directory.
 
     Args:
         directory: a peer's.

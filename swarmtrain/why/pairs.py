@@ -1,4 +1,4 @@
-"""What happened in one round whose exchanges go by pairs, told from the ledger's records.
+"""One round whose exchanges go by pairs, told from the ledger's records.
 
 Pure: records in, sentences out. `why` tells the rest of a round.
 """
@@ -12,7 +12,7 @@ Names = Mapping[bytes, str]
 
 
 def planned(plan: Plan, names: Names) -> str:
-    """Who was to exchange with whom."""
+    """Tell the pairs that were drawn."""
     order = contributors_of(plan)
     told = "; ".join(
         f"{_name(one, names)} with {_name(two, names)}" for one, two in pairs_in(order)
@@ -46,7 +46,7 @@ def _cause(pair: tuple[bytes, bytes], freeze: Freeze | None, names: Names) -> st
 
 
 def attested(body: Attest, names: Names) -> str:
-    """Whose states are known, and whom newcomers are sent to."""
+    """Tell whose states are known, and to which peer newcomers are sent."""
     roots = dict(body.roots) if isinstance(body.roots, tuple) else {}
     holder = next(peer for peer, root in roots.items() if root == body.state_root)
     return (

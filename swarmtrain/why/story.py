@@ -1,7 +1,7 @@
-"""What happened in one round, in a few plain sentences, from the ledger alone.
+"""One round, told in a few plain sentences, from the ledger alone.
 
-Every decision and its reason stands in the ledger, so a round can be explained by whoever holds a
-copy, also years later. Pure: records in, sentences out.
+Every decision and its reason stands in the ledger, so anybody who holds a copy can explain a round,
+also years later. Pure: records in, sentences out.
 """
 
 from collections.abc import Iterable, Iterator

@@ -19,7 +19,7 @@ _BLAMED = {
 
 
 def moved(body: Reassign, before: bytes, names: Names) -> str:
-    """Whose word moved a slice: either of the two may be wrong."""
+    """Tell on whose word a slice moved: either of the two may be wrong."""
     said: dict[str, list[str]] = {}
     for peer, word in body.lacked.items():
         said.setdefault(word, []).append(name_of(peer, names))

@@ -57,7 +57,7 @@ class Allowance:
         self._written = self._used
 
     def _read(self) -> tuple[str, int]:
-        """What an earlier life counted today; a file that is none counts as nothing."""
+        """Read the count that an earlier life made today; a file that is none counts as nothing."""
         today = self._today()
         try:
             with self._path.open("rb") as file:

@@ -148,7 +148,7 @@ class Bandwidth:
 
 
 def inflow(caps: Caps, now_s: float) -> TokenBucket | None:
-    """What holds back the reading of the data lane, if its owner wants that."""
+    """Return the cap that holds back the reading of the data lane, if its owner wants one."""
     return TokenBucket(caps.down, now_s) if caps.down else None
 
 

@@ -86,7 +86,7 @@ class CoordinatorUnreachable(UserError):
 
 
 class WrongKey(UserError):
-    """Whoever answered has another certificate than the invite names. Nothing was sent."""
+    """The server has another certificate than the invite names. Nothing was sent."""
 
 
 class DoorRefused(UserError):
@@ -100,7 +100,7 @@ def frame_bytes(payload_bytes: int, *, is_masked: bool) -> int:
 
 
 class ControlHandler(Protocol):
-    """Who is told of what happens on the control lane. Called on the client's event loop."""
+    """Receiver of all that happens on the control lane. Called on the client's event loop."""
 
     def on_up(self, *, is_first: bool) -> None:
         """The knock was sent; messages may be sent from now on."""
@@ -109,7 +109,7 @@ class ControlHandler(Protocol):
         """The connection went away; a new one is being tried."""
 
     def on_message(self, message: CoordinatorMessage) -> None:
-        """A message after the door. What it raises ends `run`."""
+        """Take a message after the door. An exception from here ends `run`."""
 
 
 class ControlClient:
@@ -166,7 +166,7 @@ class ControlClient:
 
     @property
     def is_up(self) -> bool:
-        """Whether messages can be sent now."""
+        """True if messages can be sent now."""
         return self._socket is not None
 
     def send(self, message: PeerMessage) -> bool:

@@ -1,8 +1,8 @@
-"""How long a coordinator that does not answer is waited for, and what is said meanwhile.
+"""Patience with a coordinator that does not answer: how long to wait, and what to say meanwhile.
 
-A stranger that never got through may have a wrong address, so it gives up soon and says so. Whoever
-was in the run before knows that there is a coordinator: it waits as long as one whose connection
-was lost, also when it was itself started anew in between.
+A stranger that never got through may have a wrong address, so it gives up soon and says so. A peer
+that was in the run before knows that there is a coordinator: it waits as long as one whose
+connection was lost, also when it was itself started anew in between.
 """
 
 import logging

@@ -84,7 +84,7 @@ class FreezingLink:
         return self._link.send(peer, frame)
 
     def _is_given(self, plan: Plan, frame: Frame) -> bool:
-        """Whether a frame carries some of this peer's own contribution."""
+        """Return True if a frame carries some of this peer's own contribution."""
         return frame.kind is (FrameKind.RESULT if plan.kind in _PUSHED else FrameKind.PART)
 
     def heard(self, frame: Frame) -> None:
@@ -107,7 +107,8 @@ class FreezingLink:
             self._on_frozen(len(self._passed), total)
 
     def _misses(self, frame: Frame) -> bool:
-        """Who gathers asks for what was not pushed, after what was."""
+        """Return True if a receiver's request is for something that was held back: it asks for that
+        after all that was pushed."""
         return Wanted.unpack(frame.body).digest in self._held
 
     def _plan(self) -> Plan | None:

@@ -1,8 +1,8 @@
 """A peer's network side: the participant, its two lanes and its timer on one asyncio loop.
 
-Thin on purpose: it hands events to the machine and does what the machine asks, in order. What
-belongs to the trainer goes to `to_trainer` and comes back through methods that the network thread
-calls on this loop. Not here: any decision, any tensor.
+Thin on purpose: it hands events to the machine and does what the machine asks, in order. Actions
+for the trainer go to `to_trainer`; answers come back through methods that the network thread calls
+on this loop. Not here: any decision, any tensor.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ ForTrainer = (
     Welcome | LeaseGrant | Waiting | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished
     | UserError
 )  # fmt: skip
-"""What the training thread hears of."""
+"""Events that the training thread hears of."""
 
 
 class PeerShell:
@@ -195,7 +195,7 @@ class PeerShell:
     # ---- from the training thread, called on this loop
 
     def note(self, note: TrainerNote) -> None:
-        """What the trainer is doing."""
+        """Note the trainer's phase."""
         self._note = note
 
     def machine(self, event: Callable[[Participant, float], Actions]) -> None:
@@ -229,7 +229,7 @@ class PeerShell:
 
     @property
     def is_exchanging(self) -> bool:
-        """Whether an op that this process takes part in is under way."""
+        """True if an op that this process takes part in is under way."""
         return self._participant is not None and self._participant.exchange is not None
 
     @property
@@ -243,7 +243,7 @@ class PeerShell:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the control lane is up."""
+        """True if the control lane is up."""
         return self._control is not None and self._control.is_up
 
     @property

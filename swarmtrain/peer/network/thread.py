@@ -119,12 +119,12 @@ class PeerThread:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the control lane is up."""
+        """True if the control lane is up."""
         return self._shell is not None and self._shell.is_connected
 
     @property
     def is_exchanging(self) -> bool:
-        """Whether an op that this process takes part in is under way."""
+        """True if an op that this process takes part in is under way."""
         return self._shell is not None and self._shell.is_exchanging
 
     @property

@@ -1,9 +1,9 @@
-"""Where the other peers dial this one: an IP address, looked up by nobody but this peer itself.
+"""The address at which other peers dial this one: an IP address, looked up by this peer itself.
 
-Whoever is told a name must resolve it, and libzmq does that on the thread that moves all bytes: one
-name server that does not answer would stop every peer of the run. So a name never leaves this
-machine. It is looked up beside the loop, and again before every connection to the coordinator: a
-line at home gets another address by night, and its name follows.
+A name would have to be resolved by everybody who is told it, and libzmq does that on the thread
+that moves all bytes: one name server that does not answer would stop every peer of the run. So a
+name never leaves this machine. It is looked up beside the loop, and again before every connection
+to the coordinator: a line at home gets another address by night, and its name follows.
 """
 
 import asyncio
