@@ -47,6 +47,7 @@ from swarmtrain_transport.wire.messages import (
     LeaseRequest,
     Leave,
     PeerMessage,
+    Progress,
     Ready,
     Refused,
     decode_from_peer,
@@ -352,7 +353,13 @@ class CoordinatorApp:
             return
         if isinstance(message, Ready):
             message = self._texts.believed(peer, message)
+        waited = outlet.waiting_bytes
         self._shell.receive(peer, outlet, message)
+        if isinstance(message, Progress):
+            # Records that it asks for by acknowledging others; all at once they would be counted
+            # when it comes in.
+            now_s = self._shell.now_s()
+            self._budgets.of(peer, now_s).answer(outlet.waiting_bytes - waited, now_s)
         if isinstance(message, Leave):
             outlet.finish()
 

@@ -30,7 +30,7 @@ OUTLET_MESSAGES_MAX = 4096
 """Messages waiting for one peer: the hashes of every slice of an op and the records of one."""
 
 OUTLET_BYTES_MAX = 64 << 20
-"""Bytes waiting for one peer: a whole ledger on its way to a joiner fits."""
+"""Bytes waiting for one peer: its window of records, and the hashes of an op's slices."""
 
 
 BROKEN = "The peer %s broke the protocol and is cut off: %s"

@@ -15,6 +15,7 @@ from swarmtrain.simulate.conditions import Conditions
 from swarmtrain.simulate.faults import Strike
 from swarmtrain.simulate.seeds import repeat, run_seed, run_seeds, world_of
 from swarmtrain.simulate.troubles import HOSTILE
+from swarmtrain_transport import limits
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,6 +73,14 @@ def test_random_worlds_keep_every_promise():
 @pytest.mark.timeout(300)
 def test_random_worlds_keep_every_promise_where_each_op_moves_a_part_of_the_vector():
     results = list(run_seeds(range(10), peers=4, ops=5, fragments=3))
+    wrong = [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
+    assert not wrong
+
+
+def test_random_worlds_keep_every_promise_where_records_come_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(limits, "RECORDS_WINDOW_BYTES", 1500)
+    monkeypatch.setattr(limits, "RECORDS_BATCH_BYTES", 500)
+    results = list(run_seeds(range(24), peers=4, ops=3))
     wrong = [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
     assert not wrong
 

@@ -17,7 +17,7 @@ def speaks(hall: Hall, peer: PeerId, index: int = 0, **told: int) -> None:
 
 def test_records_that_nobody_acknowledges_make_a_suspect_however_much_it_speaks() -> None:
     line = PeerLine(hello_of(A), LifeLine(100.0))
-    line.sent(3, 100.0)
+    line.sent(3, 100.0, 1)
     line.life.heard(105.0)
     assert line.life.is_alive(100.0 + limits.SUSPECT_S - 0.001)
     assert not line.life.is_alive(100.0 + limits.SUSPECT_S)
@@ -27,21 +27,21 @@ def test_records_that_nobody_acknowledges_make_a_suspect_however_much_it_speaks(
 
 def test_an_acknowledgement_ends_the_suspicion_and_what_was_sent_since_is_still_awaited() -> None:
     line = PeerLine(hello_of(A), LifeLine(100.0))
-    line.sent(3, 100.0)
-    line.sent(5, 104.0)
+    line.sent(3, 100.0, 1)
+    line.sent(5, 104.0, 1)
     line.acknowledged(2, 105.0)
     assert line.life.awaited_s == 100.0
     line.acknowledged(3, 105.0)
     assert line.life.awaited_s == 105.0
     line.acknowledged(5, 106.0)
     assert line.life.awaited_s is None
-    line.sent(5, 107.0)
+    line.sent(5, 107.0, 1)
     assert line.life.awaited_s is None
 
 
 def test_what_was_not_acknowledged_while_the_coordinator_was_stopped_is_nobodys_fault() -> None:
     line = PeerLine(hello_of(A), LifeLine(100.0))
-    line.sent(3, 100.0)
+    line.sent(3, 100.0, 1)
     line.life.pardon(150.0)
     assert line.life.is_alive(150.0 + limits.SUSPECT_S - 0.001)
 

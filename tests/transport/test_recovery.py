@@ -78,6 +78,24 @@ def test_who_comes_after_the_waiting_still_brings_what_nothing_was_decided_inste
     assert [record.hash for record in again.records] == [record.hash for record in first.records]
 
 
+def test_two_who_tell_much_in_turn_are_heard_to_the_end() -> None:
+    """Found by simulated seeds with small messages: the second had told nothing new, and was taken
+    for a fork; each message of who came late counted as another who came late."""
+    first = opened()
+    first.run_op(1, A, B, C)
+    again = restored(first, 6)
+    again.tick(limits.SUSPECT_S + 0.1)
+    again.join(A, **newer_hello(first))
+    again.join(B, **newer_hello(first))
+    while len(again.records) < len(first.records):
+        for peer in (A, B):
+            index = told(again, peer)[-1].first_index
+            again.say(peer, m.History(index, (first.records[index].to_bytes(),)))
+    for peer in (A, B):
+        assert not any(isinstance(message, m.Refused) for message in again.sent[peer])
+        assert any(isinstance(message, m.Welcome) for message in again.sent[peer])
+
+
 def test_who_comes_after_a_decision_is_refused_and_claims_hold_nobody_up_for_ever() -> None:
     first = opened()
     first.run_op(1, A, B, C)

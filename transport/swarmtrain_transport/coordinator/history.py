@@ -70,7 +70,7 @@ class History:
         # An empty roster says nothing: a backup may be from before anybody came.
         self._knows_nobody = is_restart and not attendance.unseen
         self._late_asks = 0
-        self._witnesses: dict[PeerId, Guest] = {}
+        self._witnesses: dict[PeerId, tuple[Guest, int]] = {}
         self._guests: dict[PeerId, Guest] = {}
         self._held: dict[tuple[PeerId, type[PeerMessage]], PeerMessage] = {}
 
@@ -133,8 +133,12 @@ class History:
             self._late_asks += 1
             self._is_settled, self._settled_s = False, now_s + limits.ABSENT_S
         self._attendance.unseen.pop(peer, None)
-        self._witnesses[peer] = guest
-        self._scribe.send(peer, Tell(len(self._scribe.ledger)))
+        self._tell(peer, guest)
+
+    def _tell(self, peer: PeerId, guest: Guest) -> None:
+        first_index = len(self._scribe.ledger)
+        self._witnesses[peer] = guest, first_index
+        self._scribe.send(peer, Tell(first_index))
 
     def is_witness(self, peer: PeerId) -> bool:
         """Whether the peer was asked and has not told everything."""
@@ -142,22 +146,23 @@ class History:
 
     def hear(self, peer: PeerId, told: Told, now_s: float) -> Guest | None:
         """Adopt what the peer tells; its HELLO once there is nothing more to tell."""
-        guest = self._witnesses.pop(peer)
+        guest, asked_from = self._witnesses.pop(peer)
         was_missing = self.is_missing
         try:
             if was_missing:
                 self._check_begins_ours(told.records)
-            has_grown = self._scribe.adopt(told.records)
+            self._scribe.adopt(told.records)
         except RemoteFault:
             # Two histories: which of the two we hold is the run. HELLO is refused as any fork is.
             return guest
         finally:
             if was_missing and not self.is_missing:
                 self._settled_s = now_s + limits.LEDGER_WAIT_S
+        has_grown = len(self._scribe.ledger) > asked_from  # maybe by what another has told
         if not has_grown or not self._scribe.is_behind(guest.hello):
             return guest
         self._settled_s = max(self._settled_s, now_s + limits.SUSPECT_S)
-        self.ask(peer, guest, now_s)
+        self._tell(peer, guest)
         return None
 
     def _check_begins_ours(self, records: Sequence[bytes]) -> None:

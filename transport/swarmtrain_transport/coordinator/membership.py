@@ -4,7 +4,7 @@ The ledger says who is in; this says what each of them is doing. Everything here
 a restart it is rebuilt from HELLO and from the messages that peers re-send.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.collective.gauges import Gauges
 from swarmtrain_transport.coordinator.failure import LifeLine
 from swarmtrain_transport.ledger.fold import LedgerView
@@ -62,16 +63,27 @@ class PeerLine:
     chain: bytes = b""
     waits: Score = field(default_factory=Score)
     _awaited_index: int = -1
+    _under_way: deque[tuple[int, int]] = field(default_factory=deque)
+    _under_way_bytes: int = 0
 
-    def sent(self, index: int, now_s: float) -> None:
+    @property
+    def has_room(self) -> bool:
+        """True if the peer may be sent records beyond those that it has not acknowledged."""
+        return self._under_way_bytes < limits.RECORDS_WINDOW_BYTES
+
+    def sent(self, index: int, now_s: float, num_bytes: int) -> None:
         """Records up to this one are on their way; they are to be acknowledged in time."""
         self.sent_index = index
+        self._under_way.append((index, num_bytes))
+        self._under_way_bytes += num_bytes
         if self.life.awaited_s is None and self.acked_index < index:
             self.life.awaited_s, self._awaited_index = now_s, index
 
     def acknowledged(self, index: int, now_s: float) -> None:
         """The peer holds the ledger up to this record."""
         self.acked_index = max(self.acked_index, index)
+        while self._under_way and self._under_way[0][0] <= index:
+            self._under_way_bytes -= self._under_way.popleft()[1]
         if self.acked_index >= self.sent_index:
             self.life.awaited_s = None
         elif self.acked_index >= self._awaited_index:

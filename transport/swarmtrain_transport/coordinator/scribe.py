@@ -11,7 +11,7 @@ from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.batching import batches
+from swarmtrain_transport.wire.batching import batches, size_of
 from swarmtrain_transport.wire.messages import (
     CheckpointWritten,
     CoordinatorMessage,
@@ -76,11 +76,8 @@ class Scribe:
         if newest < message.op and op is not None and op.plan.checkpoint_by == peer:
             self.append(Checkpoint(message.op, peer, message.manifest_hash))
 
-    def adopt(self, records: Iterable[bytes]) -> bool:
+    def adopt(self, records: Iterable[bytes]) -> None:
         """Take over records of earlier lives that this one's disk has lost; known ones are passed.
-
-        Returns:
-            Whether there were any.
 
         Raises:
             RemoteFault: they do not continue our chain or are not signed by the run key. What
@@ -97,19 +94,21 @@ class Scribe:
             if taken:
                 self.term = max(self.term, self.ledger.term + 1)
                 self._out.append(Adopt(tuple(taken), self.term))
-        return bool(taken)
 
     def send(self, peer: PeerId, message: CoordinatorMessage) -> None:
         """Send over the peer's control connection."""
         self._out.append(SendToPeer(peer, message))
 
     def send_records(self, peer: PeerId, line: PeerLine, now_s: float) -> None:
-        """Everything that the peer has not been sent on this connection."""
-        if line.sent_index == self.ledger.head_index:
+        """Send what the peer lacks, as far as its window has room; the rest follows what it
+        acknowledges."""
+        if line.sent_index == self.ledger.head_index or not line.has_room:
             return
         for batch in batches(self.ledger.since(line.sent_index + 1)):
             self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
-        line.sent(self.ledger.head_index, now_s)
+            line.sent(batch[-1].index, now_s, sum(map(size_of, batch)))
+            if not line.has_room:
+                return
 
     def refuse(self, peer: PeerId, code: str, text: str) -> None:
         """Say why, then close."""

@@ -97,6 +97,7 @@ class Participant:
         self._welcome_index: int | None = None
         self._connected = self._is_sorted = False
         self._progress_s = self._now_s = now_s
+        self._unsaid_bytes = 0
 
     # ---- what the shell asks
 
@@ -228,8 +229,8 @@ class Participant:
                 self._place.finished_op, self._place.final_loss = message.op, message.loss
             case say.Tell():
                 # Its disk was restored from a backup; what it decided since is with us.
-                newer = batches(self.ledger.since(message.first_index))[:1]
-                told = tuple(record.to_bytes() for batch in newer for record in batch)
+                newer = next(batches(self.ledger.since(message.first_index)), [])
+                told = tuple(record.to_bytes() for record in newer)
                 return (do.SendControl(say.History(message.first_index, told)),)
             case say.Refused():
                 self._place.is_halted = True
@@ -252,6 +253,7 @@ class Participant:
         actions: list[do.PeerAction] = []
         roster_changed = False
         for raw in message.records:
+            self._unsaid_bytes += len(raw)
             taken = self._copy.take(raw)
             if taken is None:
                 continue
@@ -260,8 +262,9 @@ class Participant:
             actions += self._follow(body)
             roster_changed = roster_changed or isinstance(body, Join | Gone)
         if roster_changed:
-            actions.append(do.SendControl(self._progress()))
             self._states.roster_changed()
+        if roster_changed or self._unsaid_bytes >= limits.RECORDS_BATCH_BYTES // 2:
+            actions.append(do.SendControl(self._progress()))
         return actions
 
     def _follow(self, body: AnyBody) -> list[do.PeerAction]:
@@ -392,5 +395,6 @@ class Participant:
         return actions
 
     def _progress(self) -> say.Progress:
+        self._unsaid_bytes = 0
         phase = "syncing" if self._states.is_syncing else self.stats.phase
         return progress_of(self.stats, self.ledger.head_index, phase, self._place.replayed_ops)

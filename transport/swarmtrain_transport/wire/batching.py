@@ -1,20 +1,29 @@
 """Ledger records in messages of bounded size."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.wire.records import Record
 
+_AROUND_BODY_BYTES = 200
+"""Index, hash, term and signature of a record: no more than this."""
 
-def batches(records: Sequence[Record]) -> list[list[Record]]:
+
+def batches(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Consecutive records in messages of bounded size."""
-    batches: list[list[Record]] = []
-    room = 0
+    batch: list[Record] = []
+    room = limits.RECORDS_BATCH_BYTES
     for record in records:
-        size = len(record.body) + 200
-        if size > room:
-            batches.append([])
-            room = limits.RECORDS_BATCH_BYTES
-        batches[-1].append(record)
+        size = size_of(record)
+        if batch and size > room:
+            yield batch
+            batch, room = [], limits.RECORDS_BATCH_BYTES
+        batch.append(record)
         room -= size
-    return batches
+    if batch:
+        yield batch
+
+
+def size_of(record: Record) -> int:
+    """About the record's bytes in a message."""
+    return len(record.body) + _AROUND_BODY_BYTES
