@@ -17,10 +17,12 @@ from swarmtrain.compare.table import HEAD, cells
 from swarmtrain.errors import UserError
 
 _AXES = (
-    ("tokens", "tokens, all peers together"),
-    ("bytes_up_per_peer", "bytes that a peer has sent"),
-    ("modelled_seconds", "modelled seconds"),
+    ("tokens", "tokens, all peers together", "linear"),
+    ("bytes_up_per_peer", "bytes that a peer has sent", "log"),
+    ("modelled_seconds", "modelled seconds", "log"),
 )
+"""Strategies differ in bytes and time by factors of hundreds, which only a logarithm shows. A curve
+then begins with its first exchange: nothing has no logarithm."""
 
 
 def plotly_script() -> str:
@@ -53,8 +55,8 @@ def page(results: Sequence[RunResult], command: str, script: str) -> str:
     figures = "".join(
         f'<h2>Loss against {escape(title)}</h2><div id="{axis}" class="figure"></div>'
         f"<script>Plotly.newPlot({json.dumps(axis)}, {_json(_traces(results, axis))}, "
-        f"{_json(_layout(title))}, {{responsive: true}});</script>"
-        for axis, title in _AXES
+        f"{_json(_layout(title, scale))}, {{responsive: true}});</script>"
+        for axis, title, scale in _AXES
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>swarmtrain compare'
@@ -133,9 +135,9 @@ def _apart(more: float | None, less: float | None) -> float:
     return more - less if more is not None and less is not None else 0.0
 
 
-def _layout(title: str) -> dict[str, object]:
+def _layout(title: str, scale: str) -> dict[str, object]:
     return {
-        "xaxis": {"title": {"text": title}},
+        "xaxis": {"title": {"text": title}, "type": scale},
         "yaxis": {"title": {"text": "held-out loss, nats per byte"}},
         "margin": {"t": 10},
         "legend": {"orientation": "h", "y": -0.2},

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from inspect import signature
@@ -357,6 +358,11 @@ def test_nothing_in_a_report_can_end_its_script():
     page = html.page([replace(RUN, strategy="</script><b>")], "<i>", "")
     assert "</script><b>" not in page
     assert "<i>" not in page
+
+
+def test_bytes_and_time_have_logarithmic_axes_in_a_report():
+    found = re.findall(r'"type": "(log|linear)"', html.page([RUN], "", ""))
+    assert found == ["linear", "log", "log"]
 
 
 def test_rows_are_means_with_the_spread_over_seeds():
