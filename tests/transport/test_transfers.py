@@ -34,4 +34,6 @@ def test_in_a_pair_op_only_the_partner_takes_and_an_odd_one_has_none(num_receive
     receivers = {D: 0} if num_receivers else {}
     found = transfers_of(plan("pair", {A: 1, B: 1, C: 1} | receivers))
     assert [one.takers for one in found] == [(B,), (A,), ()]
-    assert not any(one.movable for one in found)
+    assert [one.givers for one in found] == [(A,), (B,), ()]
+    assert [one.needs for one in found] == [(1,), (0,), ()]
+    assert all(one.is_verbatim for one in found)

@@ -4,13 +4,14 @@ Each slice of a PLAN is one transfer: *givers* contribute to it, a *reducer* mak
 what they give, *takers* get that result. Where a slice can be made again by somebody else it is
 *movable*. A mean: all contributors give, the slice's owner reduces, all members take, and it can
 move. A gather: one gives, reduces and is the only one who can, all members take. A pair: likewise,
-but only the partner takes.
+but only the partner takes, and one counts only with the other.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarmtrain_transport.kinds import PAIR, WHOLE
-from swarmtrain_transport.ledger.pairing import contributors_of, partner_in
+from swarmtrain_transport.ledger.pairing import contributors_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Plan
 
@@ -25,12 +26,19 @@ class Transfer:
         takers: members that get its result, in PLAN's order. A reducer that gives alone is no
             taker: it has what it gives.
         movable: another member may take over as its reducer.
+        needs: other slices without which it counts for nothing.
     """
 
     index: int
     givers: tuple[PeerId, ...]
     takers: tuple[PeerId, ...]
     movable: bool
+    needs: tuple[int, ...] = ()
+
+    @property
+    def is_verbatim(self) -> bool:
+        """Whether its result is what its one giver has encoded, and named by its content."""
+        return not self.movable
 
 
 def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
@@ -39,16 +47,18 @@ def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
     members = tuple(member.peer for member in plan.members)
     if plan.kind not in WHOLE:
         return tuple(Transfer(i, contributors, members, True) for i in range(len(plan.slices)))
+    owners = [spec.owner for spec in plan.slices]
+    if plan.kind == PAIR:
+        return tuple(_half(index, owners) for index in range(len(owners)))
     return tuple(
-        Transfer(index, (spec.owner,), _takers(plan, spec.owner, contributors, members), False)
-        for index, spec in enumerate(plan.slices)
+        Transfer(index, (giver,), tuple(peer for peer in members if peer != giver), False)
+        for index, giver in enumerate(owners)
     )
 
 
-def _takers(
-    plan: Plan, giver: PeerId, contributors: tuple[PeerId, ...], members: tuple[PeerId, ...]
-) -> tuple[PeerId, ...]:
-    if plan.kind != PAIR:
-        return tuple(peer for peer in members if peer != giver)
-    partner = partner_in(contributors, giver)
-    return () if partner is None else (partner,)
+def _half(index: int, owners: Sequence[PeerId]) -> Transfer:
+    """One direction of a pair; an odd last contributor moves nothing."""
+    other = index ^ 1
+    if other >= len(owners):
+        return Transfer(index, (), (), False)
+    return Transfer(index, (owners[index],), (owners[other],), False, (other,))
