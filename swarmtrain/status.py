@@ -32,6 +32,8 @@ from swarmtrain.errors import UserError
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+
 SOCKET_FILE = "status.sock"
 WHERE_FILE = "status.json"
 STATUS_PATH = "/status"
@@ -195,6 +197,17 @@ def ask(state_dir: Path, question: str = STATUS_PATH) -> dict[str, Any]:
     if status != http.HTTPStatus.OK or found is None:
         raise _no_sense(state_dir)
     return found
+
+
+def ask_coordinator(state_dir: Path) -> "CoordinatorStatus":
+    """The same of a coordinator, as a value.
+
+    Raises:
+        UserError: as above.
+    """
+    from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+
+    return msgspec.convert(ask(state_dir), CoordinatorStatus)
 
 
 def order(state_dir: Path, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,14 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import msgspec
 
+from swarmtrain import ending, events
 from swarmtrain.caps import NO_CAPS
 from swarmtrain.chaos.offences import Liar, Offence, Order
 from swarmtrain.chaos.talkback import Backtalker, Flooder
 from swarmtrain.errors import UserError
+from swarmtrain.events import Event, Offended
 from swarmtrain.options import Endpoint, JoinOptions
 from swarmtrain.peer.network.control import ControlClient
 from swarmtrain.peer.network.shell import PeerShell
@@ -66,12 +68,12 @@ class HostileShell(PeerShell):
     Args:
         args: see PeerShell.
         orders: lines of `Order`, read until its end.
-        emit: puts out a line for programs.
+        emit: puts out an event for programs.
         kwargs: see PeerShell.
     """
 
     def __init__(
-        self, *args: Any, orders: BinaryIO, emit: Callable[[str], None], **kwargs: Any
+        self, *args: Any, orders: BinaryIO, emit: Callable[[Event], None], **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self._orders = orders
@@ -155,8 +157,7 @@ class HostileShell(PeerShell):
     def _emit_counts(self) -> None:
         if self._liar.counts != self._counted:
             self._counted = self._liar.counts.copy()
-            told = {"event": "offended", "counts": self._counted, "keys": self._keys}
-            self._emit(msgspec.json.encode(told).decode())
+            self._emit(Offended(self._counted, tuple(self._keys)))
 
     def _flood(self) -> None:
         """Requests that cost much to answer, reports of states that there are not, and progress."""
@@ -290,19 +291,15 @@ def main() -> int:
         threads=1, caps=NO_CAPS, freeze_in_round=0, json_events=True,
     )  # fmt: skip
 
-    emit = partial(_write, sys.stdout)
-    say = partial(_write, sys.stderr)
+    def say(text: str) -> None:
+        ending.tell(text, sys.stderr)
+
     try:
-        make_shell = partial(HostileShell, orders=orders, emit=emit)
-        return run_peer(options, say=say, emit=emit, make_shell=make_shell)
+        make_shell = partial(HostileShell, orders=orders, emit=events.write)
+        return run_peer(options, say=say, emit=events.write, make_shell=make_shell)
     except UserError as error:
         say(f"{error.code}: {error.what} {error.meaning}")
         return error.exit_status
-
-
-def _write(stream: TextIO, line: str) -> None:
-    stream.write(f"{line}\n")
-    stream.flush()
 
 
 if __name__ == "__main__":

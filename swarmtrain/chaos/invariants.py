@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from swarmtrain.demo.events import RoundEnded, StateInPlace
+from swarmtrain.events import RoundEnded, StateInPlace
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Attest,

@@ -18,13 +18,13 @@ from swarmtrain.chaos.relays import Relays
 from swarmtrain.chaos.report import PeerRoot, Report
 from swarmtrain.chaos.setting import MIN_CONTRIBUTORS, names, write_run_file
 from swarmtrain.chaos.troupe import Actor, Troupe
-from swarmtrain.demo.events import Ended, Heard, In, Left, Ready, RoundEnded, StateInPlace
-from swarmtrain.demo.processes import Processes, tail
+from swarmtrain.demo.processes import Ended, Heard, Processes, tail
 from swarmtrain.demo.setting import COORDINATOR, Place
 from swarmtrain.demo.signals import noted
 from swarmtrain.demo.view import stamped
 from swarmtrain.error_table import EXIT_UNREACHABLE
 from swarmtrain.errors import Interrupted
+from swarmtrain.events import In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.options import ChaosOptions
 
 Say = Callable[[str], None]

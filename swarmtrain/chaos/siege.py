@@ -27,12 +27,13 @@ from swarmtrain.chaos.standing import (
     most_weight,
 )
 from swarmtrain.chaos.troupe import Troupe
-from swarmtrain.demo.events import Ended, Heard, In, Offended, Ready, RoundEnded
+from swarmtrain.demo.processes import Ended, Heard
 from swarmtrain.demo.setting import Place
 from swarmtrain.errors import UserError
+from swarmtrain.events import In, Offended, Ready, RoundEnded
 from swarmtrain.options import ChaosOptions
 from swarmtrain.peer.disk import ledger_file
-from swarmtrain.status import ask
+from swarmtrain.status import ask_coordinator
 from swarmtrain_transport.wire.records import body_of
 
 _MODULE = "swarmtrain.chaos.hostile"
@@ -238,7 +239,7 @@ class Siege(Chaos):
             with self._place.log(name).open(encoding="utf-8", errors="replace") as lines:
                 marks["refused in a log"] += marks_in_log(lines, keys)
         try:
-            marks += marks_in_status(ask(self._place.coordinator), keys)
+            marks += marks_in_status(ask_coordinator(self._place.coordinator), keys)
         except UserError as error:
             self._violated("status", error.what)
         return +marks

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import median_low
-from typing import Any
 
 from swarmtrain.chaos.invariants import Violation
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Commit,
@@ -70,7 +70,7 @@ def marks_in_ledger(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> Co
     return +found
 
 
-def marks_in_status(view: Mapping[str, Any], hostile: Collection[bytes]) -> Counter[str]:
+def marks_in_status(view: CoordinatorStatus, hostile: Collection[bytes]) -> Counter[str]:
     """Count what `status` shows of these keys beyond their coming and going.
 
     Args:
@@ -79,11 +79,11 @@ def marks_in_status(view: Mapping[str, Any], hostile: Collection[bytes]) -> Coun
     """
     named = {key.hex() for key in hostile}
     found: Counter[str] = Counter()
-    for event in view.get("events", ()):
-        if event["peer"] in named and event["event"] not in ("joined", "left", "lost"):
-            found[f"status: {event['event']}"] += event.get("times", 1)
-    for line in view.get("peers", ()):
-        if line["peer"] in named and line.get("rests"):
+    for event in view.events:
+        if event.peer in named and event.event not in ("joined", "left", "lost"):
+            found[f"status: {event.event}"] += event.times
+    for peer in view.peers:
+        if peer.peer in named and peer.rests:
             found["status: rests"] += 1
     return found
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from swarmtrain import events
 from swarmtrain.caps import parse_caps
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
-from swarmtrain.ending import tell
 from swarmtrain.errors import UserError, misuse
 from swarmtrain.options import (
     JoinOptions,
@@ -132,14 +132,9 @@ def join(
             threads=threads, caps=caps, freeze_in_round=freeze_in_round, json_events=json_events,
             waits=wait,
         ),
-        say=say, emit=_emit,
+        say=say, emit=events.write,
     )  # fmt: skip
     raise typer.Exit(status)
-
-
-def _emit(line: str) -> None:
-    """A line for a program that listens on stdout."""
-    tell(line, sys.stdout)
 
 
 def _invite_text(argument: str, file: Path | None) -> str:

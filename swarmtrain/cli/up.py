@@ -1,12 +1,12 @@
 """`swarmtrain up run.toml`: the coordinator of a run, until Ctrl+C or the last round."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from swarmtrain import events
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
@@ -89,17 +89,14 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     if not result:
         say("The coordinator has stopped. The same command goes on from here.")
     elif options.json_events:
-        print(json.dumps({"event": "finished", "result": result}), flush=True)
+        events.write(events.Finished(result))
 
 
 def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
     """The invite alone on stdout, so that a script can take it; everything else on stderr."""
     if options.json_events:
-        event = {
-            "event": "ready", "invite": str(invite), "host": invite.host, "port": invite.port,
-            "run": invite.run, "state_dir": str(directory),
-        }  # fmt: skip
-        tell(json.dumps(event), sys.stdout)
+        ready = events.Ready(str(invite), invite.host, invite.port, invite.run, str(directory))
+        events.write(ready)
         return
     say(f"Coordinator of {invite.run} on {invite.host}:{invite.port}, state in {directory}")
     if invite.is_loopback:

@@ -16,11 +16,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain.demo.events import Ended, Heard, parse
 from swarmtrain.demo.setting import COORDINATOR, Place
+from swarmtrain.events import Event, parse
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus
 
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The process is gone. A negative status is the signal that ended it."""
+
+    status: int
+
+
+Heard = Event | Ended | CoordinatorStatus
 News = tuple[str, Heard]
 """Who, and what."""
 

@@ -34,8 +34,7 @@ from swarmtrain.demo.view import Scene, make_scene, picture_of, stamped, stream_
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.options import DemoOptions
-from swarmtrain.status import ask
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain.status import ask_coordinator
 
 _GLANCE_S = 0.2
 """The longest wait for news: a picture is drawn, a signal is seen, this often."""
@@ -222,7 +221,7 @@ def _asking(state_dir: Path, processes: Processes) -> Iterator[None]:
     def keep_asking() -> None:
         while not over.wait(_ASK_S):
             try:
-                found = msgspec.convert(ask(state_dir), CoordinatorStatus)
+                found = ask_coordinator(state_dir)
             except UserError:
                 continue  # not up yet, or no more
             processes.news.put((COORDINATOR, found))

@@ -7,19 +7,20 @@ a sentence that somebody understands who has never heard of this project.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from swarmtrain.demo.events import (
-    Ended,
+from swarmtrain.demo.processes import Ended, Heard
+from swarmtrain.demo.setting import COORDINATOR, KILL_ROUND, Cast
+from swarmtrain.events import (
     Evaluated,
+    Finished,
     Frozen,
-    Heard,
     In,
     Left,
     Offended,
     Ready,
     RoundEnded,
     StateInPlace,
+    Waiting,
 )
-from swarmtrain.demo.setting import COORDINATOR, KILL_ROUND, Cast
 from swarmtrain_transport.coordinator.membership import CoordinatorStatus
 
 STALL_S = 300.0
@@ -163,8 +164,8 @@ class Story:
             case Left():
                 self.facts.left[name] = event
                 return [*self._round_line(), Say(f"{name} leaves: the run is finished")]
-            case Offended():
-                return []  # nobody here is hostile
+            case Finished() | Waiting() | Offended():
+                return []
             case Ended():
                 return self._on_ended(name, event, now_s)
 

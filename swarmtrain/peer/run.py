@@ -5,7 +5,6 @@ cleanly, twice leaves at once: either way the coordinator is told, so that a pee
 taken for one that vanished.
 """
 
-import json
 import logging
 import os
 import signal
@@ -20,6 +19,16 @@ from swarmtrain import ending
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.lines import stamped
 from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.events import (
+    Evaluated,
+    Event,
+    Frozen,
+    In,
+    Left,
+    RoundEnded,
+    StateInPlace,
+    Waiting,
+)
 from swarmtrain.options import JoinOptions
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.control import CoordinatorUnreachable
@@ -36,6 +45,7 @@ from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest
 logger = logging.getLogger(__name__)
 
 Print = Callable[[str], None]
+Emit = Callable[[Event], None]
 
 _LEASE_ROUNDS = 4
 """New pieces of text are leased after so many rounds."""
@@ -45,7 +55,7 @@ def run_peer(
     options: JoinOptions,
     *,
     say: Print,
-    emit: Print,
+    emit: Emit,
     make_shell: Callable[..., PeerShell] = PeerShell,
 ) -> int:
     """Join, train, leave. Returns the exit status.
@@ -53,7 +63,7 @@ def run_peer(
     Args:
         options: what was asked for.
         say: shows people a line.
-        emit: puts out a line for programs.
+        emit: puts out an event for programs.
         make_shell: makes the network side, see PeerThread.
 
     Raises:
@@ -71,9 +81,9 @@ def run_peer(
         brings=Brings(model=BUILT_IN, data=LEASED), make_shell=make_shell,
     )  # fmt: skip
     try:
-        events.tell("in", f"in as {membership.name} (key {membership.identity.fingerprint})",
-                    peer=membership.identity.peer_id.hex(), name=membership.name,
-                    port=membership.thread.listening_port)  # fmt: skip
+        identity, name = membership.identity, membership.name
+        came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
+        events.tell(came_in, f"in as {name} (key {identity.fingerprint})")
         _train(_Peer(membership, options.threads, events), events)
     finally:
         membership.close()
@@ -146,21 +156,18 @@ class _Peer:
     def _on_state(self, op: int) -> None:
         self.trainer.continue_at(op * self.membership.config.steps_per_round)
         text = f"has the run's weights after round {op}" if op else "has the run's first weights"
-        self._events.tell("state", f"{text}, and trains", round=op)
+        self._events.tell(StateInPlace(op), f"{text}, and trains")
 
     def _on_waiting(self, words: str) -> None:
         text = f"the run waits for {words}" if words else "the run goes on"
-        self._events.tell("waiting", text, waiting_for=words)
+        self._events.tell(Waiting(words), text)
 
     def _on_round(self, report: RoundReport) -> None:
-        pair = {}
-        if self.session.driver.is_paired:
-            pair = {"partner": report.partner.hex(), "chain": report.chain.hex()}
-        self._events.tell(
-            "round", in_words(report) + self._training_loss(), round=report.round,
-            outcome=report.outcome, contributors=report.contributors,
-            root=self.session.driver.root.hex(), **pair,
+        ended = RoundEnded(
+            report.round, report.outcome, report.contributors, self.session.driver.root.hex(),
+            report.partner.hex(), report.chain.hex(),
         )  # fmt: skip
+        self._events.tell(ended, in_words(report) + self._training_loss())
         if self.session.driver.keeps_pace:
             # Who makes fewer steps is where the run is, not where its own steps would be.
             self.trainer.step = report.round * self.membership.config.steps_per_round
@@ -177,14 +184,8 @@ class _Peer:
             self._has_validation = True
         loss = self.trainer.evaluate(anchor)
         op = self.session.driver.op
-        self._events.tell(
-            "evaluated",
-            f"round {op}: validation loss {loss:.3f}"
-            if op
-            else f"before training: validation loss {loss:.3f}",
-            round=op,
-            loss=loss,
-        )
+        when = f"round {op}" if op else "before training"
+        self._events.tell(Evaluated(op, loss), f"{when}: validation loss {loss:.3f}")
         return loss
 
 
@@ -205,12 +206,11 @@ def _train(peer: _Peer, events: "_Events") -> None:
     bytes_up, bytes_down = peer.membership.thread.bytes_moved
     reached = session.driver.op
     where = f"after round {reached}" if reached >= 0 else "before it had the run's state"
-    events.tell(
-        "left",
-        f"the run is finished: {session.result}" if session.result else f"left cleanly {where}",
-        round=max(0, reached), root=session.driver.root.hex(), result=session.result,
-        bytes_up=bytes_up, bytes_down=bytes_down,
+    left = Left(
+        max(0, reached), session.driver.root.hex(), bytes_up, bytes_down, session.result
     )  # fmt: skip
+    text = f"the run is finished: {session.result}" if session.result else f"left cleanly {where}"
+    events.tell(left, text)
 
 
 @contextmanager
@@ -235,13 +235,9 @@ def _signals(session: Session, events: "_Events") -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _freeze(number: int, sent: int, total: int, emit: Print) -> None:
-    """The rehearsal's moment: say so, then stop like a machine that lost its power."""
-    event = {
-        "event": "frozen", "round": number, "phase": "scatter",
-        "chunks_sent": sent, "chunks_total": total,
-    }  # fmt: skip
-    emit(json.dumps(event))
+def _freeze(number: int, sent: int, total: int, emit: Emit) -> None:
+    """Rehearse a death: say so, then stop like a machine that lost its power."""
+    emit(Frozen(number, "scatter", sent, total))
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -271,12 +267,12 @@ def step_by_tokens(config: RunConfig, driver: Driver) -> int:
 class _Events:
     """Tell the news, for people, or as JSON lines where a program listens."""
 
-    def __init__(self, say: Print, emit: Print | None) -> None:
+    def __init__(self, say: Print, emit: Emit | None) -> None:
         self.say = say
         self._emit = emit
 
-    def tell(self, event: str, text: str, **facts: object) -> None:
+    def tell(self, event: Event, text: str) -> None:
         if self._emit is not None:
-            self._emit(json.dumps({"event": event, **facts}))
+            self._emit(event)
         else:
             self.say(stamped(text, sys.stderr))

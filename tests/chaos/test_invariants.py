@@ -8,7 +8,7 @@ from swarmtrain.chaos.invariants import (
     common_state,
     read_chain,
 )
-from swarmtrain.demo.events import RoundEnded, StateInPlace
+from swarmtrain.events import RoundEnded, StateInPlace
 from swarmtrain_transport.wire.records import (
     Attest,
     Commit,

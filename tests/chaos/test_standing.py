@@ -13,9 +13,28 @@ from swarmtrain.chaos.standing import (
     most_weight,
 )
 from swarmtrain.peer.network.complaints import Complaints
+from swarmtrain_transport.coordinator.membership import (
+    CoordinatorStatus,
+    PeerStatus,
+    RoundEvent,
+)
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.records import Freeze, Gone, Member, Reassign, Skip, SliceFreeze
 from tests.chaos.test_invariants import A, B, C, committed, plan
+
+
+def peer(key: bytes, rests: str = "") -> PeerStatus:
+    return PeerStatus(
+        key.hex(), "otter", "training", 1, 0, 0.0, 0.0, 0, 0, 0, 0, "", 0.0, rests=rests
+    )  # fmt: skip
+
+
+def status(
+    events: tuple[RoundEvent, ...] = (), peers: tuple[PeerStatus, ...] = ()
+) -> CoordinatorStatus:
+    return CoordinatorStatus(
+        "run", 1, 1, 1, 5, "training", "", 9, peers, {}, (), events, -1
+    )  # fmt: skip
 
 
 def names_of(found) -> list[str]:
@@ -58,18 +77,17 @@ def test_whose_word_it_was_and_for_whom_an_op_has_waited_is_a_mark_too():
 
 
 def test_coming_and_going_is_no_mark():
-    events = [
-        {"round": 1, "peer": A.hex(), "event": event, "reason": "", "times": 2}
-        for event in ("joined", "left", "lost", "flooding")
-    ]
-    view = {"events": events, "peers": [{"peer": A.hex(), "rests": ""}]}
+    events = tuple(
+        RoundEvent(1, A.hex(), event, "", 2) for event in ("joined", "left", "lost", "flooding")
+    )
+    view = status(events=events, peers=(peer(A),))
     assert marks_in_status(view, {A}) == {"status: flooding": 2}
     assert not marks_in_status(view, {B})
 
 
 def test_who_sits_something_out_is_marked_in_status():
-    line = {"peer": A.hex(), "rests": "owns nothing until round 9"}
-    assert marks_in_status({"peers": [line]}, {A}) == {"status: rests": 1}
+    view = status(peers=(peer(A, rests="owns nothing until round 9"),))
+    assert marks_in_status(view, {A}) == {"status: rests": 1}
 
 
 def test_a_peer_that_is_named_in_a_log_is_found_there(caplog):

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from swarmtrain.demo.events import Ended, In, Ready
-from swarmtrain.demo.processes import News, Processes, tail
+from swarmtrain.demo.processes import Ended, News, Processes, tail
 from swarmtrain.demo.setting import Place
+from swarmtrain.events import In, Ready
 
 DEADLINE_S = 30.0
 

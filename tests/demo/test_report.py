@@ -5,7 +5,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmtrain.demo.events import Left
 from swarmtrain.demo.report import (
     Report,
     data_parallel_bytes,
@@ -16,6 +15,7 @@ from swarmtrain.demo.report import (
 )
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts, Killed
+from swarmtrain.events import Left
 from swarmtrain_transport.coordinator.membership import CoordinatorStatus, PeerStatus, RoundEvent
 
 CAST = Cast(("badger", "crane", "otter"), "otter", "newt")

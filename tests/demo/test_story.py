@@ -1,16 +1,6 @@
 """The story hears events and wishes; no process is needed to know what it will do."""
 
-from swarmtrain.demo.events import (
-    Ended,
-    Evaluated,
-    Frozen,
-    In,
-    Left,
-    Ready,
-    RoundEnded,
-    StateInPlace,
-    parse,
-)
+from swarmtrain.demo.processes import Ended
 from swarmtrain.demo.setting import COORDINATOR, Cast
 from swarmtrain.demo.story import (
     STALL_S,
@@ -25,6 +15,7 @@ from swarmtrain.demo.story import (
     joined,
     lost,
 )
+from swarmtrain.events import Evaluated, Frozen, In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain_transport.coordinator.membership import CoordinatorStatus, RoundEvent
 
 CAST = Cast(("badger", "crane", "otter"), "otter", "newt")
@@ -212,13 +203,3 @@ def test_who_came_and_who_was_lost_is_the_coordinators_word_and_the_kill():
     )  # fmt: skip
     assert joined(told.story.facts, CAST) == [("newt", 4)]
     assert lost(told.story.facts) == [("otter", 3)]
-
-
-def test_lines_of_json_events_become_values_and_unknown_ones_nothing():
-    assert parse(b'{"event": "round", "round": 3, "outcome": "merged", "contributors": 2}\n') == (
-        RoundEnded(3, "merged", 2)
-    )
-    assert parse(b'{"event": "in", "peer": "ab", "name": "otter", "more": 1}') == In("ab", "otter")
-    assert parse(b'{"event": "sunrise"}') is None
-    assert parse(b"Traceback (most recent call last):") is None
-    assert parse(b'{"event": "round"}') is None

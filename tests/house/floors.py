@@ -29,7 +29,7 @@ OPTIMIZERS = (
 )
 
 SWARMTRAIN = (
-    "error_table control_lane ending atomic_file",
+    "error_table control_lane ending atomic_file events",
     "errors",
     "caps config console",
     "options models data dirs descriptors checkpoint numerics",

@@ -1,16 +1,17 @@
-"""What the demo hears from its processes: the JSON lines of `--json-events`, as values.
+"""Events of a running coordinator or peer, as `--json-events` writes them: a JSON object a line.
 
-A line that is none of these is not an error: a newer version may say more.
+Whoever starts processes reads them as the same values. A line that is none of these is no error: a
+newer version may say more.
 """
 
-from dataclasses import dataclass
+import sys
 
 import msgspec
 
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain import ending
 
 
-class _Event(msgspec.Struct, frozen=True, tag_field="event"):
+class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True):
     """Base of all lines."""
 
 
@@ -18,7 +19,16 @@ class Ready(_Event, frozen=True, tag="ready"):
     """The coordinator takes peers; the invite lets them in."""
 
     invite: str
+    host: str = ""
     port: int = 0
+    run: str = ""
+    state_dir: str = ""
+
+
+class Finished(_Event, frozen=True, tag="finished"):
+    """The run has ended at its coordinator; `result` says in words how."""
+
+    result: str
 
 
 class In(_Event, frozen=True, tag="in"):
@@ -34,6 +44,12 @@ class StateInPlace(_Event, frozen=True, tag="state"):
     """The peer holds the run's state after `round`."""
 
     round: int
+
+
+class Waiting(_Event, frozen=True, tag="waiting"):
+    """The run stands still, as the peer hears, and waits for this; "" when it goes on."""
+
+    waiting_for: str
 
 
 class RoundEnded(_Event, frozen=True, tag="round"):
@@ -66,12 +82,14 @@ class Frozen(_Event, frozen=True, tag="frozen"):
 
 
 class Left(_Event, frozen=True, tag="left"):
-    """The peer left cleanly. `root` is its state root in hex, bytes are those of both lanes."""
+    """The peer left cleanly. `root` is its state root in hex, `result` what a finished run has come
+    to; bytes are those of both lanes."""
 
     round: int
     root: str
     bytes_up: int
     bytes_down: int
+    result: str = ""
 
 
 class Offended(_Event, frozen=True, tag="offended"):
@@ -82,21 +100,20 @@ class Offended(_Event, frozen=True, tag="offended"):
     keys: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The process is gone. A negative status is the signal that ended it."""
-
-    status: int
+OfCoordinator = Ready | Finished
+OfPeer = In | StateInPlace | Waiting | RoundEnded | Evaluated | Frozen | Left
+Event = OfCoordinator | OfPeer | Offended
 
 
-Told = Ready | In | StateInPlace | RoundEnded | Evaluated | Frozen | Left | Offended
-Heard = Told | Ended | CoordinatorStatus
+def write(event: Event) -> None:
+    """Put an event out as one line, for a program that listens on stdout."""
+    ending.tell(msgspec.json.encode(event).decode(), sys.stdout)
 
 
-def parse(line: bytes) -> Told | None:
-    """One line of `--json-events`, or None if it says nothing that we know."""
+def parse(line: bytes) -> Event | None:
+    """Read one line of `--json-events`; None if it says nothing that we know."""
     try:
-        event: Told = msgspec.json.decode(line, type=Told)
+        event: Event = msgspec.json.decode(line, type=Event)
     except msgspec.DecodeError:
         return None
     return event
