@@ -1,0 +1,339 @@
+"""Size of the ledger, how fast a newcomer has read it, and the memory that it takes.
+
+    python benchmarks/ledger.py [--peers 64] [--rounds 2000] [--json]
+
+Production machines: Rendezvous and its SQLite store in this process; a Participant with its state
+directory in another, there from the first record on; and a newcomer in a third one, when the rounds
+are over. What so many peers would report of an undisturbed mean is made up here, with true
+signatures; nothing is trained and nothing travels. Linux only: it reads memory from /proc.
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from swarmtrain.coordinator.store import Store
+from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
+from swarmtrain_transport.collective.local import Card
+from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.kinds import MEAN
+from swarmtrain_transport.ledger.fold import OpView, set_id, slice_root
+from swarmtrain_transport.ledger.signed import (
+    contribution_payload,
+    inputs_of,
+    result_payload,
+    root_over,
+)
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.participant import Participant
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.identity import Identity, verify
+
+BLOCK = 64
+SLICE_VALUES = 64 * BLOCK
+ROUND_S = 10.0
+"""Of a virtual round: inner steps and exchange."""
+
+_NEWCOMER, _WITNESS = 1 << 16, (1 << 16) + 1
+"""Numbers beyond those of the peers that exchange."""
+
+
+def resident_mb() -> float:
+    """Memory of this process in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def identity_of(number: int) -> Identity:
+    """The same keys in every process."""
+    rng = random.Random(number)
+    return Identity.create(rng.randbytes)
+
+
+def card_of(number: int) -> Card:
+    """Where a peer would be."""
+    identity = identity_of(number)
+    place = f"10.1.{number // 256 % 256}.{number % 256}", 40_000
+    boot = random.Random(~number).randbytes(16)
+    return Card(identity.peer_id, boot, f"peer-{number}", identity.curve_key, *place)
+
+
+def state_root_of(op: int) -> bytes:
+    """Root that everybody reports after an op."""
+    return hashlib.sha256(b"state %d" % op).digest()
+
+
+# ---- a peer that follows the ledger, in a process of its own
+
+
+def follow(number: int, directory: Path, wire: Connection) -> None:
+    """Be a peer that takes what the coordinator sends, and keeps it, until None comes; then tell
+    how much memory this process has."""
+    storage = PeerStorage(directory)
+    identity = identity_of(number)
+    machine = Participant(
+        card_of(number), None, identity.sign, verify, list,  # type: ignore[arg-type]
+        storage.records, 0.0,
+    )  # fmt: skip
+    wire.send_bytes(m.encode(machine.hello()))
+    while letters := wire.recv():
+        said: list[bytes] = []
+        now_s, told = letters
+        for data in told:
+            actions = machine.control(m.decode_from_coordinator(data), now_s)
+            kept = [action.record for action in actions if isinstance(action, do.RecordAccepted)]
+            if kept:
+                storage.append_records(kept)
+            said += [m.encode(a.message) for a in actions if isinstance(a, do.SendControl)]
+        said += [m.encode(a.message) for a in machine.tick(now_s) if isinstance(a, do.SendControl)]
+        wire.send((said, machine.ledger.head_index))
+    wire.send(resident_mb())
+    storage.close()
+
+
+@dataclass
+class Follower:
+    """The coordinator's end of such a process."""
+
+    number: int
+    directory: Path
+    letters: list[bytes] = field(default_factory=list)
+    num_bytes: int = 0
+    head: int = -1
+
+    def __post_init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.wire, theirs = context.Pipe()
+        self.directory.mkdir()
+        self._process = context.Process(
+            target=follow, args=(self.number, self.directory, theirs), daemon=True
+        )
+        self._process.start()
+        self.hello = m.decode_from_peer(self.wire.recv_bytes())
+        self.peer = identity_of(self.number).peer_id
+
+    def put(self, message: m.CoordinatorMessage) -> None:
+        data = m.encode(message)
+        self.num_bytes += len(data)
+        self.letters.append(data)
+
+    def talk(self, now_s: float) -> list[m.PeerMessage]:
+        """Hand over what waits; the answers."""
+        self.wire.send((now_s, self.letters))
+        self.letters = []
+        said, self.head = self.wire.recv()
+        return [m.decode_from_peer(data) for data in said]
+
+    def end(self) -> float:
+        """Its memory in MB, and the end of it."""
+        self.wire.send(None)
+        memory = float(self.wire.recv())
+        self._process.join()
+        return memory
+
+
+# ---- the coordinator, and what its peers would say
+
+
+class Run:
+    """A coordinator with its store, and so many peers that report an undisturbed mean.
+
+    Args:
+        num_peers: contributors, and owners of a slice each.
+        directory: for the store and the followers' state.
+        rounds: of the run.
+    """
+
+    def __init__(self, num_peers: int, directory: Path, rounds: int) -> None:
+        self.now_s = 0.0
+        self.ledger_bytes = 0
+        self.followers: dict[PeerId, Follower] = {}
+        self._directory = directory
+        self._identities = {i.peer_id: i for i in map(identity_of, range(num_peers))}
+        self._terms = terms_of(num_peers, rounds)
+        self._store = Store.open(directory / "coordinator")
+        key = identity_of(-1)
+        self.machine = Rendezvous(
+            self._terms, key.peer_id, (), key.sign, verify, self._store.term, 0.0
+        )
+        self._heed(self.machine.start(0.0))
+        for number in range(num_peers):
+            card = card_of(number)
+            hello = m.Hello(
+                card.boot, card.name, card.curve_key, card.host, card.port, -1, b"", -1, b"",
+                1 << 40,
+            )  # fmt: skip
+            self._heed(self.machine.connected(card.peer_id, hello, 0.0))
+        first = next(iter(self._identities))
+        num_values = num_peers * SLICE_VALUES
+        self.say(first, m.Offer(state_root_of(0), num_values, bytes(32)))
+        self.acknowledge()
+
+    def say(self, peer: PeerId, *messages: m.PeerMessage) -> None:
+        """Have the coordinator hear this."""
+        for message in messages:
+            self._heed(self.machine.received(peer, message, self.now_s))
+
+    def _heed(self, actions: Sequence[do.CoordinatorAction]) -> None:
+        for action in actions:
+            if isinstance(action, do.Append):
+                self._store.append(action.record)
+                self.ledger_bytes += len(action.record.to_bytes())
+            elif isinstance(action, do.SendToPeer) and action.peer in self.followers:
+                self.followers[action.peer].put(action.message)
+
+    def add_follower(self, number: int) -> Follower:
+        """Let in a peer that takes no part but follows the ledger."""
+        follower = Follower(number, self._directory / f"peer-{number}")
+        self.followers[follower.peer] = follower
+        hello: Any = follower.hello
+        self._heed(self.machine.connected(follower.peer, hello, self.now_s))
+        return follower
+
+    def relay(self) -> None:
+        """Let the followers read and answer until nothing is on its way."""
+        for follower in self.followers.values():
+            while follower.letters:
+                self.say(follower.peer, *follower.talk(self.now_s))
+
+    def acknowledge(self) -> None:
+        """Everybody holds every record and says so."""
+        head = self.machine.scribe.head
+        for peer in self._identities:
+            self.say(peer, m.Progress(head, 0, 0, "training"))
+
+    def round(self) -> None:
+        """One op from READY to ATTEST, everybody in it."""
+        op = self.machine.view.last_op + 1
+        for peer in self._identities:
+            self.say(peer, m.Ready(op, 8192, op - 1, state_root_of(op - 1)))
+        view = self.machine.view.in_progress
+        if view is None:
+            raise RuntimeError(f"op {op} was not planned")
+        self._exchange(view)
+        if self.machine.view.commit_at(op) != op:
+            raise RuntimeError(f"op {op} was not committed")
+        for peer in self._identities:
+            self.say(peer, m.Applied(op, state_root_of(op)))
+        self.now_s += ROUND_S
+        self.acknowledge()
+        self._heed(self.machine.tick(self.now_s))
+        self.relay()
+
+    def _exchange(self, view: OpView) -> None:
+        peers = tuple(self._identities)
+        places = range(len(view.owners))
+        roots = {
+            peer: tuple(hashlib.sha256(view.plan_hash + peer + bytes([i])).digest() for i in places)
+            for peer in peers
+        }
+        for peer, mine in roots.items():
+            payload = contribution_payload(view.plan_hash, root_over(mine))
+            self.say(peer, m.Roots(view.plan_id, mine, self._identities[peer].sign(payload)))
+        complete = [{peer: roots[peer][index] for peer in peers} for index in places]
+        got = [m.Got(view.plan_id, index, 0, complete[index]) for index in places]
+        self._report(list(zip(view.owners, got, strict=True)))
+        name = set_id(tuple(sorted(peers)))
+        for index, owner in enumerate(view.owners):
+            hashes = (hashlib.sha256(view.plan_hash + bytes([index])).digest(),)
+            inputs = inputs_of(complete[index])
+            payload = result_payload(view.plan_hash, index, 0, slice_root(hashes), inputs)
+            signature = self._identities[owner].sign(payload)
+            self.say(owner, m.SliceDone(view.plan_id, index, 0, name, hashes, inputs, signature))
+        have = [m.Have(view.plan_id, index, 0, name, (True,)) for index in places]
+        self._report([(peer, message) for peer in peers for message in have])
+
+    def _report(self, reports: Sequence[tuple[PeerId, m.Got | m.Have]]) -> None:
+        """Have the op take all of these in, and ask what follows only with the last: 64 peers say
+        4 096 times what they hold."""
+        operation = self.machine.operation
+        for peer, message in reports[:-1]:
+            if operation is not None:
+                operation.hear(peer, message, self.now_s)
+        self.say(*reports[-1])
+
+    def close(self) -> None:
+        """End all that belongs to it."""
+        self._store.close()
+
+
+def terms_of(num_peers: int, rounds: int) -> RunTerms:
+    """Terms of DiLoCo with int8 differences, as a run file has them by default."""
+    return RunTerms(
+        run_id="ledger-benchmark", config=b"config", config_hash=hashlib.sha256(b"config").digest(),
+        rounds=rounds + 1, codec="int8", exact=True, block=BLOCK, chunk_values=SLICE_VALUES,
+        e_max=0, min_contributors=1, start_peers=num_peers, wait_ready_s=60.0,
+        deadline_floor_s=20.0, deadline_cap_s=300.0, checkpoint_rounds=10, snapshot_rounds=4,
+        kind=MEAN,
+    )  # fmt: skip
+
+
+def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
+    """Run the rounds, let the newcomer in, and weigh everybody."""
+    run = Run(num_peers, directory, rounds)
+    witness = run.add_follower(_WITNESS)
+    run.relay()
+    before = run.ledger_bytes
+    for _ in range(rounds):
+        run.round()
+    bytes_per_op = (run.ledger_bytes - before) / rounds
+    joiner = Follower(_NEWCOMER, directory / "newcomer")
+    run.followers[joiner.peer] = joiner
+    began_s = time.perf_counter()
+    hello: Any = joiner.hello
+    run._heed(run.machine.connected(joiner.peer, hello, run.now_s))
+    while joiner.head < run.machine.scribe.head:
+        run.relay()
+    joiner_s = time.perf_counter() - began_s
+    if witness.head < run.machine.scribe.head:
+        raise RuntimeError("the peer has not followed")
+    row = {
+        "bytes_per_op": round(bytes_per_op),
+        "joiner_bytes": joiner.num_bytes,
+        "joiner_seconds": round(joiner_s, 2),
+        "coordinator_rss_mb": round(resident_mb(), 1),
+        "peer_rss_mb": round(witness.end(), 1),
+    }
+    joiner.end()
+    run.close()
+    return row
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
+    parser.add_argument("--peers", type=int, default=limits.PEERS_MAX)
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        row = measure(options.peers, options.rounds, Path(place))
+    told = {"peers": options.peers, "rounds": options.rounds, **row}
+    if options.json:
+        print(json.dumps(told))
+    else:
+        for name, value in told.items():
+            print(f"{name:20} {value}")
+    return 0
+
+
+class _Plain(argparse.RawDescriptionHelpFormatter):
+    """Show the docstring as it is."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
