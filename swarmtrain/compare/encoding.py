@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from swarmtrain.compare.costs import Traffic
 from swarmtrain.peer.arithmetic import CodecArithmetic
-from swarmtrain.peer.training.driver import OwnPart
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport.arithmetic import ContributionRefused, Window
 from swarmtrain_transport.coordinator.planning import window_floor

@@ -20,7 +20,7 @@ from swarmtrain.compare.encoding import (
     num_bytes,
 )
 from swarmtrain.peer.arithmetic import codec_of, result_codec_of
-from swarmtrain.peer.training.driver import OwnPart
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.robust.base import RobustRule
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.coordinator import slices

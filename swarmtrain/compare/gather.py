@@ -12,7 +12,7 @@ from torch import Tensor
 from swarmtrain.compare.costs import Traffic
 from swarmtrain.compare.encoding import CHUNK_VALUES, Encoder, Outcome, chunk_bounds, num_bytes
 from swarmtrain.peer.arithmetic import codec_of
-from swarmtrain.peer.training.driver import OwnPart
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.flush import flush_tiny_
 from swarmtrain_transport.ledger.samples import weights_of
 from swarmtrain_transport.links.link import PeerId

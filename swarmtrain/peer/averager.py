@@ -6,13 +6,16 @@ found out. State keeps the vector's length, because PLAN takes it from there: it
 zeros, whose chunks are one and the same object, and the digest behind it. So a late comer
 downloads one chunk of zeros, the digest, and nothing else.
 
-Not here: what is averaged and why. Training is the affair of driver and session.
+A call is one inner step to the training machine, and the vector is what it gives. Not here: what
+is averaged and why.
 """
 
 import hashlib
 import queue
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -22,7 +25,11 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.membership import Membership
+from swarmtrain.peer.network.shell import ForTrainer
 from swarmtrain.peer.network.thread import PeerThread
+from swarmtrain.peer.training.ahead import Known
+from swarmtrain.peer.training.machine import Applied, Ready, TrainingMachine, tell
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
@@ -40,7 +47,7 @@ _SAMPLES = 1
 
 _FLOAT_BYTES = 4
 
-_Image = tuple[StateManifest, tuple[bytes, ...]]
+_Made = tuple[StateManifest, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +67,6 @@ class Averager:
         config: the run file.
         num_values: length of every vector.
 
-    Attributes:
-        op: newest op whose outcome is known here, -1 before `start`.
-        included: whether our vector is in the newest mean, in all of its slices.
-        is_finished: the run has made its rounds; there will be no more.
-
     Raises:
         ValueError: `num_values` is not positive, or the run exchanges in pairs.
     """
@@ -74,23 +76,37 @@ class Averager:
             raise ValueError(f"a vector of {num_values} values cannot be averaged")
         if config.outer.strategy in PAIRED:
             raise ValueError(f"{config.outer.strategy} exchanges in pairs: there is no mean")
-        self.op = -1
-        self.included = False
-        self.is_finished = False
-        self._me = me
         self._thread = thread
         self._num_values = num_values
-        block = config.exchange.block
-        self._padded = -(-num_values // block) * block
         self._snapshot_rounds = config.checkpoint.snapshot_rounds
         self._codec = codec_named(config.exchange.codec)
-        self._out: Tensor | None = None
         self._state = _State(num_values)
+        block = config.exchange.block
+        padded = -(-num_values // block) * block
+        self._vectors = _Vectors(me, num_values, padded, self._state, self._snapshot_rounds)
+        self._machine = TrainingMachine(
+            me, self._vectors, rounds=config.run.rounds, steps_per_round=1
+        )
 
     @classmethod
     def of(cls, membership: Membership, num_values: int) -> "Averager":
         """An averager for a peer that was let in."""
         return cls(membership.identity.peer_id, membership.thread, membership.config, num_values)
+
+    @property
+    def op(self) -> int:
+        """Newest op whose outcome is known here, -1 before `start`."""
+        return self._vectors.op
+
+    @property
+    def included(self) -> bool:
+        """Whether our vector is in the newest mean, in all of its slices."""
+        return self._vectors.included
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has made its rounds; there will be no more."""
+        return self._machine.is_finished
 
     def start(self) -> None:
         """Wait until the run's state is in place here.
@@ -108,7 +124,7 @@ class Averager:
         if self._num_values >= WORTH_PREPARING_VALUES:
             self._codec.prepare()
         while self.op < 0:
-            self._take(self._thread.inbox.get())
+            self._hear(self._thread.inbox.get())
 
     def all_reduce(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
         """The mean of the vectors that the peers gave to the next op.
@@ -135,15 +151,19 @@ class Averager:
             self._check_vector(out)
             if not out.is_contiguous():
                 raise ValueError("`out` must be contiguous")
-        given = TensorContribution(vector.detach().contiguous(), self._padded)
         self._catch_up()
-        # Memory is given for this call alone: what `_catch_up` takes is nobody's.
-        self._out = None if out is None else out.detach()
+        vectors = self._vectors
+        vectors.give(vector, out)
         try:
-            mean = self._mean_of_next(given)
+            self._machine.stepped(_SAMPLES, time.monotonic())
+            self._advance()
+            while vectors.mean is None:
+                if self.is_finished:
+                    raise UserError("SWT-E705", "The run is over: there is no next round.")
+                self._hear(self._thread.inbox.get())
+            return vectors.mean if out is None else out
         finally:
-            self._out = None
-        return mean if out is None else out
+            vectors.forget()
 
     def traffic(self) -> Traffic:
         """What was sent and heard so far, asked of the network thread."""
@@ -164,18 +184,6 @@ class Averager:
 
     # ---- parts
 
-    def _mean_of_next(self, given: TensorContribution) -> Tensor:
-        mean = None
-        given_to = -1
-        while mean is None:
-            if self.is_finished:
-                raise UserError("SWT-E705", "The run is over: there is no next round.")
-            if given_to <= self.op:
-                given_to = self.op + 1
-                self._give(given_to, given)
-            mean = self._take(self._thread.inbox.get())
-        return mean
-
     def _catch_up(self) -> None:
         """Take what came since the last call: means of ops that it was too late for."""
         while True:
@@ -183,7 +191,7 @@ class Averager:
                 item = self._thread.inbox.get_nowait()
             except queue.Empty:
                 return
-            self._take(item)
+            self._hear(item)
 
     def _check_vector(self, vector: Tensor) -> None:
         found = f"{tuple(vector.shape)} {vector.dtype} on {vector.device}"
@@ -192,44 +200,145 @@ class Averager:
         if vector.device.type != "cpu" or vector.layout != torch.strided:
             raise ValueError(f"expected a dense vector on the CPU, got {found}, {vector.layout}")
 
-    def _give(self, op: int, contribution: TensorContribution) -> None:
-        self._thread.machine(
-            lambda participant, now_s: participant.ready(op, contribution, _SAMPLES, now_s)
-        )
-
-    def _take(self, item: object) -> Tensor | None:
-        """Handle one word of the network thread; the mean, if it brought one."""
+    def _hear(self, item: ForTrainer) -> None:
+        """Handle one word of the network thread."""
         match item:
             case UserError():
                 raise item
-            case do.LoadState():
-                image = (item.manifest, item.chunks)
-                self._report(item.op, lambda: image)
-            case do.ApplyResult():
-                return self._apply(item.result)
-            case do.OpSkipped():
-                self.op = item.op
-            case do.RunFinished():
-                self.is_finished = True
+            case do.LoadState() | do.ApplyResult() | do.OpSkipped() | do.RunFinished():
+                self._machine.heard(item)
+                self._advance()
+
+    def _advance(self) -> None:
+        while actions := self._machine.advance(time.monotonic()):
+            for action in actions:
+                if isinstance(action, Ready | Applied):
+                    self._thread.machine(partial(tell, action))
+
+
+class _Vectors:
+    """What the training machine steps: the vector of the call under way, and the newest mean.
+
+    Args:
+        me: own id.
+        num_values: length of every vector.
+        padded: with the zeros that fill the last block.
+        state: makes what others load.
+        snapshot_rounds: ops between two states that others may have.
+
+    Attributes:
+        mean: of the op that the vector was given to, None until it is committed.
+    """
+
+    keeps_pace = is_paired = is_alone = False
+
+    def __init__(
+        self, me: PeerId, num_values: int, padded: int, state: "_State", snapshot_rounds: int
+    ) -> None:
+        self.op = -1
+        self.included = False
+        self.mean: Tensor | None = None
+        self._me = me
+        self._num_values = num_values
+        self._padded = padded
+        self._state = state
+        self._snapshot_rounds = snapshot_rounds
+        self._given: TensorContribution | None = None
+        self._out: Tensor | None = None
+        self._given_to = -1
+
+    def give(self, vector: Tensor, out: Tensor | None) -> None:
+        """Average this vector; the mean is written to `out`, which is nobody's afterwards."""
+        self._given = TensorContribution(vector.detach().contiguous(), self._padded)
+        self._out = None if out is None else out.detach()
+        self._given_to = -1
+
+    def forget(self) -> None:
+        """The call is over."""
+        self._given = self._out = self.mean = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the vector is given and its op has no outcome yet."""
+        return self._given_to > self.op
+
+    @property
+    def is_at_place(self) -> bool:
+        """A mean has its place where it comes."""
+        return self.is_waiting
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether there is a vector that was not averaged yet."""
+        return self._given is not None and self.mean is None
+
+    @property
+    def is_due(self) -> bool:
+        """A vector is given to every op until one has an outcome."""
+        return self.op >= 0 and self.has_steps and not self.is_waiting
+
+    def stepped(self, samples: int) -> None:
+        """Everybody's vector counts alike."""
+
+    def contribute(self) -> OwnPart:
+        """The vector for the next op."""
+        assert self._given is not None
+        self._given_to = self.op + 1
+        return OwnPart(self._given_to, self._given, _SAMPLES)
+
+    def known_ahead(self) -> tuple[int, Known] | None:
+        """Nothing is."""
         return None
 
-    def _apply(self, result: OpResult) -> Tensor:
-        out = torch.empty(self._num_values) if self._out is None else self._out
-        mean = decode_result(result, out)
-        self.included = all(self._me in named for _, _, named in result.ranges)
-        # Whoever waits for the mean need not wait for its digest: the network thread makes it.
-        self._report(result.op, lambda: self._state.after(result.root))
-        return mean
+    def load(self, action: do.LoadState) -> "_Image":
+        """The run's state is that of an op, and nothing else."""
+        self.op = action.op
+        is_kept = action.op % self._snapshot_rounds == 0
+        return _Image(action.op, lambda: (action.manifest, action.chunks), is_kept=is_kept)
 
-    def _report(self, op: int, make_state: Callable[[], _Image]) -> None:
+    def end_op(self, result: OpResult) -> "_Image":
+        """Decode a mean for the call that waits for it."""
+        if self._given is not None:
+            out = torch.empty(self._num_values) if self._out is None else self._out
+            self.mean = decode_result(result, out)
+        self.op = result.op
+        self.included = all(self._me in named for _, _, named in result.ranges)
+        is_kept = result.op % self._snapshot_rounds == 0
+        return _Image(result.op, lambda: self._state.after(result.root), is_kept=is_kept)
+
+    def skip(self, op: int) -> None:
+        """No mean: the vector is given to the next op."""
         self.op = op
 
-        def tell(participant: Participant, now_s: float) -> Actions:
-            manifest, chunks = make_state()
-            pinned = chunks if op % self._snapshot_rounds == 0 else None
-            return participant.applied(op, manifest, pinned, now_s)
+    def settle(self) -> None:
+        """There are no weights to settle."""
 
-        self._thread.machine(tell)
+    def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
+        """There are no inner steps."""
+
+
+class _Image:
+    """A state that is made by whoever looks first: the network thread, so that whoever waits for
+    the mean need not wait for its digest."""
+
+    def __init__(self, op: int, make: Callable[[], _Made], *, is_kept: bool) -> None:
+        self.op = op
+        self._make = make
+        self._is_kept = is_kept
+
+    @cached_property
+    def _made(self) -> _Made:
+        return self._make()
+
+    @property
+    def manifest(self) -> StateManifest:
+        """Describes it."""
+        return self._made[0]
+
+    @property
+    def chunks(self) -> tuple[bytes, ...] | None:
+        """Its bytes, where others may have them."""
+        return self._made[1] if self._is_kept else None
 
 
 class _State:
@@ -251,7 +360,7 @@ class _State:
         self._num_whole = whole
         self._rest = bytes(rest)
 
-    def after(self, digest: bytes) -> _Image:
+    def after(self, digest: bytes) -> _Made:
         """The state with this digest, 32 bytes, as manifest and chunks."""
         tail = self._rest + digest
         step = limits.STATE_CHUNK_BYTES

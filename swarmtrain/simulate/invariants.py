@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from swarmtrain.peer.training.driver import OwnPart
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.simulate.books import Books
 from swarmtrain.simulate.demands import Demands
 from swarmtrain.simulate.holding import holds

@@ -6,23 +6,36 @@ draw a difference instead of computing one.
 
 import dataclasses
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from swarmtrain.peer.training.ahead import known_of
 from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.machine import (
+    Action,
+    Applied,
+    GiveAhead,
+    Image,
+    KeepResult,
+    Loaded,
+    Ready,
+    TrainingMachine,
+    tell,
+)
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain.simulate.faults import Handicap
 from swarmtrain.simulate.memory import WatchedMemory
 from swarmtrain.simulate.process import Process
 from swarmtrain.simulate.trainer import PretendedTrainer, WholeContribution
 from swarmtrain.simulate.watch import NAN_SCALE
+from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.collective.local import Card
@@ -66,7 +79,7 @@ class PeerDisk:
     """
 
     records: list[Record] = field(default_factory=list)
-    image: StateImage | None = None
+    image: Image | None = None
     results: list[OpResult] = field(default_factory=list)
     manifest: StateManifest | None = None
     chunks: dict[bytes, bytes] = field(default_factory=dict)
@@ -84,6 +97,48 @@ class PeerDisk:
         """Keep the newest few."""
         self.results.append(result)
         del self.results[:-_RESULTS_KEPT]
+
+
+class _WatchedDriver(Driver):
+    """A driver whose every event is checked as it happens."""
+
+    def __init__(self, peer: "SimPeer", strategy: Strategy, weights: PretendedTrainer, **of: Any):
+        super().__init__(peer.peer_id, strategy, weights, **of)
+        self.known: deque[int] = deque()  # the newest record when each outcome was told
+        self._peer = peer
+        self._invariants = peer.world.invariants
+
+    def contribute(self) -> OwnPart:
+        peer = self._peer
+        if self.op + 1 == peer.handicap.nonfinite_op:
+            peer.trainer.diverge()
+        part = super().contribute()
+        self._invariants.contributed(peer, part)
+        return part
+
+    def load(self, action: do.LoadState) -> StateImage:
+        self._acts()
+        image = super().load(action)
+        self._invariants.loaded(self._peer)
+        return image
+
+    def end_op(self, result: OpResult) -> StateImage:
+        self._acts()
+        if result.replayed:
+            self._peer.replayed_ops.append(result.op)
+        self._invariants.applying(self._peer, result)
+        image = super().end_op(result)
+        self._invariants.applied(self._peer, result)
+        return image
+
+    def skip(self, op: int) -> None:
+        self._acts()
+        before = self._invariants.state_of(self._peer)
+        super().skip(op)
+        self._invariants.skipped(self._peer, op, before)
+
+    def _acts(self) -> None:
+        self._peer.acts_on_index = self.known.popleft()
 
 
 class SimPeer(Process):
@@ -125,7 +180,6 @@ class SimPeer(Process):
         self._rng = rng
         self._wakeup_s = float("inf")
         self._is_training = False
-        self._extra_steps = 0
         host = IPv6Address(b"\xfd" + bytes(5) + number.to_bytes(2, "big") + boot)
         address = Address(peer_id, peer_id, str(host), 1)
         self.link = world.network.open(address, self)
@@ -146,11 +200,18 @@ class SimPeer(Process):
             self.machine.keep_state(disk.manifest.to_bytes(), disk.chunks.values())
         self.strategy = world.conditions.strategy(STEPS, _LR, _MOMENTUM)
         self.trainer = PretendedTrainer(world.num_values, rng)
-        self.driver = Driver(
-            peer_id, self.strategy, self.trainer, layout=bytes(32), num_values=world.num_values,
+        self.driver = _WatchedDriver(
+            self, self.strategy, self.trainer, layout=bytes(32), num_values=world.num_values,
             snapshot_rounds=world.snapshot_rounds, contribution=WholeContribution,
             decode=world.decode,
         )  # fmt: skip
+        self._training = TrainingMachine(
+            peer_id,
+            self.driver,
+            rounds=world.conditions.rounds,
+            steps_per_round=STEPS,
+            lonely_s=0.0,
+        )
 
     def _shuffled(self, peers: Sequence[PeerId]) -> list[PeerId]:
         return self._rng.sample(list(peers), len(peers))
@@ -244,8 +305,7 @@ class SimPeer(Process):
     def _control_down(self) -> None:
         self._act(self.machine.control_down(self.now_s))
         self.world.reconnect(self)
-        if self.driver.op >= 0:
-            self._train()
+        self._train()
 
     # ---- actions
 
@@ -271,7 +331,7 @@ class SimPeer(Process):
                 self.link.revoke(action.peer)
             case do.LoadState() | do.ApplyResult() | do.OpSkipped():
                 index = self.machine.ledger.head_index
-                self.later(self.world.apply_s, partial(self._trainer_does, action, index))
+                self.later(self.world.apply_s, partial(self._trainer_hears, action, index))
             case do.RecordAccepted():
                 self.disk.records.append(action.record)
                 self.world.invariants.accepted(self, action.record)
@@ -320,50 +380,45 @@ class SimPeer(Process):
 
     # ---- the pretended training thread
 
-    def _trainer_does(
-        self, asked: do.LoadState | do.ApplyResult | do.OpSkipped, index: int
+    def _trainer_hears(
+        self, outcome: do.LoadState | do.ApplyResult | do.OpSkipped, index: int
     ) -> None:
-        self.acts_on_index = index
-        invariants = self.world.invariants
-        if isinstance(asked, do.OpSkipped):
-            before = invariants.state_of(self)
-            self.driver.skip(asked.op)
-            invariants.skipped(self, asked.op, before)
-        elif isinstance(asked, do.LoadState):
-            self._report(self.driver.load(asked))
-            self.disk.end_download()
-            invariants.loaded(self)
-        else:
-            if asked.result.replayed:
-                self.replayed_ops.append(asked.result.op)
-            invariants.applying(self, asked.result)
-            image = self.driver.end_op(asked.result)
-            invariants.applied(self, asked.result)
-            self.disk.keep_result(asked.result)
-            self._report(image)
-        self._give_ahead()
+        self.driver.known.append(index)
+        self._training.heard(outcome)
+        self._after()
+
+    def _after(self) -> None:
+        while actions := self._training.advance(self.now_s):
+            for action in actions:
+                self._do_training(action)
         self._train()
 
-    def _give_ahead(self) -> None:
-        known = known_of(self.driver)
-        if known is not None:
-            self._act(self.machine.give_ahead(*known, known[1].start, self.now_s))
-
-    def _report(self, image: StateImage) -> None:
-        self.world.invariants.rooted(self, image.op, image.manifest.root)
-        if image.chunks is not None and image.op % _SAVED_ROUNDS == 0:
-            self.disk.image = image
-        self._act(self.machine.applied(image.op, image.manifest, image.chunks, self.now_s))
+    def _do_training(self, action: Action) -> None:
+        match action:
+            case Applied(image):
+                self.world.invariants.rooted(self, image.op, image.manifest.root)
+                if image.chunks is not None and image.op % _SAVED_ROUNDS == 0:
+                    self.disk.image = image
+                self._act(tell(action, self.machine, self.now_s))
+            case Ready() | GiveAhead():
+                self._act(tell(action, self.machine, self.now_s))
+            case Loaded():
+                self.disk.end_download()
+            case KeepResult(result):
+                self.disk.keep_result(result)
 
     def _train(self) -> None:
-        """Go on with the inner steps; while an op is open, only without a coordinator and for at
-        most one round (protocol.md rule 10)."""
-        waits = self.driver.is_waiting and (
-            self.world.is_connected(self) or self._extra_steps >= STEPS
+        """Go on with the inner steps, unless the training machine holds them back."""
+        training, now_s = self._training, self.now_s
+        training.network(
+            now_s,
+            is_connected=self.world.is_connected(self),
+            is_exchanging=self.machine.exchange is not None,
         )
-        if self._is_training or waits:
+        if self._is_training or training.holds_back:
             return
         self._is_training = True
+        training.begins_step(now_s)
         seconds = self.world.train_s * (1 + 0.2 * self._rng.random()) * self.handicap.slowness
         self.later(seconds / STEPS, self._step)
 
@@ -371,16 +426,6 @@ class SimPeer(Process):
         """One inner step is done."""
         self._is_training = False
         self.trainer.inner_step()
-        self.driver.stepped(10**9 if self.handicap.boasts else _SAMPLES // STEPS)
-        self._extra_steps += self.driver.is_waiting
-        if self.driver.is_due:
-            self._give()
-        self._train()
-
-    def _give(self) -> None:
-        self._extra_steps = 0
-        if self.driver.op + 1 == self.handicap.nonfinite_op:
-            self.trainer.diverge()
-        part = self.driver.contribute()
-        self.world.invariants.contributed(self, part)
-        self._act(self.machine.ready(part.op, part.contribution, part.samples, self.now_s))
+        samples = 10**9 if self.handicap.boasts else _SAMPLES // STEPS
+        self._training.stepped(samples, self.now_s)
+        self._after()

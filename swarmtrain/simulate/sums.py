@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution
-from swarmtrain.peer.training.driver import OwnPart
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger.fold import chunk_range, num_chunks, window_of

@@ -12,7 +12,7 @@ from swarmtrain.compare.hostile import contribution_of
 from swarmtrain.compare.pairs import exchange_pairs
 from swarmtrain.compare.plan import Attack, Net
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
-from swarmtrain.peer.training.driver import OwnPart
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_optimizers.strategies.noloco import pairs_of
 

@@ -14,7 +14,7 @@ from swarmtrain.compare.gather import GatheredMeans, gather
 from swarmtrain.compare.pairs import exchange_pairs
 from swarmtrain.compare.replica import peer_id
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
-from swarmtrain.peer.training.driver import OwnPart
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
 from tests.optimizers import every_strategy
 

@@ -32,7 +32,7 @@ class FakeParticipant:
         self.states.append((op, manifest, chunks))
         return ()
 
-    def ready(self, op, contribution, samples, now_s):
+    def ready(self, op, contribution, samples, now_s, pace):
         self.ready_for.append((op, contribution))
         return ()
 
@@ -83,9 +83,9 @@ def answering(thread, outcome_of):
     """From now on every READY has this outcome."""
     original = thread.participant.ready
 
-    def ready(op, contribution, samples, now_s):
+    def ready(op, contribution, samples, now_s, pace):
         thread.inbox.put(outcome_of(op))
-        return original(op, contribution, samples, now_s)
+        return original(op, contribution, samples, now_s, pace)
 
     thread.participant.ready = ready
 
@@ -220,8 +220,8 @@ def test_the_mean_may_overlap_what_was_given(shift):
 
     original = thread.participant.ready
 
-    def ready(op, contribution, samples, now_s):
-        original(op, contribution, samples, now_s)
+    def ready(op, contribution, samples, now_s, pace):
+        original(op, contribution, samples, now_s, pace)
         thread.inbox.put(outcome(op))
         return ()
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarmtrain.peer.training.driver import Driver, OwnPart
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain_optimizers.strategies.noloco import NoLoCo
 from swarmtrain_transport.actions import LoadState

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from swarmtrain.peer.training.driver import Driver, OwnPart
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import Strategy

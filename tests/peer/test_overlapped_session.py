@@ -33,8 +33,11 @@ class Overlapped:
     def __init__(self) -> None:
         self.op, self.steps, self.given, self.skipped = 0, 0, -1, list[int]()
         self.fragments = ()
-        self.keeps_pace = self.is_dithered = False
-        self.strategy = None  # of whose contributions nothing is known ahead
+        self.keeps_pace = False
+        self.has_steps = True
+
+    def known_ahead(self) -> None:
+        """Nothing is."""
 
     @property
     def is_waiting(self) -> bool:

@@ -120,20 +120,18 @@ def test_arrays_of_another_version_are_not_taken_back():
 
 
 def test_pace_counts_steps_and_no_waiting():
-    now = [0.0]
-    pace = Pace(lambda: now[0])
-    pace.made()  # nobody saw it begin
+    now_s, pace = 0.0, Pace()
+    pace.made(now_s)  # nobody saw it begin
     assert pace.end_round() == 0
     for _ in range(4):
-        pace.begin()
-        now[0] += 0.5
-        pace.made()
-        now[0] += 10
+        pace.begin(now_s)
+        pace.made(now_s + 0.5)
+        now_s += 10.5
     assert pace.end_round() == 2
     for _ in range(2):
-        pace.begin()
-        now[0] += 1
-        pace.made()
+        pace.begin(now_s)
+        now_s += 1
+        pace.made(now_s)
     # The round before, 4 steps in 2 s, counts half: 2 in 1 s.
     assert pace.end_round() == pytest.approx((2 + 2) / (1 + 2))
 

@@ -17,7 +17,7 @@ from swarmtrain.peer.arithmetic import (
     codec_of,
     decode_result,
 )
-from swarmtrain.peer.training.driver import OwnPart
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.simulate.memory import SimFile
 from swarmtrain_optimizers.robust import RULES, rule_named
 from swarmtrain_transport.blocks.retention import Retention

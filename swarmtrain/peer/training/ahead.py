@@ -6,9 +6,6 @@ partner during the inner steps, and only the difference is left to exchange at t
 
 from dataclasses import dataclass
 
-from swarmtrain.peer.arithmetic import TensorContribution
-from swarmtrain.peer.training.driver import Driver
-from swarmtrain_optimizers.strategies.base import KnowsAhead
 from swarmtrain_transport.arithmetic import Contribution, Window
 
 
@@ -27,15 +24,3 @@ class Known:
     def encode(self, start: int, stop: int, window: Window) -> bytes:
         """As the whole contribution will encode values [start, stop)."""
         return self.inner.encode(start - self.start, stop - self.start, window)
-
-
-def known_of(driver: Driver) -> tuple[int, Known] | None:
-    """The next op and what is known of our contribution to it; None for nothing.
-
-    Where rounding is drawn anew for each op, other bytes would be published than were sent ahead.
-    """
-    strategy = driver.strategy
-    if driver.op < 0 or driver.is_dithered or not isinstance(strategy, KnowsAhead):
-        return None
-    start, values = strategy.known_ahead()
-    return driver.op + 1, Known(start, TensorContribution(values))

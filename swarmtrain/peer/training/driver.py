@@ -6,17 +6,24 @@ between two inner steps, so weights never change under a step. Not here: sockets
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
-from swarmtrain.peer.training.own_work import OwnContribution, decoded_own, is_lost, without_broken
+from swarmtrain.peer.training.ahead import Known
+from swarmtrain.peer.training.own_work import (
+    OwnContribution,
+    OwnPart,
+    decoded_own,
+    is_lost,
+    without_broken,
+)
 from swarmtrain.peer.training.state_image import StateImage, arrays_of, image_of
 from swarmtrain_optimizers.strategies.base import (
     HearsOfSwarm,
     KeepsPace,
+    KnowsAhead,
     OpKind,
     StepsAlone,
     Strategy,
@@ -36,15 +43,6 @@ class Weights(Protocol):
 
     def write_weights(self, vector: Tensor) -> None:
         """Go on from these weights, (padded,) float32."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnPart:
-    """What this peer gives to the next op."""
-
-    op: int
-    contribution: OwnContribution
-    samples: int
 
 
 class Driver:
@@ -132,11 +130,6 @@ class Driver:
         return self._strategy.exchange(1).kind is OpKind.PAIR
 
     @property
-    def is_dithered(self) -> bool:
-        """Whether rounding is drawn anew for each op."""
-        return self._seed_of is not None
-
-    @property
     def is_waiting(self) -> bool:
         """Whether our part is given and its op has no outcome yet."""
         return self._own is not None
@@ -145,6 +138,11 @@ class Driver:
     def is_due(self) -> bool:
         """Whether the inner steps of the next op are done."""
         return self.op >= 0 and self._own is None and self._strategy.is_due(self.steps)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether inner steps were made that no part holds yet."""
+        return self.steps > 0
 
     @property
     def round_steps(self) -> int:
@@ -204,6 +202,17 @@ class Driver:
         self._own = OwnPart(op, self._contributed(values, op), self._samples)
         self._given = (self.steps, self._samples)
         return self._own
+
+    def known_ahead(self) -> tuple[int, Known] | None:
+        """The next op and what is known of our part of it before its inner steps, None for nothing.
+
+        Where rounding is drawn anew for each op, other bytes would be published than were sent."""
+        strategy = self._strategy
+        is_drawn = self._seed_of is not None
+        if self.op < 0 or is_drawn or not isinstance(strategy, KnowsAhead):
+            return None
+        start, values = strategy.known_ahead()
+        return self.op + 1, Known(start, TensorContribution(values))
 
     def _contributed(self, values: Tensor, op: int) -> OwnContribution:
         if self._seed_of is None:

@@ -38,28 +38,24 @@ class Pace:
     """How fast this peer makes inner steps, by what the steps take alone: not exchanges, results
     that are applied, or waiting. Older rounds count half as much as the one after them.
 
-    Args:
-        clock: monotonic seconds.
-
     Attributes:
         steps_per_s: inner steps per second up to the last round's end, 0 before the first.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         self.steps_per_s = 0.0
-        self._clock = clock
         self._since_s: float | None = None
         self._steps = 0.0
         self._seconds = 0.0
 
-    def begin(self) -> None:
-        """An inner step begins now."""
-        self._since_s = self._clock()
+    def begin(self, now_s: float) -> None:
+        """An inner step begins."""
+        self._since_s = now_s
 
-    def made(self) -> None:
+    def made(self, now_s: float) -> None:
         """An inner step is made; one whose begin was not seen is not counted."""
         if self._since_s is not None:
-            self._seconds += self._clock() - self._since_s
+            self._seconds += now_s - self._since_s
             self._steps += 1
         self._since_s = None
 

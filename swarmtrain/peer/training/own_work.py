@@ -7,6 +7,7 @@ is finite, which strategies keep as they say.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -23,6 +24,15 @@ class OwnContribution(Contribution, Protocol):
 
     def decoded(self, start: int, stop: int, window: Window) -> Tensor:
         """(stop - start,) float32, for error feedback."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """What this peer gives to the next op."""
+
+    op: int
+    contribution: OwnContribution
+    samples: int
 
 
 def decoded_own(own: OwnContribution, result: OpResult, start: int, stop: int) -> Tensor:

@@ -1,9 +1,9 @@
 """How a round ended for one peer, in a form that people and programs are told."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from swarmtrain.console.lines import counted
-from swarmtrain.peer.training.driver import Driver
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 
@@ -55,7 +55,18 @@ def in_words(report: RoundReport) -> str:
     return f"round {report.round}: {said}"
 
 
-def report_of(result: OpResult, driver: Driver, *, took_part: bool, me: PeerId) -> RoundReport:
+class Standing(Protocol):
+    """Where a peer stands after an op. A `Driver` is one."""
+
+    included: bool
+    is_alone: bool
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether ops go by pairs."""
+
+
+def report_of(result: OpResult, driver: Standing, *, took_part: bool, me: PeerId) -> RoundReport:
     """How a committed op ended for this peer."""
     if driver.is_paired and not result.slices:
         outcome, contributors = ("alone", 1) if driver.is_alone else ("followed", 0)

@@ -1,15 +1,15 @@
-"""A peer's training thread: inner steps, rounds, leaving. Shared by the command and by the hook.
+"""A peer's training thread: the training machine between inner steps, with disk, hooks and inbox.
 
-Between two inner steps it looks into the inbox: it applies results, reports state roots, writes
-checkpoints, and when the inner steps of a round are done it gives its part and waits for the
-outcome. While the coordinator is away it trains on, for one round at most (protocol.md rule 10).
+Shared by the command and by the hook. Between two inner steps it looks into the inbox, lets the
+machine decide, and does what that asks: tell the network side, keep results and checkpoints,
+evaluate. Where the machine holds the training back, it waits. Not here: any decision about rounds.
 """
 
 import queue
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -19,18 +19,28 @@ from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.shell import ForTrainer
 from swarmtrain.peer.network.thread import PeerThread
-from swarmtrain.peer.training.ahead import known_of
 from swarmtrain.peer.training.driver import Driver
-from swarmtrain.peer.training.meter import Meter, Pace
-from swarmtrain.peer.training.rounds import RoundReport, report_of
+from swarmtrain.peer.training.machine import (
+    LONELY_S,
+    Actions,
+    Applied,
+    Ended,
+    Evaluate,
+    GiveAhead,
+    Image,
+    KeepResult,
+    Loaded,
+    Ready,
+    TrainingMachine,
+    tell,
+)
+from swarmtrain.peer.training.meter import Meter
+from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.saves import Saves
-from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain.peer.view import TrainerNote
 from swarmtrain.status import waiting_words
-from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.messages import (
     CheckpointWritten,
@@ -42,13 +52,6 @@ from swarmtrain_transport.wire.messages import (
 
 _GLANCE_S = 0.25
 """How often a waiting trainer looks whether it should go on instead."""
-
-_LONELY_S = 5.0
-"""Without the coordinator for this long, a waiting peer trains on, and a leaving one goes."""
-
-
-_JUDGED_STEPS = 20
-"""Rounds of one inner step between two evaluations."""
 
 
 @dataclass(slots=True)
@@ -97,7 +100,6 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.driver = driver
-        self.is_finished = False
         self.result = ""
         self._me = me
         self._thread = thread
@@ -106,18 +108,15 @@ class Session:
         self._saves = Saves(storage, config, layout)
         self._hooks = hooks
         self._clock = clock
-        self._stop_wanted = False
-        self._stands_still = False
-        self._round_ended = True
-        self._offered_root = b""
-        self._outcomes: deque[ForTrainer] = deque()
-        self._extra_steps = 0
-        self._seen_s = clock()
-        self._given_s = clock()
         self._meter = Meter(clock)
-        self._pace = Pace(clock)
         self._phase = "starting"
-        self._final_loss: float | None = None
+        self._machine = TrainingMachine(
+            me,
+            driver,
+            rounds=config.run.rounds,
+            steps_per_round=config.steps_per_round,
+            patience_s=config.exchange.wait_ready_s + LONELY_S,
+        )
 
     # ---- life
 
@@ -128,7 +127,7 @@ class Session:
             UserError: the run cannot be joined, or the coordinator refused.
         """
         image = self._saves.restored(self.driver) or self.driver.offer()
-        self._offered_root = image.manifest.root
+        self._machine.offered_root = image.manifest.root
         chunks = image.chunks or ()
         rounds = self._config.checkpoint.snapshot_rounds
         self._thread.machine(
@@ -137,10 +136,7 @@ class Session:
             )
         )
         self._say("syncing")
-        while self.driver.op < 0 and not self.should_stop:
-            self._look(wait=True)
-        self._say("training")
-        self._pace.begin()
+        self._wait()
 
     def stepped(self, samples: int, loss: float | None, tokens: int) -> None:
         """One inner step was made; gives the part and waits when the round is due.
@@ -153,20 +149,11 @@ class Session:
         Raises:
             UserError: the network side ended, or the state directory cannot be written.
         """
-        self._pace.made()
+        self._machine.stepped(samples, self._clock())
         self._meter.count(loss, tokens)
-        self.driver.stepped(samples)
-        self._round_ended = False
-        self._extra_steps += self.driver.is_at_place
         self._look(wait=False)
-        self._tell()
-        if self.driver.is_at_place:
-            self._await_outcome()
-        if self.driver.is_due:
-            self._give()
-        if self.driver.is_at_place:
-            self._await_outcome()
-        self._pace.begin()
+        self._say_training()
+        self._wait()
 
     def idle(self) -> None:
         """Nothing to train on yet: look what comes, for a moment."""
@@ -177,19 +164,23 @@ class Session:
 
         The others finish their own steps first, so this may take as long as a round of theirs.
         """
-        self._stop_wanted = True
-        if self.driver.op >= 0 and self.driver.steps and not self.driver.is_waiting:
-            self._give()
-        self._await_outcome()
+        self._do(self._machine.finish_round(self._clock()))
+        self._advance()
+        self._wait()
 
     def request_stop(self) -> None:
         """Leave after this round. Safe to call from a signal handler."""
-        self._stop_wanted = True
+        self._machine.leave_soon()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is over."""
+        return self._machine.is_finished
 
     @property
     def should_stop(self) -> bool:
         """Whether the run is over, or the round is after which the peer was asked to leave."""
-        return self.is_finished or (self._stop_wanted and self._round_ended)
+        return self._machine.should_stop
 
     @property
     def num_others(self) -> int:
@@ -210,61 +201,38 @@ class Session:
             if save and self.driver.op >= 0:
                 self._saves.save(self.driver.op, self.driver)
                 if self.is_finished:
-                    self.result = self._saves.ending(self._final_loss)
+                    self.result = self._saves.ending(self._machine.final_loss)
                     self._say("finished")
         finally:
             self._thread.leave(reason)
 
     # ---- rounds
 
-    def _give(self) -> None:
-        part = self.driver.contribute()
-        pace = self._pace.end_round() if self.driver.keeps_pace else 0.0
-        self._given_s = self._clock()
-        self._extra_steps = 0
-        self._thread.machine(
-            lambda participant, now_s: participant.ready(
-                part.op, part.contribution, part.samples, now_s, pace
-            )
-        )
-        self._say("exchanging")
-
-    def _await_outcome(self) -> None:
-        while self.driver.is_waiting and not self.should_stop:
-            now_s = self._clock()
-            if self._thread.is_connected:
-                self._seen_s = now_s
-            is_lonely = now_s - self._seen_s > _LONELY_S
-            if self._stop_wanted and (is_lonely or self._waits_in_vain(now_s)):
-                self._round_ended = True
-                break
-            if is_lonely and self._extra_steps < self._config.steps_per_round:
-                self._say("training alone")
-                return
+    def _wait(self) -> None:
+        """Until the next inner step may be made."""
+        while self._machine.holds_back:
             self._look(wait=True)
-        self._say("training")
-
-    def _waits_in_vain(self, now_s: float) -> bool:
-        """Return True if no exchange has begun, and none will: the run itself waits, or the others
-        have had their time to get ready."""
-        patience_s = self._config.exchange.wait_ready_s + _LONELY_S
-        is_late = now_s - self._given_s > patience_s
-        return not self._thread.is_exchanging and (self._stands_still or is_late)
+        self._say_training()
+        self._machine.begins_step(self._clock())
 
     def _look(self, *, wait: bool) -> None:
         """Handle what is in the inbox; with `wait`, give it a moment to come."""
-        timeout_s = _GLANCE_S if wait and not self._go_on() else 0.0
+        is_any = self._advance()
+        timeout_s = _GLANCE_S if wait and not is_any else 0.0
         while True:
             try:
                 item = self._thread.inbox.get(block=timeout_s > 0, timeout=timeout_s or None)
             except queue.Empty:
-                return
+                break
             timeout_s = 0.0
             self._sort(item)
-            self._go_on()
+            self._advance()
+        thread = self._thread
+        self._machine.network(
+            self._clock(), is_connected=thread.is_connected, is_exchanging=thread.is_exchanging
+        )
 
     def _sort(self, item: ForTrainer) -> None:
-        """What concerns the shared state has its order and perhaps its place; the rest has not."""
         match item:
             case UserError():
                 raise item
@@ -272,7 +240,7 @@ class Session:
                 if self._hooks.on_lease is not None:
                     self._hooks.on_lease(item)
             case Waiting():
-                self._stands_still = bool(item.text)
+                self._machine.stands_still(is_so=bool(item.text))
                 if self._hooks.on_waiting is not None:
                     words = waiting_words(cleaned(item.text), item.seen_s, time.time())
                     self._hooks.on_waiting(words)
@@ -280,59 +248,46 @@ class Session:
                 if self._hooks.on_welcome is not None:
                     self._hooks.on_welcome()
             case _:
-                self._outcomes.append(item)
+                self._machine.heard(item)
 
-    def _go_on(self) -> bool:
-        """Handle outcomes up to one whose place is not reached; whether there was any."""
+    def _advance(self) -> bool:
+        """Do all that the machine asks now; whether there was anything."""
         is_any = False
-        while self._outcomes and not self._is_early(self._outcomes[0]):
-            self._handle(self._outcomes.popleft())
+        while actions := self._machine.advance(self._clock()):
+            self._do(actions)
             is_any = True
         return is_any
 
-    def _is_early(self, item: ForTrainer) -> bool:
-        """An overlapped op's outcome waits for the step where all peers put it."""
-        is_outcome = isinstance(item, do.ApplyResult | do.OpSkipped)
-        waits = self.driver.is_waiting and not self.driver.is_at_place
-        return is_outcome and waits and not self._stop_wanted
+    def _do(self, actions: Actions) -> None:
+        for action in actions:
+            match action:
+                case Ready():
+                    self._thread.machine(partial(tell, action))
+                    self._say("exchanging")
+                case GiveAhead() | Applied():
+                    self._thread.machine(partial(tell, action))
+                case Loaded():
+                    self._loaded(action.image)
+                case KeepResult():
+                    self._storage.keep_result(action.result)
+                case Ended():
+                    self._ended(action)
+                case Evaluate():
+                    self._evaluate(action.op)
 
-    def _handle(self, item: ForTrainer) -> None:
-        match item:
-            case do.LoadState():
-                self._load(item)
-            case do.ApplyResult():
-                self._apply(item.result)
-            case do.OpSkipped():
-                self.driver.skip(item.op)
-                self._give_ahead()
-                self._ended(RoundReport(item.op, "skipped", 0, item.reason))
-            case do.RunFinished():
-                self.driver.settle()
-                self.is_finished, self._final_loss = True, item.loss
-
-    def _load(self, action: do.LoadState) -> None:
-        image = self.driver.load(action)
-        if self._saves.newest != (action.op, image.manifest.root):
+    def _loaded(self, image: Image) -> None:
+        if self._saves.newest != (image.op, image.manifest.root):
             # With the results that follow, the way back after a power cut.
-            self._saves.save(action.op, self.driver)
+            self._saves.save(image.op, self.driver)
         self._storage.end_download()
-        self._report(image)
-        self._give_ahead()
         if self._hooks.on_state is not None:
-            self._hooks.on_state(action.op)
-        if action.op == 0 and image.manifest.root == self._offered_root:
-            self._evaluate(0)
+            self._hooks.on_state(image.op)
 
-    def _apply(self, result: OpResult) -> None:
-        self._storage.keep_result(result)
-        took_part = self.driver.is_waiting
-        self._report(self.driver.end_op(result))
-        self._give_ahead()
-        self.driver.keep_pace(self._pace.steps_per_s, result.fastest_steps_per_s)
-        self._ended(report_of(result, self.driver, took_part=took_part, me=self._me))
-        self._keep_state(result)
-        if result.evaluate_by == self._me and self._is_judged(result.op):
-            self._evaluate(result.op)
+    def _ended(self, action: Ended) -> None:
+        if self._hooks.on_round is not None:
+            self._hooks.on_round(action.report)
+        if action.result is not None:
+            self._keep_state(action.result)
 
     def _keep_state(self, result: OpResult) -> None:
         """A checkpoint, where one is due: of a shared state one peer's is enough, but what is each
@@ -347,42 +302,20 @@ class Session:
             # Before a result is forgotten that leads from there to here.
             self._saves.save(result.op, self.driver)
 
-    def _is_judged(self, op: int) -> bool:
-        """Where every step is a round, evaluating each would cost more than training."""
-        return self._config.steps_per_round > 1 or op % _JUDGED_STEPS == 0
-
-    def _ended(self, report: RoundReport) -> None:
-        self._round_ended = not self.driver.is_waiting
-        if self._hooks.on_round is not None:
-            self._hooks.on_round(report)
-
-    def _report(self, image: StateImage) -> None:
-        self._thread.machine(
-            lambda participant, now_s: participant.applied(
-                image.op, image.manifest, image.chunks, now_s
-            )
-        )
-
-    def _give_ahead(self) -> None:
-        """What the next op's partner will get from us is on its way during the inner steps, if
-        there is a next one."""
-        known = None if self._stop_wanted else known_of(self.driver)
-        if known is None:
-            return
-
-        def give(participant: Participant, now_s: float) -> Actions:
-            if participant.view.committed >= self._config.run.rounds:
-                return ()
-            return participant.give_ahead(*known, known[1].start, now_s)
-
-        self._thread.machine(give)
-
     def _evaluate(self, op: int) -> None:
         if self._hooks.evaluate is not None:
             anchor = dict(self.driver.strategy.state_arrays())["anchor"]
             self._thread.send(Evaluated(op, self._hooks.evaluate(anchor)))
 
     # ---- numbers
+
+    def _say_training(self) -> None:
+        if self.is_finished or self._machine.holds_back:
+            self._tell()
+        elif self._machine.is_alone:
+            self._say("training alone")
+        else:
+            self._say("exchanging" if self.driver.is_waiting else "training")
 
     def _say(self, phase: str) -> None:
         self._phase = phase
