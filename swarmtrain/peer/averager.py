@@ -157,11 +157,11 @@ class Averager:
         try:
             self._machine.stepped(_SAMPLES, time.monotonic())
             self._advance()
-            while vectors.mean is None:
+            while vectors.outcome is None:
                 if self.is_finished:
                     raise UserError("SWT-E705", "The run is over: there is no next round.")
                 self._hear(self._thread.inbox.get())
-            return vectors.mean if out is None else out
+            return vectors.outcome if out is None else out
         finally:
             vectors.forget()
 
@@ -227,7 +227,7 @@ class _Vectors:
         snapshot_rounds: ops between two states that others may have.
 
     Attributes:
-        mean: of the op that the vector was given to, None until it is committed.
+        outcome: the mean of the op that the vector was given to, None until it is committed.
     """
 
     keeps_pace = is_paired = is_alone = False
@@ -237,7 +237,7 @@ class _Vectors:
     ) -> None:
         self.op = -1
         self.included = False
-        self.mean: Tensor | None = None
+        self.outcome: Tensor | None = None
         self._me = me
         self._num_values = num_values
         self._padded = padded
@@ -255,7 +255,7 @@ class _Vectors:
 
     def forget(self) -> None:
         """The call is over."""
-        self._given = self._out = self.mean = None
+        self._given = self._out = self.outcome = None
 
     @property
     def is_waiting(self) -> bool:
@@ -270,7 +270,7 @@ class _Vectors:
     @property
     def has_steps(self) -> bool:
         """Whether there is a vector that was not averaged yet."""
-        return self._given is not None and self.mean is None
+        return self._given is not None and self.outcome is None
 
     @property
     def is_due(self) -> bool:
@@ -300,7 +300,7 @@ class _Vectors:
         """Decode a mean for the call that waits for it."""
         if self._given is not None:
             out = torch.empty(self._num_values) if self._out is None else self._out
-            self.mean = decode_result(result, out)
+            self.outcome = decode_result(result, out)
         self.op = result.op
         self.included = all(self._me in named for _, _, named in result.ranges)
         is_kept = result.op % self._snapshot_rounds == 0
