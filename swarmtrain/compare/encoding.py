@@ -12,7 +12,7 @@ from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport.arithmetic import ContributionRefused, Window
-from swarmtrain_transport.coordinator.planning import window_floor
+from swarmtrain_transport.ledger.plan_rules import window_floor
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 

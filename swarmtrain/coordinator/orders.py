@@ -200,7 +200,7 @@ class Desk:
         )  # fmt: skip
 
     def _accusers(self, peer: PeerId) -> dict[str, int]:
-        conduct = self._machine.view.standing.conducts.get(peer)
+        conduct = self._machine.view.first.standing.conducts.get(peer)
         said = conduct.accused_by if conduct is not None else {}
         return {
             f"{self._name_of(owner)} ({owner.hex()[:8]})".lstrip(): count

@@ -224,7 +224,7 @@ def _door(
 ) -> Door:
     def refusal(brings: Brings) -> tuple[str, str] | None:
         # Of a finished run everybody hears that it is finished.
-        return None if machine.is_finished else misfit(brings, config, machine.view.genesis)
+        return None if machine.is_finished else misfit(brings, config, machine.view.first.genesis)
 
     return Door(
         store, keys.cert_sha256, peers_max=config.admission.peers_max,

@@ -113,7 +113,7 @@ class Hearsay:
 
     def _victim(self, peer: "SimPeer", deed: Deed) -> PeerId:
         """Of whom it says so: the first of the honest in the plan, or another one each time."""
-        op = peer.machine.view.op
+        op = peer.machine.view.first.op
         if op is None:
             return b""
         others = [one for one in sorted(op.weights) if one not in self.deeds]

@@ -111,7 +111,7 @@ class Hostile:
             Frame(FrameKind.EVIDENCE, tag, plan_id, index, body=rng.randbytes(rng.randrange(300))),
         )
         if self._world.conditions.kind == PAIR:
-            op, chunk = target.machine.view.last_op + 1, rng.choice((0, 5, 1 << 30))
+            op, chunk = target.machine.view.first.last_op + 1, rng.choice((0, 5, 1 << 30))
             body = bytes(rng.randrange(600))
             frames += (Frame(FrameKind.AHEAD, tag, chunk=chunk, set_id=op, body=body),)
         return rng.choice(frames)

@@ -43,13 +43,14 @@ def prove_coordinator(directory: Path) -> Proof:
 
 
 def _find(proof: Proof, directory: Path) -> Proof:
-    view, count = fold(_records(directory))
-    assert view.run is not None  # record 0
+    folded, count = fold(_records(directory))
+    run, view = folded.run, folded.first
+    assert run is not None  # record 0
     newest = max(view.attests, default=None)
     proof = msgspec.structs.replace(
         proof,
-        run=view.run.run_id,
-        run_key=view.run.run_key.hex(),
+        run=run.run_id,
+        run_key=run.run_key.hex(),
         records=count,
         ledger_op=view.last_op,
         from_op=min(view.last_op, 0),

@@ -14,7 +14,7 @@ import msgspec
 from swarmtrain.peer.disk.storage import links, read_result, result_paths
 from swarmtrain.verify.proof import Proof, Unproved
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.fold import LedgerView, slice_root
+from swarmtrain_transport.ledger.fold import GroupView, slice_root
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.catchup import partner_of
 from swarmtrain_transport.wire.records import Commit
@@ -29,7 +29,7 @@ PROVES = (
 
 
 def prove_pairs(
-    directory: Path, view: LedgerView, me: PeerId, roots: Mapping[int, bytes], proof: Proof
+    directory: Path, view: GroupView, me: PeerId, roots: Mapping[int, bytes], proof: Proof
 ) -> Proof:
     """The proof, filled in.
 
@@ -65,7 +65,7 @@ def prove_pairs(
     )
 
 
-def _check_root(view: LedgerView, op: int, root: bytes, me: PeerId) -> None:
+def _check_root(view: GroupView, op: int, root: bytes, me: PeerId) -> None:
     """ATTEST names the roots of those who had reported by then. A state that was downloaded is
     another peer's, so any of them will do for a peer that is not among them, or was replaced."""
     named = view.roots.get(view.commit_at(op), {})
@@ -75,7 +75,7 @@ def _check_root(view: LedgerView, op: int, root: bytes, me: PeerId) -> None:
         )
 
 
-def _check_link(view: LedgerView, op: int, link: bytes, me: PeerId) -> None:
+def _check_link(view: GroupView, op: int, link: bytes, me: PeerId) -> None:
     named = view.links[op].get(me)
     if named is None:
         raise Unproved(f"A link of round {op} lies here, in which the ledger has us in no pair.")
@@ -83,12 +83,12 @@ def _check_link(view: LedgerView, op: int, link: bytes, me: PeerId) -> None:
         raise Unproved(f"The link of round {op} is not the one that follows from the ledger.")
 
 
-def _is_of_a_cancelled_past(view: LedgerView, op: int, told: Collection[int]) -> bool:
+def _is_of_a_cancelled_past(view: GroupView, op: int, told: Collection[int]) -> bool:
     """A half that a REWIND has made void may lie here until the round has come again."""
     return op <= view.cancelled_op and op not in told
 
 
-def _check_half(path: Path, view: LedgerView, op: int, me: PeerId) -> None:
+def _check_half(path: Path, view: GroupView, op: int, me: PeerId) -> None:
     """The half that lies here is the one that the partner has signed."""
     commit = view.commits.get(op)
     if commit is None or not isinstance(commit.outcome, Commit):

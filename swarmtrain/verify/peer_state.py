@@ -31,10 +31,10 @@ from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
 from swarmtrain.verify.wrong_sums import wrong_sums
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.fold import LedgerView, num_chunks, slice_root
+from swarmtrain_transport.ledger.fold import GroupView, num_chunks, slice_root
 from swarmtrain_transport.peer.catchup import result_of
 from swarmtrain_transport.result import OpResult
-from swarmtrain_transport.wire.records import Commit, Record
+from swarmtrain_transport.wire.records import Commit, Record, Run
 
 _PROVES = (
     "Every record is signed by the run's key and follows from the one before; the results on this"
@@ -78,16 +78,17 @@ class _PeerProof:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._view = LedgerView()
+        self._view, self._run = GroupView(), Run("", b"", b"", 0)
         self._roots: dict[int, bytes] = {}
         self._me = b""
 
     def find(self, proof: Proof) -> Proof:
         """The proof, filled in."""
         records = self._records()
-        self._view, count = fold(records)
-        run = self._view.run
+        folded, count = fold(records)
+        run = folded.run
         assert run is not None  # the ledger's record 0
+        self._view, self._run = folded.first, run
         ledger_op = self._view.last_op
         proof = msgspec.structs.replace(
             proof, run=run.run_id, run_key=run.run_key.hex(), records=count, ledger_op=ledger_op,
@@ -134,10 +135,9 @@ class _PeerProof:
 
     def _config(self) -> RunConfig:
         path = self._directory / RUN_FILE
-        assert self._view.run is not None
         try:
             data = path.read_bytes()
-            if hashlib.sha256(data).digest() != self._view.run.config_hash:
+            if hashlib.sha256(data).digest() != self._run.config_hash:
                 raise Unproved(f"{path} is not the run file that the ledger names.")
             return config_file.from_canonical(data)
         except FileNotFoundError as error:
@@ -156,10 +156,9 @@ class _PeerProof:
         """A checkpoint is this run's and holds the state that it says."""
         loaded = self._load(folder)
         facts, genesis = loaded.checkpoint.facts, self._view.genesis
-        assert self._view.run is not None
         if self._is_cancelled(facts.op, facts.state_root):
             return
-        of_this_run = (self._view.run.run_id, self._view.run.config_hash, checkpoint.op_of(folder))
+        of_this_run = (self._run.run_id, self._run.config_hash, checkpoint.op_of(folder))
         if (facts.run, facts.config_hash, facts.op) != of_this_run:
             raise Unproved(f"{folder} is of another run or another round than its name says.")
         if genesis is None or facts.op > self._view.last_op:

@@ -11,11 +11,11 @@ from swarmtrain.peer.disk.storage import PROOFS
 from swarmtrain.verify.proof import WrongSum
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.audit import convicted, proof_from_bytes
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.wire.identity import verify
 
 
-def wrong_sums(directory: Path, view: LedgerView) -> tuple[WrongSum, ...]:
+def wrong_sums(directory: Path, view: GroupView) -> tuple[WrongSum, ...]:
     """Check the proofs of wrong sums in a peer's directory.
 
     Args:
@@ -28,7 +28,7 @@ def wrong_sums(directory: Path, view: LedgerView) -> tuple[WrongSum, ...]:
     return tuple(_judged(path, view) for path in sorted((directory / PROOFS).glob("*.proof")))
 
 
-def _judged(path: Path, view: LedgerView) -> WrongSum:
+def _judged(path: Path, view: GroupView) -> WrongSum:
     try:
         proof = proof_from_bytes(path.read_bytes())
         op = view.commits.get(proof.op)

@@ -47,7 +47,7 @@ def _cause(pair: tuple[bytes, bytes], freeze: Freeze | None, names: Names) -> st
 
 def attested(body: Attest, names: Names) -> str:
     """Tell whose states are known, and to which peer newcomers are sent."""
-    roots = dict(body.roots) if isinstance(body.roots, tuple) else {}
+    roots = dict(body.roots)
     holder = next(peer for peer, root in roots.items() if root == body.state_root)
     return (
         f"{len(roots)} of them reported states, each its own; newcomers are sent first to that of "

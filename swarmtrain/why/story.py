@@ -106,9 +106,9 @@ def _told(
     match body:
         case Plan():
             yield from _plan(body, names)
-            yield from why_words.resting(body, view.standing, names)
-        case Reassign(reason=matrix.AT_ODDS) if view.op is not None:
-            yield why_words.moved(body, view.op.owners[body.slice_index], names)
+            yield from why_words.resting(body, view.first.standing, names)
+        case Reassign(reason=matrix.AT_ODDS) if view.first.op is not None:
+            yield why_words.moved(body, view.first.op.owners[body.slice_index], names)
         case Reassign():
             reason = _OWNER_REASONS.get(body.reason, body.reason)
             yield (

@@ -60,5 +60,6 @@ TRANSPORT_SHELLS = frozenset(
 STRANGERS = (
     ("swarmtrain.coordinator", "swarmtrain.peer"),
     ("swarmtrain.data", "swarmtrain.models"),
+    ("swarmtrain_transport.coordinator", "swarmtrain_transport.peer"),
 )
 """Packages on one line that do not know each other all the same."""

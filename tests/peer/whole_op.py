@@ -11,8 +11,9 @@ from swarmtrain.peer.arithmetic import CodecArithmetic, TensorContribution, deco
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport.coordinator import slices
 from swarmtrain_transport.coordinator.operation import Decision, Operation
-from swarmtrain_transport.coordinator.planning import check_plan, weights_of, window_floor
 from swarmtrain_transport.ledger.fold import num_chunks, window_of
+from swarmtrain_transport.ledger.plan_rules import check_plan, window_floor
+from swarmtrain_transport.ledger.samples import weights_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.wire.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw

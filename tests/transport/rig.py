@@ -146,13 +146,13 @@ class Chain:
 
     def plan(self, *args: Any, **changes: Any) -> Plan:
         """The next legal PLAN."""
-        changes.setdefault("op", self.view.last_op + 1)
-        changes.setdefault("previous_outcome", self.view.last_outcome)
+        changes.setdefault("op", self.view.first.last_op + 1)
+        changes.setdefault("previous_outcome", self.view.first.last_outcome)
         return plan_body(*args, **changes)
 
     def commit(self, *contributors: PeerId) -> Record:
         """FREEZE for these, unless it is there, and the legal COMMIT of the op in progress."""
-        op = self.view.in_progress
+        op = self.view.first.in_progress
         assert op is not None
         if op.frozen is None:
             self.add(Freeze(op.plan.op, contributors, {}))
@@ -165,7 +165,8 @@ def commit_of(op: OpView) -> Commit:
         SliceOutcome(attempt, named or (), bytes(32))
         for attempt, named in zip(op.attempts, op.slice_sets, strict=True)
     )
-    return Commit(op.plan.op, op.plan_hash, op.frozen or (), slices, bytes(32))
+    commit = Commit(op.plan.op, op.plan_hash, op.frozen or (), slices, bytes(32))
+    return msgspec.structs.replace(commit, group=op.plan.group)
 
 
 def begun_chain(peers: Sequence[PeerId] = (A, B, C), num_values: int = 24) -> Chain:

@@ -251,7 +251,7 @@ class Swarm:
     def _applied(self, member: Member, op: int) -> None:
         manifest, chunks = state_of(member.numbers)
         # What a REWIND cancels happens again, and otherwise.
-        key = (member.machine.view.rewinds, op)
+        key = (member.machine.view.first.rewinds, op)
         assert member.is_new(key, manifest.root)
         self._carry(member, member.machine.applied(op, manifest, chunks, self.now_s))
         self._ready(member, op)

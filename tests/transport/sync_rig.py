@@ -68,7 +68,7 @@ class SyncWorld:
         self.right = state(num_values, 1)
         self.wrong = state(num_values, 2)
         self.chain: Chain = begun_chain(tuple(peers), num_values)
-        genesis = self.chain.view.genesis
+        genesis = self.chain.view.first.genesis
         assert genesis is not None
         self.chain = Chain(
             *(self._bodies()), type(genesis)(0, self.right[0].root, num_values, LAYOUT)

@@ -11,7 +11,7 @@ from swarmtrain_transport.collective.local import Card, LocalStats
 from swarmtrain_transport.collective.pair_exchange import PairExchange
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.fold import LedgerView, OpView
+from swarmtrain_transport.ledger.fold import GroupView, OpView
 from swarmtrain_transport.ledger.pairing import drawn, order_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
@@ -25,7 +25,7 @@ from tests.transport.plain_arithmetic import (
     PlainContribution,
     encode_part,
 )
-from tests.transport.rig import BOOT, LAYOUT, A, B, C, D, join_body, sign_as, view_of
+from tests.transport.rig import BOOT, LAYOUT, A, B, C, D, sign_as, view_of
 
 TAG = 7
 VALUES = 16
@@ -44,9 +44,9 @@ class Side:
 
     def __init__(self, me: PeerId, boot: bytes = BOOT) -> None:
         self.me = me
-        self.view = LedgerView(run_tag=TAG, genesis=Attest(0, bytes(32), 8, LAYOUT), last_op=1)
+        self.view = GroupView(tag=TAG, genesis=Attest(0, bytes(32), 8, LAYOUT), last_op=1)
         self.view.op = view_of(pair_plan(tag=TAG, num_values=VALUES))
-        self.view.roster.update({peer: join_body(peer) for peer in (A, B, C, D)})
+        self.view.members.update({peer: BOOT for peer in (A, B, C, D)})
         self.stats, self.blobs = LocalStats(), Blobs()
         card = Card(me, boot, "name", me, "127.0.0.1", 4242)
         self.ahead = Ahead(card, self.view, self.blobs.retention, self.stats)
@@ -229,11 +229,11 @@ def test_values_that_are_no_numbers_are_not_sent_and_another_op_is_not_begun():
 
 
 def test_who_has_left_or_come_back_as_another_process_gets_nothing_ahead():
-    for join in (None, join_body(SECOND, b"another")):
+    for boot in (None, b"another"):
         ada = Side(FIRST)
-        ada.view.roster.pop(SECOND)
-        if join is not None:
-            ada.view.roster[SECOND] = join
+        ada.view.members.pop(SECOND)
+        if boot is not None:
+            ada.view.members[SECOND] = boot
         assert ada.give() == []
     assert Side(FIRST, b"another").give() == []
 

@@ -75,7 +75,7 @@ def proved(seed: int = 3) -> tuple[Proof, OpView]:
         for member in (swarm.members[peer] for peer in (A, B, C)):  # the liar finds others wrong
             if member.proofs:
                 kept = member.proofs[0]
-                return proof_from_bytes(kept.data), member.machine.view.commits[kept.op]
+                return proof_from_bytes(kept.data), member.machine.view.first.commits[kept.op]
         swarm.step()
     raise AssertionError("nobody has found anything")
 
@@ -234,10 +234,10 @@ def member_after_an_op() -> tuple[Swarm, Member, OpView]:
     swarm = Swarm(7, rounds=9, start_peers=3)
     for peer in (A, B, C):
         swarm.add(peer)
-    while A not in swarm.members or swarm.members[A].machine.view.committed < 2:
+    while A not in swarm.members or swarm.members[A].machine.view.first.committed < 2:
         swarm.step()
     member = swarm.members[A]
-    op = member.machine.view.commits[member.machine.view.last_op]
+    op = member.machine.view.first.commits[member.machine.view.first.last_op]
     return swarm, member, op
 
 

@@ -6,14 +6,15 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.blobs import Blobs
-from swarmtrain_transport.collective.centre import centre_of, has_centre
+from swarmtrain_transport.collective.centre import has_centre
 from swarmtrain_transport.coordinator.failure import LifeLine
 from swarmtrain_transport.coordinator.membership import PeerLine
-from swarmtrain_transport.coordinator.planning import check_plan, next_plan
+from swarmtrain_transport.coordinator.planning import next_plan
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import scalars
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.ledger.plan_rules import centre_of, check_plan
 from swarmtrain_transport.ledger.scalars import CENTRE, CENTRED, PRODUCTS, Table
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
@@ -48,8 +49,8 @@ def test_a_centre_is_an_earlier_op_of_a_rule_that_has_one():
             check_plan(plan_body(PEERS, **fitting, scalars=scalars_of, centre=centre), 24)
 
 
-def viewed(*commits: int, fragments: tuple[int, ...] = ()) -> LedgerView:
-    view = LedgerView(genesis=Attest(0, bytes(32), 24, bytes(32), fragments))
+def viewed(*commits: int, fragments: tuple[int, ...] = ()) -> GroupView:
+    view = GroupView(genesis=Attest(0, bytes(32), 24, bytes(32), fragments))
     for op in commits:
         view.commits[op] = view_of(plan_body(PEERS, op=op))
     return view
@@ -119,11 +120,13 @@ def test_a_plan_names_the_centre_once_all_contributors_have_said_that_they_have_
     told: tuple[bool, ...],
 ):
     view = begun_chain(PEERS).view
-    view.commits[1], view.last_op = view_of(plan_body(PEERS)), 1
-    view.attests[1] = ROOT
+    view.first.commits[1], view.first.last_op = view_of(plan_body(PEERS)), 1
+    view.first.attests[1] = ROOT
     lines = {peer: ready_line(peer, has) for peer, has in zip(PEERS, told, strict=True)}
     for asked, wanted in ((CENTRED, int(all(told))), (PRODUCTS, 0)):
         terms = terms_of(rule="centered-clip", scalars=asked, exact=False)
-        plan = next_plan(terms, view, lines, set(lines), 100.0, 0.0, Slicing())
+        plan = next_plan(
+            terms, view.first, lines, set(lines), 100.0, 0.0, Slicing(), view.join_index
+        )
         assert plan is not None and plan.centre == wanted
         check_plan(plan, 24)

@@ -51,9 +51,9 @@ class Court:
         self.swarm = swarm = Swarm(7, rounds=9, start_peers=3)
         for peer in (A, B, C):
             swarm.add(peer)
-        while A not in swarm.members or swarm.members[A].machine.view.committed < 2:
+        while A not in swarm.members or swarm.members[A].machine.view.first.committed < 2:
             swarm.step()
-        self.view: OpView = (view := swarm.members[A].machine.view).commits[view.last_op]
+        self.view: OpView = (view := swarm.members[A].machine.view.first).commits[view.last_op]
         drawn = draw(self.view)
         assert drawn is not None
         self.drawn: Drawn = drawn

@@ -127,7 +127,7 @@ def test_every_peer_takes_a_banned_key_off_its_allow_list_and_the_run_goes_on() 
     swarm = Swarm(3, rounds=40, start_peers=3)
     for peer in (A, B, C, D):
         swarm.add(peer)
-    while not swarm.members[A].machine.view.committed:
+    while not swarm.members[A].machine.view.first.committed:
         swarm.step()
     swarm._heed(swarm.hall.ordered(Ban(D, WHY), swarm.now_s))
     assert swarm.run(200_000)

@@ -61,11 +61,11 @@ SKIP = Skip(1, "deadline")
 
 def test_freeze_settles_the_slices_that_keep_their_first_owner() -> None:
     chain = planned_chain(Reassign(1, 2, 1, A, "owner lost"), FREEZE)
-    assert chain.view.op is not None
-    assert chain.view.op.frozen == (A, B)
-    assert chain.view.op.slice_sets == [(A, B), (A, B), None]
+    assert chain.view.first.op is not None
+    assert chain.view.first.op.frozen == (A, B)
+    assert chain.view.first.op.slice_sets == [(A, B), (A, B), None]
     chain.add(SliceFreeze(1, 2, 1, (B,)))
-    assert chain.view.op.slice_sets[2] == (B,)
+    assert chain.view.first.op.slice_sets[2] == (B,)
 
 
 def test_a_second_freeze_is_refused() -> None:
@@ -112,24 +112,24 @@ def test_sfreeze_names_a_subset_of_freeze_once_and_under_the_current_attempt() -
     settled = SliceFreeze(1, 2, 1, (A,))
     contradicts(planned_chain(*moved, settled), settled)
     chain = planned_chain(*moved, settled, Reassign(1, 2, 2, B, "owner lost"))
-    assert chain.view.op is not None and chain.view.op.slice_sets[2] is None
+    assert chain.view.first.op is not None and chain.view.first.op.slice_sets[2] is None
 
 
 @pytest.mark.parametrize("is_skip", [True, False])
 def test_an_op_has_one_outcome(is_skip: bool) -> None:
     chain = planned_chain(FREEZE)
-    assert chain.view.op is not None
-    commit = commit_of(chain.view.op)
+    assert chain.view.first.op is not None
+    commit = commit_of(chain.view.first.op)
     chain.add(SKIP if is_skip else commit)
-    assert chain.view.in_progress is None
+    assert chain.view.first.in_progress is None
     for body in (SKIP, commit, FREEZE, Reassign(1, 0, 1, B, "late")):
         contradicts(chain, body)
 
 
 def test_a_commit_says_what_freeze_and_sfreeze_decided() -> None:
     chain = planned_chain(Reassign(1, 2, 1, A, "owner lost"), FREEZE, SliceFreeze(1, 2, 1, (B,)))
-    assert chain.view.op is not None
-    good = commit_of(chain.view.op)
+    assert chain.view.first.op is not None
+    good = commit_of(chain.view.first.op)
     moved = msgspec.structs.replace(good.slices[2], attempt=0)
     wider = msgspec.structs.replace(good.slices[2], contributors=(A, B))
     for wrong in (
@@ -152,7 +152,7 @@ def test_plans_follow_outcomes_one_by_one() -> None:
     contradicts(chain, chain.plan(op=3))
     contradicts(chain, chain.plan(previous_outcome=b"another history"))
     chain.add(chain.plan(op=2))
-    assert chain.view.in_progress is not None
+    assert chain.view.first.in_progress is not None
 
 
 def test_nothing_is_planned_before_op_0_is_attested_and_op_0_is_attested_once() -> None:
@@ -167,9 +167,9 @@ def test_the_state_after_skipped_ops_is_the_state_before_them() -> None:
     chain = planned_chain(SKIP)
     chain.add(chain.plan())
     chain.add(Skip(2, "deadline"))
-    assert chain.view.root_after(2) == chain.view.root_after(0) == b"R" * 32
+    assert chain.view.first.root_after(2) == chain.view.first.root_after(0) == b"R" * 32
     for absurd in (-1, 3, 1 << 62, -(1 << 62)):
-        assert chain.view.root_after(absurd) is None
+        assert chain.view.first.root_after(absurd) is None
 
 
 def test_the_view_remembers_a_bounded_number_of_commits() -> None:
@@ -177,9 +177,9 @@ def test_the_view_remembers_a_bounded_number_of_commits() -> None:
     for _ in range(COMMITS_KEPT + 3):
         chain.add(chain.plan())
         chain.commit(A, B)
-    assert len(chain.view.commits) == COMMITS_KEPT
-    assert min(chain.view.commits) == 4
-    assert chain.view.committed == COMMITS_KEPT + 3
+    assert len(chain.view.first.commits) == COMMITS_KEPT
+    assert min(chain.view.first.commits) == 4
+    assert chain.view.first.committed == COMMITS_KEPT + 3
 
 
 def test_a_peer_that_is_back_keeps_its_right_to_come_and_has_its_newest_card() -> None:

@@ -4,9 +4,9 @@ import msgpack
 import msgspec
 import pytest
 
-from swarmtrain_transport.coordinator.planning import check_plan
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.kinds import constant_of
+from swarmtrain_transport.ledger.plan_rules import check_plan
 from swarmtrain_transport.wire.records import (
     Member,
     Plan,

@@ -153,9 +153,9 @@ def test_freeze_must_say_what_each_contributor_has_published():
 def test_a_peer_refuses_a_freeze_that_names_what_nobody_has_signed():
     chain = begun_chain((A, B, C), 8)
     copy = LedgerCopy(verify, chain.records)
-    plan = gather_plan(previous_outcome=chain.view.last_outcome)
+    plan = gather_plan(previous_outcome=chain.view.first.last_outcome)
     copy.take(chain.add(plan).to_bytes())
-    view = chain.view.op
+    view = chain.view.first.op
     assert view is not None
     done = {peer: published_by(view, peer) for peer in (A, B, C)}
     roots = {

@@ -82,7 +82,7 @@ def told(ledger: Any, index: int, **seen: tuple[float, float]) -> Gauged:
 def scene() -> Any:
     hall = opened(A, B, C)
     hall.run_op(1, A, B, C)
-    ledger = hall.machine.view
+    ledger = hall.machine.view.first
     view = ledger.commits[1]
     places = {owner: view.owners.index(owner) for owner in (A, B, C)}
     return Gauges(), ledger, places

@@ -42,10 +42,10 @@ def naive_link(op: int, first: PeerId, second: PeerId, chains: dict[PeerId, byte
 
 def exchange(chain: Chain, *pairs: tuple[PeerId, PeerId], order=PEERS) -> int:
     """An op of which these pairs come through."""
-    op = chain.view.last_op + 1
-    plan = pair_plan(order, op=op, previous_outcome=chain.view.last_outcome)
+    op = chain.view.first.last_op + 1
+    plan = pair_plan(order, op=op, previous_outcome=chain.view.first.last_outcome)
     chain.add(plan)
-    view = chain.view.in_progress
+    view = chain.view.first.in_progress
     assert view is not None
     if not pairs:
         chain.add(Skip(op, "too few pairs are left"))
@@ -68,30 +68,30 @@ def test_chains_of_partners_grow_by_the_same_link_and_those_of_others_do_not():
     chain = begun_chain(PEERS)
     exchange(chain, (A, B))
     one = naive_link(1, A, B, {})
-    assert chain.view.chains == {A: one, B: one}
+    assert chain.view.first.chains == {A: one, B: one}
     exchange(chain, (A, B), (C, D))
     two, three = naive_link(2, A, B, {A: one, B: one}), naive_link(2, C, D, {})
-    assert chain.view.chains == {A: two, B: two, C: three, D: three}
+    assert chain.view.first.chains == {A: two, B: two, C: three, D: three}
     exchange(chain, (B, C), order=(B, C, A, D))
     four = naive_link(3, B, C, {B: two, C: three})
-    assert chain.view.chains == {A: two, B: four, C: four, D: three}
+    assert chain.view.first.chains == {A: two, B: four, C: four, D: three}
     exchange(chain)
-    assert chain.view.chains[B] == four, "a skipped op is no link"
-    assert chain.view.links[3] == {B: (two, four), C: (three, four)}
+    assert chain.view.first.chains[B] == four, "a skipped op is no link"
+    assert chain.view.first.links[3] == {B: (two, four), C: (three, four)}
 
 
 def test_rewind_puts_chains_back_and_the_same_ops_may_come_again():
     chain = begun_chain(PEERS)
     exchange(chain, (A, B))
-    kept = dict(chain.view.chains)
+    kept = dict(chain.view.first.chains)
     exchange(chain, (A, B), (C, D))
     exchange(chain)
     exchange(chain, (C, B), order=(C, B, A, D))
     chain.add(Rewind(1, "nobody has it"))
-    assert {peer: link for peer, link in chain.view.chains.items() if link} == kept
-    assert not chain.view.links.keys() - {1}
+    assert {peer: link for peer, link in chain.view.first.chains.items() if link} == kept
+    assert not chain.view.first.links.keys() - {1}
     exchange(chain, (A, B))
-    assert chain.view.chains[A] == naive_link(2, A, B, kept)
+    assert chain.view.first.chains[A] == naive_link(2, A, B, kept)
 
 
 def test_a_rewind_behind_what_is_remembered_begins_all_chains_anew(monkeypatch):
@@ -99,9 +99,9 @@ def test_a_rewind_behind_what_is_remembered_begins_all_chains_anew(monkeypatch):
     chain = begun_chain(PEERS)
     for _ in range(4):
         exchange(chain, (A, B), (C, D))
-    assert sorted(chain.view.links) == [3, 4]
+    assert sorted(chain.view.first.links) == [3, 4]
     chain.add(Rewind(1, "nobody has it"))
-    assert not any(chain.view.chains.values())
+    assert not any(chain.view.first.chains.values())
 
 
 def test_every_fold_of_the_same_records_has_the_same_chains():
@@ -111,7 +111,8 @@ def test_every_fold_of_the_same_records_has_the_same_chains():
     again = LedgerView()
     for record in chain.records:
         again.apply(record, body_of(record))
-    assert (again.chains, again.links) == (chain.view.chains, chain.view.links)
+    folded, kept = again.first, chain.view.first
+    assert (folded.chains, folded.links) == (kept.chains, kept.links)
 
 
 def test_commit_of_half_a_pair_contradicts_itself():
@@ -130,7 +131,7 @@ def test_after_a_pair_op_every_reported_root_is_the_runs_and_more_may_be_named_l
     chain = begun_chain(PEERS)
     op = exchange(chain, (A, B))
     attest(chain, op, A, C)
-    view = chain.view
+    view = chain.view.first
     assert view.attests[op] == state(A, op)
     assert view.roots[op] == {A: state(A, op), C: state(C, op)}
     assert view.is_trusted(op, state(C, op), A), "a state that was taken over of C"
@@ -143,12 +144,12 @@ def test_after_a_pair_op_every_reported_root_is_the_runs_and_more_may_be_named_l
 
 def test_nobodys_state_differs_from_anybodys_after_the_first_pair_op():
     chain = begun_chain(PEERS)
-    assert not chain.view.may_hold(0, b"x" * 32)
+    assert not chain.view.first.may_hold(0, b"x" * 32)
     skipped = exchange(chain)
-    assert not chain.view.may_hold(skipped, b"x" * 32), "that is still op 0's state"
+    assert not chain.view.first.may_hold(skipped, b"x" * 32), "that is still op 0's state"
     op = exchange(chain, (A, B))
     attest(chain, op, A)
-    assert chain.view.may_hold(op, b"x" * 32)
+    assert chain.view.first.may_hold(op, b"x" * 32)
 
 
 def test_after_a_rewind_an_unnamed_state_of_a_cancelled_op_is_not_trusted():
@@ -158,7 +159,7 @@ def test_after_a_rewind_an_unnamed_state_of_a_cancelled_op_is_not_trusted():
     exchange(chain, (A, B))
     chain.add(Rewind(1, "nobody has it"))
     exchange(chain, (C, D))
-    view = chain.view
+    view = chain.view.first
     assert not view.is_trusted(2, state(B, 2), B) and not view.is_trusted(1, state(B, 1), B)
     assert view.is_trusted(1, state(A, 1), A)
     assert 2 not in view.roots and 2 not in view.attests

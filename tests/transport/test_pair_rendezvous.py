@@ -51,7 +51,7 @@ class PairHall:
     def apply(self, op: int, *peers: PeerId) -> None:
         view = self.hall.machine.view
         for peer in peers:
-            chain = view.links[op].get(peer, (b"", b""))[1]
+            chain = view.first.links[op].get(peer, (b"", b""))[1]
             self.hall.say(peer, m.Applied(op, own(peer, op), chain))
 
     def run_op(self, op: int, *peers: PeerId) -> None:
@@ -142,7 +142,7 @@ def test_status_shows_chains_and_a_false_one_is_told():
     chains = {bytes.fromhex(one.peer): one.chain for one in status.peers}
     view = hall.hall.machine.view
     assert {peer: chains[peer] for peer in (A, B, C)} == {
-        p: view.chains[p].hex() for p in (A, B, C)
+        p: view.first.chains[p].hex() for p in (A, B, C)
     }
     assert chains[D] == (b"x" * 32).hex()
     told = [(event.peer, event.reason) for event in status.events if event.event == "differs"]
@@ -202,4 +202,4 @@ def test_when_all_are_stranded_the_run_goes_back_to_the_newest_state_that_somebo
     again.say(B, m.Stranded(3))
     (rewind,) = again.bodies(Rewind)
     assert rewind.op == 2
-    assert again.machine.view.last_op == 2
+    assert again.machine.view.first.last_op == 2

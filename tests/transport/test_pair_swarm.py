@@ -25,7 +25,7 @@ def test_partners_exchange_their_halves_and_their_chains_are_equal(seed):
                 given = swarm.members[me].steps[op]
                 assert given[:VALUES] == tuple(other[0] * 100 + op * 10 + i for i in range(VALUES))
     views = [member.machine.view for member in swarm.members.values()]
-    assert all(view.chains == swarm.hall.view.chains for view in views)
+    assert all(view.first.chains == swarm.hall.view.first.chains for view in views)
     (plan, *_) = swarm.bodies(Plan)
     assert [(spec.start, spec.stop) for spec in plan.slices] == [(0, 2 * VALUES)] * 4
     assert not any(member.faults for member in swarm.members.values())

@@ -77,8 +77,8 @@ def planned() -> tuple[Participant, Chain, int]:
     machine.applied(0, manifest, chunks, 0.0)
     assert machine.ready(1, PlainContribution(list(range(24))), 8, 0.0)
     chain.add(chain.plan())
-    assert chain.view.op is not None
-    return machine, chain, chain.view.op.plan_id
+    assert chain.view.first.op is not None
+    return machine, chain, chain.view.first.op.plan_id
 
 
 def invitation(chain: Chain, plan_id: int, body: bytes | None = None) -> Frame:

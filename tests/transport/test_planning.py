@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.failure import LifeLine
 from swarmtrain_transport.coordinator.membership import PeerLine
-from swarmtrain_transport.coordinator.planning import (
-    check_plan,
-    next_plan,
-    weights_of,
-    window_floor,
-)
+from swarmtrain_transport.coordinator.planning import next_plan
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.plan_rules import check_plan, window_floor
+from swarmtrain_transport.ledger.samples import weights_of
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hello, Ready
@@ -61,7 +58,10 @@ def plan_now(
     **terms: Any,
 ) -> Plan | None:
     waited_for = set(lines) if expected is None else expected
-    plan = next_plan(terms_of(**terms), chain.view, lines, waited_for, 100.0, now_s, Slicing())
+    view = chain.view
+    plan = next_plan(
+        terms_of(**terms), view.first, lines, waited_for, 100.0, now_s, Slicing(), view.join_index
+    )
     if plan is not None:
         check_plan(plan, 24)
         chain.add(plan)
@@ -102,7 +102,7 @@ def test_a_barred_peer_is_not_waited_for_while_it_does_not_even_hold_the_state()
     chain = begun_chain()
     lines = {A: ready_line(A), B: ready_line(B), C: line_of(C, applied_op=-1, state_root=b"")}
     assert plan_now(chain, lines) is None
-    chain.view.standing.contributors[C] = Score(until=1)
+    chain.view.first.standing.contributors[C] = Score(until=1)
     assert weights(plan_now(chain, lines)) == {A: 255, B: 255}
 
 

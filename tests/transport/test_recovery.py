@@ -250,7 +250,8 @@ def test_a_result_that_nobody_holds_is_cancelled_and_the_op_is_planned_again() -
     hall.say(C, m.Stranded(2))
     (rewind,) = hall.bodies(Rewind)
     assert rewind.op == 1
-    assert hall.machine.view.last_op == 1 and hall.machine.view.committed == 1
+    view = hall.machine.view.first
+    assert view.last_op == 1 and view.committed == 1
     hall.ready(2, C)
     assert [plan.op for plan in hall.bodies(Plan)] == [1, 2, 2]
 
@@ -278,7 +279,7 @@ def test_a_run_whose_first_state_is_gone_begins_with_another() -> None:
     hall.say(B, m.Stranded(0))
     assert [body.op for body in hall.bodies(Rewind)] == [-1]
     hall.say(B, m.Offer(root_of(9), 24, b"L" * 32))
-    assert hall.machine.view.root_after(0) == root_of(9)
+    assert hall.machine.view.first.root_after(0) == root_of(9)
 
 
 def test_rewind_cancels_outcomes_attestations_and_the_checkpoint_of_later_ops() -> None:
@@ -291,7 +292,7 @@ def test_rewind_cancels_outcomes_attestations_and_the_checkpoint_of_later_ops() 
     with pytest.raises(RemoteFault):
         chain.add(Rewind(3, "not back"))
     chain.add(Rewind(1, "lost"))
-    view = chain.view
+    view = chain.view.first
     assert (view.last_op, view.committed, sorted(view.commits), view.skips) == (1, 1, [1], {})
     assert not view.is_trusted(2, b"x" * 32) and not view.is_trusted(1, b"x" * 32)
     chain.add(chain.plan())

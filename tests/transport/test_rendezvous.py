@@ -326,6 +326,6 @@ def test_a_first_state_of_another_model_than_the_run_files_is_refused() -> None:
     hall.join(A)
     with pytest.raises(RemoteFault, match="another model"):
         hall.machine.received(A, m.Offer(root_of(0), 24, LAYOUT), 0.0)
-    assert hall.machine.view.genesis is None
+    assert hall.machine.view.first.genesis is None
     hall.say(A, m.Offer(root_of(0), 24, b"T" * 32))
-    assert hall.machine.view.genesis is not None
+    assert hall.machine.view.first.genesis is not None

@@ -137,13 +137,13 @@ def test_the_named_peer_alone_reports_a_checkpoint_and_by_its_hash() -> None:
     other = next(peer for peer in (A, B, C) if peer != named)
     hall.say(other, m.CheckpointWritten(1, ROOT))
     hall.say(named, m.CheckpointWritten(9, ROOT))
-    assert hall.machine.view.checkpoint is None
+    assert hall.machine.view.first.checkpoint is None
     with pytest.raises(RemoteFault):
         hall.say(named, m.CheckpointWritten(1, b"x" * 4_000_000))
     hall.say(named, m.CheckpointWritten(1, ROOT))
     hall.say(named, m.CheckpointWritten(1, bytes(32)))
-    assert hall.machine.view.checkpoint is not None
-    assert hall.machine.view.checkpoint.manifest_hash == ROOT
+    assert hall.machine.view.first.checkpoint is not None
+    assert hall.machine.view.first.checkpoint.manifest_hash == ROOT
 
 
 # ---- restart
@@ -161,7 +161,7 @@ def test_a_restart_at_any_record_repeats_no_decision_and_ends_the_op(cut: int) -
         again.join(peer, head_index=kept[-1].index, head_hash=kept[-1].hash)
     if not again.machine.lines:
         again.tick(limits.SUSPECT_S)  # an empty roster: somebody might bring newer records
-    if again.machine.view.genesis is None:
+    if again.machine.view.first.genesis is None:
         again.say(A, m.Offer(root_of(0), 24, LAYOUT))
     for peer in (A, B, C):
         again.ack(peer)

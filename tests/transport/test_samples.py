@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.planning import check_plan
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.plan_rules import check_plan
 from swarmtrain_transport.ledger.samples import believed, in_result
 from swarmtrain_transport.wire.records import Commit, Freeze, Member, Plan, Rewind, Skip, body_of
 from tests.transport.rig import BOOT, A, B, C, Chain, begun_chain, commit_of, plan_body
@@ -76,7 +76,7 @@ def counted(chain: Chain, *named: bytes, samples: tuple[int, ...] = (10, 20, 30)
     if named:
         chain.commit(*named)
     else:
-        chain.add(Skip(chain.view.last_op + 1, "deadline"))
+        chain.add(Skip(chain.view.first.last_op + 1, "deadline"))
 
 
 def test_only_those_in_a_result_count_and_skips_add_nothing() -> None:
@@ -85,7 +85,7 @@ def test_only_those_in_a_result_count_and_skips_add_nothing() -> None:
     counted(chain, A, C)
     counted(chain)
     counted(chain, B)
-    assert [chain.view.samples.after(op) for op in range(5)] == [0, 60, 100, 100, 120]
+    assert [chain.view.first.samples.after(op) for op in range(5)] == [0, 60, 100, 100, 120]
 
 
 def test_a_receiver_stands_between_and_counts_nothing() -> None:
@@ -94,13 +94,13 @@ def test_a_receiver_stands_between_and_counts_nothing() -> None:
     chain = begun_chain()
     chain.add(plan_body(members=members, samples=(10, 30), previous_outcome=_outcome(chain)))
     chain.add(Freeze(1, (C,), {A: "late"}))
-    assert chain.view.op is not None
-    commit = commit_of(chain.view.op)
+    assert chain.view.first.op is not None
+    commit = commit_of(chain.view.first.op)
     assert in_result(plan, commit) == 30
 
 
 def _outcome(chain: Chain) -> bytes:
-    return chain.view.last_outcome
+    return chain.view.first.last_outcome
 
 
 def test_a_rewind_takes_back_what_it_cancels() -> None:
@@ -108,18 +108,18 @@ def test_a_rewind_takes_back_what_it_cancels() -> None:
     for _ in range(3):
         counted(chain, A, B, C)
     chain.add(Rewind(1, "nobody holds it"))
-    assert chain.view.samples.after(chain.view.last_op) == 60
+    assert chain.view.first.samples.after(chain.view.first.last_op) == 60
     counted(chain, A)
-    assert chain.view.samples.sums == {1: 60, 2: 70}
+    assert chain.view.first.samples.sums == {1: 60, 2: 70}
     chain.add(Rewind(0, "nobody holds it"))
-    assert chain.view.samples.sums == {}
+    assert chain.view.first.samples.sums == {}
 
 
 def test_a_run_that_counts_nothing_has_nothing_however_long_it_is() -> None:
     chain = begun_chain()
     for _ in range(3):
         counted(chain, A, samples=())
-    assert chain.view.samples.sums == {} and chain.view.samples.after(1 << 60) == 0
+    assert chain.view.first.samples.sums == {} and chain.view.first.samples.after(1 << 60) == 0
 
 
 @given(st.data())
@@ -130,7 +130,7 @@ def test_the_sum_is_that_of_reading_all_records_naively(data: st.DataObject) -> 
         samples = tuple(data.draw(st.integers(0, 99)) for _ in range(3))
         counted(chain, *sorted(named), samples=samples)
         if data.draw(st.booleans()):
-            chain.add(Rewind(data.draw(st.integers(0, chain.view.last_op - 1)), "drawn"))
+            chain.add(Rewind(data.draw(st.integers(0, chain.view.first.last_op - 1)), "drawn"))
     plans: dict[int, Plan] = {}
     results: dict[int, int] = {}
     for record in chain.records:
@@ -142,6 +142,6 @@ def test_the_sum_is_that_of_reading_all_records_naively(data: st.DataObject) -> 
             results[body.op] = sum(told[peer] for peer in body.contributors)
         elif isinstance(body, Rewind):
             results = {op: count for op, count in results.items() if op <= body.op}
-    for op in range(chain.view.last_op + 1):
+    for op in range(chain.view.first.last_op + 1):
         naive = sum(count for number, count in results.items() if number <= op)
-        assert chain.view.samples.after(op) == naive
+        assert chain.view.first.samples.after(op) == naive

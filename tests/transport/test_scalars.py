@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmtrain_transport.coordinator.planning import check_plan
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import scalars
+from swarmtrain_transport.ledger.plan_rules import check_plan
 from swarmtrain_transport.ledger.scalars import NORMS, PRODUCTS, Table
 from swarmtrain_transport.wire.messages import Got, Ready, Roots, decode_from_peer, encode
 from swarmtrain_transport.wire.records import (

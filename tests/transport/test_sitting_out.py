@@ -17,12 +17,12 @@ def at_fault(chain: Chain, peer: PeerId, rounds: int = 3) -> None:
     others = [one for one in chain.view.roster if one != peer]
     for _ in range(rounds):
         chain.add(chain.plan(tuple(chain.view.roster), num_values=24))
-        chain.add(Freeze(chain.view.last_op + 1, tuple(others), {peer: "late"}))
+        chain.add(Freeze(chain.view.first.last_op + 1, tuple(others), {peer: "late"}))
         chain.commit()
 
 
 def at_op(chain: Chain, *peers: PeerId, **changes: Any) -> dict[PeerId, PeerLine]:
-    op = chain.view.last_op
+    op = chain.view.first.last_op
     return {peer: ready_line(peer, op + 1, applied_op=op, **changes) for peer in peers}
 
 
@@ -53,7 +53,7 @@ def test_an_unfit_owner_owns_nothing_as_long_as_half_of_all_own_something() -> N
     chain = begun_chain()
     for _ in range(2):
         chain.add(chain.plan())
-        op = chain.view.last_op + 1
+        op = chain.view.first.last_op + 1
         chain.add(Reassign(op, 0, 1, B, "at odds", {C: "absent"}))
         chain.add(Freeze(op, (A, B, C), {}))
         chain.add(SliceFreeze(op, 0, 1, (A, B, C)))
@@ -62,7 +62,7 @@ def test_an_unfit_owner_owns_nothing_as_long_as_half_of_all_own_something() -> N
     plan = plan_now(chain, at_op(chain, A, B, C))
     assert weights(plan) == {A: 255, B: 255, C: 255}
     assert plan is not None and {spec.owner for spec in plan.slices} == {B, C}
-    assert chain.view.op is not None and set(chain.view.op.unfit) == {A, C}
+    assert chain.view.first.op is not None and set(chain.view.first.op.unfit) == {A, C}
 
 
 def test_status_names_who_said_it_and_who_sits_out() -> None:
@@ -81,7 +81,7 @@ def test_status_names_who_said_it_and_who_sits_out() -> None:
     assert told.peer == A.hex()
     said = "says that the part of 03030303 was illegal (scale)"
     assert told.reason == f"{said}; its slice went to 02020202"
-    standing = hall.machine.view.standing
+    standing = hall.machine.view.first.standing
     for _ in range(3):
         standing.contributors.setdefault(C, Score()).fault(1)
         standing.owners.setdefault(B, Score()).fault(1)

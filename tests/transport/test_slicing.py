@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.planning import check_plan, make_plan
+from swarmtrain_transport.coordinator.planning import make_plan
 from swarmtrain_transport.coordinator.slicing import Slicing, believed, fitted
+from swarmtrain_transport.ledger.plan_rules import check_plan
 from swarmtrain_transport.wire.messages import Progress
 from tests.transport.rig import A, B, C, D, terms_of
 from tests.transport.test_planning import ready_line

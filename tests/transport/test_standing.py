@@ -39,7 +39,7 @@ class History(Chain):
 
     @property
     def op(self) -> int:
-        return self.view.last_op
+        return self.view.first.last_op
 
     def begin(self, *, without: tuple[PeerId, ...] = ()) -> Plan:
         """PLAN; some are receivers only."""
@@ -55,7 +55,7 @@ class History(Chain):
         self.add(Freeze(self.op + 1, stays, excluded, accusers=accusers or {}))
 
     def end(self, *behind: PeerId) -> None:
-        op = self.view.in_progress
+        op = self.view.first.in_progress
         assert op is not None
         if op.frozen is None:
             self.freeze({})
@@ -83,10 +83,10 @@ class History(Chain):
         self.end()
 
     def sidelined(self) -> set[PeerId]:
-        return self.view.standing.sidelined(self.op + 1, set(self.peers))
+        return self.view.first.standing.sidelined(self.op + 1, set(self.peers))
 
     def unfit(self) -> dict[PeerId, int]:
-        return self.view.standing.unfit(self.op + 1, self.peers)
+        return self.view.first.standing.unfit(self.op + 1, self.peers)
 
 
 # ---- own faults
@@ -105,14 +105,14 @@ def test_three_faults_in_a_row_bar_for_one_round_and_the_next_one_for_two(reason
         start = run.op
         while B in run.sidelined():
             run.begin(without=(B,))
-            op = run.view.in_progress
+            op = run.view.first.in_progress
             assert op is not None
             run.add(Freeze(op.plan.op, tuple(p for p in FIVE if p != B), {}))
             run.end()
         barred.append(run.op - start)
         run.excludes(B, reason)
     assert barred == [1, 2, 4, 8, 16, 32, 64]
-    assert run.view.standing.barred_until(B, run.op + 1) == run.op + MOST
+    assert run.view.first.standing.barred_until(B, run.op + 1) == run.op + MOST
 
 
 def test_who_is_at_fault_once_in_five_is_not_barred_and_oftener_it_is() -> None:
@@ -131,15 +131,15 @@ def test_nothing_is_left_of_faults_after_as_many_good_ops_as_they_weigh() -> Non
     for _ in range(3):
         run.excludes(B)
     run.good(limits.PROBATION_POINTS)
-    assert run.view.standing.contributors[B].rounds == 1
-    assert run.view.standing.contributors[B].points == 0
+    assert run.view.first.standing.contributors[B].rounds == 1
+    assert run.view.first.standing.contributors[B].points == 0
 
 
 def test_to_be_left_out_on_too_few_words_is_nobodys_fault() -> None:
     run = History()
     for _ in range(6):
         run.excludes(B, "refused:scale", A, C)
-        assert B not in run.view.standing.contributors
+        assert B not in run.view.first.standing.contributors
     for _ in range(3):
         run.excludes(D, "refused:scale", A, B, C)
     assert D in run.sidelined()
@@ -154,8 +154,8 @@ def test_who_is_missing_in_a_repaired_slice_by_enough_words_is_at_fault() -> Non
     run.freeze({})
     run.add(SliceFreeze(op, 0, 2, (A, B, C, D), {E: "absent"}))
     run.end()
-    assert run.view.standing.contributors[E].points == limits.FAULT_POINTS
-    assert not run.view.standing.pairs, "it was not one owner's word"
+    assert run.view.first.standing.contributors[E].points == limits.FAULT_POINTS
+    assert not run.view.first.standing.pairs, "it was not one owner's word"
 
 
 def test_commit_that_has_not_waited_for_somebody_is_its_fault() -> None:
@@ -176,7 +176,7 @@ def test_an_owner_that_does_not_publish_owns_nothing_and_goes_on_giving() -> Non
         run.end()
     assert run.sidelined() == set()
     assert set(run.unfit()) == {B}
-    assert run.view.standing.owns_nothing_until(B, run.op + 1) == run.op + 1
+    assert run.view.first.standing.owns_nothing_until(B, run.op + 1) == run.op + 1
     run.good(2)
     assert run.unfit() == {}
 
@@ -205,7 +205,7 @@ def test_two_words_in_eight_rounds_part_the_two_and_either_owns_nothing() -> Non
     unfit = run.unfit()
     assert set(unfit) == {A, B} and unfit[A] > unfit[B], "it is the owner that must be another"
     assert run.sidelined() == set(), "one owner's word never bars"
-    assert run.view.standing.at_odds_with(B, run.op + 1) == {A}
+    assert run.view.first.standing.at_odds_with(B, run.op + 1) == {A}
     run.good(limits.ODDS_ROUNDS)
     assert run.unfit() == {}
     run.dispute(B, A)
@@ -235,7 +235,7 @@ def test_a_contributor_of_whom_most_have_the_same_to_say_is_a_receiver() -> None
 def test_partners_that_do_not_say_that_they_have_the_others_half_are_at_odds() -> None:
     peers = (A, B, C, D, E)
     run = History()
-    standing = run.view.standing
+    standing = run.view.first.standing
     for number, partner in enumerate((B, C, D), start=1):
         order = (A, partner, *(p for p in peers if p not in (A, partner)))
         members = tuple(Member(peer, BOOT, 1) for peer in order)
@@ -253,7 +253,7 @@ def test_who_is_at_fault_itself_is_no_witness() -> None:
         run.freeze({A: "late"})
         run.add(SliceFreeze(run.op + 1, 0, 1, (B, C, D, E)))
         run.end()
-    assert run.view.standing.pairs == {}
+    assert run.view.first.standing.pairs == {}
 
 
 # ---- bounds
@@ -263,7 +263,7 @@ def test_what_is_long_ago_is_forgotten() -> None:
     run = History()
     run.dispute(B, A)
     run.excludes(C)
-    standing = run.view.standing
+    standing = run.view.first.standing
     assert standing.pairs and standing.contributors
     run.good(MOST + 2)
     assert not standing.pairs and not standing.contributors and not standing.owners
@@ -276,7 +276,7 @@ def test_what_a_rewind_cancels_lasts_no_longer_for_it() -> None:
     for _ in range(3):
         run.excludes(B)
     run.add(Rewind(2, "nobody has it"))
-    assert run.view.standing.barred_until(B, 3) <= 2 + MOST
+    assert run.view.first.standing.barred_until(B, 3) <= 2 + MOST
 
 
 def test_conduct_says_how_often_and_by_whom() -> None:
@@ -284,7 +284,7 @@ def test_conduct_says_how_often_and_by_whom() -> None:
     run.dispute(B, A, "refused:scale")
     run.excludes(B, "late", A, C, D)
     run.excludes(B)
-    conduct = run.view.standing.conducts[B]
+    conduct = run.view.first.standing.conducts[B]
     assert conduct.left_out == {"late": 2}
     assert conduct.accused_by == {A: 2, C: 1, D: 1}
 
@@ -298,7 +298,7 @@ def test_a_restart_remembers_all_of_it() -> None:
     ledger = Chain().ledger
     for record in run.records:
         again.apply(record, ledger.append(record))
-    assert again.standing == run.view.standing
+    assert again.first.standing == run.view.first.standing
 
 
 def test_an_owner_that_others_have_waited_for_is_at_fault_as_owner() -> None:
@@ -306,11 +306,11 @@ def test_an_owner_that_others_have_waited_for_is_at_fault_as_owner() -> None:
     for _ in range(3):
         run.begin()
         run.freeze({})
-        op = run.view.in_progress
+        op = run.view.first.in_progress
         assert op is not None
         run.add(msgspec.structs.replace(commit_of(op), late=(D, b"nobody")))
-    assert run.view.standing.owns_nothing_until(D, run.op + 1) == run.op + 1
-    assert set(run.view.standing.owners) == {D} and not run.view.standing.contributors
+    assert run.view.first.standing.owns_nothing_until(D, run.op + 1) == run.op + 1
+    assert set(run.view.first.standing.owners) == {D} and not run.view.first.standing.contributors
 
 
 def test_two_who_own_all_that_others_own_do_not_make_a_third_be_at_fault() -> None:
@@ -324,7 +324,7 @@ def test_two_who_own_all_that_others_own_do_not_make_a_third_be_at_fault() -> No
         run.add(run.plan(FIVE, slices=slices))
         run.freeze({C: "refused:scale"}, {C: (D, E)})
         run.end()
-    standing, op = run.view.standing, run.op + 1
+    standing, op = run.view.first.standing, run.op + 1
     assert standing.sidelined(op, set(FIVE)) == set()
     assert {D, E} <= {peer for peer, weight in standing.unfit(op, FIVE).items() if weight}
 
@@ -332,7 +332,7 @@ def test_two_who_own_all_that_others_own_do_not_make_a_third_be_at_fault() -> No
 def test_who_is_kept_apart_is_known_from_either_side_for_as_long_as_it_lasts() -> None:
     run = History()
     run.dispute(A, B)
-    assert run.view.standing.apart(run.op + 1) == {}
+    assert run.view.first.standing.apart(run.op + 1) == {}
     run.dispute(A, B)
-    assert run.view.standing.apart(run.op + 1) == {A: {B}, B: {A}}
-    assert run.view.standing.apart(run.op + limits.ODDS_ROUNDS + 1) == {}
+    assert run.view.first.standing.apart(run.op + 1) == {A: {B}, B: {A}}
+    assert run.view.first.standing.apart(run.op + limits.ODDS_ROUNDS + 1) == {}

@@ -280,7 +280,7 @@ SMALL = State.of(0, 24)
 
 def finder_of(chain: Chain, own: State = SMALL, op: int = 0) -> tuple[StateFinder, World]:
     world = World({B: {}, C: {}})
-    finder = StateFinder(A, chain.view, world.fetcher, list)
+    finder = StateFinder(A, chain.view.first, world.fetcher, list)
     world.download = finder.download
     finder.attach(op, own.manifest, own.chunks, 4)
     return finder, world

@@ -94,7 +94,7 @@ class History:
     def plan(self) -> Plan:
         width = self.layout.padded
         plan = Plan(
-            op=self.driver.op + 1, previous_outcome=self.view.last_outcome,
+            op=self.driver.op + 1, previous_outcome=self.view.first.last_outcome,
             members=(Member(PEER.peer_id, b"boot", 1),),
             slices=(SliceSpec(0, 32, PEER.peer_id), SliceSpec(32, width, PEER.peer_id)),
             codec="int8", exact=True, block=16, chunk_values=32, e_min=WINDOW.e_min,
@@ -111,7 +111,7 @@ class History:
 
     def commit(self, *, attest: bool = True, keep: bool = True) -> None:
         plan = self.plan()
-        view = self.view.in_progress
+        view = self.view.first.in_progress
         everybody = (PEER.peer_id,)
         self.add(Freeze(plan.op, everybody, {}))
         pieces = []

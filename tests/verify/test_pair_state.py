@@ -107,13 +107,13 @@ class Pairs:
         before = tuple(both) if op > 1 else ()
         order = order_of(self.view.run_tag, op, before, tuple(both))
         self.add(log.Plan(
-            op=op, previous_outcome=self.view.last_outcome,
+            op=op, previous_outcome=self.view.first.last_outcome,
             members=tuple(log.Member(peer, b"boot", 1) for peer in order),
             slices=gathered_slices(order, width), codec="none", exact=False, block=16,
             chunk_values=CHUNK, e_min=WINDOW.e_min, e_max=WINDOW.e_max, min_contributors=2,
             deadline_s=10.0, checkpoint_by=b"", evaluate_by=b"", kind=PAIR,
         ))  # fmt: skip
-        plan_hash = self.view.in_progress.plan_hash
+        plan_hash = self.view.first.in_progress.plan_hash
         self.held.vector = self.held.vector - self.slope(op)
         given = self.driver.contribute().contribution
         halves = {ANN.peer_id: self.chunks(lambda low, high: given.encode(low, high, WINDOW))}
@@ -191,7 +191,7 @@ def test_a_whole_directory_proves_every_exchange_and_says_what_it_does_not(whole
     assert (proof.problem, proof.ok) == ("", True)
     assert (proof.from_op, proof.to_op, proof.ops) == (1, 6, 6)
     assert proof.chain == whole.chain.hex() == links(whole.directory)[6].hex()
-    assert whole.view.chains == {ANN.peer_id: whole.chain, BOB.peer_id: whole.chain}
+    assert whole.view.first.chains == {ANN.peer_id: whole.chain, BOB.peer_id: whole.chain}
     assert "It proves no more" in proof.proves and "its peer's own" in proof.proves
     four = whole.directory / "checkpoints" / checkpoint.folder_name(4)
     assert proof.state_root == checkpoint.load(four).checkpoint.facts.state_root.hex()

@@ -10,7 +10,7 @@ from swarmtrain.peer.disk.storage import PROOFS
 from swarmtrain.verify.wrong_sums import wrong_sums
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.audit import Proof, Shown, draw, right_hash
-from swarmtrain_transport.ledger.fold import LedgerView, OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.fold import GroupView, OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.ledger.signed import (
     contribution_payload,
     inputs_of,
@@ -96,12 +96,12 @@ def kept(directory: Path, data: bytes) -> Path:
     return directory
 
 
-def ledger_of(committed: Committed) -> LedgerView:
-    return LedgerView(commits={1: committed.view})
+def ledger_of(committed: Committed) -> GroupView:
+    return GroupView(commits={1: committed.view})
 
 
 def test_a_directory_without_proofs_says_nothing(tmp_path: Path) -> None:
-    assert wrong_sums(tmp_path, LedgerView()) == ()
+    assert wrong_sums(tmp_path, GroupView()) == ()
 
 
 def test_a_proof_convicts_with_the_production_arithmetic_and_real_keys(tmp_path: Path) -> None:
@@ -127,5 +127,5 @@ def test_a_right_sum_an_altered_proof_and_another_ledger_convict_nobody(
         (found,) = wrong_sums(kept(tmp_path, bytes(altered)), ledger_of(committed))
         assert found.owner == "" and found.problem
         altered[place] ^= 1
-    (found,) = wrong_sums(kept(tmp_path, data), LedgerView())
+    (found,) = wrong_sums(kept(tmp_path, data), GroupView())
     assert found.owner == "" and "forgotten" in found.problem

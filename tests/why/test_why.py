@@ -87,7 +87,7 @@ def test_who_sits_a_round_out_and_for_whom_nobody_waited_is_told() -> None:
     chain = run_of("otter", "lynx", "crane")
     for _ in range(3):
         chain.add(chain.plan())
-        op = chain.view.in_progress
+        op = chain.view.first.in_progress
         assert op is not None
         chain.add(Freeze(op.plan.op, (A, B), {C: "late"}))
         chain.add(msgspec.structs.replace(commit_of(op), behind=(B,)))
@@ -109,7 +109,7 @@ def test_whom_too_many_have_lacked_is_told() -> None:
     chain = run_of("otter", "lynx", "crane")
     for index, owner in ((0, A), (1, B)):
         chain.add(chain.plan())
-        op = chain.view.in_progress
+        op = chain.view.first.in_progress
         assert op is not None
         to = next(peer for peer in (A, B) if peer != owner)
         chain.add(Reassign(op.plan.op, index, 1, to, "at odds", {C: "absent"}))
@@ -123,7 +123,7 @@ def test_whom_too_many_have_lacked_is_told() -> None:
 
 def test_who_published_nothing_in_a_gather_op_is_not_told_of_owners() -> None:
     chain = run_of("otter", "lynx", "crane")
-    chain.add(gather_plan((A, B, C), previous_outcome=chain.view.last_outcome))
+    chain.add(gather_plan((A, B, C), previous_outcome=chain.view.first.last_outcome))
     signed = {peer: SignedRoot(b"r" * 32, b"s" * 64) for peer in (A, B)}
     nothing = Times(0, 2, -1.0, heard_s=6.5, frozen_s=10.0, deadline_s=10.0)
     chain.add(Freeze(1, (A, B), {C: "late"}, {C: nothing}, signed))

@@ -19,8 +19,8 @@ def run_of() -> Chain:
 
 
 def committed(chain: Chain, given: tuple[bytes, ...], whole: tuple[bytes, ...], excluded) -> None:
-    chain.add(pair_plan((A, B, C, D, E), op=1, previous_outcome=chain.view.last_outcome))
-    view = chain.view.in_progress
+    chain.add(pair_plan((A, B, C, D, E), op=1, previous_outcome=chain.view.first.last_outcome))
+    view = chain.view.first.in_progress
     roots = {peer: SignedRoot(peer, b"s") for peer in given}
     times = {peer: TIMES for peer in excluded}
     chain.add(Freeze(1, given, excluded, times, roots))
@@ -64,7 +64,7 @@ def test_a_pair_of_which_one_is_silent_and_one_whose_halves_do_not_cross():
 
 def test_a_round_that_is_skipped():
     chain = run_of()
-    chain.add(pair_plan((A, B), op=1, previous_outcome=chain.view.last_outcome))
+    chain.add(pair_plan((A, B), op=1, previous_outcome=chain.view.first.last_outcome))
     chain.add(Skip(1, "too few pairs are left"))
     assert "otter with lynx." in told(chain)
     assert "Skipped: too few pairs are left. Nobody lost anything" in told(chain)

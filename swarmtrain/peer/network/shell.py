@@ -133,7 +133,7 @@ class PeerShell:
             self._status = StatusServer(self._storage.directory, self._view)
             await self._status.open()
             assert self._participant is not None
-            is_over = self._storage.is_over(self._participant.view.committed)
+            is_over = self._storage.is_over(self._participant.view.first.committed)
             waits = self._waits or (bool(self._storage.records) and not is_over)
             self._control = ControlClient(
                 self._invite, self._identity, self._participant.hello, self, rng=self._rng,

@@ -169,7 +169,7 @@ def tell(action: Told, participant: Participant, now_s: float) -> PeerActions:
         case Ready(part, steps_per_s):
             return participant.ready(part.op, part.contribution, part.samples, now_s, steps_per_s)
         case GiveAhead(op, known, rounds):
-            if participant.view.committed >= rounds:
+            if participant.view.first.committed >= rounds:
                 return ()  # no op comes after the last one
             return participant.give_ahead(op, known, known.start, now_s)
         case Applied(image):

@@ -18,7 +18,7 @@ from swarmtrain_transport.collective.local import Card, LocalStats
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.ledger.fold import LedgerView, OpView, window_of
+from swarmtrain_transport.ledger.fold import GroupView, OpView, window_of
 from swarmtrain_transport.ledger.fragments import values_of
 from swarmtrain_transport.ledger.pairing import expected_partner
 from swarmtrain_transport.links.link import PeerId
@@ -37,7 +37,7 @@ class Ahead:
     """
 
     def __init__(
-        self, card: Card, view: LedgerView, retention: Retention, stats: LocalStats
+        self, card: Card, view: GroupView, retention: Retention, stats: LocalStats
     ) -> None:
         self._me, self._boot = card.peer_id, card.boot
         self._view = view
@@ -68,7 +68,7 @@ class Ahead:
         plan = self._newest
         if plan is None or op != self._view.last_op + 1 or plan.op >= op:
             return
-        self._partner = expected_partner(self._view.run_tag, op, plan, self._me)
+        self._partner = expected_partner(self._view.tag, op, plan, self._me)
         if self._partner is None:
             return
         self._op, self._contribution, self._sent = op, contribution, set()
@@ -132,7 +132,7 @@ class Ahead:
             RemoteFault: reason ``length``: it is no chunk of such an op.
         """
         plan, op = self._newest, frame.set_id
-        tag = self._view.run_tag
+        tag = self._view.tag
         # Of a later op somebody else would be drawn, and displace what the partner has given.
         is_next = plan is not None and op == plan.op + 1
         if plan is None or not is_next or peer != expected_partner(tag, op, plan, self._me):
@@ -179,10 +179,10 @@ class Ahead:
     def _is_there(self, peer: PeerId) -> bool:
         """Whether a peer is still the process that was planned, and so are we: only these know each
         other, and are expected to be ready soon."""
-        join, op = self._view.roster.get(peer), self._view.op
-        if join is None or op is None or op.boots.get(self._me) != self._boot:
+        boot, op = self._view.members.get(peer), self._view.op
+        if boot is None or op is None or op.boots.get(self._me) != self._boot:
             return False
-        return join.boot == op.boots.get(peer)
+        return boot == op.boots.get(peer)
 
     def _forget(self) -> None:
         for kept in self._kept.values():

@@ -30,7 +30,7 @@ from swarmtrain_transport.ledger.audit import (
     right_hash,
     shown_from_bytes,
 )
-from swarmtrain_transport.ledger.fold import LedgerView, OpView
+from swarmtrain_transport.ledger.fold import GroupView, OpView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Accuse, Accused
@@ -92,7 +92,7 @@ class Auditing:
     def __init__(
         self,
         me: PeerId,
-        view: LedgerView,
+        view: GroupView,
         blobs: Blobs,
         fetcher: Fetcher,
         arithmetic: Arithmetic,

@@ -13,35 +13,14 @@ from dataclasses import dataclass
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer, Window
 from swarmtrain_transport.blocks.blobs import Blobs
-from swarmtrain_transport.errors import LocalFault, RemoteFault
-from swarmtrain_transport.ledger.fold import LedgerView, OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.errors import LocalFault
+from swarmtrain_transport.ledger.fold import GroupView, OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.plan_rules import centre_of
 from swarmtrain_transport.ledger.scalars import CENTRED
-from swarmtrain_transport.wire.records import Commit, Plan
+from swarmtrain_transport.wire.records import Commit
 
 
-def centre_of(view: LedgerView, op: int) -> int:
-    """The op whose result `op` may begin from: the newest that moved the same values; 0 for none.
-
-    One that is so long ago that peers may forget it while `op` goes on is none.
-    """
-    turns = len(view.genesis.fragments) if view.genesis is not None else 0
-    recent = range(op - 1, max(0, op - limits.RESULT_KEEP_OPS), -1)
-    fitting = (number for number in recent if (op - number) % max(1, turns) == 0)
-    return next((number for number in fitting if number in view.commits), 0)
-
-
-def check_centre(view: LedgerView, plan: Plan) -> None:
-    """Whether a PLAN names the result that its rule may begin from: one of other values, or one
-    that is not known, would be read as if it fitted.
-
-    Raises:
-        RemoteFault: reason ``plan``.
-    """
-    if plan.centre and plan.centre != centre_of(view, plan.op):
-        raise RemoteFault("plan", f"op {plan.op}: no rule begins from the result of {plan.centre}")
-
-
-def has_centre(view: LedgerView, blobs: Blobs, op: int) -> bool:
+def has_centre(view: GroupView, blobs: Blobs, op: int) -> bool:
     """Whether READY of `op` may say that its centre is here; only asked in runs that need one."""
     if view.op is None or view.op.plan.scalars != CENTRED:
         return False

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Gauged
 
@@ -81,7 +81,7 @@ class Gauges:
     def __init__(self) -> None:
         self._words: dict[PeerId, dict[PeerId, deque[tuple[int, Numbers]]]] = {}
 
-    def hear(self, owner: PeerId, told: Gauged | None, ledger: LedgerView) -> None:
+    def hear(self, owner: PeerId, told: Gauged | None, ledger: GroupView) -> None:
         """An owner's word on the contributors of one op; what cannot be one is dropped."""
         view = None if told is None else ledger.commits.get(told.op, ledger.op)
         if told is None or view is None or view.plan_id != told.plan_id or view.frozen is None:

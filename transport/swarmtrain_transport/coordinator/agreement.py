@@ -24,7 +24,7 @@ class Agreement:
 
     def __init__(self, scribe: Scribe, attendance: Attendance, chronicle: Chronicle) -> None:
         self._scribe = scribe
-        self._view = scribe.view
+        self._view = scribe.view.first
         self._attendance = attendance
         self._chronicle = chronicle
 

@@ -103,7 +103,7 @@ class Attendance:
     def expected(self, now_s: float) -> set[PeerId]:
         """Live peers that take part round by round: also after a restart, before they are back.
         Not who was waited for in vain too often."""
-        op = self._view.last_op + 1
+        op = self._view.first.last_op + 1
         active = {p for p, line in self.lines.items() if line.active and line.waits.until < op}
         returning = set(self.unseen) & set(self.last_contributors())
         return self.alive(now_s) & (active | returning)
@@ -111,7 +111,7 @@ class Attendance:
     def planned(self, plan: Plan, expected: AbstractSet[PeerId]) -> None:
         """A PLAN has fallen due: of those who were expected some may have kept it waiting."""
         gives = {member.peer for member in plan.members if member.weight}
-        late = expected - gives - self._view.standing.sidelined(plan.op, expected)
+        late = expected - gives - self._view.first.standing.sidelined(plan.op, expected)
         for peer, line in self.lines.items():
             if peer in gives:
                 line.waits.good()
@@ -120,10 +120,10 @@ class Attendance:
 
     def last_contributors(self) -> dict[PeerId, bytes]:
         """Contributors of the newest PLAN and their boot ids."""
-        if self._view.op is None:
+        if self._view.first.op is None:
             return {}
-        weights = self._view.op.weights
-        return {peer: boot for peer, boot in self._view.op.boots.items() if peer in weights}
+        weights = self._view.first.op.weights
+        return {peer: boot for peer, boot in self._view.first.op.boots.items() if peer in weights}
 
     def enter(self, peer: PeerId, hello: Hello, now_s: float) -> PeerLine:
         """The peer is in, for the first time or again; a process that only reconnects is the one

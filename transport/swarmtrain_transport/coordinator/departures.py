@@ -127,4 +127,4 @@ class Departures:
             self.go(peer, evicted=True, reason="silent")
 
     def _tell(self, peer: PeerId, event: str, reason: str = "") -> None:
-        self._chronicle.event(self._view.last_op + 1, peer, event, reason)
+        self._chronicle.event(self._view.first.last_op + 1, peer, event, reason)

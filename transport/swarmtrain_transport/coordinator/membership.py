@@ -15,7 +15,7 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.collective.gauges import Gauges
 from swarmtrain_transport.coordinator.failure import LifeLine
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.matrix import in_words
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
@@ -252,7 +252,7 @@ class Chronicle:
         else:
             self.events.add(RoundEvent(op, peer.hex(), event, reason))
 
-    def evaluated(self, view: LedgerView, peer: PeerId, message: Evaluated) -> None:
+    def evaluated(self, view: GroupView, peer: PeerId, message: Evaluated) -> None:
         """Remember a validation loss, if PLAN named the peer for it; the first report stands."""
         op = view.commits.get(message.op)
         is_named = op.plan.evaluate_by == peer if op is not None else message.op == 0

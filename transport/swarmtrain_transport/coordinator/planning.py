@@ -7,25 +7,18 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.collective.centre import centre_of
 from swarmtrain_transport.coordinator import slices
 from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.coordinator.recovery import trusted_root
 from swarmtrain_transport.coordinator.slicing import Slicing
-from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import KINDS, MEAN, PAIR, WHOLE, constant_of
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.fragments import values_of
 from swarmtrain_transport.ledger.gathered import gathered_slices
 from swarmtrain_transport.ledger.pairing import contributors_of, order_of
-from swarmtrain_transport.ledger.samples import (
-    are_legal,
-    believed,
-    weights_are_believed,
-    weights_follow_samples,
-    weights_of,
-)
-from swarmtrain_transport.ledger.scalars import CENTRED, SCALARS
+from swarmtrain_transport.ledger.plan_rules import centre_of, window_floor
+from swarmtrain_transport.ledger.samples import believed, weights_of
+from swarmtrain_transport.ledger.scalars import CENTRED
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
 
@@ -76,21 +69,10 @@ class RunTerms:
     layout: bytes = b""
 
 
-def window_floor(e_max: int, total_weight: int) -> int:
-    """Lowest e_min for which every sum of planned contributions is exact in float64 (rule 1)."""
-    bits = limits.EXACT_BITS - limits.PRODUCT_BITS - _bits_of(total_weight)
-    return max(limits.E_MIN_FLOOR, e_max - bits)
-
-
-def _bits_of(count: int) -> int:
-    """ceil(log2 count), in integers: no library's logarithm decides what is exact."""
-    return (max(1, count) - 1).bit_length()
-
-
 Lines = Mapping[PeerId, PeerLine]
 
 
-def may_plan(terms: RunTerms, view: LedgerView, lines: Lines) -> bool:
+def may_plan(terms: RunTerms, view: GroupView, lines: Lines) -> bool:
     """Whether enough peers say that they are ready: else `next_plan` need not be asked."""
     op = view.last_op + 1
     given = sum(line.ready is not None and line.ready.op == op for line in lines.values())
@@ -105,12 +87,13 @@ def needed_peers(terms: RunTerms, op: int) -> int:
 
 def next_plan(
     terms: RunTerms,
-    view: LedgerView,
+    view: GroupView,
     lines: Lines,
     expected: AbstractSet[PeerId],
     op_deadline_s: float,
     now_s: float,
     slicing: Slicing,
+    join_index: Mapping[PeerId, int],
 ) -> Plan | None:
     """T1: the PLAN that falls due now, if any.
 
@@ -124,7 +107,7 @@ def next_plan(
         return None
     root = trusted_root(view, {p: line for p, line in lines.items() if line.connected}, op - 1)
     present = _known_to_all(
-        view,
+        join_index,
         {
             peer: line
             for peer, line in lines.items()
@@ -149,7 +132,7 @@ def next_plan(
     order = sorted(ready)
     if terms.kind == PAIR:
         before = contributors_of(view.op.plan if view.op is not None else None)
-        order = order_of(view.run_tag, op, before, ready.keys(), view.standing.apart(op))
+        order = order_of(view.tag, op, before, ready.keys(), view.standing.apart(op))
     standing = {peer: ready[peer] for peer in order}
     told = [line.ready is not None and line.ready.has_centre for line in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
@@ -166,15 +149,15 @@ def without(against: Mapping[PeerId, int], planned: int) -> set[PeerId]:
     return set(worst[: planned // 2])
 
 
-def _known_to_all(view: LedgerView, present: Lines) -> dict[PeerId, PeerLine]:
+def _known_to_all(join_index: Mapping[PeerId, int], present: Lines) -> dict[PeerId, PeerLine]:
     """Without those whose key is not yet in everybody's allow-list (protocol.md, ZAP)."""
-    joined = {peer: view.join_index.get(peer, 1 << 62) for peer in present}
+    joined = {peer: join_index.get(peer, 1 << 62) for peer in present}
     settled = {peer: line for peer, line in present.items() if line.acked_index >= joined[peer]}
     acked = min((line.acked_index for line in settled.values()), default=-1)
     return {peer: line for peer, line in settled.items() if joined[peer] <= acked}
 
 
-def _is_synced(view: LedgerView, root: bytes | None, line: PeerLine, op: int) -> bool:
+def _is_synced(view: GroupView, root: bytes | None, line: PeerLine, op: int) -> bool:
     """Whether the peer holds the very state that `op` starts from; under dispute nobody does.
     Where ops go by pairs that is its own."""
     is_own = view.goes_by_pairs and view.commit_at(op - 1) > 0
@@ -272,68 +255,3 @@ def _cut(
         for peer, (start, stop) in zip(sorted(contributors), bounds, strict=True)
         if stop > start
     )
-
-
-def check_plan(plan: Plan, num_values: int) -> None:
-    """Every peer checks every plan and refuses loudly.
-
-    Raises:
-        RemoteFault: reason ``plan`` with the rule that is broken.
-    """
-    weights = [member.weight for member in plan.members if member.weight]
-    peers = [member.peer for member in plan.members]
-    total = sum(weights)
-    spread = plan.e_max - plan.e_min
-    bits = limits.PRODUCT_BITS + _bits_of(total)
-    rules = {
-        "nobody contributes": bool(weights),
-        "nobody need contribute": plan.min_contributors >= 1,
-        "a peer is named twice": len(set(peers)) == len(peers),
-        "too many members": len(peers) <= limits.PEERS_MAX,
-        "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
-        "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
-        "what is no sum cannot be exact": not (plan.exact and plan.rule),
-        "what stays whole has no rule": plan.kind not in WHOLE or not plan.rule,
-        "scalars that this version does not know": plan.scalars in SCALARS,
-        "scalars without a rule": not plan.scalars or bool(plan.rule),
-        "a centre that cannot be one": plan.centre == 0
-        or (plan.scalars == CENTRED and 0 < plan.centre < plan.op),
-        "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
-        "window too high": plan.e_max <= limits.E_MAX_CEILING,
-        "chunks are multiples of the block": plan.block > 0
-        and plan.chunk_values > 0
-        and plan.chunk_values % plan.block == 0,
-        # A larger one would never fit into an owner's credit (four bytes per value at most).
-        "chunks are too large": plan.chunk_values * 4 <= limits.CREDIT_WINDOW_BYTES,
-        "a kind that this version does not know": plan.kind in KINDS,
-        "slices do not cover the vector": plan.kind in WHOLE
-        or _covers(plan.slices, plan.block, num_values),
-        "slices are not the contributions": plan.kind not in WHOLE
-        or _are_contributions(plan, num_values),
-        "what stays whole has no sums": plan.kind not in WHOLE or not plan.exact,
-        "a pair needs two": plan.kind != PAIR or min(len(weights), plan.min_contributors) >= 2,
-        "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
-        "a weight is more than is believed": weights_are_believed(plan),
-        "samples are not one number for each contributor": are_legal(plan),
-        "weights are not those of the samples": weights_follow_samples(plan),
-        "the deadline is not positive": 0 < plan.deadline_s < math.inf,
-    }
-    for problem, holds in rules.items():
-        if not holds:
-            raise RemoteFault("plan", f"op {plan.op}: {problem}")
-
-
-def _are_contributions(plan: Plan, num_values: int) -> bool:
-    """Whether each contributor has its slice, in the members' order, and that is the vector."""
-    contributors = [member.peer for member in plan.members if member.weight]
-    is_whole = num_values > 0 and plan.block > 0 and num_values % plan.block == 0
-    return is_whole and plan.slices == gathered_slices(contributors, num_values)
-
-
-def _covers(specs: Sequence[SliceSpec], block: int, num_values: int) -> bool:
-    position = 0
-    for spec in specs:
-        if spec.start != position or spec.stop <= spec.start or block <= 0 or spec.stop % block:
-            return False
-        position = spec.stop
-    return position == num_values

@@ -9,14 +9,14 @@ back to the newest state that somebody has (T12).
 from collections.abc import Mapping
 
 from swarmtrain_transport.coordinator.membership import PeerLine
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Rewind
 
 Lines = Mapping[PeerId, PeerLine]
 
 
-def trusted_root(view: LedgerView, lines: Lines, op: int) -> bytes | None:
+def trusted_root(view: GroupView, lines: Lines, op: int) -> bytes | None:
     """The state after `op` that the next op starts from: attested, or held by most who hold one.
 
     Args:
@@ -34,7 +34,7 @@ def trusted_root(view: LedgerView, lines: Lines, op: int) -> bytes | None:
     return next((root for root in held if 2 * held.count(root) > len(held)), None)
 
 
-def disputed(view: LedgerView, lines: Lines) -> dict[bytes, list[PeerId]]:
+def disputed(view: GroupView, lines: Lines) -> dict[bytes, list[PeerId]]:
     """Who holds which state after the newest op, if no majority of them agrees; else empty."""
     op = view.last_op
     if view.goes_by_pairs and view.commit_at(op) > 0:
@@ -46,7 +46,7 @@ def disputed(view: LedgerView, lines: Lines) -> dict[bytes, list[PeerId]]:
     return roots if len(roots) > 1 and trusted_root(view, lines, op) is None else {}
 
 
-def rewind_due(view: LedgerView, lines: Lines, *, all_heard: bool) -> Rewind | None:
+def rewind_due(view: GroupView, lines: Lines, *, all_heard: bool) -> Rewind | None:
     """T12: the REWIND that falls due now, if any.
 
     Everybody who is here and has a state must have said that the next result cannot be had;
@@ -79,5 +79,5 @@ def rewind_due(view: LedgerView, lines: Lines, *, all_heard: bool) -> Rewind | N
     return Rewind(newest, f"nobody who is here holds {what} op {lost}")
 
 
-def _is_ours(view: LedgerView, line: PeerLine) -> bool:
+def _is_ours(view: GroupView, line: PeerLine) -> bool:
     return view.may_hold(line.applied_op, line.state_root)

@@ -109,8 +109,8 @@ class Rendezvous:
         self._agreement = Agreement(self.scribe, self.attendance, self.chronicle)
         self.departures = Departures(self.scribe, self.attendance, self.chronicle, self._lost)
         self._tribunal = Tribunal(self.scribe, self.attendance, self.chronicle, self.view)
-        if self.view.in_progress is not None:
-            self.operation = operation_of(self.view.in_progress, now_s)
+        if self.view.first.in_progress is not None:
+            self.operation = operation_of(self.view.first.in_progress, now_s)
 
     # ---- events
 
@@ -232,7 +232,7 @@ class Rendezvous:
     @property
     def is_finished(self) -> bool:
         """All rounds of the run are committed."""
-        return self.view.committed >= self.terms.rounds
+        return self.view.first.committed >= self.terms.rounds
 
     def is_member(self, peer: PeerId) -> bool:
         """Return True if this key was ever let in and is not banned."""
@@ -240,7 +240,7 @@ class Rendezvous:
 
     def note(self, peer: PeerId, event: str, reason: str = "") -> None:
         """Remember for people what a peer did in the round in progress."""
-        self.chronicle.event(self.view.last_op + 1, peer, event, reason)
+        self.chronicle.event(self.view.first.last_op + 1, peer, event, reason)
 
     def status(self, now_s: float) -> CoordinatorStatus:
         """What people are shown."""
@@ -253,7 +253,7 @@ class Rendezvous:
             case Offer() | CheckpointWritten() | Accuse() | Leave() if self.history.is_open:
                 self.history.hold(peer, message)
             case Offer():
-                if self.view.genesis is None:
+                if self.view.first.genesis is None:
                     self.scribe.append(genesis_of(message, self.terms.block, self.terms.layout))
             case Ready():
                 self._on_ready(peer, line, message)
@@ -266,14 +266,14 @@ class Rendezvous:
                 op = self.operation
                 owes = op is not None and op.owes(peer, self.attendance.witnesses(self._now_s))
                 self.attendance.progressed(line, message, self._now_s, owes=owes)
-                self.chronicle.gauges.hear(peer, message.gauged, self.view)
+                self.chronicle.gauges.hear(peer, message.gauged, self.view.first)
             case Accuse():
                 for owner, why in self._tribunal.hear(peer, message, self._now_s).items():
                     self.departures.go(owner, evicted=True, reason="wrong sum", why=why)
             case CheckpointWritten():
                 self.scribe.note_checkpoint(peer, message)
             case Evaluated():
-                self.chronicle.evaluated(self.view, peer, message)
+                self.chronicle.evaluated(self.view.first, peer, message)
             case Leave():
                 self.departures.go(peer, evicted=False, reason=shown(message.reason, 200))
             case Roots() | Got() | SliceDone() | Have() | Withdraw():
@@ -300,7 +300,7 @@ class Rendezvous:
             guest = self.history.hear(peer, message, self._now_s)
             if self.scribe.head != head:  # else what was reported of an op counts on
                 self.attendance.adopted(self._now_s)
-                op = self.view.in_progress
+                op = self.view.first.in_progress
                 self.operation = operation_of(op, self._now_s) if op is not None else None
             if guest is not None and not self.scribe.is_behind(guest.hello):
                 self._let_in(peer, guest)
@@ -336,7 +336,7 @@ class Rendezvous:
                     self._dispatch(peer, self.lines[peer], message)
             self.departures.bury(self._now_s)
             self._decide()
-            self._agreement.attest(self.view.last_op, self._now_s)
+            self._agreement.attest(self.view.first.last_op, self._now_s)
             self._agreement.rewind()
             self._plan_next()
         newest = self.scribe.head
@@ -351,7 +351,7 @@ class Rendezvous:
 
     def _dismiss(self) -> None:
         """The run is over: peers may go once nobody needs their results any more."""
-        op, losses = self.view.last_op, self.chronicle.losses
+        op, losses = self.view.first.last_op, self.chronicle.losses
         awaits_loss = bool(losses) and op not in losses
         for peer in self.attendance.dismissed(op, self._now_s, awaits_loss=awaits_loss):
             self.scribe.send(peer, Finished(op, losses.get(op)))
@@ -384,16 +384,23 @@ class Rendezvous:
 
     def _plan_next(self) -> None:
         is_busy = self.operation is not None or self.is_finished
-        if is_busy or not may_plan(self.terms, self.view, self.lines):
+        if is_busy or not may_plan(self.terms, self.view.first, self.lines):
             return
         expected = self.attendance.expected(self._now_s)
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
         plan = next_plan(
-            self.terms, self.view, self.lines, expected, limit_s, self._now_s, self._slicing
+            self.terms,
+            self.view.first,
+            self.lines,
+            expected,
+            limit_s,
+            self._now_s,
+            self._slicing,
+            self.view.join_index,
         )
         if plan is None:
             return
         self.attendance.planned(plan, expected)
         self.scribe.append(plan)
-        assert self.view.op is not None
-        self.operation = operation_of(self.view.op, self._now_s)
+        assert self.view.first.op is not None
+        self.operation = operation_of(self.view.first.op, self._now_s)

@@ -71,8 +71,8 @@ class Scribe:
 
     def note_checkpoint(self, peer: PeerId, message: CheckpointWritten) -> None:
         """A checkpoint is written, by the peer that PLAN named for it: CHECKPOINT."""
-        newest = self.view.checkpoint.op if self.view.checkpoint is not None else -1
-        op = self.view.commits.get(message.op)
+        newest = self.view.first.checkpoint.op if self.view.first.checkpoint is not None else -1
+        op = self.view.first.commits.get(message.op)
         if newest < message.op and op is not None and op.plan.checkpoint_by == peer:
             self.append(Checkpoint(message.op, peer, message.manifest_hash))
 

@@ -17,7 +17,7 @@ from swarmtrain_transport.coordinator.operations import AnyOperation
 from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
 from swarmtrain_transport.coordinator.recovery import disputed
 from swarmtrain_transport.coordinator.scribe import Scribe
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView, LedgerView
 from swarmtrain_transport.links.link import PeerId
 
 _PHASE_CHARS_MAX = 32
@@ -50,7 +50,7 @@ class Coordinator(Protocol):
 
 def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     """A snapshot for `status`."""
-    view = coordinator.view
+    view = coordinator.view.first
     chronicle = coordinator.chronicle
     root = view.root_after(view.last_op)
     text, seen_s = _waiting_for(coordinator)
@@ -82,10 +82,10 @@ def _phase(coordinator: Coordinator) -> str:
         return "ledger missing"
     if coordinator.is_finished:
         return "finished"
-    if coordinator.operation is None and disputed(coordinator.view, coordinator.lines):
+    if coordinator.operation is None and disputed(coordinator.view.first, coordinator.lines):
         return "disputed"
     if coordinator.operation is None:
-        return "training" if coordinator.view.genesis else "waiting for the first peer"
+        return "training" if coordinator.view.first.genesis else "waiting for the first peer"
     if coordinator.operation.view.frozen is None:
         return "scatter"
     return "gather"
@@ -94,7 +94,7 @@ def _phase(coordinator: Coordinator) -> str:
 def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
     """Describe what the run waits for, and, if that is a state, say when a peer that holds it was
     last here; empty while the run goes on."""
-    view, terms = coordinator.view, coordinator.terms
+    view, terms = coordinator.view.first, coordinator.terms
     if coordinator.history.is_missing:
         return _NO_LEDGER, None
     if coordinator.history.takes_copies:
@@ -126,7 +126,7 @@ def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
 def _held_by_nobody(coordinator: Coordinator) -> tuple[str, float | None]:
     """Which state nobody has who is here, and with whom it was seen last: in this term, else who
     was in the round that made it, for the ledger knows no more."""
-    view = coordinator.view
+    view = coordinator.view.first
     root = view.root_after(view.last_op)
     # Unattested: its contributors went before a majority of them had reported.
     state = f"state root {root.hex()[:16]}" if root else "the state, not attested yet,"
@@ -144,7 +144,7 @@ def _held_by_nobody(coordinator: Coordinator) -> tuple[str, float | None]:
 
 def result_of(coordinator: Coordinator) -> str:
     """Describe the result of a finished run, and who has the model."""
-    view, losses = coordinator.view, coordinator.chronicle.losses
+    view, losses = coordinator.view.first, coordinator.chronicle.losses
     told = [f"{view.committed} round{'' if view.committed == 1 else 's'}"]
     if losses:
         newest = max(losses)
@@ -175,7 +175,7 @@ def _named(coordinator: Coordinator, peers: Sequence[PeerId]) -> str:
 def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) -> PeerStatus:
     progress = line.progress
     likeness = coordinator.chronicle.gauges.of(peer)
-    conduct = coordinator.view.standing.conducts.get(peer)
+    conduct = coordinator.view.first.standing.conducts.get(peer)
     up = progress.bytes_out + progress.control_bytes_out if progress else 0
     down = progress.bytes_in + progress.control_bytes_in if progress else 0
     return PeerStatus(
@@ -193,7 +193,7 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) 
         state_root=line.state_root.hex(),
         silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
         chain=line.chain.hex(),
-        rests=_rests(peer, coordinator.view),
+        rests=_rests(peer, coordinator.view.first),
         norm=likeness.length if likeness else None,
         cosine=likeness.cosine if likeness else None,
         left_out=conduct.left_out.total() if conduct else 0,
@@ -203,13 +203,13 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) 
     )
 
 
-def _rests(peer: PeerId, view: LedgerView) -> str:
+def _rests(peer: PeerId, view: GroupView) -> str:
     """Describe what a peer sits out for what it did, until when, and its odds with others."""
     standing, op = view.standing, view.last_op + 1
     told = []
     if (until := standing.barred_until(peer, op)) >= 0:
         told.append(f"gives nothing up to round {until}: at fault too often")
-    elif peer in standing.sidelined(op, view.roster.keys()):
+    elif peer in standing.sidelined(op, view.members.keys()):
         told.append("gives nothing for a while: too many owners have lacked its part")
     if (until := standing.owns_nothing_until(peer, op)) >= 0:
         told.append(f"owns nothing up to round {until}: its slices had to be moved")
@@ -225,6 +225,6 @@ def _state(line: PeerLine, coordinator: Coordinator, now_s: float) -> str:
         return "disconnected"
     if not line.life.is_alive(now_s):
         return "silent"
-    if line.applied_op < coordinator.view.last_op and not line.active:
+    if line.applied_op < coordinator.view.first.last_op and not line.active:
         return "syncing"
     return shown(line.progress.phase, _PHASE_CHARS_MAX) if line.progress else "connecting"

@@ -51,7 +51,7 @@ class Tribunal:
 
     def hear(self, peer: PeerId, message: Accuse, now_s: float) -> dict[PeerId, Conviction]:
         """Somebody accuses, or agrees; the answer is who is convicted by it, and of what."""
-        view = self._view.commits.get(message.op)
+        view = self._view.first.commits.get(message.op)
         drawn = draw(view) if view is not None else None
         if drawn is None or peer == drawn.owner or drawn.owner in self._view.convicted:
             return {}

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
@@ -20,6 +21,7 @@ from swarmtrain_transport.ledger.scalars import check_totals, vectors
 from swarmtrain_transport.ledger.standing import Standing, Words
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.wire.records import (
+    FIRST_GROUP,
     AnyBody,
     Attest,
     Checkpoint,
@@ -27,7 +29,9 @@ from swarmtrain_transport.wire.records import (
     Conviction,
     Freeze,
     Gone,
+    Group,
     Join,
+    Move,
     Plan,
     Reassign,
     Record,
@@ -41,7 +45,8 @@ from swarmtrain_transport.wire.records import (
 )
 
 OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
-_OP_DECISIONS = (Reassign, Freeze, SliceFreeze, Commit, Skip)
+OfGroup = Plan | OpDecision | Attest | Rewind | Checkpoint
+"""Records of one group's ops and states."""
 
 COMMITS_KEPT = 256
 """Committed ops whose plans a view remembers, for joiners that replay; older ones are in the
@@ -243,60 +248,47 @@ class OpView:
 
 
 @dataclass(slots=True)
-class LedgerView(Lineage):
-    """The fold of all records; `Lineage` is what it says of states.
+class GroupView(Lineage):
+    """The fold of one group's records; `Lineage` is what it says of states.
+
+    Ops of a group begin in the order of their numbers and have their outcomes in that order too.
 
     Attributes:
-        run: record 0.
-        run_tag: fence of all data frames of this run.
-        roster: peers that are in, with their newest JOIN; `join_index` is that record's index.
-        names: as everybody who ever came has said it last, for people.
-        curve_holders: who came first with a CURVE key; it stays theirs when they leave.
-        op: the op in progress, or the last one that ended.
+        group: its number.
+        config_hash: of its settings.
+        tag: names the group in draws: first 8 bytes of the hash of the record that began it.
+        members: who is in it, with the boot of the newest JOIN.
+        op: the newest op that was planned.
+        ops: all that have no outcome yet, oldest first, by plan id.
         commits: every committed op with its plan, for the last COMMITS_KEPT ops.
         last_outcome: hash of the record that decided `last_op`.
         rewinds: how many there were.
-        convicted: who has published a wrong sum, and which.
-        banned: keys that the organiser keeps out.
-        standing: who was at fault lately.
+        standing: who was at fault lately, counted in ops of this group.
     """
 
-    run: Run | None = None
-    run_tag: int = 0
-    roster: dict[PeerId, Join] = field(default_factory=dict)
-    join_index: dict[PeerId, int] = field(default_factory=dict)
-    invite_uses: dict[str, set[PeerId]] = field(default_factory=dict)
+    group: int = FIRST_GROUP
+    config_hash: bytes = b""
+    tag: int = 0
+    members: dict[PeerId, bytes] = field(default_factory=dict)
     samples: SampleCount = field(default_factory=SampleCount)
     standing: Standing = field(default_factory=Standing)
-    ever_members: set[PeerId] = field(default_factory=set)
-    names: dict[PeerId, str] = field(default_factory=dict)
-    curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
     op: OpView | None = None
+    ops: dict[int, OpView] = field(default_factory=dict)
     commits: dict[int, OpView] = field(default_factory=dict)
     committed: int = 0
     last_outcome: bytes = b""
     genesis: Attest | None = None
     checkpoint: Checkpoint | None = None
     rewinds: int = 0
-    convicted: dict[PeerId, Conviction] = field(default_factory=dict)
-    banned: set[PeerId] = field(default_factory=set)
 
-    def apply(self, record: Record, body: AnyBody) -> None:
-        """Fold one record that the ledger has verified.
+    def apply(self, record: Record, body: OfGroup) -> None:
+        """Fold one record of this group.
 
         Raises:
             RemoteFault: reason ``order``: the record contradicts earlier ones.
         """
         if isinstance(body, Plan):
             self._plan(record, body)
-        elif isinstance(body, _OP_DECISIONS):
-            self._decide(record, body)
-        elif isinstance(body, Join):
-            self._join(record, body)
-        elif isinstance(body, Gone):
-            self._gone(body)
-        elif isinstance(body, Unban):
-            self.banned.discard(body.peer)
         elif isinstance(body, Attest):
             self._attest(record, body)
         elif isinstance(body, Rewind):
@@ -304,64 +296,51 @@ class LedgerView(Lineage):
         elif isinstance(body, Checkpoint):
             self.checkpoint = body
         else:
-            self.run = body
-            self.run_tag = int.from_bytes(record.hash[:8], "little")
-        self.samples.apply(body)
-
-    def address_of(self, peer: PeerId) -> Address:
-        """Where a roster member listens. KeyError if it is not in the roster."""
-        join = self.roster[peer]
-        return Address(peer, join.curve_key, join.host, join.port)
+            self._decide(record, body)
 
     @property
     def in_progress(self) -> OpView | None:
-        """The op that has no outcome yet, if any."""
-        return self.op if self.op is not None and self.op.outcome is None else None
+        """The oldest op that has no outcome yet, if any."""
+        return next(iter(self.ops.values()), None)
 
-    def _join(self, record: Record, body: Join) -> None:
-        if body.peer in self.banned:
-            raise RemoteFault("order", "JOIN of a banned key")
-        self.roster[body.peer] = body
-        self.join_index[body.peer] = record.index
-        self.ever_members.add(body.peer)
-        self.names[body.peer] = body.name
-        self.curve_holders.setdefault(body.curve_key, body.peer)
-        if body.invite:
-            self.invite_uses.setdefault(body.invite, set()).add(body.peer)
+    @property
+    def next_op(self) -> int:
+        """The op that would be planned next."""
+        return self.last_op + len(self.ops) + 1
 
-    def _gone(self, body: Gone) -> None:
-        self.roster.pop(body.peer, None)
-        self.join_index.pop(body.peer, None)
-        if body.conviction is not None:
-            self.convicted[body.peer] = body.conviction
-        if body.is_ban:
-            self.banned.add(body.peer)
+    @property
+    def most_ops(self) -> int:
+        """How many ops may be under way at once: no two of them move the same values (rule 9)."""
+        return max(1, len(self.genesis.fragments)) if self.genesis is not None else 0
 
     def _plan(self, record: Record, body: Plan) -> None:
-        if self.in_progress is not None or body.op != self.last_op + 1 or self.genesis is None:
+        if body.op != self.next_op or len(self.ops) >= self.most_ops:
             raise RemoteFault("order", f"PLAN of op {body.op} after op {self.last_op}")
         if body.previous_outcome != self.last_outcome:
             raise RemoteFault("order", f"PLAN of op {body.op} names another history")
         unfit = self.standing.unfit(body.op, [member.peer for member in body.members])
         self.op = OpView.of(body, record.hash, unfit)
+        self.ops[self.op.plan_id] = self.op
         self.goes_by_pairs = body.kind == PAIR
 
-    def _decide(
-        self, record: Record, body: Reassign | Freeze | SliceFreeze | Commit | Skip
-    ) -> None:
-        op = self.in_progress
-        if op is None or body.op != op.plan.op:
+    def _decide(self, record: Record, body: OpDecision) -> None:
+        op = next((one for one in self.ops.values() if one.plan.op == body.op), None)
+        if op is None:
             raise RemoteFault("order", f"{type(body).__name__} of op {body.op} without its PLAN")
+        if isinstance(body, Commit | Skip) and body.op != self.last_op + 1:
+            raise RemoteFault("order", f"outcome of op {body.op} after op {self.last_op}")
         op.apply(body)
         if isinstance(body, Commit):
             self.commits[body.op] = op
             self.commits.pop(body.op - COMMITS_KEPT, None)
             self.committed += 1
+            self.samples.committed(op.plan, body)
             if self.goes_by_pairs:
                 self.exchanged(op.plan, body)
         elif isinstance(body, Skip):
             self.skips[body.op] = body
         if op.outcome is not None:
+            del self.ops[op.plan_id]
             self.standing.ended(op.plan, op.words, op.outcome)
             self.last_op = body.op
             self.last_outcome = op.outcome_hash = record.hash
@@ -375,7 +354,7 @@ class LedgerView(Lineage):
             self.last_op, self.last_outcome = 0, record.hash
 
     def _rewind(self, record: Record, body: Rewind) -> None:
-        if self.in_progress is not None or not -1 <= body.op < self.last_op:
+        if self.ops or not -1 <= body.op < self.last_op:
             raise RemoteFault("order", f"REWIND to op {body.op} after op {self.last_op}")
         if body.op < 0:
             self.genesis = None
@@ -387,9 +366,135 @@ class LedgerView(Lineage):
         if self.checkpoint is not None and self.checkpoint.op > body.op:
             self.checkpoint = None
         self.rewinds += 1
+        self.samples.rewound(body.op)
         self.standing.rewound(body.op)
         self.last_op, self.last_outcome = body.op, record.hash
 
     def commits_since(self, op: int) -> int:
         """How many results lead from the state after `op` to the newest."""
         return sum(number > op for number in self.commits)
+
+
+@dataclass(slots=True)
+class LedgerView:
+    """The fold of all records: who is in the run, and a view per group.
+
+    Attributes:
+        run: record 0.
+        run_tag: fence of all data frames of this run.
+        groups: by number; group 0 begins with the run.
+        roster: peers that are in, with their newest JOIN; `join_index` is that record's index.
+        names: as everybody who ever came has said it last, for people.
+        curve_holders: who came first with a CURVE key; it stays theirs when they leave.
+        convicted: who has published a wrong sum, and which.
+        banned: keys that the organiser keeps out.
+    """
+
+    run: Run | None = None
+    run_tag: int = 0
+    groups: dict[int, GroupView] = field(default_factory=lambda: {FIRST_GROUP: GroupView()})
+    roster: dict[PeerId, Join] = field(default_factory=dict)
+    join_index: dict[PeerId, int] = field(default_factory=dict)
+    invite_uses: dict[str, set[PeerId]] = field(default_factory=dict)
+    ever_members: set[PeerId] = field(default_factory=set)
+    names: dict[PeerId, str] = field(default_factory=dict)
+    curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
+    convicted: dict[PeerId, Conviction] = field(default_factory=dict)
+    banned: set[PeerId] = field(default_factory=set)
+
+    def apply(self, record: Record, body: AnyBody) -> None:
+        """Fold one record that the ledger has verified.
+
+        Raises:
+            RemoteFault: reason ``order``: the record contradicts earlier ones.
+        """
+        if isinstance(body, OfGroup):
+            self.group_of(body).apply(record, body)
+        elif isinstance(body, Join):
+            self._join(record, body)
+        elif isinstance(body, Gone):
+            self._gone(body)
+        elif isinstance(body, Unban):
+            self.banned.discard(body.peer)
+        elif isinstance(body, Move):
+            self._move(body)
+        elif isinstance(body, Group):
+            self._group(record, body)
+        else:
+            self.run = body
+            self.run_tag = self.first.tag = _tag_of(record)
+            self.first.config_hash = body.config_hash
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Readers that do not know of groups read of group 0."""
+            return getattr(self.groups[FIRST_GROUP], name)
+
+    @property
+    def first(self) -> GroupView:
+        """Group 0: in a run of one group all that is exchanged."""
+        return self.groups[FIRST_GROUP]
+
+    def group_of(self, body: OfGroup) -> GroupView:
+        """The view of the group that a record names.
+
+        Raises:
+            RemoteFault: reason ``order``: there is no such group.
+        """
+        group = self.groups.get(body.group)
+        if group is None:
+            raise RemoteFault("order", f"{type(body).__name__} of group {body.group}, unknown")
+        return group
+
+    def groups_of(self, peer: PeerId) -> tuple[int, ...]:
+        """Numbers of the groups that a peer is in, in ascending order."""
+        return tuple(number for number, group in self.groups.items() if peer in group.members)
+
+    def address_of(self, peer: PeerId) -> Address:
+        """Where a roster member listens. KeyError if it is not in the roster."""
+        join = self.roster[peer]
+        return Address(peer, join.curve_key, join.host, join.port)
+
+    def _group(self, record: Record, body: Group) -> None:
+        if body.group != len(self.groups):
+            raise RemoteFault("order", f"GROUP {body.group} after {len(self.groups)} groups")
+        view = GroupView(group=body.group, config_hash=body.config_hash, tag=_tag_of(record))
+        self.groups[body.group] = view
+
+    def _join(self, record: Record, body: Join) -> None:
+        if body.peer in self.banned:
+            raise RemoteFault("order", "JOIN of a banned key")
+        for number in self.groups_of(body.peer) or (FIRST_GROUP,):
+            self.groups[number].members[body.peer] = body.boot
+        self.roster[body.peer] = body
+        self.join_index[body.peer] = record.index
+        self.ever_members.add(body.peer)
+        self.names[body.peer] = body.name
+        self.curve_holders.setdefault(body.curve_key, body.peer)
+        if body.invite:
+            self.invite_uses.setdefault(body.invite, set()).add(body.peer)
+
+    def _move(self, body: Move) -> None:
+        join, is_sorted = self.roster.get(body.peer), body.groups == tuple(sorted({*body.groups}))
+        if join is None or not body.groups or not is_sorted or not {*body.groups} <= {*self.groups}:
+            raise RemoteFault("order", f"MOVE to groups {body.groups[:8]}")
+        for number, group in self.groups.items():
+            if number not in body.groups:
+                group.members.pop(body.peer, None)
+            else:
+                group.members[body.peer] = join.boot
+
+    def _gone(self, body: Gone) -> None:
+        self.roster.pop(body.peer, None)
+        self.join_index.pop(body.peer, None)
+        for group in self.groups.values():
+            group.members.pop(body.peer, None)
+        if body.conviction is not None:
+            self.convicted[body.peer] = body.conviction
+        if body.is_ban:
+            self.banned.add(body.peer)
+
+
+def _tag_of(record: Record) -> int:
+    return int.from_bytes(record.hash[:8], "little")

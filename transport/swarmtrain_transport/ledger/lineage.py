@@ -53,7 +53,7 @@ class Lineage:
         Raises:
             RemoteFault: reason ``order``: it contradicts an earlier one, or is none.
         """
-        named = dict(body.roots) if isinstance(body.roots, tuple) else {}
+        named = dict(body.roots)
         are_roots = all(len(root) == limits.HASH_BYTES for root in named.values())
         if bool(named) != (self.goes_by_pairs and body.op > 0) or not are_roots:
             raise RemoteFault("order", f"ATTEST of op {body.op} is of another kind of op")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import AnyBody, Commit, Plan, Rewind
+from swarmtrain_transport.wire.records import Commit, Plan
 
 
 def believed(samples: Sequence[int]) -> tuple[int, ...]:
@@ -82,17 +82,16 @@ class SampleCount:
     """
 
     sums: dict[int, int] = field(default_factory=dict)
-    _plan: Plan | None = None
 
-    def apply(self, body: AnyBody) -> None:
-        """Fold one record that is legal."""
-        if isinstance(body, Plan):
-            self._plan = body
-        elif isinstance(body, Commit) and self._plan is not None and self._plan.samples:
-            self.sums[body.op] = self.after(body.op - 1) + in_result(self._plan, body)
-        elif isinstance(body, Rewind):
-            for op in [op for op in self.sums if op > body.op]:
-                del self.sums[op]
+    def committed(self, plan: Plan, commit: Commit) -> None:
+        """An op has its result."""
+        if plan.samples:
+            self.sums[plan.op] = self.after(plan.op - 1) + in_result(plan, commit)
+
+    def rewound(self, op: int) -> None:
+        """Ops after this one are cancelled."""
+        for later in [number for number in self.sums if number > op]:
+            del self.sums[later]
 
     def after(self, op: int) -> int:
         """Samples in the state after an op; one that was skipped adds none."""

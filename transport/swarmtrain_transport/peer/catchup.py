@@ -15,7 +15,7 @@ from swarmtrain_transport.collective.centre import has_centre
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import GATHER, PAIR
-from swarmtrain_transport.ledger.fold import LedgerView, OpView, num_chunks, window_of
+from swarmtrain_transport.ledger.fold import GroupView, OpView, num_chunks, window_of
 from swarmtrain_transport.ledger.pairing import link_of, partner_in, whole_pairs
 from swarmtrain_transport.ledger.samples import in_result
 from swarmtrain_transport.links.link import PeerId
@@ -78,7 +78,7 @@ class CatchUp:
         fetcher: asks others for what is missing.
     """
 
-    def __init__(self, me: PeerId, view: LedgerView, blobs: Blobs, fetcher: Fetcher) -> None:
+    def __init__(self, me: PeerId, view: GroupView, blobs: Blobs, fetcher: Fetcher) -> None:
         self._me = me
         self._view = view
         self._blobs = blobs
@@ -93,7 +93,7 @@ class CatchUp:
         Raises:
             RemoteFault: a hash list has the wrong length for the plan.
         """
-        now = (op, self._blobs.changes, *self._view.roster)
+        now = (op, self._blobs.changes, *self._view.members)
         if now == self._lacking:
             return None
         self._wanted.clear()
@@ -190,5 +190,5 @@ class CatchUp:
         if view.plan.kind == PAIR:
             return [view.owners[index]]
         members = [member.peer for member in view.plan.members]
-        order = dict.fromkeys([view.owners[index], *members, *self._view.roster])
-        return [peer for peer in order if peer != self._me and peer in self._view.roster]
+        order = dict.fromkeys([view.owners[index], *members, *self._view.members])
+        return [peer for peer in order if peer != self._me and peer in self._view.members]

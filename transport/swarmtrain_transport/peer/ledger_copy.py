@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable
 
-from swarmtrain_transport.collective.centre import check_centre
-from swarmtrain_transport.coordinator.planning import check_plan
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import WHOLE
 from swarmtrain_transport.ledger.chain import Ledger
-from swarmtrain_transport.ledger.fold import LedgerView, OpView
+from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OpView
 from swarmtrain_transport.ledger.fragments import values_of
 from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED
 from swarmtrain_transport.ledger.pairing import check_drawn
+from swarmtrain_transport.ledger.plan_rules import check_centre, check_plan
 from swarmtrain_transport.ledger.signed import is_signature, result_payload
 from swarmtrain_transport.wire.records import (
     AnyBody,
@@ -53,15 +52,22 @@ class LedgerCopy:
 
     def _judge(self, record: Record, body: AnyBody) -> None:
         """Fold a legal link. A record that is refused is not kept, so it is refused again."""
-        genesis = self.view.genesis
-        if isinstance(body, Plan) and genesis is not None:
-            check_plan(body, values_of(genesis, body.op, max(1, body.block), body.kind))
-            before = self.view.op.plan if self.view.op is not None else None
-            check_drawn(self.view.run_tag, before, body, self.view.standing.apart(body.op))
-            check_centre(self.view, body)
-        if isinstance(body, Freeze) and self.view.in_progress is not None:
-            check_given(self.view.in_progress, body, self._verify)
+        if isinstance(body, Plan):
+            self._check_plan(self.view.group_of(body), body)
+        if isinstance(body, Freeze):
+            for op in self.view.group_of(body).ops.values():
+                if op.plan.op == body.op:
+                    check_given(op, body, self._verify)
         self.view.apply(record, body)
+
+    @staticmethod
+    def _check_plan(group: GroupView, plan: Plan) -> None:
+        if group.genesis is None:
+            return
+        check_plan(plan, values_of(group.genesis, plan.op, max(1, plan.block), plan.kind))
+        before = group.op.plan if group.op is not None else None
+        check_drawn(group.tag, before, plan, group.standing.apart(plan.op))
+        check_centre(group, plan)
 
 
 def check_given(view: OpView, freeze: Freeze, verify: Verify) -> None:

@@ -77,20 +77,19 @@ class Participant:
         self.card = card
         self._copy = LedgerCopy(verify, records)
         self.view, self.ledger = self._copy.view, self._copy.ledger
+        group = self.view.first
         self.blobs = Blobs(retention)
         self.stats = LocalStats()
         self.exchange: AnyExchange | None = None
         self._arithmetic, self._sign, self._fetcher = arithmetic, sign, Fetcher(shuffle)
-        self._states = StateFinder(card.peer_id, self.view, self._fetcher, shuffle)
-        self.audits = Auditing(
-            card.peer_id, self.view, self.blobs, self._fetcher, arithmetic, verify
-        )
-        self._ahead = Ahead(card, self.view, self.blobs.retention, self.stats)
+        self._states = StateFinder(card.peer_id, group, self._fetcher, shuffle)
+        self.audits = Auditing(card.peer_id, group, self.blobs, self._fetcher, arithmetic, verify)
+        self._ahead = Ahead(card, group, self.blobs.retention, self.stats)
         self._trade = Trade(
             self._fetcher, self._states, Serving(self.blobs), self.audits, self.blobs, self._ahead
         )
         self._place = Progression(
-            card, self.view, CatchUp(card.peer_id, self.view, self.blobs, self._fetcher),
+            card, group, CatchUp(card.peer_id, group, self.blobs, self._fetcher),
             self._states,
         )  # fmt: skip
         self._early = EarlyFrames(self.stats.ignored, self._ahead)
@@ -240,7 +239,7 @@ class Participant:
         if not self._is_sorted and self._is_informed():
             # An earlier life may have missed a REWIND, or died of it.
             self._is_sorted = True
-            actions += self._forget_after(self.view.last_op)
+            actions += self._forget_after(self.view.first.last_op)
         return self._go_on(actions)
 
     def control_down(self, now_s: float) -> Actions:
@@ -300,7 +299,7 @@ class Participant:
 
     def _begin(self, plan: Plan) -> list[do.PeerAction]:
         """PLAN: take part if it names this very process."""
-        view = self.view.op
+        view = self.view.first.op
         assert view is not None
         if view.boots.get(self.card.peer_id) != self.card.boot:
             return []
@@ -310,7 +309,8 @@ class Participant:
             self.exchange.close()
         self.exchange = exchange_of(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
-            self._fetcher, self._now_s, self._sign, self.stats, self.view.commits, self._ahead,
+            self._fetcher, self._now_s, self._sign, self.stats, self.view.first.commits,
+            self._ahead,
         )  # fmt: skip
         return self._decided(self.exchange)
 

@@ -10,7 +10,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Contribution
 from swarmtrain_transport.collective.local import Card
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.peer.catchup import CatchUp, partner_of
 from swarmtrain_transport.peer.state_finder import StateFinder
 from swarmtrain_transport.wire.messages import Applied, Ready, Stranded
@@ -39,7 +39,7 @@ class Progression:
         is_halted: it is not safe or not allowed to go on.
     """
 
-    def __init__(self, card: Card, view: LedgerView, catchup: CatchUp, states: StateFinder) -> None:
+    def __init__(self, card: Card, view: GroupView, catchup: CatchUp, states: StateFinder) -> None:
         self.applied_op = -1
         self.state_root = self.chain = b""
         self.replayed_ops = 0
@@ -224,7 +224,7 @@ class Progression:
 
     def _stranded(self) -> list[do.PeerAction]:
         """What to do without what is asked for: wait, unless nobody can ever bring it."""
-        if self.finished_op is None or set(self._view.roster) - {self._card.peer_id}:
+        if self.finished_op is None or set(self._view.members) - {self._card.peer_id}:
             return []
         self.is_halted = True
         return [do.Halt("SWT-E705", "The run is over, and nobody is left who holds its end.")]

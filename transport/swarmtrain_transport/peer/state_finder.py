@@ -21,7 +21,7 @@ from swarmtrain_transport.blocks.download import Download
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.manifest import StateManifest, StateSync
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
 from swarmtrain_transport.wire.messages import Offer
@@ -43,7 +43,7 @@ class StateFinder:
     def __init__(
         self,
         me: PeerId,
-        view: LedgerView,
+        view: GroupView,
         fetcher: Fetcher,
         shuffle: Callable[[Sequence[PeerId]], list[PeerId]],
     ) -> None:
@@ -242,4 +242,4 @@ class StateFinder:
         return list(dict.fromkeys([*begun, *settled, *attested]))
 
     def _donors(self) -> list[PeerId]:
-        return [peer for peer in sorted(self._view.roster) if peer != self._me]
+        return [peer for peer in sorted(self._view.members) if peer != self._me]

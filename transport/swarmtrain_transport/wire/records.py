@@ -18,6 +18,10 @@ from swarmtrain_transport.wire.messages import kinds_of, unpack_limited, written
 
 GENESIS_HASH = bytes(32)
 
+FIRST_GROUP = 0
+"""Group that begins with RUN, and that every peer is in until MOVE says otherwise. Bodies leave it
+out, so a run of one group has the bytes that it would have without groups."""
+
 _RECORDS_AT_HAND = 256
 """Newest records whose hash, bytes and body are kept: a coordinator sends each to everybody."""
 
@@ -47,6 +51,21 @@ class Join(Body, frozen=True, tag="JOIN"):
     invite: str = ""
 
 
+class Group(Body, frozen=True, tag="GROUP"):
+    """One more group: peers that exchange one layout, in ops and states of their own. `config_hash`
+    is that of its settings. Groups are numbered as they come, from 1 on."""
+
+    group: int
+    config_hash: bytes
+
+
+class Move(Body, frozen=True, tag="MOVE"):
+    """From now on the peer is in these groups, in ascending order, and in no others."""
+
+    peer: bytes
+    groups: tuple[int, ...]
+
+
 class Conviction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A wrong sum, found by the drawn auditor and checked by most peers: where, and the hash of
     the proof, which they keep."""
@@ -62,14 +81,16 @@ BANNED = "banned"
 chooses its own words."""
 
 
-class Gone(Body, frozen=True, tag="GONE"):
+class Gone(Body, frozen=True, tag="GONE", omit_defaults=True):
     """A peer left the roster: on purpose (LEAVE), by silence, removed or banned by the organiser,
-    or convicted (EVICT). Who was convicted never comes back; who was banned not before UNBAN."""
+    or convicted (EVICT). Who was convicted never comes back; who was banned not before UNBAN.
+    `group` is that of the op whose sum was wrong."""
 
     peer: bytes
     evicted: bool
     reason: str
-    conviction: Conviction | None = None
+    conviction: Conviction | None = msgspec.field(default_factory=lambda: None)
+    group: int = FIRST_GROUP
 
     @property
     def is_ban(self) -> bool:
@@ -130,6 +151,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     kind: str = MEAN
     scalars: str = ""
     centre: int = 0
+    group: int = FIRST_GROUP
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
@@ -145,6 +167,7 @@ class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
     owner: bytes
     reason: str
     lacked: dict[bytes, str] = {}
+    group: int = FIRST_GROUP
 
 
 class Times(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -189,6 +212,7 @@ class Freeze(Body, frozen=True, tag="FREEZE", omit_defaults=True):
     roots: dict[bytes, SignedRoot] = msgspec.field(default_factory=written)
     scalars: bytes = b""
     accusers: dict[bytes, tuple[bytes, ...]] = {}
+    group: int = FIRST_GROUP
 
 
 class SliceFreeze(Body, frozen=True, tag="SFREEZE", omit_defaults=True):
@@ -200,6 +224,7 @@ class SliceFreeze(Body, frozen=True, tag="SFREEZE", omit_defaults=True):
     attempt: int
     contributors: tuple[bytes, ...]
     lacked: dict[bytes, str] = {}
+    group: int = FIRST_GROUP
 
 
 class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -229,6 +254,7 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     signatures: tuple[bytes, ...] = ()
     behind: tuple[bytes, ...] = ()
     late: tuple[bytes, ...] = ()
+    group: int = FIRST_GROUP
 
 
 class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):
@@ -238,40 +264,44 @@ class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):
     op: int
     reason: str
     blamed: dict[bytes, str] = {}
+    group: int = FIRST_GROUP
 
 
-class Attest(Body, frozen=True, tag="ATTEST"):
+class Attest(Body, frozen=True, tag="ATTEST", omit_defaults=True):
     """A majority of the op's live members reports this state root. Op 0 also names the shape.
     After a pair op states are each peer's own: `roots` has those of who has reported, one of them
-    is `state_root`. Left out elsewhere, so that such records are as they were."""
+    is `state_root`."""
 
     op: int
     state_root: bytes
-    num_values: int = 0
-    layout: bytes = b""
-    fragments: tuple[int, ...] = ()
-    roots: tuple[tuple[bytes, bytes], ...] | msgspec.UnsetType = msgspec.UNSET
+    num_values: int = msgspec.field(default_factory=lambda: 0)
+    layout: bytes = msgspec.field(default_factory=lambda: b"")
+    fragments: tuple[int, ...] = msgspec.field(default_factory=lambda: ())
+    roots: tuple[tuple[bytes, bytes], ...] = ()
+    group: int = FIRST_GROUP
 
 
-class Rewind(Body, frozen=True, tag="REWIND"):
-    """The run goes back to the state after `op`: what was committed since is with nobody. Later
+class Rewind(Body, frozen=True, tag="REWIND", omit_defaults=True):
+    """The group goes back to the state after `op`: what was committed since is with nobody. Later
     outcomes and attestations are cancelled; the next PLAN is of `op` + 1 again."""
 
     op: int
     reason: str
+    group: int = FIRST_GROUP
 
 
-class Checkpoint(Body, frozen=True, tag="CHECKPOINT"):
+class Checkpoint(Body, frozen=True, tag="CHECKPOINT", omit_defaults=True):
     """The peer that PLAN named has written a checkpoint with this manifest."""
 
     op: int
     peer: bytes
     manifest_hash: bytes
+    group: int = FIRST_GROUP
 
 
 AnyBody = (
-    Run | Join | Gone | Unban | Plan | Reassign | Freeze | SliceFreeze | Commit | Skip | Attest
-    | Rewind | Checkpoint
+    Run | Group | Join | Move | Gone | Unban | Plan | Reassign | Freeze | SliceFreeze | Commit
+    | Skip | Attest | Rewind | Checkpoint
 )  # fmt: skip
 
 _KINDS = kinds_of(AnyBody)

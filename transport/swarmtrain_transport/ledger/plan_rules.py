@@ -1,0 +1,115 @@
+"""Rules that every PLAN keeps (protocol.md, PLAN body); peers refuse one that breaks any."""
+
+import math
+from collections.abc import Sequence
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.kinds import KINDS, PAIR, WHOLE
+from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.ledger.gathered import gathered_slices
+from swarmtrain_transport.ledger.samples import (
+    are_legal,
+    weights_are_believed,
+    weights_follow_samples,
+)
+from swarmtrain_transport.ledger.scalars import CENTRED, SCALARS
+from swarmtrain_transport.wire.records import Plan, SliceSpec
+
+
+def window_floor(e_max: int, total_weight: int) -> int:
+    """Lowest e_min for which every sum of planned contributions is exact in float64 (rule 1)."""
+    bits = limits.EXACT_BITS - limits.PRODUCT_BITS - _bits_of(total_weight)
+    return max(limits.E_MIN_FLOOR, e_max - bits)
+
+
+def _bits_of(count: int) -> int:
+    """ceil(log2 count), in integers: no library's logarithm decides what is exact."""
+    return (max(1, count) - 1).bit_length()
+
+
+def centre_of(view: GroupView, op: int) -> int:
+    """The op whose result `op` may begin from: the newest that moved the same values; 0 for none.
+
+    One that is so long ago that peers may forget it while `op` goes on is none.
+    """
+    turns = len(view.genesis.fragments) if view.genesis is not None else 0
+    recent = range(op - 1, max(0, op - limits.RESULT_KEEP_OPS), -1)
+    fitting = (number for number in recent if (op - number) % max(1, turns) == 0)
+    return next((number for number in fitting if number in view.commits), 0)
+
+
+def check_centre(view: GroupView, plan: Plan) -> None:
+    """Whether a PLAN names the result that its rule may begin from: one of other values, or one
+    that is not known, would be read as if it fitted.
+
+    Raises:
+        RemoteFault: reason ``plan``.
+    """
+    if plan.centre and plan.centre != centre_of(view, plan.op):
+        raise RemoteFault("plan", f"op {plan.op}: no rule begins from the result of {plan.centre}")
+
+
+def check_plan(plan: Plan, num_values: int) -> None:
+    """Every peer checks every plan and refuses loudly.
+
+    Raises:
+        RemoteFault: reason ``plan`` with the rule that is broken.
+    """
+    weights = [member.weight for member in plan.members if member.weight]
+    peers = [member.peer for member in plan.members]
+    total = sum(weights)
+    spread = plan.e_max - plan.e_min
+    bits = limits.PRODUCT_BITS + _bits_of(total)
+    rules = {
+        "nobody contributes": bool(weights),
+        "nobody need contribute": plan.min_contributors >= 1,
+        "a peer is named twice": len(set(peers)) == len(peers),
+        "too many members": len(peers) <= limits.PEERS_MAX,
+        "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
+        "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
+        "what is no sum cannot be exact": not (plan.exact and plan.rule),
+        "what stays whole has no rule": plan.kind not in WHOLE or not plan.rule,
+        "scalars that this version does not know": plan.scalars in SCALARS,
+        "scalars without a rule": not plan.scalars or bool(plan.rule),
+        "a centre that cannot be one": plan.centre == 0
+        or (plan.scalars == CENTRED and 0 < plan.centre < plan.op),
+        "window too low": plan.e_min >= limits.E_MIN_FLOOR and spread >= 0,
+        "window too high": plan.e_max <= limits.E_MAX_CEILING,
+        "chunks are multiples of the block": plan.block > 0
+        and plan.chunk_values > 0
+        and plan.chunk_values % plan.block == 0,
+        # A larger one would never fit into an owner's credit (four bytes per value at most).
+        "chunks are too large": plan.chunk_values * 4 <= limits.CREDIT_WINDOW_BYTES,
+        "a kind that this version does not know": plan.kind in KINDS,
+        "slices do not cover the vector": plan.kind in WHOLE
+        or _covers(plan.slices, plan.block, num_values),
+        "slices are not the contributions": plan.kind not in WHOLE
+        or _are_contributions(plan, num_values),
+        "what stays whole has no sums": plan.kind not in WHOLE or not plan.exact,
+        "a pair needs two": plan.kind != PAIR or min(len(weights), plan.min_contributors) >= 2,
+        "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
+        "a weight is more than is believed": weights_are_believed(plan),
+        "samples are not one number for each contributor": are_legal(plan),
+        "weights are not those of the samples": weights_follow_samples(plan),
+        "the deadline is not positive": 0 < plan.deadline_s < math.inf,
+    }
+    for problem, holds in rules.items():
+        if not holds:
+            raise RemoteFault("plan", f"op {plan.op}: {problem}")
+
+
+def _are_contributions(plan: Plan, num_values: int) -> bool:
+    """Whether each contributor has its slice, in the members' order, and that is the vector."""
+    contributors = [member.peer for member in plan.members if member.weight]
+    is_whole = num_values > 0 and plan.block > 0 and num_values % plan.block == 0
+    return is_whole and plan.slices == gathered_slices(contributors, num_values)
+
+
+def _covers(specs: Sequence[SliceSpec], block: int, num_values: int) -> bool:
+    position = 0
+    for spec in specs:
+        if spec.start != position or spec.stop <= spec.start or block <= 0 or spec.stop % block:
+            return False
+        position = spec.stop
+    return position == num_values
