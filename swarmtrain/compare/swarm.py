@@ -23,7 +23,7 @@ from swarmtrain.compare.results import Point, RunResult, finite
 from swarmtrain.compare.shards import shards
 from swarmtrain.data.corpus import Corpus
 from swarmtrain.peer.training.own_work import OwnPart
-from swarmtrain.simulate.trainer import SharedDecoding
+from swarmtrain.simulate.processes.trainer import SharedDecoding
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_transport.links.link import PeerId

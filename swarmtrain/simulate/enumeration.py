@@ -22,8 +22,8 @@ from itertools import chain, pairwise, permutations
 
 import torch
 
-from swarmtrain.simulate.faults import COORDINATOR, Fault
-from swarmtrain.simulate.invariants import Violation
+from swarmtrain.simulate.faults.plan import COORDINATOR, Fault
+from swarmtrain.simulate.ground.scene import Violation
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.kinds import KINDS, MEAN, PAIR
 
@@ -106,18 +106,18 @@ def run_case(case: Case) -> Finding:
 
 def finding_of(case: Case, world: World) -> Finding:
     """What a world that has run to its end shows."""
-    roots = {peer.machine.state_root for peer in world.survivors}
-    invariants = world.invariants
+    roots = {peer.machine.state_root for peer in world.swarm.survivors}
+    decided = world.invariants.decided
     return Finding(
         case,
         tuple(world.violations),
-        invariants.commits,
-        invariants.skips,
-        len(world.survivors),
+        decided.commits,
+        decided.skips,
+        len(world.swarm.survivors),
         (len(roots) == 1 or case.kind == PAIR) and b"" not in roots,
-        max(invariants.op_seconds.values(), default=0.0),
-        max((b - a for a, b in pairwise(invariants.plan_s.values())), default=0.0),
-        dict(invariants.excluded),
+        max(decided.op_seconds.values(), default=0.0),
+        max((b - a for a, b in pairwise(decided.plan_s.values())), default=0.0),
+        dict(world.invariants.excluded),
     )
 
 
@@ -126,9 +126,9 @@ def op_boundaries(num_peers: int, op: int = 1, kind: str = MEAN) -> range:
     world = World(num_peers, rounds=op + 1, kind=kind)
     plans: dict[int, int] = {}
     world.start()
-    while op + 1 not in plans and world.clock.step(1000.0):
-        for planned in world.invariants.plans:
-            plans.setdefault(planned, world.boundary)
+    while op + 1 not in plans and world.scene.clock.step(1000.0):
+        for planned in world.invariants.decided.plans:
+            plans.setdefault(planned, world.scene.boundary)
     return range(plans[op], plans[op + 1])
 
 

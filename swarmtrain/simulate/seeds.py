@@ -12,10 +12,10 @@ from functools import partial
 
 import torch
 
-from swarmtrain.simulate.conditions import Conditions
-from swarmtrain.simulate.faults import Strike
-from swarmtrain.simulate.invariants import Violation
-from swarmtrain.simulate.weather import DrawnWeather, RepeatedWeather
+from swarmtrain.simulate.faults.plan import Strike
+from swarmtrain.simulate.faults.weather import DrawnWeather, RepeatedWeather
+from swarmtrain.simulate.ground.conditions import Conditions
+from swarmtrain.simulate.ground.scene import Trace, Violation
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.errors import TransportError
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
@@ -31,8 +31,6 @@ _RAISED = (
 _ABANDONED = "lost history"
 """Counted among the faults: a backup was restored, and whoever knew better was gone for good. Of
 what follows nothing can be said, so such a world ends there."""
-
-Trace = Callable[[float, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ def world_of(
         codec=codec,
         rule=rule,
     )
-    world.weather = DrawnWeather(world, rng, kinds)
+    world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds)
     return world
 
 
@@ -147,7 +145,7 @@ def run_seed(
 ) -> SeedResult:
     """Run one world to its end; the arguments are those of `world_of`."""
     world = world_of(seed, peers, ops, trace, kinds, fragments, kind, rule)
-    weather = world.weather
+    weather = world.scene.weather
     assert isinstance(weather, DrawnWeather)
     return _outcome(seed, world, weather)
 
@@ -168,7 +166,8 @@ def repeat(
         trace: takes a line per event.
     """
     world = World(trace=trace, **{f.name: getattr(conditions, f.name) for f in fields(conditions)})
-    weather = world.weather = RepeatedWeather(world, strikes, reckless=reckless)
+    weather = RepeatedWeather(world.swarm, world.invariants, strikes, reckless=reckless)
+    world.scene.weather = weather
     return _outcome(-1, world, weather)
 
 
@@ -179,14 +178,14 @@ def _outcome(seed: int, world: World, weather: RepeatedWeather) -> SeedResult:
         world.run()
     except _RAISED as e:
         # Nothing that a machine hears may make it raise: that is a finding like any other.
-        world.violation("raised", "".join(traceback.format_exception(e)[-3:]).strip())
-    invariants = world.invariants
+        world.scene.violation("raised", "".join(traceback.format_exception(e)[-3:]).strip())
+    decided = world.invariants.decided
     counts = dict(weather.counts)
-    if world.is_abandoned:
+    if world.scene.is_abandoned:
         counts[_ABANDONED] = 1
     return SeedResult(
-        seed, invariants.commits + invariants.skips, invariants.commits, invariants.skips,
-        counts, tuple(world.violations), world.clock.now_s, tuple(weather.strikes),
+        seed, decided.commits + decided.skips, decided.commits, decided.skips,
+        counts, tuple(world.violations), world.scene.clock.now_s, tuple(weather.strikes),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from swarmtrain.compare.shards import shards
 from swarmtrain.compare.swarm import Swarm
 from swarmtrain.compare.sweep import run_all, run_one
 from swarmtrain.peer.training.driver import Driver
-from swarmtrain.simulate.trainer import SharedDecoding
+from swarmtrain.simulate.processes.trainer import SharedDecoding
 from swarmtrain.strategies import make_strategy
 
 

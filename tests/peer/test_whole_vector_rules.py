@@ -18,7 +18,7 @@ from swarmtrain.peer.arithmetic import (
     decode_result,
 )
 from swarmtrain.peer.training.own_work import OwnPart
-from swarmtrain.simulate.memory import SimFile
+from swarmtrain.simulate.processes.memory import SimFile
 from swarmtrain_optimizers.robust import RULES, rule_named
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.collective.ownership import SliceOwner

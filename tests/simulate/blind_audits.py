@@ -2,7 +2,7 @@
 
 from broken_rules import Mutant, any_case, replaced
 
-from swarmtrain.simulate.troubles import HOSTILE_OWNER
+from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain_transport.collective.auditing import Auditing
 from swarmtrain_transport.coordinator.tribunal import Tribunal
 from swarmtrain_transport.ledger.audit import draw

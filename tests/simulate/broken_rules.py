@@ -12,8 +12,8 @@ import torch
 
 from swarmtrain.peer.arithmetic import ChunkSum
 from swarmtrain.simulate.enumeration import Case
-from swarmtrain.simulate.faults import COORDINATOR
-from swarmtrain.simulate.sim_coordinator import SimCoordinator
+from swarmtrain.simulate.faults.plan import COORDINATOR
+from swarmtrain.simulate.processes.coordinator import SimCoordinator
 from swarmtrain_optimizers.strategies import anchored, diloco
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport.collective.gathering import Gather
@@ -51,7 +51,7 @@ def only_outcomes_are_durable() -> Iterator[None]:
     def make_append(append):
         def lazily(self, record):
             self.__dict__.setdefault("unwritten", []).append(record)
-            self.world.invariants.logged(record)
+            self.watch.logged(record)
             if not isinstance(body_of(record), Freeze | SliceFreeze | Reassign):
                 self.disk += self.__dict__.pop("unwritten")
 

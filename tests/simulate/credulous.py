@@ -2,7 +2,7 @@
 
 from broken_rules import Mutant, any_case, replaced
 
-from swarmtrain.simulate.troubles import DRAG, HOSTILE_WORDS
+from swarmtrain.simulate.faults.troubles import DRAG, HOSTILE_WORDS
 from swarmtrain_transport.coordinator.arrivals import Arrivals
 from swarmtrain_transport.ledger.standing import Standing, Words
 

@@ -27,7 +27,7 @@ from credulous import WORD_MUTANTS
 from lone_partners import PAIR_MUTANTS
 
 from swarmtrain.simulate.enumeration import Case, cases, run_case
-from swarmtrain.simulate.invariants import Violation
+from swarmtrain.simulate.ground.scene import Violation
 from swarmtrain.simulate.seeds import run_seed
 
 MUTANTS = RULE_MUTANTS | WORD_MUTANTS | AUDIT_MUTANTS | PAIR_MUTANTS

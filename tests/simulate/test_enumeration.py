@@ -5,7 +5,7 @@ import json
 import pytest
 
 from swarmtrain.simulate.enumeration import Case, cases, deaths, main, run_all, run_case, troubles
-from swarmtrain.simulate.faults import COORDINATOR, Fault
+from swarmtrain.simulate.faults.plan import COORDINATOR, Fault
 from swarmtrain_transport import limits
 
 PROCESSES = 2

@@ -8,8 +8,8 @@ import pytest
 from swarmtrain.cli.main import main
 from swarmtrain.peer import arithmetic
 from swarmtrain.simulate.enumeration import cases, run_case
+from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
-from swarmtrain.simulate.troubles import HOSTILE_OWNER
 from swarmtrain_transport.coordinator.gather_operation import GatherOperation
 from swarmtrain_transport.kinds import GATHER
 
@@ -37,7 +37,7 @@ def test_random_worlds_keep_every_promise_where_each_gather_moves_a_part_of_the_
 
 def test_some_worlds_have_int8_and_some_topk_and_none_a_hostile_owner():
     worlds = [world_of(seed, 3, 2, kind=GATHER) for seed in range(8)]
-    assert {world.conditions.codec for world in worlds} == {"int8", "topk-16"}
+    assert {world.scene.conditions.codec for world in worlds} == {"int8", "topk-16"}
     results = run_seeds(range(8), peers=3, ops=2, kind=GATHER)
     assert not any(HOSTILE_OWNER in result.faults for result in results)
 

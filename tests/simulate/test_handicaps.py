@@ -2,7 +2,8 @@
 
 import pytest
 
-from swarmtrain.simulate.faults import Fault, Handicap
+from swarmtrain.simulate.faults.plan import Fault
+from swarmtrain.simulate.ground.handicaps import Handicap
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.wire.records import Gone, Reassign, body_of
 
@@ -14,9 +15,9 @@ def run(handicaps, *, rounds=ROUNDS, **settings) -> World:
     world.start()
     world.run()
     assert not world.violations, world.violations
-    assert len({peer.machine.state_root for peer in world.survivors}) == 1
-    assert len(world.survivors) == 3
-    assert not any(isinstance(body_of(record), Gone) for record in world.coordinator.disk)
+    assert len({peer.machine.state_root for peer in world.swarm.survivors}) == 1
+    assert len(world.swarm.survivors) == 3
+    assert not any(isinstance(body_of(record), Gone) for record in world.swarm.coordinator.disk)
     return world
 
 
@@ -24,9 +25,9 @@ def weights_of(world: World, number: int) -> list[int]:
     """The peer's weight in every PLAN that names it; 0 is a receiver."""
     return [
         member.weight
-        for plan in world.invariants.plans.values()
+        for plan in world.invariants.decided.plans.values()
         for member in plan.members
-        if world.peers[member.peer].number == number
+        if world.swarm.peers[member.peer].number == number
     ]
 
 
@@ -40,7 +41,7 @@ def test_a_peer_that_trains_ten_times_as_long_is_a_receiver_between_and_loses_no
     assert len(weights) == ROUNDS
     assert 0 in weights
     assert sum(weight > 0 for weight in weights) >= 2
-    assert max(world.invariants.op_seconds.values()) < 0.1
+    assert max(world.invariants.decided.op_seconds.values()) < 0.1
 
 
 @pytest.mark.parametrize("error_feedback", [True, False])
@@ -48,7 +49,7 @@ def test_a_peer_whose_frames_come_too_late_is_excluded_and_its_work_is_rebased(e
     world = run({2: Handicap(lag_s=15.0)}, error_feedback=error_feedback)
     reasons = {reason for (_, number), reason in world.invariants.excluded.items() if number == 2}
     assert reasons == {"late"}
-    assert world.invariants.skips == 0
+    assert world.invariants.decided.skips == 0
 
 
 @pytest.mark.parametrize("error_feedback", [True, False])
@@ -56,15 +57,15 @@ def test_a_peer_that_forges_scales_is_refused_and_asked_less_and_less_often(erro
     world = run({1: Handicap(forges_scales=True)}, error_feedback=error_feedback)
     assert world.invariants.excluded == {(op, 1): "refused:scale" for op in (1, 2, 3, 5)}
     assert weights_of(world, 1)[3] == weights_of(world, 1)[5] == 0, "three times, then for a while"
-    assert max(world.invariants.op_seconds.values()) < 0.1
+    assert max(world.invariants.decided.op_seconds.values()) < 0.1
 
 
 def test_an_owner_whose_results_nobody_can_decode_loses_its_slice_and_stops_no_round():
     world = run({1: Handicap(forges_results=True)}, rounds=3)
-    assert world.invariants.skips == 0
-    given = [body for r in world.coordinator.disk if isinstance(body := body_of(r), Reassign)]
+    assert world.invariants.decided.skips == 0
+    given = [body for r in world.swarm.coordinator.disk if isinstance(body := body_of(r), Reassign)]
     assert [body.reason for body in given] == ["owner alone has it"] * 3
-    assert all(world.peers[body.owner].number != 1 for body in given)
+    assert all(world.swarm.peers[body.owner].number != 1 for body in given)
 
 
 def test_a_peer_that_boasts_of_its_samples_is_worth_four_others():
@@ -78,7 +79,7 @@ def test_a_peer_whose_weights_are_no_numbers_withdraws_and_follows_the_others():
     excluded = world.invariants.excluded
     assert excluded[(2, 1)] == "withdrew:nonfinite"
     assert {number for _, number in excluded} == {1}
-    assert max(world.invariants.op_seconds.values()) < 0.1
+    assert max(world.invariants.decided.op_seconds.values()) < 0.1
 
 
 def test_a_forger_that_loses_its_connection_is_still_refused():

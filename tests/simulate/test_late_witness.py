@@ -23,20 +23,20 @@ def world_of(boundary: int, lost: int, kind: str) -> World | None:
     if that is not in the middle of an op. From one peer on it is heard, but not heard of it."""
     world = World(3, rounds=ROUNDS, kind=kind)
     world.start()
-    while world.boundary < boundary:
-        world.clock.step(1000.0)
-    coordinator, invariants = world.coordinator, world.invariants
+    while world.scene.boundary < boundary:
+        world.scene.clock.step(1000.0)
+    coordinator, invariants = world.swarm.coordinator, world.invariants
     machine = coordinator.machine
     assert machine is not None
     if machine.operation is None or not invariants.is_told(len(coordinator.disk) - 1):
         return None
-    world.crash_coordinator(0.3)
+    world.swarm.crash_coordinator(0.3)
     del coordinator.disk[-lost:]
     coordinator.term = coordinator.disk[-1].term
     invariants.restored = True
-    late = world.survivors[1]
+    late = world.swarm.survivors[1]
     # HELLO passes at once; TELL waits for so long, and HISTORY with it.
-    world.control.stall(late, up=False, seconds=LATE_S)
+    world.swarm.control.stall(late, up=False, seconds=LATE_S)
     return world
 
 
@@ -70,12 +70,14 @@ def test_what_was_reported_before_the_last_witness_spoke_counts_on(kind):
     assert len(ended) > 6
     for world in ended:
         assert not world.violations
-        assert world.invariants.skips == 0 and not world.invariants.excluded
-        assert max(world.invariants.op_seconds.values()) < SECONDS_MOST
+        assert world.invariants.decided.skips == 0 and not world.invariants.excluded
+        assert max(world.invariants.decided.op_seconds.values()) < SECONDS_MOST
 
 
 def test_a_rule_that_voided_it_would_cost_rounds():
     with voided_by_every_history():
         ended = worlds("mean")
-    assert sum(world.invariants.skips for world in ended) > len(ended) // 4
-    assert max(max(world.invariants.op_seconds.values()) for world in ended) > 3 * SECONDS_MOST
+    assert sum(world.invariants.decided.skips for world in ended) > len(ended) // 4
+    assert (
+        max(max(world.invariants.decided.op_seconds.values()) for world in ended) > 3 * SECONDS_MOST
+    )

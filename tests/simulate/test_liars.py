@@ -3,8 +3,8 @@
 import pytest
 from mutants import MUTANTS, hunt_seeds, symptom
 
+from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.seeds import run_seed
-from swarmtrain.simulate.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.wire.records import Gone, body_of
 
@@ -15,20 +15,20 @@ def run(num_peers: int, rounds: int, seed: int) -> World:
     """A world in which nothing else goes wrong."""
     world = World(num_peers, rounds=rounds, seed=seed)
     world.start()
-    world.clock.after(0.5, lambda: lies_from_now_on(world))
+    world.scene.clock.after(0.5, lambda: lies_from_now_on(world))
     world.run()
     assert not world.violations, world.violations
-    assert len({peer.machine.state_root for peer in world.survivors}) == 1
+    assert len({peer.machine.state_root for peer in world.swarm.survivors}) == 1
     return world
 
 
 def lies_from_now_on(world: World) -> None:
-    (peer,) = [peer for peer in world.survivors if peer.number == LIAR]
+    (peer,) = [peer for peer in world.swarm.survivors if peer.number == LIAR]
     world.invariants.lies.begin(peer)
 
 
 def convictions(world: World) -> list[Gone]:
-    bodies = [body_of(record) for record in world.coordinator.disk]
+    bodies = [body_of(record) for record in world.swarm.coordinator.disk]
     return [body for body in bodies if isinstance(body, Gone) and body.conviction is not None]
 
 
@@ -36,9 +36,9 @@ def convictions(world: World) -> list[Gone]:
 def test_it_is_convicted_replaced_and_never_comes_back_and_the_others_agree(seed):
     world = run(4, 16, seed)
     (gone,) = convictions(world)
-    assert world.name_of(gone.peer) == f"peer {LIAR}"
-    assert LIAR not in {peer.number for peer in world.survivors}
-    assert len(world.survivors) == 4
+    assert world.scene.name_of(gone.peer) == f"peer {LIAR}"
+    assert LIAR not in {peer.number for peer in world.swarm.survivors}
+    assert len(world.swarm.survivors) == 4
     counts = world.invariants.lies.counts
     assert counts["proved"] == counts["convicted"] == 1
     assert counts["told"] >= counts["drawn"] >= 1
@@ -69,6 +69,6 @@ def test_audits_that_do_not_look_or_do_not_count_are_noticed(name):
 def test_a_sum_that_is_wrong_without_a_hostile_owner_is_noticed():
     world = World(3, rounds=2, seed=1)
     world.start()
-    world.peers[next(iter(world.peers))].arithmetic.sums_wrongly = True
+    world.swarm.peers[next(iter(world.swarm.peers))].arithmetic.sums_wrongly = True
     world.run()
     assert symptom(MUTANTS["M9"], tuple(world.violations)) is not None

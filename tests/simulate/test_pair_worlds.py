@@ -7,8 +7,8 @@ import pytest
 
 from swarmtrain.cli.main import main
 from swarmtrain.simulate.enumeration import cases, run_case
+from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
-from swarmtrain.simulate.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.wire.records import Commit, Rewind, body_of
@@ -26,7 +26,7 @@ def test_worlds_of_pair_ops_are_clean(peers):
 
 
 def test_nobody_sums_so_nobody_is_a_hostile_owner():
-    assert world_of(0, 3, 2, kind=PAIR).conditions.codec == "int8"
+    assert world_of(0, 3, 2, kind=PAIR).scene.conditions.codec == "int8"
     results = run_seeds(range(4), peers=3, ops=3, kind=PAIR)
     assert not any(HOSTILE_OWNER in result.faults for result in results)
 
@@ -43,17 +43,19 @@ def test_every_ninth_death_and_trouble_at_a_message_of_an_op_is_harmless_and_sho
 def power_cut(world: World, commits: int, stays: tuple[int, ...] = ()) -> list:
     """Run until so many commits, end all processes but these and start them again."""
     world.start()
-    while world.invariants.commits < commits and world.clock.step(world.end_s):
+    while world.invariants.decided.commits < commits and world.scene.clock.step(world.scene.end_s):
         pass
 
     def cut() -> None:
-        for peer in [peer for peer in world.survivors if peer.number not in stays]:
+        for peer in [peer for peer in world.swarm.survivors if peer.number not in stays]:
             peer.kill()
-            world.clock.after(1.0 + peer.number, partial(world.come_back, peer, peer.disk))
+            world.scene.clock.after(
+                1.0 + peer.number, partial(world.swarm.come_back, peer, peer.disk)
+            )
 
-    world.clock.after(0.2, cut)
+    world.scene.clock.after(0.2, cut)
     world.run()
-    return [body_of(record) for record in world.invariants.log]
+    return [body_of(record) for record in world.invariants.decided.log]
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3, 4])
@@ -61,7 +63,7 @@ def test_when_the_power_fails_for_all_the_run_goes_back_to_the_newest_state_on_a
     world = World(4, rounds=6, min_contributors=2, kind=PAIR)
     log = power_cut(world, commits)
     assert not world.violations
-    assert world.is_finished and len(world.survivors) == 4
+    assert world.is_finished and len(world.swarm.survivors) == 4
     rewinds = [body.op for body in log if isinstance(body, Rewind)]
     assert rewinds in ([], [commits // 2 * 2])
     assert rewinds or commits % 2 == 0

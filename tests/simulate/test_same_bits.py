@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from swarmtrain.simulate.faults import COORDINATOR, Fault
+from swarmtrain.simulate.faults.plan import COORDINATOR, Fault
 from swarmtrain.simulate.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ def ledger_of(seed: int) -> bytes:
     world.start()
     world.run()
     assert not world.violations
-    return b"".join(record.to_bytes() for record in world.coordinator.disk)
+    return b"".join(record.to_bytes() for record in world.swarm.coordinator.disk)
 
 
 def test_the_same_seed_gives_the_same_ledger_and_another_seed_another():

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from swarmtrain.cli.main import main
-from swarmtrain.simulate.conditions import Conditions
-from swarmtrain.simulate.faults import Strike
+from swarmtrain.simulate.faults.plan import Strike
+from swarmtrain.simulate.faults.troubles import HOSTILE
+from swarmtrain.simulate.ground.conditions import Conditions
 from swarmtrain.simulate.seeds import repeat, run_seed, run_seeds, world_of
-from swarmtrain.simulate.troubles import HOSTILE
 from swarmtrain_transport import limits
 
 ROOT = Path(__file__).resolve().parents[2]
 
-OLDER_KINDS = tuple(set(world_of(0, 2, 1).weather.kinds) - set(HOSTILE))
+OLDER_KINDS = tuple(set(world_of(0, 2, 1).scene.weather.kinds) - set(HOSTILE))
 """What was drawn when they failed."""
 
 ONCE_FAILED = (
@@ -119,7 +119,9 @@ def test_a_list_of_strikes_repeats_a_world_without_drawing_it():
     for seed in range(3, 6):
         drawn = run_seed(seed, 4, 4)
         world = world_of(seed, 4, 4)
-        again = repeat(world.conditions, drawn.strikes, reckless=world.weather.is_reckless)
+        again = repeat(
+            world.scene.conditions, drawn.strikes, reckless=world.scene.weather.is_reckless
+        )
         assert drawn.strikes
         assert replace(again, seed=seed) == drawn
 

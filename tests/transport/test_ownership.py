@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain.simulate.memory import SimFile
+from swarmtrain.simulate.processes.memory import SimFile
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.collective.ownership import SliceOwner
 from swarmtrain_transport.errors import LocalFault, RemoteFault

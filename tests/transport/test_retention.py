@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain.simulate.memory import SimFile
+from swarmtrain.simulate.processes.memory import SimFile
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.retention import Kept, Retention

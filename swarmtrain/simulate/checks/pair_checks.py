@@ -6,87 +6,59 @@ COMMIT names. Chains are made again here, plainly.
 """
 
 import hashlib
-from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from swarmtrain.simulate.books import Books
-from swarmtrain.simulate.holding import holds
-from swarmtrain.simulate.sums import same_bits
+from swarmtrain.simulate.checks.books import Books
+from swarmtrain.simulate.checks.decided import Decided
+from swarmtrain.simulate.checks.demands import Demands, partners_in
+from swarmtrain.simulate.checks.holding import holds, state_of
+from swarmtrain.simulate.checks.sums import NamedSums, same_bits
+from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import Commit, Plan
-
-if TYPE_CHECKING:
-    from swarmtrain.simulate.invariants import Invariants
-    from swarmtrain.simulate.sim_peer import SimPeer
-    from swarmtrain.simulate.world import World
 
 
 class PairChecks:
     """Checks the pair ops of one world.
 
     Args:
-        world: its processes.
-        seen: what was logged.
+        swarm: its processes.
+        decided: what was logged.
+        demands: who may be left out.
+        sums: what was given.
 
     Attributes:
-        processes: every process that ever was, by peer and boot.
         chains: per op the chain of each peer after it, as far as it has one.
     """
 
-    def __init__(self, world: "World", seen: "Invariants") -> None:
-        self.processes: dict[tuple[PeerId, bytes], SimPeer] = {}
+    def __init__(self, swarm: Swarm, decided: Decided, demands: Demands, sums: NamedSums) -> None:
         self.chains: dict[int, dict[PeerId, bytes]] = {0: {}}
-        self._world = world
-        self._seen = seen
+        self._swarm = swarm
+        self._scene = swarm.scene
+        self._seen = decided
+        self._demands = demands
+        self._sums = sums
         self._given: dict[tuple[int, PeerId, bytes], Tensor] = {}
         self._unchanged: dict[PeerId, list[Tensor]] = {}
-
-    # ---- what was planned
-
-    def partners(self, plan: Plan) -> dict[PeerId, PeerId]:
-        """Who was to exchange with whom; an odd one is not in it."""
-        named = [member.peer for member in plan.members if member.weight]
-        pairs = list(zip(named[::2], named[1::2], strict=False))
-        return dict(pairs) | {second: first for first, second in pairs}
-
-    def wronged(
-        self, op: int, left_out: set[PeerId], since_s: float, liars: AbstractSet[PeerId]
-    ) -> set[PeerId]:
-        """Those who are left out and had a live partner that is none of the liars, while nothing
-        that either of the two had sent was lost."""
-        partners = self.partners(self._seen.plans[op])
-        here = {peer.peer_id: peer for peer in self._seen.planned(op)}
-        lost = {p for p, peer in here.items() if self._seen.demands.has_lost(peer, since_s)}
-        lost |= liars
-        return {
-            peer
-            for peer in left_out
-            if peer in partners and partners[peer] in here and not {peer, partners[peer]} & lost
-        }
-
-    def paired(self, op: int, able: set[PeerId]) -> set[PeerId]:
-        """Those of these peers whose partner is among them, too."""
-        partners = self.partners(self._seen.plans[op])
-        return {peer for peer in able if partners.get(peer) in able}
 
     # ---- the coordinator
 
     def check_commit(self, commit: Commit, plan: Plan) -> None:
         """I6 and I8 of a pair op: whole pairs, enough of them, with what FREEZE says."""
-        freeze, partners = self._seen.frozen[commit.op], self.partners(plan)
+        freeze, partners = self._seen.frozen[commit.op], partners_in(plan)
         named = set(commit.contributors)
-        self._seen.demands.check_fair(commit.op, set(freeze.contributors) - named)
+        self._demands.check_fair(commit.op, set(freeze.contributors) - named)
         if len(named) < plan.min_contributors:
             self._violated("I6", f"op {commit.op}: too few contributors")
         boots = {member.peer: member.boot for member in plan.members}
         roots = {}
         for spec, outcome in zip(plan.slices, commit.slices, strict=True):
-            name = self._world.name_of(spec.owner)
+            name = self._scene.name_of(spec.owner)
             if outcome.contributors != (spec.owner,) * (spec.owner in named):
                 self._violated("I6", f"op {commit.op}: {name}'s slice is not its own")
             if spec.owner not in named:
@@ -97,8 +69,8 @@ class PairChecks:
             partner = partners.get(spec.owner)
             if partner is None or partner not in named:
                 self._violated("I6", f"op {commit.op}: {name} is in no pair")
-            elif not holds(self.processes[partner, boots[partner]], outcome.root):
-                taker = self._world.name_of(partner)
+            elif not holds(self._swarm.processes[partner, boots[partner]], outcome.root):
+                taker = self._scene.name_of(partner)
                 self._violated("I8", f"op {commit.op}: {taker} does not hold {name}'s half")
         self._link(plan, roots)
 
@@ -122,12 +94,12 @@ class PairChecks:
 
     # ---- the peers
 
-    def contributed(self, peer: "SimPeer", op: int) -> None:
+    def contributed(self, peer: SimPeer, op: int) -> None:
         """A peer gave its half: the difference in it is what the weights are ahead."""
         ahead = peer.strategy.anchor - peer.trainer.read_weights()
         self._given[op, peer.peer_id, peer.machine.card.boot] = ahead
 
-    def applying(self, peer: "SimPeer", result: OpResult, commit: Commit) -> None:
+    def applying(self, peer: SimPeer, result: OpResult, commit: Commit) -> None:
         """Who COMMIT names applies its partner's half, and nobody else applies anything."""
         self._unchanged.pop(peer.peer_id, None)
         name, op = f"peer {peer.number}", result.op
@@ -135,10 +107,10 @@ class PairChecks:
             if peer.peer_id in commit.contributors:
                 self._violated("I2", f"{name} goes on from op {op} alone, though COMMIT names it")
             if not peer.driver.is_waiting:
-                self._unchanged[peer.peer_id] = self._seen.state_of(peer)
+                self._unchanged[peer.peer_id] = state_of(peer)
             return
         plan = self._seen.plans[op]
-        partner = self.partners(plan).get(peer.peer_id)
+        partner = partners_in(plan).get(peer.peer_id)
         roots = {
             spec.owner: outcome.root
             for spec, outcome in zip(plan.slices, commit.slices, strict=True)
@@ -156,12 +128,12 @@ class PairChecks:
         if result.chain != self.chains[op].get(peer.peer_id):
             self._violated("chain", f"{name}: its chain after op {op} is not its pair's")
 
-    def applied(self, peer: "SimPeer", result: OpResult, books: Books | None) -> None:
+    def applied(self, peer: SimPeer, result: OpResult, books: Books | None) -> None:
         """I9: what was given, with a partner or alone, and what was kept add up to what was done;
         for whoever has given nothing, nothing has changed."""
         before = self._unchanged.pop(peer.peer_id, None)
         if before is not None:
-            after = self._seen.state_of(peer)
+            after = state_of(peer)
             if not all(same_bits(old, new) for old, new in zip(before, after, strict=True)):
                 story = f"peer {peer.number}: op {result.op} was none of its, and changed its state"
                 self._violated("I7", story)
@@ -173,8 +145,8 @@ class PairChecks:
         size = given.numel()
         if result.slices:
             plan = self._seen.plans[result.op]
-            given = self._seen.sums.decoded(result.op, peer.peer_id, plan)[:size]
+            given = self._sums.decoded(result.op, peer.peer_id, plan)[:size]
         books.send(((0, size),), 0, size, given.to(torch.float64))
 
     def _violated(self, invariant: str, story: str) -> None:
-        self._world.violation(invariant, story)
+        self._scene.violation(invariant, story)

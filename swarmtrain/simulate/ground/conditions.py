@@ -5,12 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
-from swarmtrain.simulate.faults import Handicap
+from swarmtrain.simulate.ground.handicaps import Handicap
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_optimizers.strategies.noloco import NoLoCo
 from swarmtrain_optimizers.strategies.streaming import Streaming
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.kinds import MEAN, PAIR
+
+SNAPSHOT_ROUNDS = 2
+_EXTRA_PEERS = 4
+"""Room for the parts of newcomers in what a peer declares that it will keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,11 @@ class Conditions:
         """Length of the vector."""
         return self.fragments * self.op_values
 
+    @property
+    def retain_bytes(self) -> int:
+        """What a peer declares that it will keep of others' parts."""
+        return 2 * self.num_values * (self.num_peers + _EXTRA_PEERS)
+
     def strategy(self, inner_steps: int, lr: float, momentum: float) -> DiLoCo | Streaming | NoLoCo:
         """What peers do with it. A fragment lies in two places, as a model's layers do; with a
         partner momentum counts half, as it must stay below the rate."""
@@ -105,7 +114,7 @@ class Conditions:
         low, high = self.rates
         return 0.0 if high <= 0 else float(low * (high / low) ** rng.random())
 
-    def terms(self, snapshot_rounds: int) -> RunTerms:
+    def terms(self) -> RunTerms:
         """The run file's part of it."""
         return RunTerms(
             run_id="simulation",
@@ -123,7 +132,7 @@ class Conditions:
             deadline_floor_s=self.deadline_s,
             deadline_cap_s=self.deadline_s,
             checkpoint_rounds=1000,
-            snapshot_rounds=snapshot_rounds,
+            snapshot_rounds=SNAPSHOT_ROUNDS,
             rule=self.rule,
             kind=self.kind,
             scalars=WHOLE_VECTOR_RULES.get(self.rule, ""),

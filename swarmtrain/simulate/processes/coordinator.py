@@ -3,9 +3,11 @@
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from swarmtrain.simulate.process import Process
+from swarmtrain.simulate.ground.control import ControlLanes
+from swarmtrain.simulate.ground.process import Process
+from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
@@ -14,30 +16,49 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hello, PeerMessage
 from swarmtrain_transport.wire.records import Record, Sign, Verify
 
-if TYPE_CHECKING:
-    from swarmtrain.simulate.world import World
-
 _NEVER_S = float("inf")
+
+
+class CoordinatorWatch(Protocol):
+    """Looks on at what the coordinator decides."""
+
+    def logged(self, record: Record) -> None:
+        """A record was appended."""
+
+    def coordinator_fell(self, seconds: float = 0.0) -> None:
+        """It is not there for so long, and its timers begin anew."""
+
+    def refused(self, peer: PeerId, fault: RemoteFault) -> None:
+        """It refuses a peer's message."""
 
 
 class SimCoordinator(Process):
     """Dies with everything in memory; `disk` is what survives.
 
     Args:
-        world: clock and connections.
+        scene: clock and chance.
+        control: its connections.
         terms: of the run.
         sign: stands in for the run key.
         verify: its counterpart.
+
+    Attributes:
+        watch: looks on.
     """
 
-    def __init__(self, world: "World", terms: RunTerms, sign: Sign, verify: Verify) -> None:
-        super().__init__(world.clock, *world.skew())
-        self.world = world
+    watch: CoordinatorWatch
+
+    def __init__(
+        self, scene: Scene, control: ControlLanes, terms: RunTerms, sign: Sign, verify: Verify
+    ) -> None:
+        super().__init__(scene.clock, *scene.skew())
+        self._scene = scene
+        self._control = control
         self.terms = terms
         self.disk: list[Record] = []
         self.machine: Rendezvous | None = None
         self.term = 0
-        self.sync_s = 0.0
+        self.sync_s = scene.conditions.sync_s
         """How long one record takes to become durable."""
         self._sign = sign
         self._verify = verify
@@ -84,7 +105,7 @@ class SimCoordinator(Process):
         try:
             self._act(self.machine.connected(peer, hello, self.now_s))
         except RemoteFault as fault:
-            self.world.refused(peer, fault)
+            self.watch.refused(peer, fault)
 
     def message(self, peer: PeerId, message: PeerMessage) -> None:
         """A message of a connected peer."""
@@ -92,7 +113,7 @@ class SimCoordinator(Process):
         try:
             self._act(self.machine.received(peer, message, self.now_s))
         except RemoteFault as fault:
-            self.world.refused(peer, fault)
+            self.watch.refused(peer, fault)
 
     def closed(self, peer: PeerId) -> None:
         """A peer's connection is gone."""
@@ -116,18 +137,18 @@ class SimCoordinator(Process):
             if isinstance(action, do.Append):
                 if self.sync_s:
                     self._is_writing = True
-                    written_s = self.clock.now_s + self.sync_s * (0.5 + self.world.rng.random())
+                    written_s = self.clock.now_s + self.sync_s * (0.5 + self._scene.rng.random())
                     self.clock.at(written_s, partial(self._written, self._life))
                     return
                 self._append(action.record)
             elif isinstance(action, do.Adopt):
                 self.disk += action.records
                 self.term = action.term
-                self.world.invariants.coordinator_fell()  # the op goes on with full timers
+                self.watch.coordinator_fell()  # the op goes on with full timers
             elif isinstance(action, do.SendToPeer):
-                self.world.control.to_peer(action.peer, action.message)
+                self._control.to_peer(action.peer, action.message)
             else:
-                self.world.control.close(action.peer)
+                self._control.close(action.peer)
             self._to_do.popleft()
         self._sleep()
 
@@ -152,7 +173,7 @@ class SimCoordinator(Process):
 
     def _append(self, record: Record) -> None:
         self.disk.append(record)
-        self.world.invariants.logged(record)
+        self.watch.logged(record)
 
     def _sleep(self) -> None:
         if self.machine is None:

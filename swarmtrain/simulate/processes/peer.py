@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,11 +30,20 @@ from swarmtrain.peer.training.machine import (
 )
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.peer.training.state_image import StateImage
-from swarmtrain.simulate.faults import Handicap
-from swarmtrain.simulate.memory import WatchedMemory
-from swarmtrain.simulate.process import Process
-from swarmtrain.simulate.trainer import PretendedTrainer, WholeContribution
-from swarmtrain.simulate.watch import NAN_SCALE
+from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS
+from swarmtrain.simulate.ground.control import RECONNECT_S, ControlLanes
+from swarmtrain.simulate.ground.handicaps import Handicap
+from swarmtrain.simulate.ground.network import SimNetwork
+from swarmtrain.simulate.ground.process import Process
+from swarmtrain.simulate.ground.quick_keys import quick_sign, quick_verify
+from swarmtrain.simulate.ground.scene import Scene
+from swarmtrain.simulate.processes.memory import WatchedMemory
+from swarmtrain.simulate.processes.trainer import (
+    PretendedTrainer,
+    SharedDecoding,
+    WholeContribution,
+)
+from swarmtrain.simulate.processes.watch import NAN_SCALE, WatchedArithmetic
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
@@ -44,11 +53,8 @@ from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.messages import CoordinatorMessage
+from swarmtrain_transport.wire.messages import CoordinatorMessage, Hello
 from swarmtrain_transport.wire.records import Record
-
-if TYPE_CHECKING:
-    from swarmtrain.simulate.world import World
 
 STEPS = 2
 """Inner steps of a round: a result can come between them."""
@@ -62,6 +68,10 @@ _MOMENTUM = 0.9
 _SAVED_ROUNDS = 2
 """The state of every so many ops is saved, if there is a copy of it."""
 
+_TRAIN_S = 1.0
+"""A round's inner steps take so long, and a fifth more at most."""
+
+_APPLY_S = 0.0005
 _GOODBYE_S = 0.01
 _RESULTS_KEPT = 8
 
@@ -99,6 +109,62 @@ class PeerDisk:
         del self.results[:-_RESULTS_KEPT]
 
 
+class PeerWatch(Protocol):
+    """Looks on at what peers do."""
+
+    def accepted(self, peer: "SimPeer", record: Record) -> None:
+        """A peer took a record into its ledger."""
+
+    def contributed(self, peer: "SimPeer", part: OwnPart) -> None:
+        """A peer gave its part to an op."""
+
+    def loaded(self, peer: "SimPeer") -> None:
+        """A peer took over shared state."""
+
+    def state_of(self, peer: "SimPeer") -> list[torch.Tensor]:
+        """A copy of what no SKIP may change."""
+
+    def skipped(self, peer: "SimPeer", op: int, before: list[torch.Tensor]) -> None:
+        """A peer passed an op that was skipped."""
+
+    def applying(self, peer: "SimPeer", result: OpResult) -> None:
+        """A peer is about to apply a result."""
+
+    def applied(self, peer: "SimPeer", result: OpResult) -> None:
+        """A peer has applied a result."""
+
+    def rooted(self, peer: "SimPeer", op: int, root: bytes) -> None:
+        """A peer has this state root after an op."""
+
+    def proved(self, peer: "SimPeer", op: int) -> None:
+        """A peer keeps a proof against an owner of this op."""
+
+    def blamed(self, fault: do.PeerFault) -> None:
+        """A peer finds another at fault."""
+
+    def halted(self, peer: "SimPeer", halt: do.Halt) -> bool:
+        """A peer's machine gives up; True if somebody else is to come in its place."""
+
+
+class Host(Protocol):
+    """What a peer's process runs on."""
+
+    scene: Scene
+    network: SimNetwork
+    control: ControlLanes
+    decode: SharedDecoding
+
+    @property
+    def watch(self) -> PeerWatch:
+        """Looks on."""
+
+    def died(self, peer: "SimPeer") -> None:
+        """A process is gone."""
+
+    def replace(self) -> None:
+        """Somebody comes soon for one who was thrown out."""
+
+
 class _WatchedDriver(Driver):
     """A driver whose every event is checked as it happens."""
 
@@ -106,36 +172,36 @@ class _WatchedDriver(Driver):
         super().__init__(peer.peer_id, strategy, weights, **of)
         self.known: deque[int] = deque()  # the newest record when each outcome was told
         self._peer = peer
-        self._invariants = peer.world.invariants
+        self._watch = peer.watch
 
     def contribute(self) -> OwnPart:
         peer = self._peer
         if self.op + 1 == peer.handicap.nonfinite_op:
             peer.trainer.diverge()
         part = super().contribute()
-        self._invariants.contributed(peer, part)
+        self._watch.contributed(peer, part)
         return part
 
     def load(self, action: do.LoadState) -> StateImage:
         self._acts()
         image = super().load(action)
-        self._invariants.loaded(self._peer)
+        self._watch.loaded(self._peer)
         return image
 
     def end_op(self, result: OpResult) -> StateImage:
         self._acts()
         if result.replayed:
             self._peer.replayed_ops.append(result.op)
-        self._invariants.applying(self._peer, result)
+        self._watch.applying(self._peer, result)
         image = super().end_op(result)
-        self._invariants.applied(self._peer, result)
+        self._watch.applied(self._peer, result)
         return image
 
     def skip(self, op: int) -> None:
         self._acts()
-        before = self._invariants.state_of(self._peer)
+        before = self._watch.state_of(self._peer)
         super().skip(op)
-        self._invariants.skipped(self._peer, op, before)
+        self._watch.skipped(self._peer, op, before)
 
     def _acts(self) -> None:
         self._peer.acts_on_index = self.known.popleft()
@@ -145,7 +211,7 @@ class SimPeer(Process):
     """A peer's process. `kill` is SIGKILL: nothing of it happens afterwards.
 
     Args:
-        world: clock, network and coordinator.
+        host: clock, lanes and who looks on.
         peer_id: own id.
         number: for people.
         boot: this process's boot id.
@@ -156,7 +222,7 @@ class SimPeer(Process):
 
     def __init__(
         self,
-        world: "World",
+        host: Host,
         peer_id: PeerId,
         number: int,
         boot: bytes,
@@ -164,8 +230,12 @@ class SimPeer(Process):
         handicap: Handicap,
         disk: PeerDisk,
     ) -> None:
-        super().__init__(world.clock, *world.skew())
-        self.world = world
+        scene = host.scene
+        super().__init__(scene.clock, *scene.skew())
+        self.watch = host.watch
+        self._host = host
+        self._scene = scene
+        conditions = scene.conditions
         self.peer_id = peer_id
         self.number = number
         self.handicap = handicap
@@ -180,38 +250,42 @@ class SimPeer(Process):
         self._rng = rng
         self._wakeup_s = float("inf")
         self._is_training = False
-        host = IPv6Address(b"\xfd" + bytes(5) + number.to_bytes(2, "big") + boot)
-        address = Address(peer_id, peer_id, str(host), 1)
-        self.link = world.network.open(address, self)
+        home = IPv6Address(b"\xfd" + bytes(5) + number.to_bytes(2, "big") + boot)
+        address = Address(peer_id, peer_id, str(home), 1)
+        self.link = host.network.open(address, self)
         card = Card(
-            peer_id, boot, f"peer{number}", peer_id, address.host, address.port, world.retain_bytes
-        )
-        arithmetic = self.arithmetic = world.arithmetic(self)
+            peer_id, boot, f"peer{number}", peer_id, address.host, address.port,
+            conditions.retain_bytes,
+        )  # fmt: skip
+        arithmetic = self.arithmetic = WatchedArithmetic(self._report_violation)
         arithmetic.forges_results = handicap.forges_results
-        self._memory = WatchedMemory(number, world.retain_bytes, world.report_on(self))
-        arithmetic.sums_wrongly = world.invariants.lies.liar == peer_id
+        self._memory = WatchedMemory(number, conditions.retain_bytes, self._report_violation)
+        arithmetic.sums_wrongly = scene.liar == peer_id
         self.machine = Participant(
-            card, arithmetic, partial(world.sign, peer_id), world.verify,
+            card, arithmetic, partial(quick_sign, peer_id), quick_verify,
             self._shuffled, disk.records, self.now_s, self._memory.retention,
         )  # fmt: skip
         for result in disk.results:
             self.machine.keep_result(result.op, [piece.chunks for piece in result.slices])
         if disk.manifest is not None:
             self.machine.keep_state(disk.manifest.to_bytes(), disk.chunks.values())
-        self.strategy = world.conditions.strategy(STEPS, _LR, _MOMENTUM)
-        self.trainer = PretendedTrainer(world.num_values, rng)
+        self.strategy = conditions.strategy(STEPS, _LR, _MOMENTUM)
+        self.trainer = PretendedTrainer(conditions.num_values, rng)
         self.driver = _WatchedDriver(
-            self, self.strategy, self.trainer, layout=bytes(32), num_values=world.num_values,
-            snapshot_rounds=world.snapshot_rounds, contribution=WholeContribution,
-            decode=world.decode,
+            self, self.strategy, self.trainer, layout=bytes(32),
+            num_values=conditions.num_values, snapshot_rounds=SNAPSHOT_ROUNDS,
+            contribution=WholeContribution, decode=host.decode,
         )  # fmt: skip
         self._training = TrainingMachine(
             peer_id,
             self.driver,
-            rounds=world.conditions.rounds,
+            rounds=conditions.rounds,
             steps_per_round=STEPS,
             lonely_s=0.0,
         )
+
+    def _report_violation(self, broken: str, story: str) -> None:
+        self._scene.violation(broken, f"peer {self.number}: {story}")
 
     def _shuffled(self, peers: Sequence[PeerId]) -> list[PeerId]:
         return self._rng.sample(list(peers), len(peers))
@@ -231,7 +305,7 @@ class SimPeer(Process):
     def start(self) -> None:
         """Connect, and attach the trainer's own state or the saved one."""
         self._act(self.machine.start(self.now_s))
-        self.world.control.connect(self)
+        self._host.control.connect(self)
         image = self._restored() or self.driver.offer()
         self.later(0.0005, lambda: self._attach(image))
 
@@ -251,7 +325,7 @@ class SimPeer(Process):
                 image.op,
                 image.manifest,
                 image.chunks,
-                self.world.snapshot_rounds,
+                SNAPSHOT_ROUNDS,
                 self.now_s,
                 self.driver.fragments,
             )
@@ -261,9 +335,9 @@ class SimPeer(Process):
         """The process is gone, with everything in memory."""
         if self.is_alive:
             self.die()
-            self.world.died(self)
-            self.world.network.kill(self.peer_id)
-            self.world.control.hung_up(self)
+            self._host.died(self)
+            self._host.network.kill(self.peer_id)
+            self._host.control.hung_up(self)
 
     def leave(self) -> None:
         """Say goodbye; the process ends when that is sent."""
@@ -276,6 +350,10 @@ class SimPeer(Process):
         self.clock.after(delay_s, lambda: self.hear(event))
 
     # ---- the lanes
+
+    def greeting(self) -> Hello:
+        """What it says first on a new connection."""
+        return self.machine.hello()
 
     def on_frame(self, peer: PeerId, frame: Frame) -> None:
         """LinkHandler."""
@@ -296,7 +374,7 @@ class SimPeer(Process):
         try:
             self._act(self.machine.control(message, self.now_s))
         except RemoteFault as fault:
-            self.world.violation("fault", f"peer {self.number} cannot follow: {fault}")
+            self._report_violation("fault", f"cannot follow: {fault}")
 
     def on_control_down(self) -> None:
         """The coordinator's connection is gone; try again soon."""
@@ -304,7 +382,7 @@ class SimPeer(Process):
 
     def _control_down(self) -> None:
         self._act(self.machine.control_down(self.now_s))
-        self.world.reconnect(self)
+        self.later(RECONNECT_S, partial(self._host.control.connect, self))
         self._train()
 
     # ---- actions
@@ -312,9 +390,12 @@ class SimPeer(Process):
     def _act(self, actions: Actions) -> None:
         """Do what the machine asks, in order."""
         self._memory.look(self.machine)
-        for action in self.world.hearsay.told(self, actions):
+        deed = self._scene.deeds.get(self.peer_id)
+        if deed is not None:
+            actions = tuple(deed.done(actions, self.machine.view.first.op, self._scene.deeds))
+        for action in actions:
             if type(action) is do.SendControl:
-                self.world.control.to_coordinator(self, action.message)
+                self._host.control.to_coordinator(self, action.message)
             elif type(action) is do.SendFrame:
                 frame = action.frame
                 self.machine.stats.bytes_out += len(frame.body)
@@ -331,10 +412,10 @@ class SimPeer(Process):
                 self.link.revoke(action.peer)
             case do.LoadState() | do.ApplyResult() | do.OpSkipped():
                 index = self.machine.ledger.head_index
-                self.later(self.world.apply_s, partial(self._trainer_hears, action, index))
+                self.later(_APPLY_S, partial(self._trainer_hears, action, index))
             case do.RecordAccepted():
                 self.disk.records.append(action.record)
-                self.world.invariants.accepted(self, action.record)
+                self.watch.accepted(self, action.record)
             case do.DownloadBegun():
                 self.disk.begin_download(action.manifest)
             case do.KeepChunk():
@@ -346,21 +427,15 @@ class SimPeer(Process):
             case do.Halt():
                 self._halt(action)
             case do.KeepProof():
-                self.world.invariants.lies.proved(self, action.op)
+                self.watch.proved(self, action.op)
             case do.PeerFault():
-                self.world.blamed(action)
+                self.watch.blamed(action)
 
     def _halt(self, halt: do.Halt) -> None:
-        """Only who came, or came back, after the end may be sent away, and who was convicted."""
-        invariants = self.world.invariants
-        is_convicted = invariants.lies.is_convicted and self.peer_id == invariants.lies.liar
-        if halt.code == "SWT-E563" and is_convicted:
-            self.kill()
-            self.world.replace()
-            return
-        if halt.code != "SWT-E705" or not invariants.is_over:
-            self.world.violation("halt", f"peer {self.number} halts: {halt.text}")
+        is_replaced = self.watch.halted(self, halt)
         self.kill()
+        if is_replaced:
+            self._host.replace()
 
     def _forged(self, frame: Frame) -> Frame:
         if frame.kind is not FrameKind.PART or not self.handicap.forges_scales:
@@ -396,7 +471,7 @@ class SimPeer(Process):
     def _do_training(self, action: Action) -> None:
         match action:
             case Applied(image):
-                self.world.invariants.rooted(self, image.op, image.manifest.root)
+                self.watch.rooted(self, image.op, image.manifest.root)
                 if image.chunks is not None and image.op % _SAVED_ROUNDS == 0:
                     self.disk.image = image
                 self._act(tell(action, self.machine, self.now_s))
@@ -412,14 +487,14 @@ class SimPeer(Process):
         training, now_s = self._training, self.now_s
         training.network(
             now_s,
-            is_connected=self.world.is_connected(self),
+            is_connected=self._host.control.is_open(self, self.connection),
             is_exchanging=self.machine.exchange is not None,
         )
         if self._is_training or training.holds_back:
             return
         self._is_training = True
         training.begins_step(now_s)
-        seconds = self.world.train_s * (1 + 0.2 * self._rng.random()) * self.handicap.slowness
+        seconds = _TRAIN_S * (1 + 0.2 * self._rng.random()) * self.handicap.slowness
         self.later(seconds / STEPS, self._step)
 
     def _step(self) -> None:

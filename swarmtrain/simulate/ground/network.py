@@ -8,16 +8,13 @@ the production allow-list, as in both real links.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
+from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.allow_list import not_allowed
 from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.links.reception import Reception
 from swarmtrain_transport.wire.frames import Frame, FrameKind, pack
-
-if TYPE_CHECKING:
-    from swarmtrain.simulate.world import World
 
 _PACK_EVERY = 16
 """One frame in so many goes through real bytes."""
@@ -102,17 +99,17 @@ class SimNetwork:
     """All data links of one world.
 
     Args:
-        world: clock, faults and lines.
+        scene: its clock and chance.
         latency_s: typical time of a frame on the way; each takes half to three halves of it.
     """
 
-    def __init__(self, world: "World", latency_s: float) -> None:
+    def __init__(self, scene: Scene, latency_s: float) -> None:
         self.lines: dict[PeerId, Line] = {}
         self.links: dict[PeerId, SimLink] = {}
-        self._world = world
-        self._clock = world.clock
+        self._scene = scene
+        self._clock = scene.clock
         self._latency_s = latency_s
-        self._random = world.rng.random
+        self._random = scene.rng.random
         self._pairs: dict[tuple[PeerId, PeerId], _Pair] = {}
         self._cut: set[tuple[PeerId, PeerId]] = set()
         self._count = 0
@@ -185,7 +182,7 @@ class SimNetwork:
             link = self.links.get(end)
             if link is None or link.address != target:
                 return
-            if self._world.trace is not None:
+            if self._scene.trace is not None:
                 self._tell(source, link, frame)
             if packed is None:
                 link.take(source.address, frame)
@@ -194,7 +191,7 @@ class SimNetwork:
 
         down = self.lines.get(end)
         if down is None or not down.rate:
-            self._clock.at(moment, partial(self._world.deliver, deliver, frame.kind))
+            self._clock.at(moment, partial(self._scene.deliver, deliver, frame.kind))
         else:
             self._clock.at(moment, partial(self._squeeze, down, size, deliver, frame.kind))
         return True
@@ -202,7 +199,7 @@ class SimNetwork:
     def _squeeze(self, down: Line, size: int, deliver: Callable[[], None], kind: FrameKind) -> None:
         """Through the receiver's line, after what came before."""
         down.down_free_s = max(self._clock.now_s, down.down_free_s) + size / down.rate
-        self._clock.at(down.down_free_s, partial(self._world.deliver, deliver, kind))
+        self._clock.at(down.down_free_s, partial(self._scene.deliver, deliver, kind))
 
     def _arrival_s(self, start: PeerId, size: int) -> float:
         """Out through the sender's line, then across: a big body delays later ones."""
@@ -223,9 +220,9 @@ class SimNetwork:
             link.take_bytes(curve_key, header, body)
 
     def _tell(self, source: SimLink, link: SimLink, frame: Frame) -> None:
-        name = self._world.name_of
+        name = self._scene.name_of
         what = f"{frame.kind.name} slice {frame.slice_index}.{frame.attempt} chunk {frame.chunk}"
-        self._world.say(
+        self._scene.say(
             name(link.address.peer_id), f"<- {name(source.address.peer_id)}: {what}, "
             f"{len(frame.body)} bytes",
         )  # fmt: skip

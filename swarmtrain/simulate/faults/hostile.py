@@ -1,9 +1,11 @@
 """Hostile bytes: what a member or a stranger may send. Nothing of it may be believed."""
 
 import random
-from typing import TYPE_CHECKING
 
-from swarmtrain.simulate.sim_peer import SimPeer
+from swarmtrain.simulate.checks.invariants import Invariants
+from swarmtrain.simulate.ground.quick_keys import quick_sign
+from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.ledger.fold import num_chunks, slice_root
@@ -24,9 +26,6 @@ from swarmtrain_transport.wire.messages import (
     encode,
 )
 
-if TYPE_CHECKING:
-    from swarmtrain.simulate.world import World
-
 _FAR = 1 << 40
 
 _REPEATED = 50
@@ -37,16 +36,19 @@ class Hostile:
     """Makes bad bytes and lets them arrive in the name of a member, or of nobody.
 
     Args:
-        world: where.
+        swarm: where.
+        checks: to be told who is in trouble.
         rng: draws them.
     """
 
-    def __init__(self, world: "World", rng: random.Random) -> None:
-        self._world = world
+    def __init__(self, swarm: Swarm, checks: Invariants, rng: random.Random) -> None:
+        self._swarm = swarm
+        self._scene = swarm.scene
+        self._checks = checks
         self._rng = rng
 
     def _members(self) -> tuple[SimPeer, SimPeer] | None:
-        peers = self._world.survivors
+        peers = self._swarm.survivors
         if len(peers) < 2:
             return None
         sender, target = self._rng.sample(peers, 2)
@@ -65,8 +67,8 @@ class Hostile:
         if self._rng.random() < 0.2:
             key = self._rng.randbytes(32)
         else:
-            self._world.hostile.add(sender.peer_id)
-        target.hear(lambda: self._world.network.inject(target.peer_id, key, header, body))
+            self._scene.hostile.add(sender.peer_id)
+        target.hear(lambda: self._swarm.network.inject(target.peer_id, key, header, body))
         return (
             f"{len(header) + len(body)} hostile bytes from peer {sender.number} to {target.number}"
         )
@@ -110,7 +112,7 @@ class Hostile:
             Frame(FrameKind.PROVE, tag, plan_id, index, 0, rng.randrange(99)),
             Frame(FrameKind.EVIDENCE, tag, plan_id, index, body=rng.randbytes(rng.randrange(300))),
         )
-        if self._world.conditions.kind == PAIR:
+        if self._scene.conditions.kind == PAIR:
             op, chunk = target.machine.view.first.last_op + 1, rng.choice((0, 5, 1 << 30))
             body = bytes(rng.randrange(600))
             frames += (Frame(FrameKind.AHEAD, tag, chunk=chunk, set_id=op, body=body),)
@@ -121,8 +123,8 @@ class Hostile:
     def control(self) -> str | None:
         """Bad bytes, or claims that cannot be true, on a member's control connection."""
         ends = self._members()
-        coordinator = self._world.coordinator
-        if ends is None or coordinator.machine is None or not self._world.is_connected(ends[0]):
+        coordinator = self._swarm.coordinator
+        if ends is None or coordinator.machine is None or not self._swarm.is_connected(ends[0]):
             return None
         sender = ends[0]
         message = self._second_word(sender) or self._claim()
@@ -133,11 +135,11 @@ class Hostile:
                 decode_from_peer(bytes(data))
             except RemoteFault:
                 # The shell closes a connection that says what is no message.
-                self._world.invariants.demands.trouble(sender.peer_id, 1.0)
-                self._world.blink(sender)
+                self._checks.demands.trouble(sender.peer_id, 1.0)
+                self._swarm.blink(sender)
                 return f"peer {sender.number} sends {len(data)} bytes that are no message"
             return None
-        self._world.hostile.add(sender.peer_id)
+        self._scene.hostile.add(sender.peer_id)
         times = _REPEATED if self._rng.random() < 0.1 else 1
         for _ in range(times):
             coordinator.hear(lambda: coordinator.message(sender.peer_id, message))
@@ -146,7 +148,7 @@ class Hostile:
     def _second_word(self, sender: SimPeer) -> PeerMessage | None:
         """Where contributions stay whole: somebody signs what it does not have, and for all the
         coordinator knows that is its contribution, the first one or another one."""
-        machine = self._world.coordinator.machine
+        machine = self._swarm.coordinator.machine
         operation = machine.operation if machine is not None else None
         if operation is None or operation.view.plan.kind not in WHOLE:
             return None
@@ -157,15 +159,15 @@ class Hostile:
         hashes = tuple(self._rng.randbytes(32) for _ in range(num_chunks(view.plan, index)))
         root = slice_root(hashes)
         payload = result_payload(view.plan_hash, index, 0, root, NOTHING_SUMMED)
-        signature = self._world.sign(sender.peer_id, payload)
-        self._world.invariants.demands.trouble(sender.peer_id, 2 * view.plan.deadline_s)
+        signature = quick_sign(sender.peer_id, payload)
+        self._checks.demands.trouble(sender.peer_id, 2 * view.plan.deadline_s)
         name = content_name(root)
         return SliceDone(view.plan_id, index, 0, name, hashes, NOTHING_SUMMED, signature)
 
     def _claim(self) -> PeerMessage:
         """Well-formed, and about what is not the sender's or does not exist."""
         rng = self._rng
-        machine = self._world.coordinator.machine
+        machine = self._swarm.coordinator.machine
         operation = machine.operation if machine is not None else None
         plan_id = operation.view.plan_id if operation is not None else rng.getrandbits(63)
         index = rng.choice((-1, -_FAR, 99, _FAR))

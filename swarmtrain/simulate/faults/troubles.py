@@ -6,16 +6,15 @@ Everything is drawn from one generator that the weather seeds before each strike
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from swarmtrain.simulate import hearsay
-from swarmtrain.simulate.faults import NO_HANDICAP, Handicap
-from swarmtrain.simulate.holding import holds
-from swarmtrain.simulate.hostile import Hostile
-from swarmtrain.simulate.sim_peer import PeerDisk, SimPeer
-
-if TYPE_CHECKING:
-    from swarmtrain.simulate.world import World
+from swarmtrain.simulate.checks.holding import holds
+from swarmtrain.simulate.checks.invariants import Invariants
+from swarmtrain.simulate.faults.hostile import Hostile
+from swarmtrain.simulate.ground import deeds
+from swarmtrain.simulate.ground.handicaps import NO_HANDICAP, Handicap
+from swarmtrain.simulate.processes.peer import PeerDisk, SimPeer
+from swarmtrain.simulate.processes.swarm import Swarm
+from swarmtrain_transport.kinds import PAIR, WHOLE
 
 _BACKUP_RECORDS_MIN = 8
 _PEERS_MAX_EXTRA = 2
@@ -37,7 +36,8 @@ class Troubles:
     """All kinds of trouble of one world.
 
     Args:
-        world: the world; its peers are numbered from 0.
+        swarm: whom it hits; its peers are numbered from 0.
+        checks: to be told who is in trouble.
         rng: draws whom and for how long.
         reckless: whether the newest state may be lost.
 
@@ -45,12 +45,16 @@ class Troubles:
         is_calm: nobody who comes now is handicapped.
     """
 
-    def __init__(self, world: "World", rng: random.Random, *, reckless: bool) -> None:
+    def __init__(
+        self, swarm: Swarm, checks: Invariants, rng: random.Random, *, reckless: bool
+    ) -> None:
         self.is_calm = False
         self.is_reckless = reckless
-        self._world = world
+        self._swarm = swarm
+        self._scene = swarm.scene
+        self._checks = checks
         self._rng = rng
-        self._hostile = Hostile(world, rng)
+        self._hostile = Hostile(swarm, checks, rng)
         self._every = self._kinds_of_trouble()
 
     def _kinds_of_trouble(self) -> dict[str, Callable[[], str | None]]:
@@ -73,8 +77,8 @@ class Troubles:
             "hostile control": self._hostile.control,
             "coordinator crash and death": self._crash_and_death,
             HOSTILE_OWNER: self._hostile_owner,
-            HOSTILE_WORDS: lambda: self._hostile_member(hearsay.WORDS),
-            DRAG: lambda: self._hostile_member(hearsay.DRAGS),
+            HOSTILE_WORDS: lambda: self._hostile_member(deeds.WORDS),
+            DRAG: lambda: self._hostile_member(deeds.DRAGS),
         }
 
     @property
@@ -85,14 +89,14 @@ class Troubles:
     # ---- who
 
     def _peer(self) -> SimPeer | None:
-        peers = [peer for peer in self._world.survivors if not peer.is_leaving]
+        peers = [peer for peer in self._swarm.survivors if not peer.is_leaving]
         return self._rng.choice(peers) if peers else None
 
     def _expendable(self, *, beside: SimPeer | None = None) -> SimPeer | None:
         """A peer without which the run can go on: nothing may die with the last who hold it."""
         peers = [
             peer
-            for peer in self._world.survivors
+            for peer in self._swarm.survivors
             if peer is not beside and self._can_lose(peer, beside)
         ]
         return self._rng.choice(peers) if peers else None
@@ -101,13 +105,12 @@ class Troubles:
         """Whether the newest state stays with somebody. Reckless weathers leave any state at
         all: then REWIND has to find the way back. A run without one waits for it for ever."""
         # Whoever is hostile may be thrown out at any time.
-        liars = {self._world.invariants.lies.liar, *self._world.hearsay.deeds}
-        staying = [p for p in self._world.survivors if not p.is_leaving and p.peer_id not in liars]
+        liars = {self._scene.liar, *self._scene.deeds}
+        staying = [p for p in self._swarm.survivors if not p.is_leaving and p.peer_id not in liars]
         left = [p for p in staying if p not in victims]
         if self.is_reckless:
             return any(peer.machine.applied_op >= 0 for peer in left)
-        invariants = self._world.invariants
-        newest, roots = invariants.newest
+        newest, roots = self._checks.decided.newest
         return any(
             peer.machine.applied_op >= newest
             or (
@@ -119,7 +122,7 @@ class Troubles:
         )
 
     def _ends(self) -> tuple[SimPeer, SimPeer] | None:
-        peers = self._world.survivors
+        peers = self._swarm.survivors
         if len(peers) < 2:
             return None
         source, target = self._rng.sample(peers, 2)
@@ -130,7 +133,7 @@ class Troubles:
         return float(low * (high / low) ** self._rng.random())
 
     def _trouble(self, peer: SimPeer, seconds: float = 0.0) -> None:
-        self._world.invariants.demands.trouble(peer.peer_id, seconds)
+        self._checks.demands.trouble(peer.peer_id, seconds)
 
     # ---- what
 
@@ -152,12 +155,12 @@ class Troubles:
 
     def _kill(self, victim: SimPeer) -> None:
         victim.kill()
-        if len(self._world.survivors) < self._world.conditions.num_peers:
-            self._world.clock.after(self._seconds(0.5, 60.0), self._replace)
+        if len(self._swarm.survivors) < self._scene.conditions.num_peers:
+            self._scene.clock.after(self._seconds(0.5, 60.0), self._replace)
 
     def _replace(self) -> None:
-        if len(self._world.survivors) < self._world.conditions.num_peers:
-            self._world.add_peer(self._handicap())
+        if len(self._swarm.survivors) < self._scene.conditions.num_peers:
+            self._swarm.add_peer(self._handicap())
 
     def _handicap(self) -> Handicap:
         if self.is_calm or self._rng.random() < 0.8:
@@ -181,7 +184,7 @@ class Troubles:
         elif kept == "nothing":
             disk = PeerDisk()
         back_s = self._seconds(0.05, 40.0)
-        self._world.clock.after(back_s, partial(self._world.come_back, victim, disk))
+        self._scene.clock.after(back_s, partial(self._swarm.come_back, victim, disk))
         return f"restart of peer {victim.number} in {back_s:.2f} s; its disk keeps {kept}"
 
     def _goodbye(self) -> str | None:
@@ -189,21 +192,21 @@ class Troubles:
         if peer is None or peer.is_stopped or peer.is_leaving:
             return None
         peer.leave()
-        self._world.clock.after(self._seconds(0.5, 60.0), self._replace)
+        self._scene.clock.after(self._seconds(0.5, 60.0), self._replace)
         return f"goodbye of peer {peer.number}"
 
     def _newcomer(self) -> str | None:
-        most = self._world.conditions.num_peers + _PEERS_MAX_EXTRA
-        if len(self._world.survivors) >= most:
+        most = self._scene.conditions.num_peers + _PEERS_MAX_EXTRA
+        if len(self._swarm.survivors) >= most:
             return None
-        return f"arrival of peer {self._world.add_peer(self._handicap()).number}"
+        return f"arrival of peer {self._swarm.add_peer(self._handicap()).number}"
 
     def _blink(self) -> str | None:
         peer = self._peer()
-        if peer is None or not self._world.is_connected(peer):
+        if peer is None or not self._swarm.is_connected(peer):
             return None
         self._trouble(peer, 1.0)
-        self._world.blink(peer)
+        self._swarm.blink(peer)
         return f"broken control connection of peer {peer.number}"
 
     def _stall(self) -> str | None:
@@ -212,8 +215,8 @@ class Troubles:
             return None
         seconds = self._seconds(0.1, 40.0)
         up = self._rng.random() < 0.5
-        self._world.invariants.demands.trouble(peer.peer_id, seconds, is_linked=True)
-        self._world.control.stall(peer, up=up, seconds=seconds)
+        self._checks.demands.trouble(peer.peer_id, seconds, is_linked=True)
+        self._swarm.control.stall(peer, up=up, seconds=seconds)
         way = "to" if up else "from"
         return f"nothing {way} the coordinator passes for {seconds:.2f} s at peer {peer.number}"
 
@@ -221,8 +224,8 @@ class Troubles:
         ends = self._ends()
         if ends is None:
             return None
-        self._world.network.drop(ends[0].peer_id, ends[1].peer_id)
-        self._world.invariants.demands.lost(ends[0].peer_id)
+        self._swarm.network.drop(ends[0].peer_id, ends[1].peer_id)
+        self._checks.demands.lost(ends[0].peer_id)
         return f"frames of peer {ends[0].number} to peer {ends[1].number} are lost"
 
     def _cut(self) -> str | None:
@@ -234,20 +237,20 @@ class Troubles:
         seconds = 4 * LONGEST_S if stays else self._seconds(0.05, 60.0)
         for peer in ends:
             self._trouble(peer, seconds)
-        network = self._world.network
+        network = self._swarm.network
         network.cut(source.peer_id, target.peer_id)
         if not stays:
-            self._world.clock.after(seconds, partial(network.heal, source.peer_id, target.peer_id))
+            self._scene.clock.after(seconds, partial(network.heal, source.peer_id, target.peer_id))
         lasts = "for good" if stays else f"for {seconds:.2f} s"
         return f"frames of peer {source.number} do not reach peer {target.number} {lasts}"
 
     def _crash(self) -> str | None:
-        if not self._world.coordinator.is_alive:
+        if not self._swarm.coordinator.is_alive:
             return None
         back_s = self._seconds(0.05, 20.0)
         keeps = self._rng.random() < 0.5
-        self._world.crash_coordinator(back_s, keeps_torn=keeps)
-        self._world.invariants.demands.trouble_all(back_s)
+        self._swarm.crash_coordinator(back_s, keeps_torn=keeps)
+        self._checks.demands.trouble_all(back_s)
         return f"death of the coordinator for {back_s:.2f} s; a torn record is kept: {keeps}"
 
     def _crash_and_death(self) -> str | None:
@@ -255,27 +258,36 @@ class Troubles:
         story, death = self._crash(), self._death()
         return story if death is None else death if story is None else f"{story}; {death}"
 
+    @property
+    def _may_be_hostile(self) -> bool:
+        """True if a run with a hostile member can still go on."""
+        conditions, least = self._scene.conditions, 3
+        if conditions.kind in WHOLE or conditions.rule:
+            least = 4
+        others = conditions.num_peers - (2 if conditions.kind == PAIR else 1)
+        needed = conditions.terms().min_contributors
+        return needed <= others and conditions.num_peers >= least
+
     def _hostile_owner(self) -> str | None:
         """It does everything else as it should, and does so until it is found out."""
-        lies, peer = self._world.invariants.lies, self._expendable()
-        if lies.liar is not None or peer is None or self._world.hearsay.deeds:
+        lies, peer = self._checks.lies, self._expendable()
+        if self._scene.liar is not None or peer is None or self._scene.deeds:
             return None
         lies.begin(peer)
         return f"peer {peer.number} signs wrong sums from now on"
 
     def _hostile_member(self, kinds: tuple[str, ...]) -> str | None:
         """It trains and applies results as it should."""
-        peer, liar = self._expendable(), self._world.invariants.lies.liar
-        known = self._world.hearsay
-        if peer is None or liar is not None or known.deeds or not known.is_possible:
+        peer, scene = self._expendable(), self._scene
+        if peer is None or scene.liar is not None or scene.deeds or not self._may_be_hostile:
             return None
-        deed = hearsay.Deed(self._rng.choice(kinds), wanders=self._rng.random() < 0.5)
-        known.begin(peer, deed)
+        deed = deeds.Deed(self._rng.choice(kinds), wanders=self._rng.random() < 0.5)
+        scene.misbehave(peer.peer_id, deed)
         return f"peer {peer.number} {deed.kind} from now on, another victim each: {deed.wanders}"
 
     def _restore(self) -> str | None:
         """The disk is a backup of a moment ago: what a peer was told since, it must give back."""
-        coordinator, invariants = self._world.coordinator, self._world.invariants
+        coordinator, invariants = self._swarm.coordinator, self._checks
         lost = self._rng.randint(1, 12)
         # Without a roster a coordinator does not know that there is anybody to wait for.
         if not coordinator.is_alive or len(coordinator.disk) - lost < _BACKUP_RECORDS_MIN:
@@ -283,7 +295,7 @@ class Troubles:
         if not invariants.is_told(len(coordinator.disk) - 1):
             return None
         back_s = self._seconds(0.05, 5.0)
-        self._world.crash_coordinator(back_s)
+        self._swarm.crash_coordinator(back_s)
         del coordinator.disk[-lost:]
         coordinator.term = coordinator.disk[-1].term
         invariants.restored = True
@@ -291,23 +303,23 @@ class Troubles:
         return f"the coordinator's disk is a backup without the last {lost} records"
 
     def _stop_coordinator(self) -> str | None:
-        if not self._world.coordinator.is_alive:
+        if not self._swarm.coordinator.is_alive:
             return None
         seconds = self._seconds(0.05, 40.0)
-        self._world.coordinator.stop(seconds)
-        self._world.invariants.coordinator_fell(seconds)
-        self._world.invariants.demands.trouble_all(seconds)
+        self._swarm.coordinator.stop(seconds)
+        self._checks.coordinator_fell(seconds)
+        self._checks.demands.trouble_all(seconds)
         return f"the coordinator is stopped for {seconds:.2f} s"
 
     def _slow_disk(self) -> str | None:
         seconds, sync_s = self._seconds(0.5, 30.0), self._seconds(0.001, 1.0)
-        coordinator = self._world.coordinator
+        coordinator = self._swarm.coordinator
         coordinator.sync_s = sync_s
-        self._world.clock.after(seconds, self._quick_disk)
+        self._scene.clock.after(seconds, self._quick_disk)
         return f"a record takes {1000 * sync_s:.0f} ms to become durable, for {seconds:.2f} s"
 
     def _quick_disk(self) -> None:
-        self._world.coordinator.sync_s = self._world.conditions.sync_s
+        self._swarm.coordinator.sync_s = self._scene.conditions.sync_s
 
     def _stop(self) -> str | None:
         peer = self._peer()

@@ -4,23 +4,21 @@ What is under way when an end dies is lost. A stalled direction loses nothing an
 everything comes late, as on a path whose packets vanish for a while.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from swarmtrain.simulate.stories import told
+from swarmtrain.simulate.ground.scene import Scene
+from swarmtrain.simulate.ground.stories import told
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import (
     CoordinatorMessage,
+    Hello,
     PeerMessage,
     decode_from_coordinator,
     decode_from_peer,
     encode,
 )
-
-if TYPE_CHECKING:
-    from swarmtrain.simulate.sim_peer import SimPeer
-    from swarmtrain.simulate.world import World
 
 CONTROL_S = 0.002
 RECONNECT_S = 0.5
@@ -28,32 +26,80 @@ _ENCODE_EVERY = 16
 """One message in so many goes through real bytes; structs are immutable."""
 
 
-class ControlLanes:
-    """All control connections of one world."""
+class PeerEnd(Protocol):
+    """A peer's process at its end of a connection."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        self._clock = world.clock
-        self._random = world.rng.random
+    peer_id: PeerId
+    is_alive: bool
+    is_leaving: bool
+    connection: int
+
+    def greeting(self) -> Hello:
+        """What it says first."""
+
+    def later(self, delay_s: float, event: Callable[[], object]) -> None:
+        """Something that it does, if it still lives then."""
+
+    def on_control(self, message: CoordinatorMessage) -> None:
+        """A message of the coordinator."""
+
+    def on_control_down(self) -> None:
+        """The connection is gone."""
+
+
+class CoordinatorEnd(Protocol):
+    """The coordinator's process at its end of every connection."""
+
+    is_alive: bool
+
+    def hear(self, event: Callable[[], object]) -> None:
+        """Something happens to it, now or when it goes on."""
+
+    def hello(self, peer: PeerId, hello: Hello) -> None:
+        """A peer is at the door."""
+
+    def message(self, peer: PeerId, message: PeerMessage) -> None:
+        """A message of a connected peer."""
+
+    def closed(self, peer: PeerId) -> None:
+        """A peer's connection is gone."""
+
+
+class ControlLanes:
+    """All control connections of one world.
+
+    Args:
+        scene: its clock and chance.
+
+    Attributes:
+        coordinator: at the other end.
+    """
+
+    coordinator: CoordinatorEnd
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._clock = scene.clock
+        self._random = scene.rng.random
         self._connected: dict[PeerId, int] = {}
-        self._accepted: dict[PeerId, tuple[SimPeer, int]] = {}
+        self._accepted: dict[PeerId, tuple[PeerEnd, int]] = {}
         self._connections = 0
         self._lane_s: dict[tuple[PeerId, bool], float] = {}
         self._count = 0
 
     # ---- connections
 
-    def connect(self, peer: "SimPeer") -> None:
+    def connect(self, peer: PeerEnd) -> None:
         """A peer opens its connection; without a coordinator it tries again."""
         if peer.is_leaving:
             return
-        if not self._world.coordinator.is_alive:
+        if not self.coordinator.is_alive:
             peer.later(RECONNECT_S, lambda: self.connect(peer))
             return
         self._connections += 1
         peer.connection = self._connected[peer.peer_id] = self._connections
-        hello = peer.machine.hello()
-        coordinator = self._world.coordinator
+        hello = peer.greeting()
+        coordinator = self.coordinator
         end = (peer, peer.connection)
 
         def come_in() -> None:
@@ -64,14 +110,14 @@ class ControlLanes:
 
         self._up(peer, lambda: coordinator.hear(come_in), "HELLO")
 
-    def is_open(self, peer: "SimPeer", connection: int) -> bool:
+    def is_open(self, peer: PeerEnd, connection: int) -> bool:
         """Whether this connection of the peer stands."""
         return peer.is_alive and self._connected.get(peer.peer_id) == connection
 
-    def cut_all(self) -> None:
-        """The coordinator has died: every peer's connection is gone."""
+    def cut_all(self, peers: Iterable[PeerEnd]) -> None:
+        """The coordinator has died: the connections of these, of everybody, are gone."""
         self._accepted.clear()
-        for peer in self._world.survivors:
+        for peer in peers:
             if self._connected.pop(peer.peer_id, None) is not None:
                 peer.on_control_down()
 
@@ -89,11 +135,11 @@ class ControlLanes:
 
         self._clock.at(max(self._clock.now_s, self._lane(peer, up=False)) + CONTROL_S, hang_up)
 
-    def hung_up(self, peer: "SimPeer") -> None:
+    def hung_up(self, peer: PeerEnd) -> None:
         """A peer's end is gone; the coordinator notices after what was sent before it."""
         self._connected.pop(peer.peer_id, None)
         end = (peer, peer.connection)
-        coordinator = self._world.coordinator
+        coordinator = self.coordinator
 
         def notice() -> None:
             if self._accepted.get(peer.peer_id) == end:
@@ -105,14 +151,14 @@ class ControlLanes:
 
     # ---- messages
 
-    def to_coordinator(self, peer: "SimPeer", message: PeerMessage) -> None:
+    def to_coordinator(self, peer: PeerEnd, message: PeerMessage) -> None:
         """Send over a peer's connection, if it is open."""
         if not self.is_open(peer, peer.connection):
             return
         self._count += 1
         if self._count % _ENCODE_EVERY == 0:
             message = decode_from_peer(encode(message))
-        coordinator = self._world.coordinator
+        coordinator = self.coordinator
         end = (peer, peer.connection)
 
         def take() -> None:
@@ -133,38 +179,38 @@ class ControlLanes:
 
         def hear() -> None:
             if self.is_open(peer, connection):
-                if self._world.trace is not None:
-                    what = told(message, self._world.name_of)
-                    self._world.say(self._world.name_of(peer_id), f"<- coordinator: {what}")
+                if self._scene.trace is not None:
+                    what = told(message, self._scene.name_of)
+                    self._scene.say(self._scene.name_of(peer_id), f"<- coordinator: {what}")
                 peer.on_control(message)
 
         self._send(peer, hear, type(message), up=False)
 
-    def _up(self, peer: "SimPeer", hear: Callable[[], None], what: object) -> None:
+    def _up(self, peer: PeerEnd, hear: Callable[[], None], what: object) -> None:
         """Towards the coordinator; what a peer sent before it died may still be lost."""
         connection = peer.connection
 
         def arrive() -> None:
             if self.is_open(peer, connection):
-                if self._world.trace is not None:
-                    name_of = self._world.name_of
+                if self._scene.trace is not None:
+                    name_of = self._scene.name_of
                     line = f"<- {name_of(peer.peer_id)}: {told(what, name_of)}"
-                    self._world.say("coordinator", line)
+                    self._scene.say("coordinator", line)
                 hear()
 
         self._send(peer, arrive, type(what), up=True)
 
-    def _send(self, peer: "SimPeer", hear: Callable[[], None], kind: object, *, up: bool) -> None:
+    def _send(self, peer: PeerEnd, hear: Callable[[], None], kind: object, *, up: bool) -> None:
         moment = self._clock.now_s + CONTROL_S * (0.5 + self._random())
         lane = (peer.peer_id, up)
         free_s = self._lane_s.get(lane, 0.0) + 1e-9
         self._lane_s[lane] = moment = moment if moment > free_s else free_s
-        self._clock.at(moment, partial(self._world.deliver, hear, kind))
+        self._clock.at(moment, partial(self._scene.deliver, hear, kind))
 
-    def _lane(self, peer: "SimPeer", *, up: bool) -> float:
+    def _lane(self, peer: PeerEnd, *, up: bool) -> float:
         return self._lane_s.get((peer.peer_id, up), 0.0)
 
-    def stall(self, peer: "SimPeer", *, up: bool, seconds: float) -> None:
+    def stall(self, peer: PeerEnd, *, up: bool, seconds: float) -> None:
         """Whatever is sent in this direction from now on arrives in so many seconds at best."""
         lane = (peer.peer_id, up)
         self._lane_s[lane] = max(self._lane_s.get(lane, 0.0), self._clock.now_s + seconds)

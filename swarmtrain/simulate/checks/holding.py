@@ -1,14 +1,12 @@
 """What a simulated peer holds, asked of its memory and not of its word."""
 
-from typing import TYPE_CHECKING
+from torch import Tensor
 
+from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain_transport import limits
 
-if TYPE_CHECKING:
-    from swarmtrain.simulate.sim_peer import SimPeer
 
-
-def holds(peer: "SimPeer", slice_root: bytes) -> bool:
+def holds(peer: SimPeer, slice_root: bytes) -> bool:
     """Whether a peer has a slice's hash list and every chunk that it names."""
     joined = peer.machine.blobs.get(slice_root)
     if joined is None:
@@ -17,3 +15,9 @@ def holds(peer: "SimPeer", slice_root: bytes) -> bool:
     size = limits.HASH_BYTES
     digests = [data[start : start + size] for start in range(0, len(data), size)]
     return all(peer.machine.blobs.get(digest) is not None for digest in digests)
+
+
+def state_of(peer: SimPeer) -> list[Tensor]:
+    """A copy of what no SKIP may change."""
+    arrays = [*peer.strategy.state_arrays(), *peer.strategy.local_arrays()]
+    return [*(array.clone() for _, array in arrays), peer.trainer.read_weights()]

@@ -13,17 +13,15 @@ where most peers are hostile nothing is promised.
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-from swarmtrain.simulate.demands import GRACE_S, Demands
+from swarmtrain.simulate.checks.decided import Decided
+from swarmtrain.simulate.checks.demands import GRACE_S, Demands
+from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
 from swarmtrain_transport.ledger.fold import num_chunks
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Commit, Conviction, Plan, Reassign, Record, body_of
-
-if TYPE_CHECKING:
-    from swarmtrain.simulate.sim_peer import SimPeer
-    from swarmtrain.simulate.world import World
 
 _ASK_S = limits.AUDIT_RETRY_S + limits.AUDIT_PAUSE_S
 """An auditor needs so long at most for a contributor with whom nothing is wrong."""
@@ -56,7 +54,7 @@ class _Look:
     """An audit that may be under way: whose, of which op, since when, and how many of its audits
     had found a right sum before."""
 
-    peer: "SimPeer"
+    peer: SimPeer
     op: int
     since_s: float
     right: int
@@ -66,20 +64,21 @@ class Lies:
     """What a hostile owner has done, and who has found it out.
 
     Args:
-        world: its clock and peers.
+        swarm: its peers; its scene knows who sums wrongly, or has done so.
+        decided: what was logged.
         demands: with whom something was wrong.
 
     Attributes:
-        liar: who sums wrongly, or has done so.
         counts: ops with a wrong sum (``told``), with one in the ``drawn`` chunk, with a proof
             (``proved``), and how many were ``convicted``.
     """
 
-    def __init__(self, world: "World", demands: Demands) -> None:
-        self.liar: PeerId | None = None
+    def __init__(self, swarm: Swarm, decided: Decided, demands: Demands) -> None:
         self.counts: Counter[str] = Counter()
         self.is_convicted = False
-        self._world = world
+        self._swarm = swarm
+        self._scene = swarm.scene
+        self._decided = decided
         self._demands = demands
         self._plan: Plan | None = None
         self._owners: list[PeerId] = []
@@ -89,15 +88,15 @@ class Lies:
         self._looks: dict[PeerId, _Look] = {}
         self._death_s = float("-inf")
 
-    def begin(self, peer: "SimPeer") -> None:
+    def begin(self, peer: SimPeer) -> None:
         """From now on this peer's sums are wrong, also in its later lives."""
-        self.liar = peer.peer_id
+        self._scene.liar = peer.peer_id
         peer.arithmetic.sums_wrongly = True
-        self._world.hostile.add(peer.peer_id)
+        self._scene.hostile.add(peer.peer_id)
 
     def died(self) -> None:
         """A process is gone: the coordinator counts on it for a while still."""
-        self._death_s = self._world.clock.now_s
+        self._death_s = self._scene.clock.now_s
 
     # ---- the ledger
 
@@ -111,7 +110,7 @@ class Lies:
 
     def committed(self, record: Record, commit: Commit) -> None:
         """An op was committed: its audit is drawn."""
-        if self.liar is None or self._plan is None:
+        if self._scene.liar is None or self._plan is None:
             return
         lots = [int.from_bytes(record.hash[at : at + 8], "little") for at in (0, 8, 16)]
         index = lots[0] % len(commit.slices)
@@ -135,14 +134,14 @@ class Lies:
         """Somebody is evicted for a wrong sum: it must have made it, where the draw looked."""
         ended = self._ended.get(why.op)
         place = (why.slice_index, why.chunk)
-        name = self._world.name_of(peer)
-        if peer != self.liar or ended is None or ended.owners[place[0]] != peer:
+        name = self._scene.name_of(peer)
+        if peer != self._scene.liar or ended is None or ended.owners[place[0]] != peer:
             self._violated(f"{name} is convicted of a sum that it has not made wrong")
         elif ended.place != place:
             self._violated(f"{name} is convicted of what was not drawn")
         self.is_convicted = True
         self.counts["convicted"] += 1
-        self._demands.trouble(peer, self._world.end_s)  # it is thrown out, whatever it does
+        self._demands.trouble(peer, self._scene.end_s)  # it is thrown out, whatever it does
 
     # ---- results and proofs
 
@@ -154,23 +153,23 @@ class Lies:
         ended = self._ended.get(op)
         if ended is None:
             return wrong
-        told = {place for place in wrong if ended.owners[place[0]] == self.liar}
+        told = {place for place in wrong if ended.owners[place[0]] == self._scene.liar}
         self._wrong[op] = told
         self.counts["told"] += bool(told)
         self.counts["drawn"] += ended.place in told
         self._check_proof(op)
         return [place for place in wrong if place not in told]
 
-    def proved(self, peer: "SimPeer", op: int) -> None:
+    def proved(self, peer: SimPeer, op: int) -> None:
         """A peer keeps a proof: as auditor, or because it agrees with the auditor."""
-        if peer.peer_id == self.liar or op not in self._ended:
+        if peer.peer_id == self._scene.liar or op not in self._ended:
             return  # its word is worth nothing; or the op is cancelled, which the peer may not know
         if op not in self._proved:
             self._proved.add(op)
             self.counts["proved"] += 1
-            now_s = self._world.clock.now_s
-            judges = tuple(one for one in self._world.survivors if one.peer_id != self.liar)
-            self._world.clock.after(_CONVICT_S, partial(self._check_convicted, op, now_s, judges))
+            now_s = self._scene.clock.now_s
+            judges = tuple(one for one in self._swarm.survivors if one.peer_id != self._scene.liar)
+            self._scene.clock.after(_CONVICT_S, partial(self._check_convicted, op, now_s, judges))
         self._check_proof(op)
 
     def _check_proof(self, op: int) -> None:
@@ -179,14 +178,14 @@ class Lies:
         if op in self._proved and wrong is not None and self._ended[op].place not in wrong:
             self._violated(f"a right sum of op {op} is proved wrong")
 
-    def _check_convicted(self, op: int, since_s: float, judges: tuple["SimPeer", ...]) -> None:
+    def _check_convicted(self, op: int, since_s: float, judges: tuple[SimPeer, ...]) -> None:
         """A proof that enough peers could look at has convicted its owner by now."""
-        world, demands = self._world, self._demands
-        if self.is_convicted or op not in self._ended or world.invariants.is_over:
+        swarm, demands = self._swarm, self._demands
+        if self.is_convicted or op not in self._ended or self._decided.is_over:
             return
         is_quiet = demands.is_quiet(since_s) and self._death_s < since_s - GRACE_S
-        is_quiet = is_quiet and world.coordinator.sync_s <= world.conditions.sync_s
-        are_all = set(judges) == {one for one in world.survivors if one.peer_id != self.liar}
+        is_quiet = is_quiet and swarm.coordinator.sync_s <= swarm.scene.conditions.sync_s
+        are_all = set(judges) == {one for one in swarm.survivors if one.peer_id != self._scene.liar}
         if not (is_quiet and are_all and all(self._is_well(one, since_s) for one in judges)):
             return
         boots = {member.peer: member.boot for member in self._ended[op].plan.members}
@@ -195,14 +194,14 @@ class Lies:
             numbers = [one.number for one in able]
             self._violated(f"a wrong sum of op {op} is proved, {numbers} live, nobody is convicted")
 
-    def _is_well(self, peer: "SimPeer", since_s: float) -> bool:
+    def _is_well(self, peer: SimPeer, since_s: float) -> bool:
         return self._demands.is_sound(peer, since_s) and not self._demands.has_lost(peer, since_s)
 
     # ---- auditors
 
-    def accepted(self, peer: "SimPeer", record: Record) -> None:
+    def accepted(self, peer: SimPeer, record: Record) -> None:
         """A peer has read a record: with a COMMIT its next audit begins, and its last one ended."""
-        if self.liar is None or peer.peer_id == self.liar:
+        if self._scene.liar is None or peer.peer_id == self._scene.liar:
             return
         body = body_of(record)
         if not isinstance(body, Commit):
@@ -213,23 +212,23 @@ class Lies:
         ended = self._ended.get(body.op)
         if ended is not None and ended.auditor == peer.peer_id:
             right = peer.machine.audits.counts["right"]
-            self._looks[peer.peer_id] = _Look(peer, body.op, self._world.clock.now_s, right)
+            self._looks[peer.peer_id] = _Look(peer, body.op, self._scene.clock.now_s, right)
 
     def _look_back(self, look: _Look) -> None:
         """A drawn wrong sum is not found right; and it is found, if nothing was in the way."""
         ended, wrong = self._ended.get(look.op), self._wrong.get(look.op, set())
         if ended is None or ended.place not in wrong or look.op in self._proved:
             return
-        name = self._world.name_of(look.peer.peer_id)
+        name = self._scene.name_of(look.peer.peer_id)
         if look.peer.machine.audits.counts["right"] > look.right:
             self._violated(f"{name} finds a wrong sum of op {look.op} right")
             return
         boots = {member.peer: member.boot for member in ended.plan.members}
-        asked = [self._world.peers[peer] for peer in ended.contributors]
+        asked = [self._swarm.peers[peer] for peer in ended.contributors]
         are_there = all(
             one.is_alive and boots[one.peer_id] == one.machine.card.boot for one in asked
         )
-        is_long = self._world.clock.now_s >= look.since_s + _ASK_S * (1 + len(asked))
+        is_long = self._scene.clock.now_s >= look.since_s + _ASK_S * (1 + len(asked))
         if (
             is_long
             and are_there
@@ -238,4 +237,4 @@ class Lies:
             self._violated(f"{name} does not find the wrong sum of op {look.op}")
 
     def _violated(self, story: str) -> None:
-        self._world.violation("audit", story)
+        self._scene.violation("audit", story)

@@ -12,10 +12,18 @@ list of strikes repeats a world even when worlds are drawn otherwise one day (`R
 import random
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from swarmtrain.simulate.faults import NO_HANDICAP, Strike
-from swarmtrain.simulate.troubles import HOSTILE, HOSTILE_OWNER, LONGEST_S, OWNERS_DEEDS, Troubles
+from swarmtrain.simulate.checks.invariants import Invariants
+from swarmtrain.simulate.faults.plan import Strike
+from swarmtrain.simulate.faults.troubles import (
+    HOSTILE,
+    HOSTILE_OWNER,
+    LONGEST_S,
+    OWNERS_DEEDS,
+    Troubles,
+)
+from swarmtrain.simulate.ground.handicaps import NO_HANDICAP
+from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.wire.frames import FrameKind
 from swarmtrain_transport.wire.messages import (
@@ -30,9 +38,6 @@ from swarmtrain_transport.wire.messages import (
     Welcome,
 )
 from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Reassign, SliceFreeze
-
-if TYPE_CHECKING:
-    from swarmtrain.simulate.world import World
 
 _GAPS = (12, 30, 80, 200, 500)
 """Messages between two faults, on average: a seed has one of these. An op has about 160."""
@@ -66,7 +71,8 @@ class RepeatedWeather(Troubles):
     """Faults that are known: those of a world that once failed.
 
     Args:
-        world: the world; its peers are numbered from 0.
+        swarm: whom it hits; its peers are numbered from 0.
+        checks: to be told who is in trouble.
         strikes: what happens, in order.
         reckless: whether the newest state may be lost.
 
@@ -76,14 +82,16 @@ class RepeatedWeather(Troubles):
         awaited: kind of message that it waits for, if it does.
     """
 
-    def __init__(self, world: "World", strikes: Iterable[Strike], *, reckless: bool) -> None:
-        super().__init__(world, random.Random(0), reckless=reckless)
+    def __init__(
+        self, swarm: Swarm, checks: Invariants, strikes: Iterable[Strike], *, reckless: bool
+    ) -> None:
+        super().__init__(swarm, checks, random.Random(0), reckless=reckless)
         self.counts: Counter[str] = Counter()
         self.strikes: list[Strike] = []
         self.awaited: object = None
         self._planned = deque(strikes)
         self.next_boundary = self._planned[0].boundary if self._planned else _NEVER
-        world.clock.at(LONGEST_S, self.calm)
+        swarm.scene.clock.at(LONGEST_S, self.calm)
 
     # ---- Weather
 
@@ -105,13 +113,13 @@ class RepeatedWeather(Troubles):
         story = self._every[strike.kind]()
         if story is not None:
             self.counts[strike.kind] += 1
-            self._world.say("FAULT", story)
+            self._scene.say("FAULT", story)
 
     def logged(self, body: AnyBody) -> None:
         """Let calm begin before the run's end."""
         if (
             isinstance(body, Commit)
-            and self._world.invariants.commits >= self._world.conditions.rounds - _CALM_OPS
+            and self._checks.decided.commits >= self._scene.conditions.rounds - _CALM_OPS
         ):
             self.calm()
 
@@ -120,44 +128,52 @@ class RepeatedWeather(Troubles):
         if self.is_calm:
             return
         self.is_calm = True
-        world = self._world
-        world.say("CALM", "no faults from here on")
-        world.network.heal_all()
-        for peer in world.peers.values():
-            line = world.network.lines[peer.peer_id]
+        swarm, scene = self._swarm, self._scene
+        scene.say("CALM", "no faults from here on")
+        swarm.network.heal_all()
+        for peer in swarm.peers.values():
+            line = swarm.network.lines[peer.peer_id]
             if peer.is_handicapped:
                 # An op that has begun may still wait for it, and what it sent late is not passed.
-                self._trouble(peer, world.network.longest_s(line))
+                self._trouble(peer, swarm.network.longest_s(line))
             peer.handicap = NO_HANDICAP
             line.lag_s = 0.0
-        world.coordinator.sync_s = world.conditions.sync_s
-        missing = world.conditions.num_peers - len(world.survivors)
+        swarm.coordinator.sync_s = scene.conditions.sync_s
+        missing = scene.conditions.num_peers - len(swarm.survivors)
         for number in range(missing):
-            world.clock.after(1.0 + number, world.add_peer)
-        world.end_s = world.clock.now_s + _END_S
+            scene.clock.after(1.0 + number, swarm.add_peer)
+        scene.end_s = scene.clock.now_s + _END_S
 
 
 class DrawnWeather(RepeatedWeather):
     """One world's faults, drawn.
 
     Args:
-        world: the world; its peers are numbered from 0.
+        swarm: whom it hits; its peers are numbered from 0.
+        checks: to be told who is in trouble.
         rng: of this weather.
         kinds: names of what may happen; everything if it is empty.
     """
 
-    def __init__(self, world: "World", rng: random.Random, kinds: tuple[str, ...] = ()) -> None:
-        super().__init__(world, (), reckless=rng.random() < 0.25)
+    def __init__(
+        self,
+        swarm: Swarm,
+        checks: Invariants,
+        rng: random.Random,
+        kinds: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(swarm, checks, (), reckless=rng.random() < 0.25)
+        conditions = swarm.scene.conditions
         self._draw = rng
         names = [name for name in self.kinds if not kinds or name in kinds]
-        if world.conditions.kind in WHOLE:
+        if conditions.kind in WHOLE:
             names = [name for name in names if name not in OWNERS_DEEDS]  # nobody sums
         # They are not drawn with the others, so that worlds without them stay what they were.
-        place = world.conditions.seed % _HOSTILE_EVERY
+        place = conditions.seed % _HOSTILE_EVERY
         hostile = [name for name in HOSTILE if name in names]
         drawn = HOSTILE[place] if place < len(HOSTILE) and HOSTILE[place] in names else ""
         self._hostile_kind = names[0] if names == hostile[:1] else drawn
-        if self._hostile_kind != HOSTILE_OWNER and not world.hearsay.is_possible:
+        if self._hostile_kind != HOSTILE_OWNER and not self._may_be_hostile:
             self._hostile_kind = ""
         names = [name for name in names if name not in HOSTILE] or names
         # A world either knows a kind well or not at all.
@@ -166,7 +182,7 @@ class DrawnWeather(RepeatedWeather):
         self._gap = rng.choice(_GAPS)
         self._lurks = rng.choice((0.0, 0.0, 0.2, 0.5))
         self._ambushes = rng.choice((0.0, 0.3, 0.7))
-        is_paired = world.conditions.kind == PAIR
+        is_paired = conditions.kind == PAIR
         self._ambushed = (*_AMBUSHED, FrameKind.AHEAD) if is_paired else _AMBUSHED
         self._left = 0
         self._plan_next()
@@ -177,11 +193,11 @@ class DrawnWeather(RepeatedWeather):
             self.awaited = self._draw.choice(self._ambushed)
             self._left = self._draw.randint(1, _AMBUSH_MESSAGES)
             self.next_boundary = (
-                self._world.boundary + 2 * _AMBUSH_MESSAGES + self._gap // 2
+                self._scene.boundary + 2 * _AMBUSH_MESSAGES + self._gap // 2
             )  # should none come
             return
         self.awaited = None
-        number = self._world.boundary - 1
+        number = self._scene.boundary - 1
         self._plan_next()
         (kind,) = self._draw.choices(self._names, self._weights)
         if self._hostile_kind and self._may_lie():
@@ -190,24 +206,24 @@ class DrawnWeather(RepeatedWeather):
 
     def _may_lie(self) -> bool:
         """Whether nobody does so yet, and there are others without whom a run is no run."""
-        synced = [peer for peer in self._world.survivors if peer.machine.applied_op >= 0]
-        are_honest = self._world.invariants.lies.liar is None and not self._world.hearsay.deeds
+        synced = [peer for peer in self._swarm.survivors if peer.machine.applied_op >= 0]
+        are_honest = self._scene.liar is None and not self._scene.deeds
         return are_honest and len(synced) > 1
 
     def heard(self) -> None:
         """A message of the kind that was awaited was heard: before the next one it strikes."""
         self._left -= 1
         if self._left == 0:
-            self.next_boundary = self._world.boundary
+            self.next_boundary = self._scene.boundary
 
     def logged(self, body: AnyBody) -> None:
         """Lie in wait for decisions."""
         if isinstance(body, _MOMENTS) and self._draw.random() < self._lurks:
             within = self._draw.choice((1, _LURK_MESSAGES))
-            soon = self._world.boundary + self._draw.randrange(within)
+            soon = self._scene.boundary + self._draw.randrange(within)
             self.next_boundary = min(self.next_boundary, soon)
         super().logged(body)
 
     def _plan_next(self) -> None:
         gap = 1 + int(self._draw.expovariate(1 / self._gap))
-        self.next_boundary = self._world.boundary + gap
+        self.next_boundary = self._scene.boundary + gap

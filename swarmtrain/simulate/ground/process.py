@@ -7,7 +7,7 @@ what came meanwhile is handled in order as soon as it goes on.
 from collections import deque
 from collections.abc import Callable
 
-from swarmtrain.simulate.clock import SimClock
+from swarmtrain.simulate.ground.clock import SimClock
 
 
 class Process:

@@ -1,17 +1,15 @@
 """What may be demanded of whom: liveness holds only for those with whom nothing was wrong."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Set as AbstractSet
 
+from swarmtrain.simulate.checks.decided import Decided
+from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
-from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Skip
-
-if TYPE_CHECKING:
-    from swarmtrain.simulate.invariants import Invariants
-    from swarmtrain.simulate.sim_peer import SimPeer
-    from swarmtrain.simulate.world import World
+from swarmtrain_transport.wire.records import Plan, Skip
 
 GRACE_S = limits.SUSPECT_S + limits.FETCH_TIMEOUT_S
 """After its trouble a peer may still be suspected, and requests to it time out."""
@@ -25,13 +23,14 @@ class Demands:
     """Who was in trouble, and until when.
 
     Args:
-        world: its clock and peers.
-        seen: what was logged.
+        swarm: its peers.
+        decided: what was logged.
     """
 
-    def __init__(self, world: "World", seen: "Invariants") -> None:
-        self._world = world
-        self._seen = seen
+    def __init__(self, swarm: Swarm, decided: Decided) -> None:
+        self._swarm = swarm
+        self._scene = swarm.scene
+        self._seen = decided
         self._until_s: dict[PeerId, float] = {}
         self._apart_until_s: dict[PeerId, float] = {}
         self._lost_s: dict[PeerId, float] = {}
@@ -45,31 +44,31 @@ class Demands:
             seconds: until then.
             is_linked: only its control connection suffers; the other peers reach it.
         """
-        until_s = self._world.clock.now_s + seconds + GRACE_S
+        until_s = self._scene.clock.now_s + seconds + GRACE_S
         for times in (self._until_s,) if is_linked else (self._until_s, self._apart_until_s):
             times[peer] = max(times.get(peer, 0.0), until_s)
 
     def lost(self, source: PeerId) -> None:
         """What this peer had sent to another is lost; nothing else is wrong with it."""
-        self._lost_s[source] = self._world.clock.now_s
+        self._lost_s[source] = self._scene.clock.now_s
 
-    def has_lost(self, source: "SimPeer", since_s: float) -> bool:
+    def has_lost(self, source: SimPeer, since_s: float) -> bool:
         """Whether something that this peer sent was lost since then."""
         return self._lost_s.get(source.peer_id, -math.inf) >= since_s
 
     def trouble_all(self, seconds: float) -> None:
         """Something is wrong with the coordinator."""
-        self._all_until_s = max(self._all_until_s, self._world.clock.now_s + seconds + GRACE_S)
+        self._all_until_s = max(self._all_until_s, self._scene.clock.now_s + seconds + GRACE_S)
 
     def is_quiet(self, since_s: float) -> bool:
         """Whether the coordinator has been well since then."""
         return self._all_until_s < since_s
 
-    def is_sound(self, peer: "SimPeer", since_s: float) -> bool:
+    def is_sound(self, peer: SimPeer, since_s: float) -> bool:
         """Whether nothing but death could have kept this peer from an op that began then."""
         return peer.is_able and self._until_s.get(peer.peer_id, -1.0) < since_s
 
-    def _is_linked(self, peer: "SimPeer", since_s: float) -> bool:
+    def _is_linked(self, peer: SimPeer, since_s: float) -> bool:
         """Whether the others could reach this peer since then; it may have been deaf."""
         return peer.is_able and self._apart_until_s.get(peer.peer_id, -1.0) < since_s
 
@@ -77,24 +76,24 @@ class Demands:
         """Not in protocol.md's list: nobody who is able is left out, unless some link is bad: the
         matrix rule may then take one end of it for the other. What was lost just before a deadline
         cannot be there again in time, and D_repair may be shorter than sending it again takes."""
-        if any(peer.is_cut or peer.is_handicapped for peer in self._world.survivors):
+        if any(peer.is_cut or peer.is_handicapped for peer in self._swarm.survivors):
             return
         begun_s = self._seen.plan_s[op]
         planned = self._seen.planned(op)
-        liars = self._world.hearsay.deeds.keys()
+        liars = self._scene.deeds.keys()
         # Who has died, or begun anew, outvotes nobody: of few left, one's silence is half of all.
-        boots = {peer.peer_id: peer.machine.card.boot for peer in self._world.survivors}
+        boots = {peer.peer_id: peer.machine.card.boot for peer in self._swarm.survivors}
         members = self._seen.plans[op].members
         living = [one for one in members if one.weight and boots.get(one.peer) == one.boot]
-        if not self._world.hearsay.promises(self._seen.plans[op].kind, len(living)):
+        if not self.promises(self._seen.plans[op].kind, len(living)):
             return
         if not self.is_quiet(begun_s):
             return
         if not all(self.is_sound(peer, begun_s) for peer in planned if peer.peer_id not in liars):
             return
-        lost_s = self._world.clock.now_s - RESEND_S
+        lost_s = self._scene.clock.now_s - RESEND_S
         if self._seen.plans[op].kind == PAIR:
-            left_out = self._seen.pairs.wronged(op, left_out, lost_s, liars)
+            left_out = self._wronged(op, left_out, lost_s, liars)
         wronged = [
             peer.number
             for peer in planned
@@ -102,7 +101,7 @@ class Demands:
         ]
         if wronged:
             story = f"op {op} leaves out {wronged}, with whom nothing is wrong"
-            self._world.violation("fair", story)
+            self._scene.violation("fair", story)
 
     def check_skip(self, skip: Skip) -> None:
         """L3: no SKIP while enough contributors live, nothing is wrong with them, and they are
@@ -111,22 +110,55 @@ class Demands:
         frozen = seen.frozen.get(skip.op)
         named = set(seen.weights(skip.op) if frozen is None else frozen.contributors)
         begun_s = seen.plan_s[skip.op]
-        hearsay, weights = self._world.hearsay, seen.weights(skip.op)
+        weights, deeds = seen.weights(skip.op), self._scene.deeds
         if not self.is_quiet(begun_s):
             return
-        if not hearsay.promises(seen.plans[skip.op].kind, len(weights)):
+        if not self.promises(seen.plans[skip.op].kind, len(weights)):
             return
         planned = seen.planned(skip.op)
         owners = [peer for peer in planned if peer.peer_id in seen.new_owners]
         if not all(self._is_linked(peer, begun_s) for peer in owners):
             return
         sound = {peer.peer_id for peer in planned if self.is_sound(peer, begun_s)} & named
-        sound -= hearsay.deeds.keys()
-        if hearsay.deeds and len(sound) < limits.RESULT_HOLDERS:
+        sound -= deeds.keys()
+        if deeds and len(sound) < limits.RESULT_HOLDERS:
             return  # one that never says that it holds a result makes its holders too few (T8)
         if seen.plans[skip.op].kind == PAIR:
-            sound = seen.pairs.paired(skip.op, sound)
+            sound = paired(seen.plans[skip.op], sound)
         able = [peer.number for peer in planned if peer.peer_id in sound]
         if len(able) >= seen.plans[skip.op].min_contributors:
             story = f"op {skip.op} is skipped ({skip.reason}) although {able} live"
-            self._world.violation("L3", story)
+            self._scene.violation("L3", story)
+
+    def _wronged(
+        self, op: int, left_out: set[PeerId], since_s: float, liars: AbstractSet[PeerId]
+    ) -> set[PeerId]:
+        """Those who are left out and had a live partner that is none of the liars, while nothing
+        that either of the two had sent was lost."""
+        partners = partners_in(self._seen.plans[op])
+        here = {peer.peer_id: peer for peer in self._seen.planned(op)}
+        lost = {p for p, peer in here.items() if self.has_lost(peer, since_s)}
+        lost |= liars
+        return {
+            peer
+            for peer in left_out
+            if peer in partners and partners[peer] in here and not {peer, partners[peer]} & lost
+        }
+
+    def promises(self, op_kind: str, planned: int) -> bool:
+        """Return True if anything is promised to the honest contributors of an op: where hostile
+        members are not few nothing is."""
+        return not self._scene.deeds or planned >= (4 if op_kind in WHOLE else 3)
+
+
+def partners_in(plan: Plan) -> dict[PeerId, PeerId]:
+    """Who was to exchange with whom; an odd one is not in it."""
+    named = [member.peer for member in plan.members if member.weight]
+    pairs = list(zip(named[::2], named[1::2], strict=False))
+    return dict(pairs) | {second: first for first, second in pairs}
+
+
+def paired(plan: Plan, able: set[PeerId]) -> set[PeerId]:
+    """Those of these peers whose partner is among them, too."""
+    partners = partners_in(plan)
+    return {peer for peer in able if partners.get(peer) in able}

@@ -1,0 +1,1 @@
+"""Checks of what must hold in a simulated world."""

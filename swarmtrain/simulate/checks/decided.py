@@ -1,0 +1,80 @@
+"""What the ledger of a simulated world says, as far as checks ask for it."""
+
+from dataclasses import dataclass, field
+
+from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.swarm import Swarm
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Commit, Freeze, Plan, Record, Skip
+
+
+@dataclass(slots=True)
+class Decided:
+    """Everything that was logged and is not cancelled.
+
+    Attributes:
+        log: all records.
+        outcomes, plans, frozen: by op.
+        plan_s: when each op was planned.
+        op_seconds: from PLAN to outcome, by op.
+        new_owners: who was given a slice of the open op after its first owner.
+        commits, skips: how many.
+        is_over: the run's last op is committed.
+        newest: the newest committed op and the roots of its slices.
+        rewound_index: index of the newest REWIND.
+    """
+
+    swarm: Swarm
+    log: list[Record] = field(default_factory=list)
+    outcomes: dict[int, Commit | Skip] = field(default_factory=dict)
+    plans: dict[int, Plan] = field(default_factory=dict)
+    frozen: dict[int, Freeze] = field(default_factory=dict)
+    plan_s: dict[int, float] = field(default_factory=dict)
+    op_seconds: dict[int, float] = field(default_factory=dict)
+    new_owners: set[PeerId] = field(default_factory=set)
+    commits: int = 0
+    skips: int = 0
+    is_over: bool = False
+    newest: tuple[int, tuple[bytes, ...]] = (0, ())
+    rewound_index: int = -1
+
+    def begun(self, plan: Plan) -> None:
+        """An op begins."""
+        self.plans[plan.op] = plan
+        self.plan_s[plan.op] = self.swarm.scene.clock.now_s
+        self.new_owners.clear()
+
+    def ended(self, outcome: Commit | Skip) -> None:
+        """An op has ended."""
+        self.outcomes[outcome.op] = outcome
+        self.op_seconds[outcome.op] = self.swarm.scene.clock.now_s - self.plan_s[outcome.op]
+        if isinstance(outcome, Skip):
+            self.skips += 1
+            return
+        self.commits += 1
+        self.newest = (outcome.op, tuple(piece.root for piece in outcome.slices))
+        self.is_over = self.commits >= self.swarm.scene.conditions.rounds
+
+    def rewound(self, index: int, op: int) -> None:
+        """What was decided after `op` is cancelled (T12); ops begin again with the next one."""
+        self.rewound_index = index
+        for store in (self.outcomes, self.plans, self.frozen):
+            for later in [key for key in store if key > op]:
+                del store[later]
+        committed = [out for out in self.outcomes.values() if isinstance(out, Commit)]
+        self.commits = len(committed)
+        last = max(committed, key=lambda out: out.op, default=None)
+        self.newest = (0, ()) if last is None else (last.op, tuple(p.root for p in last.slices))
+
+    def planned(self, op: int) -> list[SimPeer]:
+        """Live processes that the op's PLAN names: a peer that was started again is another."""
+        boots = {member.peer: member.boot for member in self.plans[op].members}
+        return [p for p in self.swarm.survivors if boots.get(p.peer_id) == p.machine.card.boot]
+
+    def weights(self, op: int) -> dict[PeerId, int]:
+        """Weights of the planned contributors."""
+        return {member.peer: member.weight for member in self.plans[op].members if member.weight}
+
+    def is_past(self, peer: SimPeer) -> bool:
+        """Return True if a peer acts on what a REWIND that it does not know yet has cancelled."""
+        return peer.acts_on_index < self.rewound_index

@@ -1,0 +1,56 @@
+"""A peer that gives nothing, or fetches nothing, must become rare in plans (protocol.md STANDING).
+
+It is checked from the ledger alone.
+"""
+
+from collections import Counter
+
+from swarmtrain.simulate.ground.scene import Scene
+from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Plan, Rewind
+
+_IN_ROW = 3
+
+
+class Drags:
+    """Who was at fault how often in a row.
+
+    Args:
+        scene: where violations are told.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._plan: Plan | None = None
+        self._at_fault: set[PeerId] = set()
+        self._row: Counter[PeerId] = Counter()
+
+    def logged(self, body: AnyBody) -> None:
+        """A peer that was at fault three times in a row is not planned with for a while, unless the
+        others are too few."""
+        if isinstance(body, Plan):
+            self._check_plan(body)
+            self._plan, self._at_fault = body, set()
+        elif isinstance(body, Freeze):
+            silent = {p for p in body.excluded if p not in body.accusers}
+            self._at_fault |= {p for p in silent if body.excluded[p] != "alone"}
+        elif isinstance(body, Commit) and self._plan is not None:
+            self._at_fault |= set(body.behind) if self._plan.kind != PAIR else set()
+            self._row = Counter(
+                {
+                    member.peer: self._row[member.peer] + 1
+                    for member in self._plan.members
+                    if member.peer in self._at_fault
+                }
+            )
+        elif isinstance(body, Rewind):
+            self._row.clear()
+
+    def _check_plan(self, plan: Plan) -> None:
+        given = {member.peer for member in plan.members if member.weight}
+        drags = {peer for peer in given if self._row[peer] >= _IN_ROW}
+        if drags and len(given - drags) >= max(plan.min_contributors, 2):
+            names = ", ".join(sorted(self._scene.name_of(peer) for peer in drags))
+            story = f"op {plan.op} waits for {names} after three faults in a row"
+            self._scene.violation("drag", story)

@@ -1,0 +1,1 @@
+"""Faults of a simulated world, and the weathers that draw them."""

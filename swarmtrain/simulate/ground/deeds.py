@@ -1,0 +1,103 @@
+"""Misbehaviour of members that sign right sums, and say what is not so of others or do nothing.
+
+An owner may say that a contributor's part is illegal, or is not what was signed, or may never list
+it; a contributor may send nothing to one owner. It is one's word against the other's, and must cost
+a slice at most. And a peer may say READY and then give nothing, or give and never say that it holds
+a result: then everybody waits for it, which must become rare (protocol.md T4 and STANDING).
+"""
+
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.ledger.fold import OpView
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.messages import Got, Have, PeerMessage, Roots, SliceDone
+
+REFUSES, DENIES, OMITS, WITHHOLDS = "refuses", "denies", "omits", "withholds"
+"""An owner says that a part is illegal, or not as it was signed, or says nothing of it; or a
+contributor sends nothing to one owner."""
+
+MUTE, UNSENT, GREEDY = "mute", "unsent", "greedy"
+"""READY and nothing else; all but the parts; all but the word that a result is held."""
+
+WORDS = (REFUSES, DENIES, OMITS, WITHHOLDS)
+DRAGS = (MUTE, UNSENT, GREEDY)
+
+_GIVEN = (FrameKind.PART, FrameKind.RESULT, FrameKind.RANGES, FrameKind.CREDIT, FrameKind.AHEAD)
+_SAID = (Roots, Got, SliceDone, Have)
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Misbehaviour of a hostile member from now on.
+
+    Attributes:
+        kind: one of the above.
+        wanders: in each op it is somebody else's turn.
+    """
+
+    kind: str
+    wanders: bool = False
+
+    def done(
+        self,
+        actions: Iterable[do.PeerAction],
+        op: OpView | None,
+        accomplices: Container[PeerId],
+    ) -> Iterator[do.PeerAction]:
+        """Yield a peer's actions as a hostile member carries them out.
+
+        Args:
+            actions: of its machine.
+            op: the op that is under way.
+            accomplices: nobody lies of these.
+        """
+        victim = self._victim(op, accomplices)
+        for action in actions:
+            if isinstance(action, do.SendControl):
+                message = _said(self.kind, action.message, victim)
+                if message is not None:
+                    yield do.SendControl(message)
+            elif not (
+                isinstance(action, do.SendFrame)
+                and _keeps(self.kind, action.frame.kind, is_victim=action.peer == victim)
+            ):
+                yield action
+
+    def _victim(self, op: OpView | None, accomplices: Container[PeerId]) -> PeerId:
+        """Of whom it says so: the first of the honest in the plan, or another one each time."""
+        if op is None:
+            return b""
+        others = [one for one in sorted(op.weights) if one not in accomplices]
+        return others[op.plan.op * self.wanders % len(others)] if others else b""
+
+
+def _said(kind: str, message: PeerMessage, victim: PeerId) -> PeerMessage | None:
+    """Return a hostile member's version of a message, or None if it sends nothing."""
+    if kind == MUTE and isinstance(message, _SAID):
+        return None
+    if kind == GREEDY and isinstance(message, Have):
+        return None
+    if not isinstance(message, Got) or victim not in message.complete:
+        return message
+    complete = {peer: root for peer, root in message.complete.items() if peer != victim}
+    if kind == OMITS:
+        return msgspec.structs.replace(message, complete=complete)
+    if kind == REFUSES:
+        return msgspec.structs.replace(message, complete=complete, refused={victim: "scale"})
+    if kind == DENIES:
+        return msgspec.structs.replace(message, complete=complete | {victim: bytes(32)})
+    return message
+
+
+def _keeps(kind: str, frame: FrameKind, *, is_victim: bool) -> bool:
+    """Return True if a frame is held back. Answers to hashes are sent: a peer that sends none is
+    passed over, and a peer that alone holds a state and gives it to nobody stops any run."""
+    if kind == MUTE:
+        return frame in _GIVEN
+    is_part = frame in (FrameKind.PART, FrameKind.AHEAD)
+    return is_part and (kind == UNSENT or (kind == WITHHOLDS and is_victim))
