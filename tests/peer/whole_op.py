@@ -10,8 +10,8 @@ from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.peer.arithmetic import CodecArithmetic, TensorContribution, decode_result
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport.coordinator import slices
-from swarmtrain_transport.coordinator.operation import Decision, Operation
-from swarmtrain_transport.ledger.fold import num_chunks, window_of
+from swarmtrain_transport.coordinator.op_decider import OpDecider
+from swarmtrain_transport.ledger.fold import OpDecision, num_chunks, window_of
 from swarmtrain_transport.ledger.plan_rules import check_plan, window_floor
 from swarmtrain_transport.ledger.samples import weights_of
 from swarmtrain_transport.links.link import PeerId
@@ -79,7 +79,7 @@ class WholeOp:
         earlier = None if before is None else before.bench
         self.bench = Bench(self.plan, CodecArithmetic(), contributions, earlier)
         self.view = self.bench.view
-        self.log: list[Decision] = []
+        self.log: list[OpDecision] = []
         self.alive = set(given)
         self._tamper = tamper
         self.restart()
@@ -87,7 +87,7 @@ class WholeOp:
 
     def restart(self) -> None:
         """The coordinator's new life: it has forgotten every report, so peers say them again."""
-        self.op = Operation(self.view, 0.0)
+        self.op = OpDecider(self.view, 0.0)
         self._heard = {peer: 0 for peer in self.bench.told}
         for messages in self.bench.told.values():
             messages.clear()
@@ -111,7 +111,9 @@ class WholeOp:
                 self._heard[peer] += 1
                 if isinstance(message, HEARD):
                     count += 1
-                    self._relay(self.op.hear(peer, self._tamper(peer, message), self.bench.now_s))
+                    self._relay(
+                        self.op.reports.hear(peer, self._tamper(peer, message), self.bench.now_s)
+                    )
         return bool(count)
 
     def _relay(self, hashes: Hashes | None) -> None:
@@ -125,7 +127,7 @@ class WholeOp:
                 body = blobs.get(digest) or b""
                 self.bench.take(peer, exchange.blob_arrived(digest, body, self.bench.now_s))
 
-    def decide(self) -> Decision | None:
+    def decide(self) -> OpDecision | None:
         """The next decision after all that is under way, told to everybody."""
         while any(self.bench.wires.values()) or self._hear():
             self.bench.deliver_all()
@@ -133,8 +135,6 @@ class WholeOp:
         if decision is None:
             return None
         self.log.append(decision)
-        if hasattr(decision, "owner"):
-            self.op.timers.reassigned(decision.slice_index, self.bench.now_s)
         self.bench.decide(decision)
         return decision
 

@@ -18,7 +18,9 @@ from swarmtrain_optimizers.strategies import anchored, diloco
 from swarmtrain_optimizers.strategies.diloco import DiLoCo
 from swarmtrain_transport.collective.gathering import Gather
 from swarmtrain_transport.coordinator import agreement, planning
-from swarmtrain_transport.coordinator.operation import Operation
+from swarmtrain_transport.coordinator.op_decider import OpDecider
+from swarmtrain_transport.coordinator.policies import POLICIES
+from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.ledger.fold import result_root
 from swarmtrain_transport.peer.participant import Participant
@@ -39,6 +41,13 @@ Patch = Callable[[], contextlib.AbstractContextManager]
 def replaced(owner, name: str, make: Callable) -> contextlib.AbstractContextManager:
     """`owner.name` becomes `make(original)`."""
     return mock.patch.object(owner, name, make(getattr(owner, name)))
+
+
+def policy_replaced(kind: str, name: str, make: Callable) -> contextlib.AbstractContextManager:
+    """A function of a kind's policy becomes `make(original)`."""
+    policy = POLICIES[kind]
+    broken = policy._replace(**{name: make(getattr(policy, name))})
+    return mock.patch.dict(POLICIES, {kind: broken})
 
 
 # ---- the rules, broken
@@ -72,23 +81,23 @@ def only_outcomes_are_durable() -> Iterator[None]:
 
 
 def a_new_owner_must_publish_the_same_bytes():
-    def make(report_done):
-        def strict(self, owner, slice_try, said):
-            index, attempt = slice_try
+    def make(publish):
+        def strict(self, owner, said, now_s):
+            index, attempt = said.slice_index, said.attempt
             before = [self.published[t] for t in self.published if t[0] == index and t[1] < attempt]
             if any(published.chunk_hashes != said.chunk_hashes for published in before):
-                return None
-            return report_done(self, owner, slice_try, said)
+                return False
+            return publish(self, owner, said, now_s)
 
         return strict
 
-    return replaced(Operation, "report_done", make)
+    return replaced(Reports, "_publish", make)
 
 
 def commit_names_one_set():
     def make(commit):
-        def loose(self, live, now_s):
-            body = commit(self, live, now_s)
+        def loose(at):
+            body = commit(at)
             if body is None:
                 return None
             slices = tuple(
@@ -100,25 +109,23 @@ def commit_names_one_set():
 
         return loose
 
-    return replaced(Operation, "_commit", make)
+    return policy_replaced(MEAN, "commit", make)
 
 
 def commit_with_holders(needed: int):
     """COMMIT as soon as all slices are published and have so many live holders."""
 
     def make(commit):
-        def hasty(self, live, now_s):
-            all_held = Operation._all_held
-            self._held_by = lambda index, peers: True
-            self._all_held = lambda index, live, _: all_held(self, index, live, needed)
-            try:
-                return commit(self, live, now_s)
-            finally:
-                del self._held_by, self._all_held
+        def hasty(at):
+            held = replaced(Reports, "is_held", lambda is_held: lambda self, index, among, _: (
+                is_held(self, index, among, needed)
+            ))  # fmt: skip
+            with held, replaced(Reports, "is_with", lambda _: lambda self, index, peers: True):
+                return commit(at)
 
         return hasty
 
-    return replaced(Operation, "_commit", make)
+    return policy_replaced(MEAN, "commit", make)
 
 
 def no_rewind():
@@ -133,7 +140,7 @@ def no_skip():
 
         return stubborn
 
-    return replaced(Operation, "decide", make)
+    return replaced(OpDecider, "decide", make)
 
 
 def only_owners_serve():
@@ -181,7 +188,7 @@ def a_restarted_peer_is_taken_for_the_one_that_died():
     def make(returned):
         return lambda self, peer, boot: returned(self, peer, self.view.boots.get(peer))
 
-    return replaced(Operation, "returned", make)
+    return replaced(Reports, "returned", make)
 
 
 def excluded_work_is_restored_twice():

@@ -3,22 +3,23 @@
 from broken_rules import Mutant, any_case, replaced
 
 from swarmtrain.simulate.faults.troubles import DRAG, HOSTILE_WORDS
-from swarmtrain_transport.coordinator.arrivals import Arrivals
+from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.ledger.standing import Standing, Words
 
 
 def one_refusal_is_believed():
     """Treat a contributor that any one owner refuses as if it had withdrawn."""
 
-    def make(report):
-        def credulous(self, slice_try, complete, refused, scalars, now_s):
-            report(self, slice_try, complete, refused, scalars, now_s)
-            for peer in refused.keys() & self._view.weights.keys():
-                self.withdrawn.setdefault(peer, "refused:by one")
+    def make(receive):
+        def credulous(self, owner, message, now_s):
+            receive(self, owner, message, now_s)
+            if self._is_owner(owner, message):
+                for peer in message.refused.keys() & self.view.weights.keys():
+                    self.withdrawn.setdefault(peer, "refused:by one")
 
         return credulous
 
-    return replaced(Arrivals, "report_got", make)
+    return replaced(Reports, "_receive", make)
 
 
 def who_is_missing_at_one_owner_is_left_out():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from broken_rules import Mutant, any_case, replaced
 
-from swarmtrain_transport.coordinator.pair_operation import PairOperation
+from swarmtrain_transport.coordinator import policies
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.progression import Progression
@@ -14,23 +14,19 @@ from swarmtrain_transport.peer.progression import Progression
 
 def one_crossing_makes_a_pair_whole():
     def make(is_whole):
-        def hasty(self, pair):
-            first, second = pair
-            return self._has_crossed(first, second) or self._has_crossed(second, first)
+        return lambda at, pair: len(policies._missing(at, pair)) < len(pair)
 
-        return hasty
-
-    return replaced(PairOperation, "_is_whole", make)
+    return replaced(policies, "_is_whole", make)
 
 
 def commit_names_all_who_have_published():
     def make(commit_of):
-        def generous(self, kept):
-            return commit_of(self, set(self.view.frozen or ()) & self._partners.keys())
+        def generous(at, kept, *behind):
+            return commit_of(at, set(at.view.frozen or ()) & at.reports.awaited, *behind)
 
         return generous
 
-    return replaced(PairOperation, "_commit_of", make)
+    return replaced(policies, "_commit_of", make)
 
 
 def every_third_op_is_stepped_alone():

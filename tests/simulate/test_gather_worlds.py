@@ -10,7 +10,8 @@ from swarmtrain.peer import arithmetic
 from swarmtrain.simulate.enumeration import cases, run_case
 from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
-from swarmtrain_transport.coordinator.gather_operation import GatherOperation
+from swarmtrain_transport.coordinator import policies
+from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.kinds import GATHER
 
 
@@ -53,24 +54,22 @@ def test_every_seventh_death_and_trouble_at_a_message_of_an_op_is_harmless_and_s
 
 
 def test_commits_of_what_nobody_holds_are_noticed(monkeypatch):
-    monkeypatch.setattr(GatherOperation, "_is_spread", lambda self, peer, live, needed=1: True)
-    monkeypatch.setattr(GatherOperation, "_all_held", lambda self, index, live, needed: True)
+    monkeypatch.setattr(policies, "_is_spread", lambda at, peer, needed=1: True)
+    monkeypatch.setattr(Reports, "is_held", lambda self, index, among, needed: True)
     assert "I8" in found(range(500, 504))
 
 
 def test_who_is_left_out_of_commit_without_need_is_noticed(monkeypatch):
-    whole = GatherOperation._is_spread
+    whole, policy = policies._is_spread, policies.POLICIES[GATHER]
 
-    def but_the_first(self, peer, live, needed=1):
-        return peer != self.view.owners[0] and whole(self, peer, live, needed)
+    def but_the_first(at, peer, needed=1):
+        return peer != at.view.owners[0] and whole(at, peer, needed)
 
-    monkeypatch.setattr(GatherOperation, "_is_spread", but_the_first)
-    commit = GatherOperation._commit
+    def without_it(at):
+        return policy.commit(replace(at, live=at.live - {at.view.owners[0]}))
 
-    def without_it(self, live, now_s):
-        return commit(self, live - {self.view.owners[0]}, now_s)
-
-    monkeypatch.setattr(GatherOperation, "_commit", without_it)
+    monkeypatch.setattr(policies, "_is_spread", but_the_first)
+    monkeypatch.setitem(policies.POLICIES, GATHER, policy._replace(commit=without_it))
     assert "fair" in found(range(0, 6))
 
 

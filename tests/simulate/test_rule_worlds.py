@@ -5,7 +5,7 @@ import pytest
 from swarmtrain.simulate.seeds import run_seed
 from swarmtrain_optimizers.robust import RULES
 from swarmtrain_transport.collective.measuring import Measuring
-from swarmtrain_transport.coordinator.arrivals import Arrivals
+from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.ledger import scalars
 
 
@@ -42,9 +42,9 @@ def test_numbers_of_slices_alone_are_noticed(monkeypatch):
 
 def test_totals_without_the_last_slice_are_noticed(monkeypatch):
     def cut(self, contributors):
-        tables = [self._table(one) for one in enumerate(self._view.attempts)][:1]
-        named = scalars.vectors(contributors, self._view.plan.centre)
-        return scalars.totals(self._view.plan.scalars, named, tables)
+        tables = [self._table(one) for one in enumerate(self.view.attempts)][:1]
+        named = scalars.vectors(contributors, self.view.plan.centre)
+        return scalars.totals(self.view.plan.scalars, named, tables)
 
-    monkeypatch.setattr(Arrivals, "totals", cut)
+    monkeypatch.setattr(Reports, "totals", cut)
     assert "I3" in violated("norm-clip")

@@ -10,7 +10,7 @@ from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.centre import Centre
 from swarmtrain_transport.collective.exchange import Exchange
-from swarmtrain_transport.coordinator.operation import Decision
+from swarmtrain_transport.ledger.fold import OpDecision
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, SliceDone
@@ -97,7 +97,7 @@ class Bench:
                 if frames:
                     self.deliver(source, target)
 
-    def decide(self, decision: Decision) -> None:
+    def decide(self, decision: OpDecision) -> None:
         self.view.apply(decision)
         for peer, exchange in self.peers.items():
             self.take(peer, exchange.decided(self.now_s))

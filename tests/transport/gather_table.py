@@ -6,11 +6,9 @@ from typing import Any
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.decisions import Decision
-from swarmtrain_transport.coordinator.gather_operation import GatherOperation
-from swarmtrain_transport.coordinator.operations import operation_of
+from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.kinds import GATHER
-from swarmtrain_transport.ledger.fold import OpView, num_chunks, slice_root
+from swarmtrain_transport.ledger.fold import OpDecision, OpView, num_chunks, slice_root
 from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name, gathered_slices
 from swarmtrain_transport.ledger.signed import result_payload
 from swarmtrain_transport.links.link import PeerId
@@ -56,19 +54,14 @@ class GatherTable:
 
     def __post_init__(self) -> None:
         self.view = view_of(self.plan)
-        self.op = self.begin()
+        self.restart()
         self.alive = self.alive or {member.peer for member in self.plan.members}
-
-    def begin(self) -> GatherOperation:
-        op = operation_of(self.view, self.now_s)
-        assert isinstance(op, GatherOperation)
-        return op
 
     def restart(self) -> None:
         """The coordinator dies and is back: what is logged is all that it knows."""
-        self.op = self.begin()
+        self.op = OpDecider(self.view, self.now_s)
 
-    def decide(self, now_s: float | None = None) -> Decision | None:
+    def decide(self, now_s: float | None = None) -> OpDecision | None:
         """The next decision, folded."""
         if now_s is not None:
             self.now_s = now_s
@@ -79,7 +72,8 @@ class GatherTable:
 
     def publish(self, *peers: PeerId, version: int = 0) -> list[Hashes | None]:
         return [
-            self.op.hear(peer, published_by(self.view, peer, version), self.now_s) for peer in peers
+            self.op.reports.hear(peer, published_by(self.view, peer, version), self.now_s)
+            for peer in peers
         ]
 
     def have(
@@ -91,7 +85,7 @@ class GatherTable:
             hashes = hashes_of(self.view, contributor, version)
             name = content_name(slice_root(hashes))
             held = flags or (True,) * len(hashes)
-            self.op.hear(peer, Have(self.view.plan_id, index, 0, name, held), self.now_s)
+            self.op.reports.hear(peer, Have(self.view.plan_id, index, 0, name, held), self.now_s)
 
     def frozen(self, *peers: PeerId) -> Freeze:
         """All publish, and FREEZE falls."""

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from swarmtrain_transport.coordinator.operations import operation_of
-from swarmtrain_transport.coordinator.pair_operation import PairOperation
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.pairing import order_of
 from swarmtrain_transport.links.link import PeerId
@@ -25,11 +23,6 @@ def pair_plan(
 
 class PairTable(GatherTable):
     """One pair op with peers that are alive and report."""
-
-    def begin(self) -> PairOperation:
-        op = operation_of(self.view, self.now_s)
-        assert isinstance(op, PairOperation)
-        return op
 
     def cross(self, first: PeerId, second: PeerId) -> None:
         """Both hold the other's half."""

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.operation import Decision, Operation
-from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id
+from swarmtrain_transport.coordinator.op_decider import OpDecider
+from swarmtrain_transport.ledger.fold import OpDecision, OpView, num_chunks, set_id
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Got, Hashes, Have
 from swarmtrain_transport.wire.records import (
@@ -44,7 +44,7 @@ class Table:
     plan: Plan
     alive: set[PeerId] = field(default_factory=set)
     now_s: float = 0.0
-    log: list[Decision] = field(default_factory=list)
+    log: list[OpDecision] = field(default_factory=list)
     times: dict[PeerId, Times] = field(default_factory=dict)
     roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
     unsigned: set[PeerId] = field(default_factory=set)
@@ -53,24 +53,22 @@ class Table:
 
     def __post_init__(self) -> None:
         self.view: OpView = view_of(self.plan)
-        self.op = Operation(self.view, 0.0)
+        self.op = OpDecider(self.view, 0.0)
         self.alive = self.alive or {member.peer for member in self.plan.members}
         for peer in set(self.view.weights) - self.unsigned:
-            self.op.hear(peer, roots_of(self.view, peer), 0.0)
+            self.op.reports.hear(peer, roots_of(self.view, peer), 0.0)
 
     @property
     def indexes(self) -> range:
         return range(len(self.plan.slices))
 
-    def decide(self, now_s: float | None = None) -> Decision | None:
+    def decide(self, now_s: float | None = None) -> OpDecision | None:
         """The next decision, folded; what it tells besides stands in `times`, `roots`, `accusers`
         and `lacked`."""
         if now_s is not None:
             self.now_s = now_s
         decision = self.op.decide(self.alive, self.now_s)
         if decision is not None:
-            if isinstance(decision, Reassign):
-                self.op.timers.reassigned(decision.slice_index, self.now_s)
             self.view.apply(decision)
             self.log.append(decision)
         if isinstance(decision, Freeze):
@@ -82,7 +80,7 @@ class Table:
             return msgspec.structs.replace(decision, lacked={})
         return decision
 
-    def decide_all(self, now_s: float | None = None) -> list[Decision]:
+    def decide_all(self, now_s: float | None = None) -> list[OpDecision]:
         decisions = []
         while (decision := self.decide(now_s)) is not None:
             decisions.append(decision)
@@ -92,7 +90,7 @@ class Table:
         """The current owner of a slice says whose contribution it has whole."""
         attempt = self.view.attempts[index]
         report = Got(self.view.plan_id, index, attempt, received(index, peers), refused or {})
-        assert self.op.hear(self.view.owners[index], report, self.now_s) is None
+        assert self.op.reports.hear(self.view.owners[index], report, self.now_s) is None
 
     def got_all(self, *indexes: int) -> None:
         for index in indexes or self.indexes:
@@ -109,7 +107,7 @@ class Table:
         contributors = self.view.slice_sets[index]
         assert contributors is not None
         message = done_of(self.view, index, contributors, self.hashes(index))
-        return self.op.hear(self.view.owners[index], message, self.now_s)
+        return self.op.reports.hear(self.view.owners[index], message, self.now_s)
 
     def have(self, index: int, *peers: PeerId, chunks: tuple[bool, ...] | None = None) -> None:
         contributors = self.view.slice_sets[index]
@@ -118,7 +116,7 @@ class Table:
         attempt = self.view.attempts[index]
         for peer in peers:
             report = Have(self.view.plan_id, index, attempt, set_id(contributors), flags)
-            self.op.hear(peer, report, self.now_s)
+            self.op.reports.hear(peer, report, self.now_s)
 
     def freeze(self) -> None:
         """Everybody is complete everywhere."""

@@ -59,7 +59,7 @@ def test_who_dies_before_it_has_published_is_not_waited_for():
 
 def test_who_withdraws_is_left_out_with_its_reason():
     op = gather_table()
-    op.op.hear(C, Withdraw(op.view.plan_id, "nonfinite"), 0.0)
+    op.op.reports.hear(C, Withdraw(op.view.plan_id, "nonfinite"), 0.0)
     op.publish(A, B)
     freeze = op.decide()
     assert isinstance(freeze, Freeze)
@@ -140,7 +140,7 @@ def test_the_chunks_of_the_dead_may_be_with_different_peers():
     for peer in (A, B, C):
         op.have(peer, A, B, C)
     op.have(A, D, flags=(True, False))
-    op.op.report_lost(D)
+    op.op.reports.lose(D)
     op.have(B, D, flags=(False, True))
     assert op.decide() is None  # it is with the living, who get it of each other
     for peer in (A, B, C):
@@ -241,7 +241,7 @@ def test_it_is_skipped_at_d_op_if_too_few_are_held():
 def test_it_is_skipped_at_once_if_the_dead_have_left_too_little():
     op = gather_table(min_contributors=3)
     op.frozen()
-    op.op.report_lost(C)
+    op.op.reports.lose(C)
     op.lose(C)
     assert op.decide(1.0) == Skip(1, "too few contributors are left")
 
@@ -277,8 +277,8 @@ def test_a_holder_that_is_gone_holds_nothing():
     for peer in (A, B):
         op.have(peer, A, B)
     op.have(A, C)
-    op.op.report_lost(C)
-    op.op.report_lost(A)
+    op.op.reports.lose(C)
+    op.op.reports.lose(A)
     op.lose(A, C)
     op.have(A, C)  # said by nobody who is in the op
     assert op.committed(1.0) == (A, B)

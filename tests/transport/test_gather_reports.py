@@ -35,7 +35,7 @@ def test_publishing_again_is_no_news_and_publishing_something_else_is_refused():
     assert op.publish(C) == [None]
     with pytest.raises(RemoteFault, match="two contributions"):
         op.publish(C, version=1)
-    assert op.op.published[2, 0].chunk_hashes == hashes_of(op.view, C)
+    assert op.op.reports.published[2, 0].chunk_hashes == hashes_of(op.view, C)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_publishing_again_is_no_news_and_publishing_something_else_is_refused():
 )
 def test_what_is_no_contribution_of_its_sender_is_not_news(changes):
     op = gather_table()
-    assert op.op.hear(C, published_by(op.view, C, **changes), 0.0) is None
-    assert not op.op.published
+    assert op.op.reports.hear(C, published_by(op.view, C, **changes), 0.0) is None
+    assert not op.op.reports.published
 
 
 def test_nobody_publishes_for_another_and_the_signature_must_be_its_own():
     op = gather_table()
     done = published_by(op.view, C)
-    assert op.op.hear(B, done, 0.0) is None
+    assert op.op.reports.hear(B, done, 0.0) is None
     check_signed(op.view, C, done, verify)
     with pytest.raises(RemoteFault, match="not signed"):
         check_signed(op.view, B, done, verify)
@@ -79,11 +79,11 @@ def test_publishing_after_freeze_without_being_in_it_changes_nothing():
 
 def test_reports_that_belong_to_means_say_nothing_here():
     op = gather_table()
-    assert op.op.hear(A, Got(op.view.plan_id, 0, 0, {B: bytes(32)}), 0.0) is None
-    assert op.op.hear(A, roots_of(op.view, A), 0.0) is None
-    assert not op.op.got
-    assert not op.op.arrivals.signed
-    assert not op.op.owes(A, {A, B, C})
+    assert op.op.reports.hear(A, Got(op.view.plan_id, 0, 0, {B: bytes(32)}), 0.0) is None
+    assert op.op.reports.hear(A, roots_of(op.view, A), 0.0) is None
+    assert not op.op.reports.got
+    assert not op.op.reports.signed
+    assert not op.op.reports.owes(A, {A, B, C})
 
 
 def test_holding_what_is_not_published_or_does_not_exist_counts_for_nothing():
@@ -91,16 +91,16 @@ def test_holding_what_is_not_published_or_does_not_exist_counts_for_nothing():
     op.have(A, B)
     op.publish(B)
     for index in (-1, 99, 1):
-        op.op.hear(A, Have(op.view.plan_id, index, index, 7, (True,) * 5000), 0.0)
-    assert {key: held for key, held in op.op.holders.items() if A in held} == {}
+        op.op.reports.hear(A, Have(op.view.plan_id, index, index, 7, (True,) * 5000), 0.0)
+    assert {key: held for key, held in op.op.reports.holders.items() if A in held} == {}
 
 
 def test_who_was_away_is_told_of_every_contribution_and_a_new_process_is_lost():
     op = gather_table()
     op.frozen()
-    assert len(op.op.returned(A, BOOT)) == 3
-    assert op.op.returned(B, b"another") == []
-    assert op.op.lost == {B}
+    assert len(op.op.reports.returned(A, BOOT)) == 3
+    assert op.op.reports.returned(B, b"another") == []
+    assert op.op.reports.lost == {B}
 
 
 # ---- what the ledger allows

@@ -61,7 +61,7 @@ def test_freeze_does_not_wait_for_receivers() -> None:
 
 def test_a_refused_contribution_and_a_withdrawn_one_are_left_out_with_their_reasons() -> None:
     op = table(A, B, C, D)
-    op.op.hear(D, Withdraw(op.view.plan_id, "nonfinite"), 0.0)
+    op.op.reports.hear(D, Withdraw(op.view.plan_id, "nonfinite"), 0.0)
     op.got(0, A, B, refused={C: "scale"})
     op.got(1, A, B, refused={C: "scale"})
     for index in (2, 3):
@@ -73,7 +73,7 @@ def test_a_refused_contribution_and_a_withdrawn_one_are_left_out_with_their_reas
 
 def test_reasons_that_peers_choose_are_short() -> None:
     op = table(A, B, C, D)
-    op.op.hear(D, Withdraw(op.view.plan_id, "x" * 100_000), 0.0)
+    op.op.reports.hear(D, Withdraw(op.view.plan_id, "x" * 100_000), 0.0)
     for index in op.indexes:
         op.got(index, A, B, refused={C: "y" * 100_000})
     freeze = op.decide()
@@ -259,7 +259,7 @@ def test_what_a_restarted_process_held_does_not_count() -> None:
     op = table()
     op.freeze()
     op.done(2)
-    assert op.op.returned(C, b"another boot") == []
+    assert op.op.reports.returned(C, b"another boot") == []
     assert op.decide() == Reassign(1, 2, 1, A, "owner lost")
 
 
@@ -267,8 +267,8 @@ def test_a_returning_process_hears_what_was_published_and_a_stranger_nothing() -
     op = table()
     op.freeze()
     news = op.done(1)
-    assert op.op.returned(A, BOOT) == [news]
-    assert op.op.returned(STRANGER, BOOT) == []
+    assert op.op.reports.returned(A, BOOT) == [news]
+    assert op.op.reports.returned(STRANGER, BOOT) == []
 
 
 def test_a_silent_owner_is_relieved_at_d_gather_only() -> None:

@@ -33,18 +33,25 @@ def test_reports_of_other_owners_attempts_and_slices_change_nothing() -> None:
     absurd = [(-1, 0), (3, 0), (1 << 62, 0), (0, 1), (0, -1), (0, 1 << 62)]
     for index, attempt in absurd:
         whole = received(0, (A, B, C))
-        op.op.hear(A, Got(op.view.plan_id, index, attempt, whole, {B: "scale"}), 0.0)
-        op.op.hear(A, SliceDone(op.view.plan_id, index, attempt, 0, (bytes(32),), b"", b""), 0.0)
-        op.op.hear(A, Have(op.view.plan_id, index, attempt, 0, (True,)), 0.0)
-    op.op.hear(B, Got(op.view.plan_id, 0, 0, received(0, (A, B, C)), {C: "scale"}), 0.0)
-    assert not op.op.got and not op.op.withdrawn and not op.op.published and not op.op.holders
+        op.op.reports.hear(A, Got(op.view.plan_id, index, attempt, whole, {B: "scale"}), 0.0)
+        op.op.reports.hear(
+            A, SliceDone(op.view.plan_id, index, attempt, 0, (bytes(32),), b"", b""), 0.0
+        )
+        op.op.reports.hear(A, Have(op.view.plan_id, index, attempt, 0, (True,)), 0.0)
+    op.op.reports.hear(B, Got(op.view.plan_id, 0, 0, received(0, (A, B, C)), {C: "scale"}), 0.0)
+    assert (
+        not op.op.reports.got
+        and not op.op.reports.withdrawn
+        and not op.op.reports.published
+        and not op.op.reports.holders
+    )
 
 
 def test_only_planned_contributors_count_in_got() -> None:
     op = with_receivers(D)
     op.got(0, A, STRANGER, D, b"", refused={STRANGER: "scale", D: "scale"})
-    assert op.op.got == {(0, 0): {A}}
-    assert op.op.arrivals.word(D, 0) == "absent"
+    assert op.op.reports.got == {(0, 0): {A}}
+    assert op.op.reports.word(D, 0) == "absent"
 
 
 def test_slice_done_counts_with_the_frozen_set_and_one_hash_per_chunk() -> None:
@@ -63,10 +70,10 @@ def test_slice_done_counts_with_the_frozen_set_and_one_hash_per_chunk() -> None:
     ]
     for peer, claimed, listed in wrong:
         done = SliceDone(plan_id, 0, 0, claimed, listed, inputs_of(received(0, (A, B, C))), b"")
-        assert op.op.hear(peer, done, 0.0) is None
-    assert not op.op.published
+        assert op.op.reports.hear(peer, done, 0.0) is None
+    assert not op.op.reports.published
     expected = Hashes(plan_id, 0, 0, name, hashes)
-    assert op.op.hear(A, done_of(op.view, 0, (A, B, C), hashes), 0.0) == expected
+    assert op.op.reports.hear(A, done_of(op.view, 0, (A, B, C), hashes), 0.0) == expected
 
 
 def test_the_first_slice_done_stands_and_is_relayed_once() -> None:
@@ -77,20 +84,20 @@ def test_the_first_slice_done_stands_and_is_relayed_once() -> None:
     assert op.done(0) is None
     other = tuple(bytes([9]) * 32 for _ in op.hashes(0))
     again = done_of(op.view, 0, (A, B, C), other)
-    assert op.op.hear(A, again, 0.0) is None
-    assert op.op.published[(0, 0)].chunk_hashes == op.hashes(0)
+    assert op.op.reports.hear(A, again, 0.0) is None
+    assert op.op.reports.published[(0, 0)].chunk_hashes == op.hashes(0)
 
 
 def test_have_counts_for_members_and_for_the_named_set_only() -> None:
     op = table()
     op.freeze()
     op.done(0)
-    before = {key: set(value) for key, value in op.op.holders.items()}
+    before = {key: set(value) for key, value in op.op.reports.holders.items()}
     op.have(0, STRANGER)
-    op.op.hear(B, Have(op.view.plan_id, 0, 0, 12345, (True, True)), 0.0)
-    assert op.op.holders == before
-    op.op.hear(B, Have(op.view.plan_id, 0, 0, set_id((A, B, C)), (True,) * 100_000), 0.0)
-    assert set(op.op.holders) == {(0, 0, 0), (0, 0, 1)}
+    op.op.reports.hear(B, Have(op.view.plan_id, 0, 0, 12345, (True, True)), 0.0)
+    assert op.op.reports.holders == before
+    op.op.reports.hear(B, Have(op.view.plan_id, 0, 0, set_id((A, B, C)), (True,) * 100_000), 0.0)
+    assert set(op.op.reports.holders) == {(0, 0, 0), (0, 0, 1)}
 
 
 # ---- COMMIT and SKIP
@@ -291,17 +298,17 @@ def test_a_result_over_all_planned_stands_before_freeze_and_is_void_if_freeze_na
     op = table()
     plan_id, hashes = op.view.plan_id, op.hashes(0)
     everybody, two = set_id((A, B, C)), set_id((A, B))
-    assert op.op.hear(A, done_of(op.view, 0, (A, B), hashes), 0.0) is None
+    assert op.op.reports.hear(A, done_of(op.view, 0, (A, B), hashes), 0.0) is None
     early = done_of(op.view, 0, (A, B, C), hashes)
-    assert op.op.hear(A, early, 0.0) == Hashes(plan_id, 0, 0, everybody, hashes)
-    op.op.hear(B, Have(plan_id, 0, 0, everybody, (True,) * len(hashes)), 0.0)
+    assert op.op.reports.hear(A, early, 0.0) == Hashes(plan_id, 0, 0, everybody, hashes)
+    op.op.reports.hear(B, Have(plan_id, 0, 0, everybody, (True,) * len(hashes)), 0.0)
     op.view.apply(Freeze(1, (A, B), {C: "late"}))
-    assert op.op.returned(B, op.view.boots[B]) == []
-    assert op.op.hear(A, early, 0.0) is None
+    assert op.op.reports.returned(B, op.view.boots[B]) == []
+    assert op.op.reports.hear(A, early, 0.0) is None
     other = tuple(bytes([9]) * 32 for _ in hashes)
     late = done_of(op.view, 0, (A, B), other)
-    assert op.op.hear(A, late, 0.0) == Hashes(plan_id, 0, 0, two, other)
-    assert op.op.holders[0, 0, 0] == {A}
+    assert op.op.reports.hear(A, late, 0.0) == Hashes(plan_id, 0, 0, two, other)
+    assert op.op.reports.holders[0, 0, 0] == {A}
 
 
 def test_a_result_that_only_its_owner_has_after_the_gather_deadline_is_made_elsewhere() -> None:
@@ -327,10 +334,10 @@ def test_who_dies_after_giving_all_makes_no_early_result_void() -> None:
     op.got_all()
     everybody = set_id((A, B, C))
     for index, owner in enumerate((A, B, C)):
-        op.op.hear(owner, done_of(op.view, index, (A, B, C), op.hashes(index)), 0.0)
+        op.op.reports.hear(owner, done_of(op.view, index, (A, B, C), op.hashes(index)), 0.0)
         held = (True,) * len(op.hashes(index))
         for peer in (A, B):
-            op.op.hear(peer, Have(op.view.plan_id, index, 0, everybody, held), 0.0)
+            op.op.reports.hear(peer, Have(op.view.plan_id, index, 0, everybody, held), 0.0)
     op.lose(C)
     assert op.decide() == Freeze(1, (A, B, C), {})
     assert isinstance(op.decide(), Commit)

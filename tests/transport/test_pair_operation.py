@@ -20,15 +20,15 @@ def test_only_the_contributor_and_its_partner_hear_of_what_it_has_published():
     op = pair_table(A, B, C, D, E)
     (news,) = op.publish(C)
     assert isinstance(news, Hashes)
-    assert [peer for peer in (A, B, C, D, E) if op.op.concerns(peer, news)] == [C, D]
+    assert [peer for peer in (A, B, C, D, E) if op.op.reports.concerns(peer, news)] == [C, D]
 
 
 def test_who_comes_back_is_told_of_its_own_pair_only():
     op = pair_table()
     op.publish(A, B, C, D)
-    told = op.op.returned(A, BOOT)
+    told = op.op.reports.returned(A, BOOT)
     assert sorted(news.slice_index for news in told) == [0, 1]
-    assert op.op.returned(A, b"another process") == []
+    assert op.op.reports.returned(A, b"another process") == []
 
 
 # ---- FREEZE
@@ -76,7 +76,7 @@ def test_who_has_published_nothing_at_d_scatter_is_late():
 
 def test_who_withdraws_is_left_out_and_its_partner_not_waited_for():
     op = pair_table()
-    op.op.hear(D, Withdraw(op.view.plan_id, "nonfinite"), 0.0)
+    op.op.reports.hear(D, Withdraw(op.view.plan_id, "nonfinite"), 0.0)
     op.publish(A, B)
     freeze = op.decide()
     assert isinstance(freeze, Freeze)
@@ -160,7 +160,7 @@ def test_a_death_after_the_pair_is_whole_changes_nothing():
         op.have(C, D)
         op.lose(A)
         if how == "lost":
-            op.op.report_lost(A)
+            op.op.reports.lose(A)
         assert op.decide(1.0) is None, "C and D may still become whole"
         op.have(D, C)
         assert op.committed() == (A, B, C, D)

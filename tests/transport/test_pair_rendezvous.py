@@ -8,7 +8,7 @@ import pytest
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import slice_root
 from swarmtrain_transport.ledger.gathered import content_name
-from swarmtrain_transport.ledger.pairing import contributors_of, order_of
+from swarmtrain_transport.ledger.pairing import contributors_of, order_of, partner_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Attest, Commit, Plan, Rewind, Skip
@@ -42,7 +42,7 @@ class PairHall:
         for peer in peers:
             self.hall.say(peer, published_by(view, peer))
         for peer in peers:
-            other = operation._partners[peer]
+            other = partner_in(contributors_of(view.plan), peer)
             if other in peers:
                 hashes, index = hashes_of(view, other), view.owners.index(other)
                 name = content_name(slice_root(hashes))

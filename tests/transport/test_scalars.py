@@ -153,13 +153,15 @@ class Measured(Op):
         kind, attempt = self.plan.scalars, self.view.attempts[index]
         whole = {peer: row_of(kind, peer, peers) for peer in peers} if rows is None else rows
         report = Got(self.view.plan_id, index, attempt, received(index, peers), {}, whole)
-        self.op.hear(self.view.owners[index], report, self.now_s)
+        self.op.reports.hear(self.view.owners[index], report, self.now_s)
 
     def sign(self, *peers: bytes) -> None:
         for peer in peers:
             said = roots_of(self.view, peer)
             norms = (product(peer, peer),) * len(self.indexes)
-            self.op.hear(peer, Roots(said.plan_id, said.slice_roots, said.signature, norms), 0.0)
+            self.op.reports.hear(
+                peer, Roots(said.plan_id, said.slice_roots, said.signature, norms), 0.0
+            )
 
 
 def measured(kind: str, **changes: object) -> Measured:
@@ -259,9 +261,11 @@ def test_norms_that_cannot_be_are_refused_with_who_says_them(kind: str):
     said = roots_of(op.view, A)
     for norms in ((), (1.0,) * 4, (1.0, 1.0, -1.0), (math.nan,) * 3, (1e101,) * 3):
         with pytest.raises(RemoteFault, match="norm"):
-            op.op.hear(A, Roots(said.plan_id, said.slice_roots, b"", norms), 0.0)
+            op.op.reports.hear(A, Roots(said.plan_id, said.slice_roots, b"", norms), 0.0)
     with pytest.raises(RemoteFault, match="norm"):  # nobody has asked
-        Op(plan_body((A, B, D))).op.hear(A, Roots(0, said.slice_roots, b"", (1.0,) * 3), 0.0)
+        Op(plan_body((A, B, D))).op.reports.hear(
+            A, Roots(0, said.slice_roots, b"", (1.0,) * 3), 0.0
+        )
 
 
 def test_freeze_without_what_the_plan_asks_for_is_no_freeze():

@@ -40,7 +40,7 @@ def test_nobody_is_frozen_in_before_its_signed_roots_are_here() -> None:
     op = unsigned(B)
     op.got_all()
     assert op.decide(1.0) is None
-    op.op.hear(B, roots_of(op.view, B), 2.0)
+    op.op.reports.hear(B, roots_of(op.view, B), 2.0)
     assert op.decide(2.0) == Freeze(1, (A, B, C), {})
     assert op.roots[B].root == root_over(roots_of(op.view, B).slice_roots)
     assert set(op.roots) == {A, B, C}
@@ -57,7 +57,7 @@ def test_who_sends_several_owners_other_bytes_than_it_signed_is_left_out_at_once
     op = unsigned()
     for index in op.indexes:
         whole = received(index, (A, B, C)) | ({B: OTHER} if index != 1 else {})
-        op.op.hear(op.view.owners[index], Got(op.view.plan_id, index, 0, whole), 0.0)
+        op.op.reports.hear(op.view.owners[index], Got(op.view.plan_id, index, 0, whole), 0.0)
     assert op.decide(1.0) == Freeze(1, (A, C), {B: "roots"})
     assert op.accusers == {B: (A, C)}
 
@@ -66,7 +66,7 @@ def test_one_owner_that_says_so_loses_its_slice_at_once() -> None:
     op = unsigned()
     for index in op.indexes:
         whole = received(index, (A, B, C)) | ({B: OTHER} if index == 2 else {})
-        op.op.hear(op.view.owners[index], Got(op.view.plan_id, index, 0, whole), 0.0)
+        op.op.reports.hear(op.view.owners[index], Got(op.view.plan_id, index, 0, whole), 0.0)
     assert op.decide(1.0) == Reassign(1, 2, 1, A, "at odds")
     assert op.lacked == {B: "roots"}
     assert op.decide() == Freeze(1, (A, B, C), {})
@@ -74,9 +74,9 @@ def test_one_owner_that_says_so_loses_its_slice_at_once() -> None:
 
 def test_an_owners_first_word_on_what_came_stands() -> None:
     op = unsigned()
-    op.op.hear(A, Got(op.view.plan_id, 0, 0, {B: OTHER}), 0.0)
+    op.op.reports.hear(A, Got(op.view.plan_id, 0, 0, {B: OTHER}), 0.0)
     op.got(0, B)
-    assert op.op.got[0, 0] == set()
+    assert op.op.reports.got[0, 0] == set()
 
 
 def test_without_a_slice_that_stays_the_unsigned_are_still_left_out() -> None:
@@ -90,25 +90,25 @@ def test_without_a_slice_that_stays_the_unsigned_are_still_left_out() -> None:
 
 def test_two_signed_contributions_to_one_op_are_refused() -> None:
     op = unsigned()
-    op.op.hear(B, roots_of(op.view, B), 0.0)
+    op.op.reports.hear(B, roots_of(op.view, B), 0.0)
     with pytest.raises(RemoteFault, match="two contributions"):
-        op.op.hear(B, Roots(op.view.plan_id, (OTHER,) * 3, b"s"), 0.0)
+        op.op.reports.hear(B, Roots(op.view.plan_id, (OTHER,) * 3, b"s"), 0.0)
 
 
 def test_an_owner_that_names_other_inputs_than_were_signed_has_published_nothing() -> None:
     op = unsigned()
     op.freeze()
     done = done_of(op.view, 0, (A, B, C), op.hashes(0))
-    assert op.op.hear(A, msgspec.structs.replace(done, inputs=OTHER), 0.0) is None
-    assert op.op.hear(A, done, 0.0) is not None
+    assert op.op.reports.hear(A, msgspec.structs.replace(done, inputs=OTHER), 0.0) is None
+    assert op.op.reports.hear(A, done, 0.0) is not None
 
 
 def test_what_was_published_early_over_other_inputs_does_not_count_once_the_roots_come() -> None:
     op = unsigned(B)
     early = msgspec.structs.replace(done_of(op.view, 0, (A, B, C), op.hashes(0)), inputs=OTHER)
-    assert op.op.hear(A, early, 0.0) is not None
+    assert op.op.reports.hear(A, early, 0.0) is not None
     op.got_all()
-    op.op.hear(B, roots_of(op.view, B), 0.0)
+    op.op.reports.hear(B, roots_of(op.view, B), 0.0)
     assert op.decide() == Freeze(1, (A, B, C), {})
     for index in (1, 2):
         op.done(index)

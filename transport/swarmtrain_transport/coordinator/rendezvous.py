@@ -16,7 +16,7 @@ from swarmtrain_transport.coordinator.claims import check_claim, check_hello, sh
 from swarmtrain_transport.coordinator.departures import Departures, Order
 from swarmtrain_transport.coordinator.history import FORK, Guest, History, card_of
 from swarmtrain_transport.coordinator.membership import Chronicle, CoordinatorStatus, PeerLine
-from swarmtrain_transport.coordinator.operations import AnyOperation, operation_of
+from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.coordinator.planning import RunTerms, may_plan, next_plan
 from swarmtrain_transport.coordinator.reports import Report, check_signed
 from swarmtrain_transport.coordinator.scribe import Scribe
@@ -100,7 +100,7 @@ class Rendezvous:
         self.attendance = Attendance(self.view, now_s)
         self.lines = self.attendance.lines
         self.chronicle = Chronicle()
-        self.operation: AnyOperation | None = None
+        self.operation: OpDecider | None = None
         self._run_key, self._verify = run_key, verify
         self._now_s = self._due_s = now_s
         self._pace = Pace()
@@ -110,7 +110,7 @@ class Rendezvous:
         self.departures = Departures(self.scribe, self.attendance, self.chronicle, self._lost)
         self._tribunal = Tribunal(self.scribe, self.attendance, self.chronicle, self.view)
         if self.view.first.in_progress is not None:
-            self.operation = operation_of(self.view.first.in_progress, now_s)
+            self.operation = OpDecider(self.view.first.in_progress, now_s)
 
     # ---- events
 
@@ -163,7 +163,7 @@ class Rendezvous:
         )  # fmt: skip
         self.scribe.send_records(peer, line, self._now_s)
         if self.operation is not None:
-            for news in self.operation.returned(peer, hello.boot):
+            for news in self.operation.reports.returned(peer, hello.boot):
                 self.scribe.send(peer, news)
         if hello.applied_op >= 0:
             self._on_applied(peer, line, Applied(hello.applied_op, hello.state_root))
@@ -263,8 +263,8 @@ class Rendezvous:
                 line.stranded_op = message.op
             case Progress():
                 line.acknowledged(min(message.index, self.scribe.head), self._now_s)
-                op = self.operation
-                owes = op is not None and op.owes(peer, self.attendance.witnesses(self._now_s))
+                op, witnesses = self.operation, self.attendance.witnesses(self._now_s)
+                owes = op is not None and op.reports.owes(peer, witnesses)
                 self.attendance.progressed(line, message, self._now_s, owes=owes)
                 self.chronicle.gauges.hear(peer, message.gauged, self.view.first)
             case Accuse():
@@ -287,10 +287,10 @@ class Rendezvous:
         if operation is None or operation.view.plan_id != message.plan_id:
             return
         check_signed(operation.view, peer, message, self._verify)
-        news = operation.hear(peer, message, self._now_s)
+        news = operation.reports.hear(peer, message, self._now_s)
         if news is not None:
             for other, line in self.lines.items():
-                if line.connected and operation.concerns(other, news):
+                if line.connected and operation.reports.concerns(other, news):
                     self.scribe.send(other, news)
 
     def _on_history(self, peer: PeerId, message: PeerMessage) -> Actions:
@@ -301,7 +301,7 @@ class Rendezvous:
             if self.scribe.head != head:  # else what was reported of an op counts on
                 self.attendance.adopted(self._now_s)
                 op = self.view.first.in_progress
-                self.operation = operation_of(op, self._now_s) if op is not None else None
+                self.operation = OpDecider(op, self._now_s) if op is not None else None
             if guest is not None and not self.scribe.is_behind(guest.hello):
                 self._let_in(peer, guest)
             elif guest is not None:
@@ -360,7 +360,7 @@ class Rendezvous:
 
     def _lost(self, peer: PeerId) -> None:
         if self.operation is not None:
-            self.operation.report_lost(peer)
+            self.operation.reports.lose(peer)
 
     def _decide(self) -> None:
         while self.operation is not None:
@@ -370,7 +370,6 @@ class Rendezvous:
             if decision is None:
                 return
             if isinstance(decision, Reassign):
-                self.operation.timers.reassigned(decision.slice_index, self._now_s)
                 self.chronicle.moved(decision, self.operation.view.owners)
             self.scribe.append(decision)
             if isinstance(decision, Freeze):
@@ -403,4 +402,4 @@ class Rendezvous:
         self.attendance.planned(plan, expected)
         self.scribe.append(plan)
         assert self.view.first.op is not None
-        self.operation = operation_of(self.view.first.op, self._now_s)
+        self.operation = OpDecider(self.view.first.op, self._now_s)

@@ -13,7 +13,7 @@ from swarmtrain_transport.coordinator.membership import (
     PeerLine,
     PeerStatus,
 )
-from swarmtrain_transport.coordinator.operations import AnyOperation
+from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
 from swarmtrain_transport.coordinator.recovery import disputed
 from swarmtrain_transport.coordinator.scribe import Scribe
@@ -37,7 +37,7 @@ class Coordinator(Protocol):
     attendance: Attendance
     history: History
     chronicle: Chronicle
-    operation: AnyOperation | None
+    operation: OpDecider | None
 
     @property
     def lines(self) -> Mapping[PeerId, PeerLine]:

@@ -1,0 +1,335 @@
+"""What an op decides by its kind: when it is given up, frozen and committed.
+
+Each kind has three pure functions of a moment. `skip` (T9): the op cannot come to an end, or is
+over. `freeze` (T4): who contributes. `commit` (T8): the result is safe. Another kind is three more
+functions and a line in `POLICIES`; whatever is said of slices that can move is in `disputes`.
+
+A mean waits for all owners' results at enough holders. In a gather and a pair op nobody else can
+publish what a contributor gives, so FREEZE names who has published, and COMMIT those of them whose
+contributions are safe: held by somebody else too, or, of a pair, each by the other. Then both can
+make their step, and a death changes nothing any more; all others step alone. As FREEZE keeps what
+they have signed, a restarted coordinator goes on with what members hold of one that has died.
+"""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+import msgspec
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator import faults
+from swarmtrain_transport.coordinator.disputes import dispute
+from swarmtrain_transport.coordinator.faults import Moment
+from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
+from swarmtrain_transport.ledger.fold import OpView, result_root, slice_root
+from swarmtrain_transport.ledger.matrix import matrix_rule
+from swarmtrain_transport.ledger.pairing import contributors_of, pairs_in
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import (
+    Commit,
+    Freeze,
+    Reassign,
+    Skip,
+    SliceOutcome,
+)
+
+Pair = tuple[PeerId, PeerId]
+Words = Mapping[PeerId, Mapping[PeerId, str]]
+
+NOBODY: Words = {}
+NONE: AbstractSet[PeerId] = frozenset()
+
+
+class Policy(NamedTuple):
+    """One kind of op.
+
+    Attributes:
+        skip: gives the op up, or None.
+        freeze: names the contributors before FREEZE, or None as long as some are waited for.
+        commit: names the result after it, or None.
+        num_results: how many slices' results a contributor is to hold.
+    """
+
+    skip: Callable[[Moment], Skip | None]
+    freeze: Callable[[Moment], Freeze | Reassign | Skip | None]
+    commit: Callable[[Moment], Commit | None]
+    num_results: Callable[[OpView], int]
+
+
+# ---- means
+
+
+def skip_mean(at: Moment) -> Skip | None:
+    """At D_op, or when too few are left who could give."""
+    if at.is_over:
+        return Skip(at.view.plan.op, "deadline", faults.blamed(at))
+    if len(at.contributors) < at.view.plan.min_contributors:
+        return Skip(at.view.plan.op, "too few contributors are left")
+    return None
+
+
+def freeze_mean(at: Moment) -> Freeze | Reassign | Skip | None:
+    """Who is complete at all owners, once nothing more can come, or at D_scatter.
+
+    Slices that were reassigned already are settled by SFREEZE, not by this matrix; but a rule of
+    whole vectors needs what all slices were measured to be.
+    """
+    view, words = at.view, at.view.words
+    rows = {index: at.reports.row(index) for index in words.settled_by_freeze}
+    repaired = [index for index in rows if view.attempts[index]]
+    due_s = max([at.timers.scatter_s, *map(at.timers.repair_s, repaired)])
+    signed, able = at.reports.signed.keys(), at.contributors
+    if at.now_s < due_s and not (able <= signed and faults.is_settled(at, able, rows)):
+        return None
+    owners = {index: view.owners[index] for index in rows}
+    before = {peer: words.against(peer) for peer in words.lacked}
+    left, accusers = able & signed, dict[PeerId, Mapping[PeerId, str]]()
+    while True:
+        verdict = matrix_rule(left, rows, owners, words.needed, before)
+        out, left = left - verdict.contributors, set(verdict.contributors)
+        if verdict.reassign is not None:
+            absent = left - rows[verdict.reassign]
+            decision = dispute(at, verdict.reassign, absent)
+            if decision is not None:
+                return decision
+            out, left = out | absent, left - absent
+        accusers |= {peer: faults.accusers(at, peer, rows) for peer in out}
+        if verdict.reassign is None:
+            break
+    # To leave out a peer that has died since it gave all would gain nothing, and make void what
+    # owners have summed and pushed already. Only the slice that it owned is made again, without it.
+    contributors = left | at.reports.given(rows)
+    if len(contributors) < view.plan.min_contributors:
+        return Skip(view.plan.op, "too few contributions arrived in time")
+    return _freeze_of(at, contributors, accusers)
+
+
+def commit_mean(at: Moment) -> Commit | None:
+    """Every slice is published and held enough. A late or joining receiver is never waited for:
+    only FREEZE's contributors are."""
+    needed, indexes = _holders_needed(at), range(len(at.view.owners))
+    if None in at.view.slice_sets or len(at.reports.published) < len(indexes):
+        return None
+    if not all(at.reports.is_held(index, at.live, needed) for index in indexes):
+        return None
+    if not at.is_late and not all(at.reports.is_with(index, at.waiting_for) for index in indexes):
+        return None
+    return _commit_of(at, set(at.view.frozen or ()), faults.behind(at), faults.late(at))
+
+
+# ---- gathers
+
+
+def skip_gather(at: Moment) -> Skip | None:
+    """At D_op, unless enough is held by then; or when too few contributions may still be."""
+    plan = at.view.plan
+    if at.is_over:
+        return None if commit_gather(at) is not None else Skip(plan.op, "deadline")
+    may_stay = [peer for peer in at.view.weights if _may_stay(at, peer)]
+    if len(may_stay) < plan.min_contributors:
+        return Skip(plan.op, "too few contributors are left")
+    return None
+
+
+def freeze_gather(at: Moment) -> Freeze | Skip | None:
+    """Who has published, once all live contributors have, or at D_scatter."""
+    given = _published(at)
+    if at.contributors - given and at.now_s < at.timers.scatter_s:
+        return None
+    if len(given) < at.view.plan.min_contributors:
+        return Skip(at.view.plan.op, "too few contributions were published in time")
+    return _freeze_of(at, given)
+
+
+def commit_gather(at: Moment) -> Commit | None:
+    """Who is dead and held by nobody is left out at once; who lives, at D_gather if most others
+    have come through. At D_op whatever is held enough is committed, if that is enough."""
+    frozen = set(at.view.frozen or ())
+    waiting_for, needed, elsewhere = at.waiting_for, _holders_needed(at), faults.elsewhere(at)
+    spread = {peer for peer in frozen if _is_spread(at, peer)}
+    safe = {peer for peer in spread if at.reports.is_held(_index(at, peer), at.live, needed)}
+    common = {peer for peer in spread if _is_spread(at, peer, elsewhere)}
+    kept = spread | waiting_for
+    if at.is_late and 2 * len(common) > len(frozen):
+        kept = common
+    if at.is_over:
+        kept = safe
+    if len(kept) < max(1, at.view.plan.min_contributors) or not kept <= safe:
+        return None
+    is_all_held = all(at.reports.is_with(_index(at, peer), waiting_for) for peer in spread)
+    if not at.is_late and not (waiting_for <= spread and is_all_held):
+        return None
+    return _commit_of(at, kept, (waiting_for - common) | faults.behind(at))
+
+
+def _may_stay(at: Moment, peer: PeerId) -> bool:
+    """Return True if a contribution may still be in the result: its contributor lives, or has left
+    it with somebody."""
+    is_frozen = at.view.frozen is not None
+    if not is_frozen and peer in at.reports.withdrawn:
+        return False
+    if at.reports.name_of(_index(at, peer)) is None:
+        return peer in at.live and not is_frozen
+    return peer in at.live or _is_spread(at, peer)
+
+
+def _is_spread(at: Moment, peer: PeerId, needed: int = 1) -> bool:
+    """Return True if each chunk of a contribution is held by `needed` other live peers (by all if
+    they are fewer), or by the contributor itself if nobody else is alive."""
+    others = at.live - {peer} or at.live
+    return at.reports.is_held(_index(at, peer), others, min(needed, len(others)))
+
+
+# ---- pairs
+
+
+def skip_pair(at: Moment) -> Skip | None:
+    """When too few pairs are left that may become whole; at D_op, unless enough are."""
+    plan, whole = at.view.plan, _whole_pairs(at)
+    if at.view.frozen is None:
+        able = _published(at) | at.contributors
+        hopeful = [pair for pair in _pairs(at) if set(pair) <= able]
+    else:
+        hopeful = whole + _open_pairs(at)
+    if 2 * len(hopeful) < plan.min_contributors:
+        return Skip(plan.op, "too few pairs are left")
+    is_over = at.view.frozen is not None and at.is_over
+    return Skip(plan.op, "deadline") if is_over and 2 * len(whole) < plan.min_contributors else None
+
+
+def freeze_pair(at: Moment) -> Freeze | Skip | None:
+    """Who has published, once all have who live and have a partner that has, or may still."""
+    given = _published(at)
+    able = given | at.contributors
+    hopeful = [pair for pair in _pairs(at) if set(pair) <= able]
+    if at.now_s < at.timers.scatter_s and any(not set(pair) <= given for pair in hopeful):
+        return None
+    if 2 * sum(set(pair) <= given for pair in hopeful) < at.view.plan.min_contributors:
+        return Skip(at.view.plan.op, "too few contributions were published in time")
+    return _freeze_of(at, given)
+
+
+def commit_pair(at: Moment) -> Commit | None:
+    """The whole pairs, when no other can become whole, or at D_gather. Nobody waits for a partner
+    for longer than the op lasts, and nobody need be told anything of another pair."""
+    whole, still_open = _whole_pairs(at), _open_pairs(at)
+    if (still_open and not at.is_late) or 2 * len(whole) < at.view.plan.min_contributors:
+        return None
+    lacking = {taker for pair in still_open for _, taker in _missing(at, pair)}
+    return _commit_of(at, {peer for pair in whole for peer in pair}, lacking)
+
+
+def _pairs(at: Moment) -> list[Pair]:
+    return pairs_in(contributors_of(at.view.plan))
+
+
+def _named_pairs(at: Moment) -> list[Pair]:
+    return [pair for pair in _pairs(at) if set(pair) <= set(at.view.frozen or ())]
+
+
+def _whole_pairs(at: Moment) -> list[Pair]:
+    return [pair for pair in _named_pairs(at) if _is_whole(at, pair)]
+
+
+def _open_pairs(at: Moment) -> list[Pair]:
+    """Pairs that may become whole: who lacks its partner's half lives, and the partner, who alone
+    has it, too."""
+    return [
+        pair
+        for pair in _named_pairs(at)
+        if not _is_whole(at, pair) and all(set(two) <= at.live for two in _missing(at, pair))
+    ]
+
+
+def _is_whole(at: Moment, pair: Pair) -> bool:
+    """Return True if each of the two has said that it holds all that the other gave."""
+    return not _missing(at, pair)
+
+
+def _missing(at: Moment, pair: Pair) -> list[Pair]:
+    """Giver and taker of each half that has not crossed."""
+    crossings = (pair, pair[::-1])
+    return [two for two in crossings if not at.reports.is_with(_index(at, two[0]), {two[1]})]
+
+
+# ---- all kinds
+
+
+def _holders_needed(at: Moment) -> int:
+    """How many live peers must hold each chunk of what is committed."""
+    return min(limits.RESULT_HOLDERS, max(1, len(at.waiting_for)))
+
+
+def _index(at: Moment, peer: PeerId) -> int:
+    """The slice that is this contributor's own."""
+    return at.view.owners.index(peer)
+
+
+def _published(at: Moment) -> set[PeerId]:
+    return at.reports.given(range(len(at.view.owners)))
+
+
+def _freeze_of(at: Moment, contributors: AbstractSet[PeerId], accusers: Words = NOBODY) -> Freeze:
+    """FREEZE: who contributes, and why each of the others does not."""
+    may_give = at.live - at.reports.withdrawn.keys()
+    words = {
+        peer: accusers.get(peer, {}) if peer in may_give else {}
+        for peer in at.view.weights
+        if peer not in contributors
+    }
+    named = tuple(sorted(contributors))
+    return Freeze(
+        at.view.plan.op,
+        named,
+        {peer: faults.exclusion(at, peer, said) for peer, said in words.items()},
+        {peer: faults.times(at, peer) for peer in words},
+        at.reports.roots_of(named),
+        scalars=at.reports.totals(named),
+        accusers={p: tuple(said)[: limits.VOICES] for p, said in words.items() if said},
+    )
+
+
+def _commit_of(
+    at: Moment,
+    kept: AbstractSet[PeerId],
+    behind: AbstractSet[PeerId],
+    late: AbstractSet[PeerId] = NONE,
+) -> Commit:
+    """COMMIT of what these have given; some were waited for in vain.
+
+    Where contributions stay whole, FREEZE has what was published; else its owner has signed it.
+    """
+    view = at.view
+    outcomes, signatures = [], []
+    for transfer, owner in zip(at.reports.transfers, view.owners, strict=True):
+        outcome, signature = SliceOutcome(0, (), b""), b""
+        if transfer.movable:
+            published, index = at.reports.current(transfer.index), transfer.index
+            assert published is not None
+            root, signature = slice_root(published.chunk_hashes), published.signature
+            outcome = SliceOutcome(view.attempts[index], view.slice_sets[index] or (), root)
+        elif owner in kept:
+            signed = view.roots[owner]
+            outcome, signature = SliceOutcome(0, (owner,), signed.root), signed.signature
+        outcomes.append(outcome)
+        signatures.append(signature)
+    commit = Commit(
+        view.plan.op,
+        view.plan_hash,
+        tuple(peer for peer in view.frozen or () if peer in kept),
+        tuple(outcomes),
+        b"",
+        tuple(signatures),
+        behind=tuple(sorted(behind)),
+        late=tuple(sorted(late)),
+    )
+    return msgspec.structs.replace(commit, result_root=result_root(commit))
+
+
+POLICIES = {
+    MEAN: Policy(skip_mean, freeze_mean, commit_mean, lambda view: len(view.owners)),
+    GATHER: Policy(skip_gather, freeze_gather, commit_gather, lambda view: len(view.frozen or ())),
+    PAIR: Policy(skip_pair, freeze_pair, commit_pair, lambda view: 2),
+}
+"""The decisions of each kind; of a pair a contributor holds its own half and its partner's."""
