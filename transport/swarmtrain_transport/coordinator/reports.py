@@ -267,7 +267,8 @@ class Reports:
             RemoteFault: reason ``roots``: it has published something else before.
         """
         root = slice_root(message.chunk_hashes)
-        if message.inputs != NOTHING_SUMMED or message.set_id != content_name(root):
+        is_due = owner in self.transfers[message.slice_index].givers
+        if not is_due or message.inputs != NOTHING_SUMMED or message.set_id != content_name(root):
             return False
         known = self.published.get((message.slice_index, message.attempt))
         signed = self.view.roots.get(owner)
