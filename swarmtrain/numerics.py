@@ -24,7 +24,7 @@ from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.outer import OuterTransform, State, nesterov, outer_step
 from swarmtrain_optimizers.schedule import warmup_cosine
-from swarmtrain_optimizers.strategies.ddp import AdamW
+from swarmtrain_optimizers.strategies.ddp.strategy import AdamW
 
 EXPECTED = {
     "addition": "23469edb495eebe9fc79de2138925e7543ce40dd41894045d283783f55e18106",

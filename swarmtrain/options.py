@@ -9,6 +9,8 @@ from pathlib import Path
 
 from swarmtrain.caps import Caps
 from swarmtrain.errors import UserError, cleaned, misuse
+from swarmtrain_optimizers.strategies.facts import OpKind
+from swarmtrain_optimizers.strategies.registry import facts_named
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.limits import NAME_CHARS_MAX
 from swarmtrain_transport.wire.invite import Invite
@@ -112,9 +114,11 @@ class DemoOptions:
         Raises:
             UserError: SWT-E610, churn with too few peers or rounds, pairs without a second peer.
         """
-        if self.strategy == "noloco" and self.peers == 1:
-            raise misuse("noloco exchanges in pairs: one peer alone has no partner.",
-                         "Ask for more --peers.")  # fmt: skip
+        if facts_named(self.strategy).kind is OpKind.PAIR and self.peers == 1:
+            raise misuse(
+                f"{self.strategy} exchanges in pairs: one peer alone has no partner.",
+                "Ask for more --peers.",
+            )
         if not self.churn:
             return
         if self.peers < DEMO_CHURN_PEERS_MIN:

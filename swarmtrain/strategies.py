@@ -1,29 +1,24 @@
 """Makes strategies from settings: the one place where a name and settings become a strategy.
 
-A strategy says what it wants by the keywords of whatever makes it, and gets those of the settings
-that have these names: the run file's, which everybody shares, then what its own section says. So
-a strategy that a package brings is made as swarmtrain's own are. Pure; not here: where settings
-come from, but for the run file's.
+The facts of a strategy say by which keywords it is made: those that a run gives, and its own. So a
+strategy that a package brings is made as swarmtrain's own are. Pure; not here: where settings come
+from, but for the run file's.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from swarmtrain.config.asked import own_settings
 from swarmtrain.config.settings import InnerSection, RunConfig, Setting
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
 from swarmtrain_optimizers.scaling import schedule_step
 from swarmtrain_optimizers.schedule import warmup_cosine
-from swarmtrain_optimizers.strategies.base import OpKind, Strategy
-from swarmtrain_optimizers.strategies.ddp import AdamW
+from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.ddp.strategy import AdamW
+from swarmtrain_optimizers.strategies.facts import OpKind, StrategyFacts
 from swarmtrain_optimizers.strategies.fragments import Ranges, fragments_of
-from swarmtrain_optimizers.strategies.registry import BUILT_IN, strategy_named
-
-_NOT_SETTINGS = frozenset({"num_values", "dtype"})
-"""Keywords that are not the run's to choose."""
-
-_NO_KEYWORDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+from swarmtrain_optimizers.strategies.registry import BUILT_IN, facts_named, maker_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +28,7 @@ class StrategySettings:
     Attributes:
         name: of the strategy.
         numbers: settings by the keyword that asks for them: ``inner_steps``, ``lr``, ``momentum``,
-            ``error_feedback``, ``delay_steps``, ``alpha`` and what else there is.
+            ``error_feedback``, ``delay_steps``, ``mixing`` and what else there is.
         fragments: how many parts the vector is cut into for one that wants ``fragments``.
         block: values of a block, which no cut divides.
         inner: for one that wants ``optimizer`` and ``schedule``: the inner optimizer's settings.
@@ -57,36 +52,53 @@ def make_strategy(settings: StrategySettings, layout: Layout) -> Strategy:
     """A fresh strategy for a model of this layout.
 
     Raises:
-        ValueError: nobody brings it, a setting is one that it does not take, is missing or does
-            not do, or what a package brings exchanges something else than means.
+        ValueError: nobody brings it, a setting is one that it does not take or does not do, or it
+            is not as its facts say.
     """
-    maker = strategy_named(settings.name)
-    wanted = _keywords(maker)
-    unknown = sorted(set(settings.own) - set(wanted))
-    if unknown:
-        takes = ", ".join(sorted(set(wanted) - _MADE)) or "none"
-        raise ValueError(f"{settings.name} has no setting {cleaned(unknown[0])}; it takes {takes}")
-    values: dict[str, object] = {}
-    for keyword, parameter in wanted.items():
-        if keyword in settings.own:
-            values[keyword] = settings.own[keyword]
-        elif keyword in settings.numbers:
-            values[keyword] = settings.numbers[keyword]
-        elif keyword in _MADE:
-            values[keyword] = _made(keyword, settings, layout)
-        elif parameter.default is inspect.Parameter.empty:
-            raise ValueError(
-                f"{settings.name} needs a setting {keyword}: write it in its own section, "
-                f"[strategy.{settings.name}]"
-            )
-    strategy = _called(settings.name, maker, layout.padded, values)
-    kind = strategy.exchange(1).kind
-    if settings.name not in BUILT_IN and kind is not OpKind.MEAN:
-        raise ValueError(
-            f"{settings.name} exchanges by {kind.value}; one that a package brings can "
-            "only have means"
-        )
+    facts = facts_named(settings.name)
+    own = {key: field.default for key, field in own_settings(facts).items()}
+    if unknown := sorted(settings.own.keys() - own.keys()):
+        takes = ", ".join(own) or "none of its own"
+        raise ValueError(f"{facts.name} has no setting {cleaned(unknown[0])}; it takes {takes}")
+    own |= {key: settings.numbers[key] for key in own.keys() & settings.numbers.keys()}
+    values = {key: _given(key, settings, layout) for key in sorted(facts.takes)}
+    maker = maker_of(facts)
+    try:
+        strategy = maker(layout.padded, **{**values, **own, **settings.own})
+    except TypeError as error:
+        if facts.name in BUILT_IN:
+            raise
+        raise ValueError(f"{facts.name} does not take its settings: {error}") from error
+    if facts.name not in BUILT_IN:
+        check(strategy, facts)
     return strategy
+
+
+def _given(key: str, settings: StrategySettings, layout: Layout) -> object:
+    if key in _MADE_BY:
+        return _MADE_BY[key](settings, layout)
+    if key in settings.numbers:
+        return settings.numbers[key]
+    raise ValueError(f"{settings.name} takes {cleaned(key)}, which no run has")
+
+
+def check(strategy: Strategy, facts: StrategyFacts) -> None:
+    """Refuse a strategy that is another than its facts say, or that no driver could step.
+
+    Raises:
+        ValueError: it is.
+    """
+    exchange = strategy.exchange(1)
+    vectors = 2 if facts.kind is OpKind.PAIR else 1
+    if facts.kind not in (None, exchange.kind):
+        raise ValueError(f"{facts.name} exchanges by {exchange.kind.value}, not as its facts say")
+    if exchange.vectors != vectors:
+        raise ValueError(f"an op of {facts.name} moves {exchange.vectors} vectors, not {vectors}")
+    if strategy.takes_gradients != facts.takes_gradients:
+        wants = "gradients" if strategy.takes_gradients else "weights"
+        raise ValueError(f"{facts.name} wants {wants}, not as its facts say")
+    if "anchor" not in dict(strategy.state_arrays()):
+        raise ValueError(f"the state of {facts.name} holds no array that is named anchor")
 
 
 def settings_of(config: RunConfig) -> StrategySettings:
@@ -100,10 +112,9 @@ def settings_of(config: RunConfig) -> StrategySettings:
             "momentum": outer.momentum,
             "error_feedback": outer.error_feedback,
             "delay_steps": outer.delay_steps,
-            "alpha": outer.mixing,
-            "lr_by_swarm": outer.lr_rule == "contributors",
+            "mixing": outer.mixing,
+            "lr_rule": outer.lr_rule,
             "by_samples": by_tokens,
-            "arrivals": 1,  # peers that keep pace with each other arrive together
             "first_share": 1 / config.exchange.start_peers,
         },
         fragments=outer.fragments,
@@ -125,7 +136,7 @@ def strategy_of(config: RunConfig, layout: Layout) -> Strategy:
         return make_strategy(settings_of(config), layout)
     except ValueError as error:
         name, fragments = config.outer.strategy, config.outer.fragments
-        if name == "streaming":
+        if fragments > 1:
             what = f"outer.fragments is {fragments}, and this model cannot be cut so: {error}."
             why = "Fragments are made of whole layers, and cut between blocks."
             remedy = "Have the organiser set fewer outer.fragments or a smaller exchange.block."
@@ -134,33 +145,6 @@ def strategy_of(config: RunConfig, layout: Layout) -> Strategy:
             why = "All peers of a run step by the same rule."
             remedy = "Install the package that brings it, or have the organiser correct settings."
         raise UserError("SWT-E605", what, why, remedy) from error
-
-
-def _keywords(maker: Callable[..., Strategy]) -> dict[str, inspect.Parameter]:
-    """What the maker can be given by name, but for what is not the run's to choose."""
-    parameters = list(inspect.signature(maker).parameters.values())[1:]
-    return {
-        one.name: one
-        for one in parameters
-        if one.name not in _NOT_SETTINGS
-        and one.kind not in (*_NO_KEYWORDS, inspect.Parameter.VAR_KEYWORD)
-    }
-
-
-def _called(
-    name: str, maker: Callable[..., Strategy], num_values: int, values: Mapping[str, object]
-) -> Strategy:
-    """The strategy. What a package's own code raises on settings is told as its refusal."""
-    try:
-        return maker(num_values, **values)
-    except TypeError as error:
-        if name in BUILT_IN:
-            raise
-        raise ValueError(f"{name} does not take its settings: {error}") from error
-
-
-def _made(keyword: str, settings: StrategySettings, layout: Layout) -> object:
-    return _MADE_BY[keyword](settings, layout)
 
 
 def _fragments(settings: StrategySettings, layout: Layout) -> tuple[Ranges, ...]:
@@ -198,5 +182,4 @@ _MADE_BY: Mapping[str, Callable[[StrategySettings, Layout], object]] = {
     "optimizer": _optimizer,
     "schedule": _schedule,
 }
-_MADE = frozenset(_MADE_BY)
-"""Keywords whose values are no numbers; swarmtrain's own."""
+"""Keywords whose values are made for the model, or are no numbers."""

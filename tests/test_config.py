@@ -7,9 +7,11 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config import limits as config_limits
+from swarmtrain.config.declared import bounds, declared, plain
 from swarmtrain.config.settings import ExchangeSection, RunConfig, RunSection
 from swarmtrain.errors import UserError, render
 from swarmtrain_transport.errors import RemoteFault
@@ -268,14 +270,15 @@ def test_a_coordinator_of_another_schema_asks_for_an_update():
     assert caught.value.code == "SWT-E608"
 
 
-def test_every_setting_has_a_bound_or_is_a_choice():
-    bounded = {*config_limits._RANGES, *config_limits._POSITIVE, *config_limits._UNDER_ONE}
-    config = RunConfig(run=RunSection(name="t"))
-    numbers = {
-        f"{section}.{key}"
-        for section, values in msgspec.to_builtins(config).items()
-        if isinstance(values, dict)
-        for key, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-    assert bounded == numbers
+def test_every_number_has_bounds_and_every_setting_says_what_it_is():
+    for section in fields(RunConfig):
+        if section.name in ("schema", "strategy"):
+            continue
+        for setting in fields(section.type):
+            place = f"{section.name}.{setting.name}"
+            assert declared(setting.type).description, place
+            assert (plain(setting.type) in (int, float)) == bool(bounds(setting.type)), place
+
+
+def test_every_default_is_in_its_range():
+    assert config_limits.first_problem(RunConfig(run=RunSection(name="t"))) is None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarmtrain.compare.plan import PRESETS, Plan
+from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.request import plans
 from swarmtrain.config import file as config_file
 from swarmtrain.config import limits as config_limits
@@ -14,11 +14,12 @@ from swarmtrain.config.settings import ModelSection, RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
-from swarmtrain.strategies import strategy_of
-from swarmtrain_optimizers.strategies.registry import BUILT_IN
+from swarmtrain.strategies import check, strategy_of
+from swarmtrain_optimizers.strategies.registry import BUILT_IN, maker_of
 
 torch.set_num_threads(1)
 BASE = Plan("", "", "", size="demo")
+STRATEGIES = [facts.name for facts in BUILT_IN.values() if facts.kind]
 
 
 def loaded(directory: Path, text: str) -> RunConfig:
@@ -31,14 +32,16 @@ def named(strategy: str, more: str = "") -> str:
     return f'[outer]\nstrategy = "{strategy}"\n{more}'
 
 
-@pytest.mark.parametrize("strategy", config_limits.STRATEGIES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_alone_is_a_whole_run_file(tmp_path: Path, strategy: str):
     config = loaded(tmp_path, named(strategy))
     assert config_limits.warnings(config) == ()
     assert config_file.from_canonical(config_file.canonical(config)) == config
     layout = Layout.of(build_model(config.model, 0), config.exchange.block)
     made = strategy_of(config, layout)
-    assert type(made) is BUILT_IN[strategy]
+    facts = BUILT_IN[strategy]
+    assert type(made) is maker_of(facts)
+    check(made, facts)
     assert made.inner_steps == config.steps_per_round
     assert config.steps_per_round == {"ddp": 1, "streaming": 10}.get(strategy, 20)
     weights = torch.randn(layout.padded)
@@ -46,15 +49,15 @@ def test_a_strategy_alone_is_a_whole_run_file(tmp_path: Path, strategy: str):
     assert torch.equal(dict(made.state_arrays())["anchor"], weights)
 
 
-@pytest.mark.parametrize("strategy", sorted(set(config_limits.STRATEGIES) - {"ddp"}))
+@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"ddp"}))
 def test_compare_exchanges_in_the_same_way_by_the_name(tmp_path: Path, strategy: str):
-    config, preset = loaded(tmp_path, named(strategy)), PRESETS[strategy]
-    assert config.exchange.codec == preset.codec
-    assert config.outer.fragments == (preset.fragments or 1)
-    assert config.outer.delay_steps == (preset.delay_steps or 0)
-    assert config.outer.mixing == (preset.alpha or 0.0)
+    config, (plan,) = loaded(tmp_path, named(strategy)), plans(strategy, BASE, [0], {})
+    assert config.exchange.codec == plan.codec
+    assert config.outer.fragments == plan.fragments
+    assert config.outer.delay_steps == plan.delay_steps
+    assert config.outer.mixing == plan.mixing
     if strategy == "sparseloco":
-        assert config.exchange.block == plans(strategy, BASE, [0], {})[0].block
+        assert config.exchange.block == plan.block
 
 
 def test_what_the_file_says_counts(tmp_path: Path):
@@ -75,7 +78,7 @@ def test_what_the_file_says_counts(tmp_path: Path):
             named("streaming", "[model]\nlayers = 2\nwidth = 16\n[exchange]\nblock = 65536\n"),
             "outer.fragments",
         ),
-        (named("ddp", '[model]\nkind = "custom"\n'), "outer.strategy"),
+        (named("ddp", '[model]\nkind = "custom"\n'), "model.kind"),
         (named("sparseloco", "momentum = 0.5\n"), "outer.momentum"),
         (
             named("delayed_nesterov", "[strategy.delayed_nesterov]\narrivals = 4\nspread = 0.5\n"),

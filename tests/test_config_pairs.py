@@ -7,12 +7,11 @@ import torch
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config import limits as config_limits
-from swarmtrain.config import pairs as config_pairs
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.strategies import strategy_of
-from swarmtrain_optimizers.strategies.noloco import NoLoCo
+from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 
 torch.set_num_threads(1)
 NOLOCO = '[outer]\nstrategy = "noloco"\n'
@@ -44,11 +43,6 @@ def test_what_the_file_says_counts_and_other_strategies_keep_their_defaults(tmp_
     assert config.strategy == {"noloco": {"pull": 0.8}}
     plain = loaded(tmp_path, "")
     assert (plain.outer.lr, plain.exchange.codec, plain.exchange.start_peers) == (0.9, "int8", 1)
-
-
-def test_the_pull_that_is_meant_without_a_word_is_the_strategys():
-    keywords = NoLoCo.__init__.__kwdefaults__
-    assert keywords is not None and keywords["pull"] == config_pairs.PULL_DEFAULT
 
 
 @pytest.mark.parametrize(

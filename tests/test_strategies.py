@@ -1,8 +1,9 @@
 """One maker of strategies: what a run file, a comparison and an installed package can ask for."""
 
-import tomllib
-from importlib.metadata import EntryPoint, EntryPoints
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,11 +21,12 @@ from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.strategies import make_strategy, strategy_of
 from swarmtrain_optimizers.robust import RULES
 from swarmtrain_optimizers.robust.base import Needs
-from swarmtrain_optimizers.strategies import brought
-from swarmtrain_optimizers.strategies.delayed_nesterov import DelayedNesterov
+from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
+from swarmtrain_optimizers.strategies.facts import StrategyFacts
+from tests.brought import install_example
 
 torch.set_num_threads(1)
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_strategy"
 LAYOUT = Layout.from_parameters(
     tuple(ParameterSpec(name, (64,), "float32") for name in ("embed", "h.0.w", "h.1.w")), 16
 )
@@ -47,20 +49,21 @@ def loaded(directory: Path, text: str) -> RunConfig:
     return config_file.load(path)
 
 
+PLAIN = StrategyFacts("theirs", "swarmtrain_optimizers.strategies.noloco.strategy:NoLoCo", "one")
+
+
 @pytest.fixture
 def brings(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets entry points be as if packages were installed; begins with the example."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    values = dict(project["entry-points"][brought.GROUP])
+    """Lets there be a strategy `theirs` with these facts; begins with the example alone."""
 
-    def install(**more: str) -> None:
-        values.update(more)
-        points = EntryPoints(EntryPoint(n, value, brought.GROUP) for n, value in values.items())
-        monkeypatch.setattr(brought, "entry_points", lambda **wanted: points.select(**wanted))
+    def bring(**changed: Any) -> None:
+        facts = replace(PLAIN, **changed)
+        monkeypatch.setitem(sys.modules, "theirs", ModuleType("theirs"))
+        monkeypatch.setattr(sys.modules["theirs"], "FACTS", facts, raising=False)
+        install_example(monkeypatch, theirs="theirs:FACTS")
 
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    install()
-    return install
+    install_example(monkeypatch)
+    return bring
 
 
 def test_a_packages_strategy_is_reached_from_a_run_file(tmp_path: Path, brings: Any):
@@ -72,7 +75,7 @@ def test_a_packages_strategy_is_reached_from_a_run_file(tmp_path: Path, brings: 
     strategy.pseudo_gradient(WEIGHTS - 1)
     ones = torch.ones(LAYOUT.padded)
     after = strategy.apply(ones, [(0, LAYOUT.padded, True)], WEIGHTS - 1)
-    assert torch.equal(after, WEIGHTS - ones * torch.tensor(0.9))
+    assert torch.equal(after, WEIGHTS - ones * torch.tensor(0.7))
 
 
 def test_a_packages_strategy_is_compared_by_its_name(brings: Any):
@@ -83,33 +86,63 @@ def test_a_packages_strategy_is_compared_by_its_name(brings: Any):
 
 
 def test_what_only_a_packages_strategy_knows_stands_in_its_own_section(tmp_path: Path, brings: Any):
-    brings(mine="collections:OrderedDict")
-    text = '[outer]\nstrategy = "heavy_ball"\n[strategy.heavy_ball]\ngrip = 3\n'
+    text = '[outer]\nstrategy = "gossip"\n[strategy.gossip]\nshare = 0.25\n'
     config = loaded(tmp_path, text)
-    assert config.strategy == {"heavy_ball": {"grip": 3}}
+    assert config.strategy == {"gossip": {"share": 0.25}}
     assert config_file.from_canonical(config_file.canonical(config)) == config
-    with pytest.raises(UserError, match="no setting grip; it takes inner_steps, lr, momentum"):
-        strategy_of(config, LAYOUT)
+    for more, words in [
+        ("share = 0.75", "must be above 0 and at most 0.5, it is 0.75"),
+        ("grip = 3", "must not be there: gossip takes share"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            loaded(tmp_path, f"[strategy.gossip]\n{more}\n")
     base = Plan("", "", "", peers=2, steps=8, size="tiny")
-    (plan,) = request.plans("heavy_ball:grip=3:firm=true:how=well", base, [0], {})
-    assert plan.own == (("firm", True), ("grip", 3), ("how", "well"))
-    assert plan.key("v") != request.plans("heavy_ball", base, [0], {})[0].key("v")
+    (plan,) = request.plans("gossip:share=0.25", base, [0], {})
+    assert plan.own == (("share", 0.25),)
+    assert plan.key("v") != request.plans("gossip", base, [0], {})[0].key("v")
+    assert type(make_strategy(settings_of_plan(plan), LAYOUT)).__name__ == "Gossip"
 
 
-def test_a_packages_strategy_that_gathers_is_refused(brings: Any):
-    brings(theirs="swarmtrain_optimizers.strategies.noloco:NoLoCo")
-    with pytest.raises(UserError, match="exchanges by pair"):
-        strategy_of(config_of({"pull": 0.9}, strategy="theirs", momentum=0.5), LAYOUT)
+class Odd:
+    """A strategy that no driver could step, as far as it is looked at."""
+
+    takes_gradients = False
+
+    def __init__(self, num_values: int, *, vectors: int = 1, name: str = "anchor") -> None:
+        self.num_values, self.vectors, self.name = num_values, vectors, name
+
+    def exchange(self, op: int) -> Exchange:
+        return Exchange(OpKind.MEAN, ((0, self.num_values),), vectors=self.vectors)
+
+    def state_arrays(self) -> list[tuple[str, torch.Tensor]]:
+        return [(self.name, torch.zeros(self.num_values))]
 
 
-def needs_grip(num_values: int, *, inner_steps: int, grip: float) -> Any:
-    raise AssertionError("it was made without")
+def of_two_vectors(num_values: int) -> Odd:
+    return Odd(num_values, vectors=2)
 
 
-def test_a_setting_that_nobody_gives_is_asked_for(brings: Any):
-    brings(theirs=f"{__name__}:needs_grip")
-    with pytest.raises(UserError, match=r"needs a setting grip: .*\[strategy.theirs\]"):
-        strategy_of(config_of(strategy="theirs", momentum=0.5), LAYOUT)
+def without_anchor(num_values: int) -> Odd:
+    return Odd(num_values, name="weights")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "does not take its settings"),
+        ({"maker": f"{__name__}:Odd", "kind": OpKind.PAIR}, "by mean, not as its facts say"),
+        ({"maker": f"{__name__}:Odd", "takes_gradients": True}, "wants weights"),
+        ({"maker": f"{__name__}:of_two_vectors"}, "moves 2 vectors, not 1"),
+        ({"maker": f"{__name__}:without_anchor"}, "no array that is named anchor"),
+        ({"maker": f"{__name__}:Odd", "takes": frozenset({"grip"})}, "grip, which no run has"),
+        ({"maker": "no_such_package:Odd"}, "does not load"),
+    ],
+)
+def test_what_is_not_as_its_facts_say_is_refused(brings: Any, changed: Any, words: str):
+    brings(**({"takes": frozenset()} | changed))
+    config = config_of(strategy="theirs")
+    with pytest.raises(UserError, match=words):
+        strategy_of(config, LAYOUT)
 
 
 def test_a_strategy_that_nobody_brings_is_refused_here_and_at_the_peer(tmp_path: Path):

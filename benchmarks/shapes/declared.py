@@ -153,7 +153,7 @@ def _codecs() -> list[Shape]:
 
 
 def _overlap() -> list[Shape]:
-    one_step = Trial("streaming:codec=int8:fragments=1:delay_steps=1:alpha=0", "diloco")
+    one_step = Trial("streaming:codec=int8:fragments=1:delay_steps=1:mixing=0", "diloco")
     return [
         Shape("streaming", "streaming, 3 fragments, int8: loss at most 1.01 of diloco's",
               (STREAMING, DILOCO_51), loss_ratio, loss_at_most(1.01),

@@ -13,8 +13,8 @@ from trials import Edition, Run, default_rates
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.seats import run_plans
 from swarmtrain.compare.sources import key_of
-from swarmtrain.compare.tuned import Rates
 from swarmtrain.data.corpus import Corpus
+from swarmtrain_optimizers.strategies.facts import Rates
 
 SEEDS_MAX = 8
 

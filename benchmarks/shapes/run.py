@@ -7,7 +7,7 @@
     run.py --list                    # shapes, their runs, what is left and how long it takes
     run.py --quick                   # all of it tiny: does it work?
     run.py --winners benchmarks/shapes/winners.json    # no sweeps: rates that were found before
-    run.py --write-tuned swarmtrain/compare/tuned.py   # the winners as compare's own rates
+    run.py --write-tuned   # the winners as compare's own rates, in the strategies' facts
 
 Every finished run is a line of OUT/runs.jsonl, so it may be stopped at any time and goes on where
 it was. The report is OUT/report.md, the sweeps' winners are in OUT/winners.json, and the curves,
@@ -45,10 +45,11 @@ from swarmtrain.compare.seats import cores
 from swarmtrain.compare.shards import PIECE_BYTES
 from swarmtrain.compare.sources import code_digest
 from swarmtrain.compare.sweep import versions
-from swarmtrain.compare.tuned import TUNED
 from swarmtrain.data.corpus import Corpus, build_corpus
 from swarmtrain.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
+from swarmtrain_optimizers import strategies
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -90,8 +91,8 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="rates of an earlier table's winners.json; sweeps that it holds are not made",
     )
-    parser.add_argument("--write-tuned", type=Path, metavar="FILE",
-                        help="put the winners into FILE, a copy of compare's tuned.py")  # fmt: skip
+    parser.add_argument("--write-tuned", action="store_true",
+                        help="put the winners into the facts of the strategies")  # fmt: skip
     args = parser.parse_args(words)
     if args.processes < 1:
         parser.error(f"--processes is {args.processes}; at least 1 is needed")
@@ -133,8 +134,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if args.more_seeds:
         making.make_more_seeds(shapes, winners)
     is_whole = _report(making, shapes, out, corpus)
-    if args.write_tuned is not None:
-        _write_tuned(args.write_tuned, making.winners(sweeps.SWEEPS.values()))
+    if args.write_tuned:
+        _write_tuned(making.winners(sweeps.SWEEPS.values()))
     if not is_whole:
         _say(_left(making, shapes, winners, processes))
     return 0 if is_whole else INCOMPLETE
@@ -214,11 +215,12 @@ def _write_curves(out: Path, results: dict[str, list[RunResult]]) -> None:
         )
 
 
-def _write_tuned(path: Path, winners: dict[str, Winner]) -> None:
-    guessed = ", ".join(name for name in TUNED if name not in winners) or "none"
-    where = f"benchmarks/shapes/run.py of commit {_commit()}; not swept: {guessed}"
-    path.write_text(sweeps.tuned_source(path.read_text(encoding="utf-8"), winners, where))
-    _say(f"{path}: {', '.join(winners)}")
+def _write_tuned(winners: dict[str, Winner]) -> None:
+    for name in winners.keys() & BUILT_IN.keys():
+        path = Path(strategies.__file__).parent / name / "__init__.py"
+        text = sweeps.tuned_facts(path.read_text(encoding="utf-8"), winners[name].rates, _commit())
+        path.write_text(text, encoding="utf-8")
+        _say(f"{path}: {name}")
 
 
 def _num_parameters(size: str) -> int:

@@ -14,6 +14,7 @@ learning rates is marked: a better one may lie beyond.
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -23,7 +24,7 @@ from trials import Edition, Length, Run, Trial
 
 from swarmtrain import atomic_file
 from swarmtrain.compare.plan import Plan
-from swarmtrain.compare.tuned import TUNED, Rates
+from swarmtrain_optimizers.strategies.facts import Rates
 
 SEED = 100
 """No shape has it, so nothing is chosen by the figures that it is judged by."""
@@ -207,28 +208,20 @@ def read_winners(path: Path) -> dict[str, Winner]:
     return found
 
 
-_TABLE = """    {
-%s    }
-"""
-
-
-def tuned_source(source: str, winners: Mapping[str, Winner], where: str) -> str:
-    """The text of `swarmtrain/compare/tuned.py` with the winners in its table.
-
-    Strategies that were not swept keep what they have.
+def tuned_facts(source: str, rates: Rates, commit: str) -> str:
+    """The text of a strategy's facts with these rates.
 
     Args:
         source: the file as it is.
-        winners: by name of the sweep.
-        where: what SOURCE is to say.
+        rates: of the winner.
+        commit: that has found them.
+
+    Raises:
+        ValueError: the text has no rates.
     """
-    rates = {name: winners[name].rates if name in winners else old for name, old in TUNED.items()}
-    lines = "".join(
-        f'        "{name}": Rates({r.inner_lr:.4g}, {r.outer_lr!r}, {r.outer_momentum!r}),\n'
-        for name, r in rates.items()
-    )
-    head, _, rest = source.partition("    {\n")
-    _, _, tail = rest.partition("    }\n")
-    before, _, after = head.partition("SOURCE = ")
-    _, _, after = after.partition("\n")
-    return f"{before}SOURCE = {json.dumps(where)}\n{after}{_TABLE % lines}{tail}"
+    numbers = f"{rates.inner_lr:.4g}, {rates.outer_lr!r}, {rates.outer_momentum!r}"
+    said = f'rates=Rates({numbers}, swept="{commit}")'
+    text, count = re.subn(r"rates=Rates\([^)]*\)", said, source)
+    if count != 1:
+        raise ValueError(f"there are {count} places for rates in these facts")
+    return text

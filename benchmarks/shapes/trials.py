@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from swarmtrain.compare import request
-from swarmtrain.compare.plan import PRESETS, SIZES, Attack, Plan
+from swarmtrain.compare.plan import SIZES, Attack, Plan
 from swarmtrain.compare.results import RunResult
-from swarmtrain.compare.tuned import Rates
+from swarmtrain_optimizers.strategies.facts import Rates
+from swarmtrain_optimizers.strategies.registry import facts_named
 
 
 class Length(Enum):
@@ -210,4 +211,4 @@ class Run:
 
 def default_rates(sweep: str) -> Rates:
     """Stand in for rates that have not been chosen yet, where only the cost matters."""
-    return PRESETS[sweep.partition("-")[0]].rates
+    return facts_named(sweep.partition("-")[0]).rates

@@ -1,6 +1,5 @@
 """`swarmtrain demo`: one coordinator and some peers on this machine, training for two minutes."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,18 +8,16 @@ import typer
 from swarmtrain.cli.arguments import Verbose
 from swarmtrain.cli.situation import Situation
 from swarmtrain.options import DemoOptions
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
+
+STRATEGIES = tuple(facts.name for facts in BUILT_IN.values() if facts.demo)
+"""Those that say how they are shown."""
 
 
-class Strategy(StrEnum):
-    """What `outer.strategy` may be."""
-
-    DILOCO = "diloco"
-    STREAMING = "streaming"
-    DELAYED = "delayed"
-    EAGER = "eager"
-    DELAYED_NESTEROV = "delayed_nesterov"
-    SPARSELOCO = "sparseloco"
-    NOLOCO = "noloco"
+def _strategy(text: str) -> str:
+    if text not in STRATEGIES:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(STRATEGIES)}.")
+    return text
 
 
 def demo(
@@ -32,8 +29,13 @@ def demo(
         bool, typer.Option("--no-churn", help="Kill no peer and let none in.")
     ] = False,
     strategy: Annotated[
-        Strategy, typer.Option(help="When peers exchange, and what they make of it.")
-    ] = Strategy.DILOCO,
+        str,
+        typer.Option(
+            parser=_strategy,
+            metavar=f"[{'|'.join(STRATEGIES)}]",
+            help="When peers exchange, and what they make of it.",
+        ),
+    ] = "diloco",
     as_json: Annotated[
         bool, typer.Option("--json", help="End with one JSON object on stdout.")
     ] = False,
@@ -50,7 +52,7 @@ def demo(
     """
     options = DemoOptions(
         peers=peers, rounds=rounds, seed=seed, churn=not no_churn, json=as_json,
-        state_dir=state_dir, strategy=strategy.value,
+        state_dir=state_dir, strategy=strategy,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)

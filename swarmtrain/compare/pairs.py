@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from swarmtrain.compare.costs import Traffic
 from swarmtrain.compare.encoding import CHUNK_VALUES, Chunks, Encoder, Outcome, num_bytes
 from swarmtrain.peer.training.own_work import OwnPart
-from swarmtrain_optimizers.strategies.noloco import pairs_of
+from swarmtrain_optimizers.strategies.noloco.strategy import pairs_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult, SliceResult
 

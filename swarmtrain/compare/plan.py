@@ -13,7 +13,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Literal
 
-from swarmtrain.compare.tuned import TUNED, Rates
 from swarmtrain.config.settings import (
     ExchangeSection,
     InnerSection,
@@ -116,60 +115,12 @@ SIZES: Mapping[str, Size] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
-    """What a strategy is run with where the command line does not say otherwise.
-
-    Attributes:
-        codec: of its exchange.
-        rates: learning rates and outer momentum.
-        error_feedback: whether what the codec lost is sent with the next op.
-        pace: what it does with fast peers, None as the command line says.
-        fragments: parts of the vector that are exchanged in turn.
-        delay_steps: inner steps between an exchange's begin and the place of its result.
-        alpha: how much of its own weights a peer keeps at that place.
-        beta: how much of the residual is sent again.
-        pull: how strongly the anchors of a pair are pulled together.
-    """
-
-    codec: str
-    rates: Rates
-    error_feedback: bool = False
-    pace: Pace | None = None
-    fragments: int | None = None
-    delay_steps: int | None = None
-    alpha: float | None = None
-    beta: float | None = None
-    pull: float | None = None
-
-
-PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {
-        "ddp": Preset("none", TUNED["ddp"], pace=Pace.WAIT),
-        "local": Preset("none", TUNED["local"]),
-        "diloco": Preset("int8", TUNED["diloco"]),
-        "streaming": Preset("e3m0", TUNED["streaming"], fragments=2, delay_steps=1, alpha=0.5),
-        "delayed": Preset("int8", TUNED["delayed"]),
-        "eager": Preset("int8", TUNED["eager"]),
-        "delayed_nesterov": Preset("int8", TUNED["delayed_nesterov"]),
-        "noloco": Preset("none", TUNED["noloco"], pull=0.7),
-        "sparseloco": Preset("topk", TUNED["sparseloco"], beta=0.95),
-    }
-)
-"""swarmtrain's own strategies. ddp's step is everybody's, so it always waits. Where
-their rates come from is said in `tuned`."""
-
-
-BROUGHT = Preset("int8", TUNED["diloco"])
-"""Of a strategy that an installed package brings."""
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """One strategy, one seed.
 
     Attributes:
         label: the strategy as it was asked for, with what differs from the others.
-        strategy: a name of PRESETS, or one that a package brings.
+        strategy: its name.
         codec: name in an op's plan.
         rounding: of what peers give to it; seeded by run, op and peer where it is stochastic.
         seed: of weights, shards, windows and of what goes wrong.
@@ -191,11 +142,7 @@ class Plan:
         drop: probability that a contribution is lost.
         fragments: parts of the vector that are exchanged in turn, in strategies that have such.
         delay_steps: inner steps between begin and place, in strategies that choose them.
-        alpha: how much of its own weights a peer keeps at that place, in streaming.
-        beta: how much of the residual is sent again, in sparseloco.
-        pull: how strongly the anchors of a pair are pulled together, in noloco.
-        arrivals: ops in which delayed_nesterov renews its momentum once; 0 for as many as peers
-            have different speeds where they go apart, and 1 where all arrive together.
+        mixing: how much of its own weights a peer keeps at that place, in streaming.
         net: a name of NETS.
         points: how often the anchor is judged, at equal distances in tokens.
         windows: of held-out text per judgement.
@@ -224,10 +171,7 @@ class Plan:
     drop: float = 0.0
     fragments: int = 1
     delay_steps: int = 0
-    alpha: float = 0.0
-    beta: float = 1.0
-    pull: float = 0.0
-    arrivals: int = 0
+    mixing: float = 0.0
     rounding: Literal["nearest", "stochastic"] = "nearest"
     net: str = "dsl"
     points: int = 20

@@ -8,18 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import get_args
 
-from swarmtrain.compare.plan import BROUGHT, NETS, PRESETS, SIZES, Attack, Pace, Plan
-from swarmtrain.config.pairs import PAIRED
-from swarmtrain.config.settings import Setting
-from swarmtrain.config.values import ANCHOR_REASON, GATHERING, TELLABLE
-from swarmtrain.errors import cleaned, misuse
+import msgspec
+
+from swarmtrain.compare.plan import NETS, SIZES, Attack, Pace, Plan
+from swarmtrain.config.asked import own_problems, own_settings
+from swarmtrain.config.declared import out_of_range, plain
+from swarmtrain.config.settings import ExchangeSection, InnerSection, OuterSection, Setting
+from swarmtrain.config.values import ANCHOR_REASON, TELLABLE
+from swarmtrain.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, facts_of
-from swarmtrain_optimizers.strategies.brought import brought_names
+from swarmtrain_optimizers.strategies.facts import OpKind, StrategyFacts
+from swarmtrain_optimizers.strategies.registry import facts_named, known_strategies
 from swarmtrain_transport.limits import PEERS_MAX
 
-RULES = ("norm-clip", "trimmed-mean", "median", "centered-clip", "flag")
-"""The names of `swarmtrain_optimizers.robust`."""
+_OUTER = {field.name: field.type for field in msgspec.structs.fields(OuterSection)}
+
+RULES: tuple[str, ...] = get_args(plain(_OUTER["robust"]))[1:]
+"""Robust rules: those of a run file but for none."""
 
 
 def _as_bool(text: str) -> bool:
@@ -41,34 +48,38 @@ _OWN: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "robust": str,
         "fragments": int,
         "delay_steps": int,
-        "alpha": float,
-        "beta": float,
-        "pull": float,
-        "arrivals": int,
+        "mixing": float,
         "rounding": str,
     }
 )
-"""Settings that a strategy in the list may have of its own, and how they are read."""
+"""Settings that every strategy in the list may have of its own, and how they are read."""
 
-_TRAINING = frozenset({"inner", "inner_lr"})
-_EXCHANGE = frozenset({"codec", "rounding", "drop", "hostile"})
-_ROUNDS = _TRAINING | _EXCHANGE | {"inner_steps", "pace"}
-_MEANS = _ROUNDS | {"robust", "outer_lr", "outer_momentum", "error_feedback"}
-
-TAKES: Mapping[str, frozenset[str]] = MappingProxyType(
+_OF_RUN_FILE: Mapping[str, tuple[type[msgspec.Struct], str]] = MappingProxyType(
     {
-        "ddp": _TRAINING | _EXCHANGE | {"robust"},  # no rounds, always waits
-        "local": _TRAINING | {"pace"},
-        "diloco": _MEANS,
-        "streaming": _MEANS | {"fragments", "delay_steps", "alpha"},
-        "delayed": _MEANS,
-        "eager": _MEANS,
-        "delayed_nesterov": _MEANS | {"arrivals"},
-        "noloco": _ROUNDS | {"outer_lr", "outer_momentum", "pull"},
-        "sparseloco": _ROUNDS | {"outer_lr", "beta"},
+        "inner_lr": (InnerSection, "lr"),
+        "inner_steps": (OuterSection, "inner_steps"),
+        "outer_lr": (OuterSection, "lr"),
+        "outer_momentum": (OuterSection, "momentum"),
+        "error_feedback": (OuterSection, "error_feedback"),
+        "fragments": (OuterSection, "fragments"),
+        "delay_steps": (OuterSection, "delay_steps"),
+        "mixing": (OuterSection, "mixing"),
     }
 )
-"""Which of them do anything in swarmtrain's own strategies. What a package brings may have all."""
+"""Where a run file has them, and so their ranges."""
+
+
+def takes(facts: StrategyFacts) -> tuple[str, ...]:
+    """Settings of a strategy in the list that do anything in it: in order, its own last."""
+    found = {"inner", "inner_lr"}
+    if not facts.takes_gradients:
+        found.add("pace")  # whose step is everybody's always waits
+    if facts.kind is not None:
+        found |= {"codec", "rounding", "drop", "hostile"}
+        found |= {name for name, (_, key) in _OF_RUN_FILE.items() if key in facts.takes}
+    if facts.kind is OpKind.MEAN:
+        found.add("robust")
+    return (*(name for name in _OWN if name in found), *own_settings(facts))
 
 
 def parse_speeds(text: str, peers: int) -> tuple[float, ...]:
@@ -130,9 +141,9 @@ def check_used(given: Mapping[str, str], chosen: Sequence[Plan]) -> None:
     Raises:
         UserError: SWT-E610.
     """
-    takers = [TAKES.get(plan.strategy, frozenset(_OWN)) for plan in chosen]
+    takers = [takes(facts_named(plan.strategy)) for plan in chosen]
     for option, name in given.items():
-        if not any(name in takes for takes in takers):
+        if not any(name in taken for taken in takers):
             asked = ", ".join(dict.fromkeys(plan.strategy for plan in chosen))
             raise misuse(
                 f"{option} changes nothing here: {asked} takes no such setting.",
@@ -142,81 +153,96 @@ def check_used(given: Mapping[str, str], chosen: Sequence[Plan]) -> None:
 
 def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
     name, *settings = word.split(":")
-    is_brought = name not in PRESETS and name in brought_names()
-    if name not in PRESETS and not is_brought:
-        known = (*PRESETS, *brought_names())
-        close = get_close_matches(name, known, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise misuse(
-            f"{cleaned(name)!r} is no strategy that can be compared.{hint}",
-            f"There are: {', '.join(known)}.",
-        )
-    chosen = BROUGHT if is_brought else PRESETS[name]
-    preset = {f.name: getattr(chosen, f.name) for f in fields(chosen) if f.name != "rates"}
-    shared: dict[str, object] = {key: value for key, value in preset.items() if value is not None}
-    shared |= {f.name: getattr(chosen.rates, f.name) for f in fields(chosen.rates)}
-    takes = TAKES.get(name, frozenset(_OWN))
-    shared |= {key: value for key, value in given.items() if key in takes}
+    facts = _facts(name)
+    taken = takes(facts)
+    shared: dict[str, object] = {
+        "codec": facts.compared_in or facts.defaults.get("exchange.codec", ExchangeSection().codec),
+        **{f.name: getattr(facts.rates, f.name) for f in fields(facts.rates) if f.name != "swept"},
+        **{
+            key: facts.defaults[f"outer.{key}"]
+            for key in ("fragments", "delay_steps", "mixing")
+            if f"outer.{key}" in facts.defaults
+        },
+        **({} if "pace" in taken else {"pace": Pace.WAIT}),
+        **{key: value for key, value in given.items() if key in taken},
+    }
     own: dict[str, Setting] = {}
     keys = [setting.partition("=")[0] for setting in settings]
     if len(set(keys)) != len(keys):
         raise misuse(f"{cleaned(word)!r} names a setting twice.", "Leave one out.")
     for setting in settings:
-        key, _, value = setting.partition("=")
-        if is_brought and key not in _OWN and key.isidentifier():
-            own[key] = _as_setting(value)  # whether it is one, its maker says
-            continue
-        shared[key] = _own_value(word, key, value)
-        _check_use(word, name, key, shared[key], base)
+        key, _, text = setting.partition("=")
+        if key in own_settings(facts):
+            own[key] = _own_value(word, facts, key, text)
+        else:
+            shared[key] = _value(word, facts, key, text, base)
     shared["own"] = tuple(sorted(own.items()))
     return replace(base, label=word, strategy=name, **shared)  # type: ignore[arg-type]
 
 
-def _check_use(word: str, name: str, key: str, value: object, base: Plan) -> None:
-    """Refuse a setting that would change nothing.
+def _facts(name: str) -> StrategyFacts:
+    try:
+        return facts_named(name)
+    except ValueError as error:
+        known = known_strategies()
+        if name in known:
+            raise misuse(f"{cleaned(str(error))}.", "Take another, or mend its package.") from None
+        close = get_close_matches(name, known, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise misuse(
+            f"{cleaned(name)!r} is no strategy that can be compared.{hint}",
+            f"There are: {', '.join(known)}.",
+        ) from None
+
+
+def _value(word: str, facts: StrategyFacts, key: str, text: str, base: Plan) -> object:
+    """A setting that any strategy in the list may have; it must change something in this one.
 
     Raises:
         UserError: SWT-E610.
     """
-    takes = TAKES.get(name, frozenset(_OWN))
-    if key not in takes:
+    if key not in _OWN:
         raise misuse(
-            f"{cleaned(word)!r} has a setting that changes nothing: {name} takes no {key}.",
-            f"It takes {', '.join(one for one in _OWN if one in takes)}.",
+            f"{cleaned(word)!r} has a setting that a strategy in a list cannot have of its own.",
+            f"Write name:setting=value; settings are {', '.join(takes(facts))}.",
         )
+    if key not in takes(facts):
+        raise misuse(
+            f"{cleaned(word)!r} has a setting that changes nothing: {facts.name} takes no {key}.",
+            f"It takes {', '.join(takes(facts))}.",
+        )
+    try:
+        value = _OWN[key](text)
+    except (ValueError, KeyError):
+        raise _unreadable(word, facts, key, text) from None
     if key == "pace" and value is not Pace.WAIT and not base.speeds:
         raise misuse(
             f"The pace of {cleaned(word)!r} changes nothing without --speeds.",
             "Give each peer a speed.",
         )
+    return value
 
 
-def _as_setting(text: str) -> Setting:
-    """A whole number, a number, true or false where it looks like one; else the text."""
-    for read in (int, float, _as_true_or_false):
-        try:
-            return read(text)
-        except (ValueError, KeyError):
-            continue
-    return text
+def _own_value(word: str, facts: StrategyFacts, key: str, text: str) -> Setting:
+    """A setting that only this strategy has.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    kind = own_settings(facts)[key].type
+    try:
+        value: Setting = msgspec.convert(text, plain(kind), strict=False)
+    except msgspec.ValidationError:
+        raise _unreadable(word, facts, key, text) from None
+    for problem in own_problems(facts.name, {key: value}):
+        raise misuse(f"{key} of {cleaned(word)!r} {problem.text}.", "Take a value in that range.")
+    return value
 
 
-def _as_true_or_false(text: str) -> bool:
-    return {"true": True, "false": False}[text]
-
-
-def _own_value(word: str, key: str, value: str) -> object:
-    if key in _OWN:
-        try:
-            return _OWN[key](value)
-        except (ValueError, KeyError):
-            raise misuse(
-                f"{cleaned(value)!r} cannot be the {key} of {cleaned(word)!r}.",
-                f"Settings of one strategy are {', '.join(_OWN)}.",
-            ) from None
-    raise misuse(
-        f"{cleaned(word)!r} has a setting that a strategy in a list cannot have of its own.",
-        f"Write name:setting=value; settings are {', '.join(_OWN)}.",
+def _unreadable(word: str, facts: StrategyFacts, key: str, text: str) -> UserError:
+    return misuse(
+        f"{cleaned(text)!r} cannot be the {key} of {cleaned(word)!r}.",
+        f"Settings of {facts.name} are {', '.join(takes(facts))}.",
     )
 
 
@@ -229,23 +255,21 @@ def _check(plan: Plan) -> None:
     bounds: tuple[tuple[str, float, float, float], ...] = (
         ("peers", plan.peers, 1, PEERS_MAX),
         ("steps", plan.steps, 1, 10_000_000),
-        ("inner_steps", plan.inner_steps, 1, 1_000_000),
-        ("inner_lr", plan.inner_lr, 1e-9, 100),
-        ("outer_lr", plan.outer_lr, 1e-9, 100),
-        ("outer_momentum", plan.outer_momentum, 0, 0.9999),
         ("drop", plan.drop, 0, 0.99),
         ("hostile", plan.hostile, 0, plan.peers - 1),
-        ("fragments", plan.fragments, 1, 1_000),
         ("delay_steps", plan.delay_steps, 0, plan.inner_steps),
-        ("alpha", plan.alpha, 0, 1),
-        ("beta", plan.beta, 0, 1),
-        ("arrivals", plan.arrivals, 0, PEERS_MAX),
     )
     for name, value, low, high in bounds:
         if not low <= value <= high:
             raise misuse(
                 f"{name} of {cleaned(plan.label)!r} is {value:g}.",
                 f"It can be {low:g} to {high:g}.",
+            )
+    for name, (section, key) in _OF_RUN_FILE.items():
+        kinds = {field.name: field.type for field in msgspec.structs.fields(section)}
+        if text := out_of_range(getattr(plan, name), kinds[key]):
+            raise misuse(
+                f"{name} of {cleaned(plan.label)!r} {text}.", "Take a value in that range."
             )
     tables: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("--model", plan.size, tuple(SIZES)),
@@ -261,9 +285,6 @@ def _check(plan: Plan) -> None:
             )
     _check_values(plan)
     _check_together(plan)
-
-
-_AT_ONCE = frozenset({"streaming", "delayed", "eager", "noloco"})
 
 
 def _check_values(plan: Plan) -> None:
@@ -288,7 +309,7 @@ def _check_values(plan: Plan) -> None:
             f"{label!r} cannot round stochastically in {codec!r}.",
             "Only int8, int4 and e3m0 have levels enough to round to either side.",
         )
-    if plan.strategy in PAIRED and not facts.carries_anchors:
+    if facts_named(plan.strategy).kind is OpKind.PAIR and not facts.carries_anchors:
         raise misuse(
             f"{label!r} cannot exchange with {codec!r}.",
             f"{ANCHOR_REASON} Take {' or '.join(ANCHOR_CODECS)}.",
@@ -301,13 +322,11 @@ def _check_together(plan: Plan) -> None:
     Raises:
         UserError: SWT-E610.
     """
-    label = cleaned(plan.label)
-    if plan.strategy == "ddp" and plan.inner != "adamw":
-        raise misuse(
-            f"{label!r} cannot step by {plan.inner}.",
-            "Its step is made by all peers alike, which is built in for adamw.",
-        )
-    if plan.robust and plan.strategy in GATHERING | PAIRED:
+    label, strategy = cleaned(plan.label), facts_named(plan.strategy)
+    wanted, reason = strategy.wants.get("inner.optimizer", (plan.inner, ""))
+    if plan.inner != wanted:
+        raise misuse(f"{label!r} cannot step by {plan.inner}, only by {wanted}.", reason)
+    if plan.robust and strategy.kind in (OpKind.GATHER, OpKind.PAIR):
         raise misuse(
             f"{label!r} cannot be made robust by {cleaned(plan.robust)!r}.",
             "Such a rule takes the place of a mean that owners make.",
@@ -317,7 +336,7 @@ def _check_together(plan: Plan) -> None:
             f"{label!r} cannot be made robust with {plan.peers} peers.",
             f"Of two that differ, either may be the hostile one: take {TELLABLE} or more.",
         )
-    if plan.pace is Pace.APART and plan.strategy in _AT_ONCE:
+    if plan.pace is Pace.APART and (strategy.overlaps or strategy.kind is OpKind.PAIR):
         raise misuse(
             f"The peers of {label!r} cannot go apart.",
             "Its ops need everybody at the same inner step: pace is wait or dynamic.",

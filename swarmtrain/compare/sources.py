@@ -16,8 +16,8 @@ from pathlib import Path
 
 import swarmtrain
 import swarmtrain_optimizers
-from swarmtrain.compare.plan import PRESETS, Plan
-from swarmtrain_optimizers.strategies.brought import brought
+from swarmtrain.compare.plan import Plan
+from swarmtrain_optimizers.strategies.registry import brought, facts_named
 
 _HOUSE = Path(swarmtrain.__file__).parent
 _OPTIMIZERS = Path(swarmtrain_optimizers.__file__).parent
@@ -26,9 +26,12 @@ _FIRST = "swarmtrain.compare.swarm"
 
 _NO_BITS = frozenset({
     "swarmtrain.compare.html", "swarmtrain.compare.table", "swarmtrain.compare.request",
-    "swarmtrain.compare.tuned", "swarmtrain.errors", "swarmtrain.error_table", "swarmtrain.dirs",
+    "swarmtrain.errors", "swarmtrain.error_table", "swarmtrain.dirs",
 })  # fmt: skip
 """What reads, shows and refuses settings. Those themselves are in a plan."""
+
+_NO_FACTS = frozenset({"about", "paper", "rates", "demo", "description"})
+"""Of a strategy's facts, what no bit depends on: rates are in a plan."""
 
 _DIGITS = 16
 
@@ -50,11 +53,10 @@ def code_of(strategy: str, digest: str) -> str:
     """What a run of this strategy is made by, for its key.
 
     Args:
-        strategy: a name of PRESETS, or one that a package brings, and then that counts too.
+        strategy: its name; of one that a package brings, the package counts too.
         digest: `code_digest`, made once for all strategies.
     """
-    points = () if strategy in PRESETS else brought(strategy)
-    return " ".join([digest, *map(_brought_code, points)])
+    return " ".join([digest, *(_brought_code(strategy, point) for point in brought(strategy))])
 
 
 def key_of(plan: Plan, versions: str, code: str) -> str:
@@ -80,6 +82,8 @@ def _digest(trees: Iterable[tuple[str, ast.Module]]) -> str:
             body = getattr(part, "body", None)
             if isinstance(body, list):
                 body[:] = [line for line in body if not _is_text(line)]
+            if isinstance(part, ast.Call):
+                part.keywords[:] = [word for word in part.keywords if word.arg not in _NO_FACTS]
         total.update(f"{name}\n{ast.dump(tree)}\n".encode())
     return total.hexdigest()[:_DIGITS]
 
@@ -149,17 +153,18 @@ def _with_parents(name: str) -> Iterator[str]:
     yield from (".".join(words[:count]) for count in range(len(words), 0, -1))
 
 
-def _brought_code(point: EntryPoint) -> str:
-    """Distribution, version and digest of a strategy's module and of what that imports."""
+def _brought_code(strategy: str, point: EntryPoint) -> str:
+    """Distribution, version and digest of what makes a strategy and of what that imports."""
     words = [] if point.dist is None else [point.dist.name, point.dist.version]
-    spec = importlib.util.find_spec(point.module)
+    module = facts_named(strategy).maker.partition(":")[0]
+    spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        return " ".join([*words, point.value])
+        return " ".join([*words, module])
     path = Path(spec.origin)
     if path.suffix != ".py":  # compiled
         return " ".join([*words, hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]])
     is_face = spec.submodule_search_locations is not None
-    root = path.parents[point.module.count(".") + is_face]
-    trees = reached(point.module, root, with_faces=True)
+    root = path.parents[module.count(".") + is_face]
+    trees = reached(module, root, with_faces=True)
     names = ((str(place.relative_to(root)), trees[place]) for place in sorted(trees))
     return " ".join([*words, _digest(names)])

@@ -9,8 +9,6 @@ import difflib
 import hashlib
 import re
 import tomllib
-import types
-import typing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,8 @@ import msgpack
 import msgspec
 
 from swarmtrain.config import limits as config_limits
-from swarmtrain.config.defaults import defaults_of
+from swarmtrain.config.asked import not_here
+from swarmtrain.config.declared import expected, is_of, plain, type_words
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config.settings import RunConfig, Setting
 from swarmtrain.errors import UserError, cleaned
@@ -45,15 +44,6 @@ _LATER_KEYS = (
 
 _STRATEGY = "strategy"
 """The section of sections: [strategy.NAME]."""
-
-_TYPE_WORDS: dict[type, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text in quotes",
-    list: "a list",
-    dict: "a section",
-}
 
 
 def load(path: Path) -> RunConfig:
@@ -200,7 +190,7 @@ class _Reader:
         if "run" not in parts:
             raise self._missing("run.name")
         config = _with_defaults(RunConfig(**parts), tables)
-        problem = config_limits.first_problem(config) or config_limits.not_here(config)
+        problem = config_limits.first_problem(config) or not_here(config)
         if problem is not None:
             raise self._refused(problem)
         return config
@@ -249,10 +239,9 @@ class _Reader:
         }
 
     def _value(self, path: str, section: str, key: str, kind: Any, value: object) -> Any:
-        try:
-            return msgspec.convert(value, kind)
-        except msgspec.ValidationError as error:
-            raise self._wrong_type(path, section, key, _expected(kind), value) from error
+        if not is_of(value, kind):
+            raise self._wrong_type(path, section, key, expected(kind), value)
+        return msgspec.convert(value, plain(kind))
 
     def _wrong_type(
         self, path: str, section: str, key: str, expected: str, value: object
@@ -302,25 +291,18 @@ class _Reader:
 
 def _with_defaults(config: RunConfig, tables: dict[str, Any]) -> RunConfig:
     """What the file does not say is as its strategy has it."""
-    custom = config.model.kind == "custom"
-    for section, defaults in defaults_of(config.outer.strategy, custom=custom).items():
-        unsaid = {key: defaults[key] for key in defaults if key not in tables.get(section, {})}
-        changed = msgspec.structs.replace(getattr(config, section), **unsaid)
-        config = msgspec.structs.replace(config, **{section: changed})
+    for path, default in config.facts.defaults.items():
+        section, _, key = path.partition(".")
+        if path == "outer.fragments" and config.model.kind == "custom":
+            continue  # nothing is known of the layers of somebody else's model
+        if key not in tables.get(section, {}):
+            changed = msgspec.structs.replace(getattr(config, section), **{key: default})
+            config = msgspec.structs.replace(config, **{section: changed})
     return config
 
 
-def _expected(kind: Any) -> str:
-    if typing.get_origin(kind) is typing.Literal:
-        choices = [f'"{choice}"' for choice in typing.get_args(kind)]
-        return "one of " + ", ".join(choices) if len(choices) > 1 else choices[0]
-    if isinstance(kind, types.UnionType):
-        return " or ".join(_expected(part) for part in typing.get_args(kind))
-    return _TYPE_WORDS.get(kind, str(kind))
-
-
 def _shown(value: object) -> str:
-    words = _TYPE_WORDS.get(type(value), type(value).__name__)
+    words = type_words(value)
     if isinstance(value, dict | list):
         return words
     shown = str(value).lower() if isinstance(value, bool) else repr(value)

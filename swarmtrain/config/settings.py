@@ -1,12 +1,55 @@
 """The run file: typed settings that the organiser writes and every peer hashes.
 
-Data only, never code: a run file travels to strangers. The canonical form (msgpack of all fields,
-defaults written out) is hashed into the ledger's first record.
+Each setting is declared once, with its default, its range and what it is. The checks of a run file
+and docs/run-file.md are made from these declarations; a section's docstring is what the page says
+below its table. Data only, never code: a run file travels to strangers. The canonical form (msgpack
+of all fields, defaults written out) is hashed into the ledger's first record. Not here: which
+settings fit together (`limits`), and what only one strategy knows, which its facts declare.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
+
+from swarmtrain.config.problem import INTEGER_MAX
+from swarmtrain_optimizers.codec_facts import CODEC_NAMES
+from swarmtrain_optimizers.strategies.facts import StrategyFacts, Value
+from swarmtrain_optimizers.strategies.registry import facts_named
+from swarmtrain_transport import limits
+
+_SPREAD_BITS = (
+    limits.EXACT_BITS
+    - limits.PRODUCT_BITS
+    - (limits.PEERS_MAX * limits.WEIGHT_MAX - 1).bit_length()
+)
+"""Scale exponents that an exact sum at PEERS_MAX peers can span (protocol.md part 1, rule 2)."""
+
+E_MAX_LOWEST = limits.E_MIN_FLOOR + _SPREAD_BITS
+E_MAX_HIGHEST = 100
+"""127 steps of the largest scale, times two, stay far under float32's overflow at 2^128."""
+
+_BILLION = 1_000_000_000
+_DAY_S = 86_400.0
+
+
+def _said(what: str, span: str = "", default: str = "") -> Meta:
+    """What a setting is, where its type says its range; or `span` does."""
+    return Meta(description=what, extra={"span": span, "default": default})
+
+
+def _between(low: float, high: float, what: str, why: str = "") -> Meta:
+    """From `low` to `high`, both included."""
+    return Meta(ge=low, le=high, description=what, extra={"why": why})
+
+
+def _above_zero(high: float, what: str) -> Meta:
+    return Meta(gt=0, le=high, description=what)
+
+
+def _fading(what: str) -> Meta:
+    """From 0 to below 1: at 1 the past would never fade."""
+    return Meta(ge=0, lt=1, description=what)
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -14,117 +57,234 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunSection(_Section, frozen=True):
-    """What the run is and when it ends. `rounds` counts committed rounds."""
+    """Above all sections `schema = 1` may stand: the form of this file, the only one so far."""
 
-    name: str
-    seed: int = 0
-    rounds: int = 1000
+    name: Annotated[
+        str,
+        _said(
+            "the run's name, a part of every invite: at most "
+            f"{limits.NAME_CHARS_MAX} characters, first a letter or digit",
+            "letters, digits, `-`, `_`",
+        ),
+    ]
+    seed: Annotated[
+        int, _between(0, INTEGER_MAX, "seed of the first weights and of how the text is cut")
+    ] = 0
+    rounds: Annotated[
+        int, _between(1, _BILLION, "committed rounds after which the run is over")
+    ] = 1000
 
 
 class ModelSection(_Section, frozen=True):
-    """``kind = "byte-transformer"`` is built in; ``"custom"`` is brought by a Python hook."""
+    """With `kind = "custom"` a Python hook brings the model, and the other settings say nothing."""
 
-    kind: Literal["byte-transformer", "custom"] = "byte-transformer"
-    layers: int = 4
-    width: int = 128
-    heads: int = 4
-    context: int = 128
+    kind: Annotated[
+        Literal["byte-transformer", "custom"],
+        _said("the built-in transformer, or a model of one's own"),
+    ] = "byte-transformer"
+    layers: Annotated[int, _between(1, 512, "layers of the transformer")] = 4
+    width: Annotated[
+        int, _between(1, 16_384, "values in each place of a layer, a multiple of 2 x `heads`")
+    ] = 128
+    heads: Annotated[int, _between(1, 1_024, "attention heads")] = 4
+    context: Annotated[int, _between(1, 65_536, "bytes of one training example")] = 128
 
 
 class DataSection(_Section, frozen=True):
-    """Training text: the standard library's own sources, cut into pieces leased by hash."""
+    """Text is cut into pieces, which the coordinator leases to peers by their hashes."""
 
-    source: Literal["python-stdlib", "own"] = "python-stdlib"
-    piece_bytes: int = 65_536
-    lease_pieces: int = 8
-    validation_pieces: int = 8
+    source: Annotated[
+        Literal["python-stdlib", "own"],
+        _said("the sources of Python's standard library, or text that peers bring"),
+    ] = "python-stdlib"
+    piece_bytes: Annotated[
+        int,
+        _between(1_024, limits.FRAME_BYTES_MAX, "bytes of one piece; more than `model.context`"),
+    ] = 65_536
+    lease_pieces: Annotated[int, _between(1, 4_096, "pieces that a peer holds at a time")] = 8
+    validation_pieces: Annotated[
+        int, _between(1, 4_096, "pieces kept back to judge by, the same for all")
+    ] = 8
 
 
 class InnerSection(_Section, frozen=True):
-    """The inner optimizer. `lr` follows warm-up, then cosine to `lr_end_fraction`, over the
-    run's cumulative steps (rounds x inner_steps). With ``schedule = "tokens"`` a step is as much
-    text as `exchange.start_peers` peers train on in one, and the schedule ends after
-    `schedule_tokens` of the whole swarm (0: those of rounds x inner_steps such steps), however many
-    peers come or go. ``"muon"`` (MuLoCo, arXiv 2505.23725) steps hidden matrices with momentum
-    `beta1`, scaled so that an `lr` of AdamW works, though a larger one is often better (up to
-    0.02); embedding, head and gains it steps as AdamW does."""
+    """The inner optimizer of the built-in trainer, and ddp's own step. A loop of one's own brings
+    its own. The learning rate warms up and then falls along a cosine over all inner steps of the
+    run.
 
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    lr: float = 1e-3
-    lr_end_fraction: float = 0.1
-    warmup_steps: int = 20
-    batch: int = 16
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    grad_clip: float = 1.0
-    schedule: Literal["steps", "tokens"] = "steps"
-    schedule_tokens: int = 0
+    - `optimizer = "muon"` (MuLoCo, arXiv 2505.23725) steps hidden matrices by muon and all else by
+      AdamW, scaled so that an `lr` of AdamW works, though a larger one, up to 0.02, is often
+      better.
+    - With `schedule = "tokens"` a step is as much text as `exchange.start_peers` peers train on in
+      one, and what counts is what the whole swarm has trained on, however many peers come or go.
+      Not with `model.kind = "custom"`.
+    """
+
+    optimizer: Annotated[
+        Literal["adamw", "muon"], _said("optimizer of each peer's inner steps")
+    ] = "adamw"
+    lr: Annotated[float, _above_zero(100.0, "highest learning rate")] = 1e-3
+    lr_end_fraction: Annotated[
+        float, _between(0.0, 1.0, "share of `lr` at which the cosine ends")
+    ] = 0.1
+    warmup_steps: Annotated[
+        int, _between(0, INTEGER_MAX, "steps to the highest rate, once in the run")
+    ] = 20
+    batch: Annotated[int, _between(1, 65_536, "examples in each step")] = 16
+    weight_decay: Annotated[
+        float, _between(0.0, 10.0, "decoupled weight decay, times the learning rate")
+    ] = 0.1
+    beta1: Annotated[float, _fading("decay of the first moment; muon's momentum")] = 0.9
+    beta2: Annotated[float, _fading("decay of the second moment")] = 0.95
+    grad_clip: Annotated[float, _above_zero(1e9, "norm to which each peer clips its gradient")] = (
+        1.0
+    )
+    schedule: Annotated[Literal["steps", "tokens"], _said("what the learning rate goes by")] = (
+        "steps"
+    )
+    schedule_tokens: Annotated[
+        int, _between(0, INTEGER_MAX, "where a schedule by tokens ends; 0: with the run")
+    ] = 0
 
 
 class OuterSection(_Section, frozen=True):
-    """When and what peers exchange, and what they make of it: `strategy` is a name, swarmtrain's
-    own or one that an installed package brings; `lr` and `momentum` are those of the outer step,
-    and `robust` is a rule in the place of the mean. ddp exchanges gradients in every step, whatever
-    `inner_steps` says, and steps as `[inner]` says. `fragments`, `delay_steps` and `mixing` are
-    for streaming alone: the model goes through the link in `fragments` parts, each once in
-    `inner_steps`; a result takes its place `delay_steps` inner steps after it was begun and keeps
-    `mixing` of what the peer has become meanwhile. The defaults here are diloco's; what other
-    strategies mean where the file says nothing is in `config_defaults`."""
+    """When peers exchange and what they make of it. Which strategy takes which settings, and what
+    else each of them asks for, is said under [Strategies](#strategies).
 
-    strategy: str = "diloco"
-    inner_steps: int = 20
-    lr: float = 0.9
-    momentum: float = 0.8
-    error_feedback: bool = False
-    fragments: int = 1
-    delay_steps: int = 0
-    mixing: float = 0.0
-    robust: Literal["none", "norm-clip", "trimmed-mean", "median", "centered-clip", "flag"] = "none"
-    lr_rule: Literal["fixed", "contributors"] = "fixed"
-    """With ``contributors`` each op of diloco has, instead of `lr`, the rate that was found best
-    for so many contributors at momentum 0.9 (arXiv 2503.09799), and for another momentum one that
-    is as stable or more (`swarmtrain_optimizers.scaling.outer_lr`)."""
+    - `inner_steps` is a multiple of `fragments`, `delay_steps` at most `inner_steps / fragments`.
+      Fragments are whole layers, and one is what belongs to no layer: so the built-in model has at
+      most `model.layers + 1`, and a small one fewer.
+    - A rule of `robust` wants a strategy that exchanges means, and `exchange.min_contributors` of
+      at least 3.
+    - `lr_rule = "contributors"`: with `momentum` 0.9 the published rates, 0.5 for one contributor,
+      0.6 for 2 and 4, 0.8 for 8, 1.0 from 16 on (arXiv 2503.09799, 2505.23725). Below 0.9 somewhat
+      more, the same part of what is stable, at most 1.0; above 0.9 less, so that
+      `lr / (1 - momentum)` stays.
+    """
+
+    strategy: Annotated[
+        str, _said("one of swarmtrain's own, or of an installed package's", "see Strategies")
+    ] = "diloco"
+    inner_steps: Annotated[
+        int, _between(1, 1_000_000, "inner steps between two exchanges of the same values")
+    ] = 20
+    lr: Annotated[float, _above_zero(100.0, "learning rate of the outer step")] = 0.9
+    momentum: Annotated[float, _fading("momentum of the outer step")] = 0.8
+    error_feedback: Annotated[bool, _said("send what a codec has lost in the next round")] = False
+    fragments: Annotated[
+        int, _between(1, limits.FRAGMENTS_MAX, "parts of the model, exchanged in turn")
+    ] = 1
+    delay_steps: Annotated[
+        int, _between(0, 1_000_000, "inner steps until a result takes its place")
+    ] = 0
+    mixing: Annotated[
+        float, _between(0.0, 1.0, "share of its own weights that a peer then keeps")
+    ] = 0.0
+    robust: Annotated[
+        Literal["none", "norm-clip", "trimmed-mean", "median", "centered-clip", "flag"],
+        _said("rule in place of the mean, against hostile peers"),
+    ] = "none"
+    lr_rule: Annotated[
+        Literal["fixed", "contributors"], _said("take `lr`, or a rate by how many contribute")
+    ] = "fixed"
 
 
 class ExchangeSection(_Section, frozen=True):
     """How differences travel. Times are in seconds; every other timeout derives from them.
-    `codec` is that of what peers give: int8, int4, e3m0, two_bit, sign, topk-K or none; results
-    have int8, or none. `slices` are cut in proportion to what peers' links carry, or all equal.
-    `rounding` may be stochastic in int8, int4 and e3m0."""
 
-    codec: str = "int8"
-    block: int = 1024
-    chunk_values: int = 262_144
-    e_max: int = 0
-    slices: Literal["measured", "equal"] = "measured"
-    rounding: Literal["nearest", "stochastic"] = "nearest"
-    min_contributors: int = 1
-    start_peers: int = 1
-    wait_ready_s: float = 60.0
-    deadline_floor_s: float = 20.0
-    deadline_cap_s: float = 900.0
+    - `codec` is that of what peers give; results have int8, or none. topk sends 64 values of each
+      block, topk-K sends K. Strategies that exchange in pairs want int8 or none, as weights
+      themselves travel; with all others two_bit, sign and topk want error feedback.
+    - `rounding = "stochastic"` is for int8, int4 and e3m0.
+    - `block` is a multiple of what fills whole bytes in the codec, `chunk_values` one of `block`.
+    """
+
+    codec: Annotated[str, _said("codec of what peers give", ", ".join(CODEC_NAMES))] = "int8"
+    block: Annotated[int, _between(16, 65_536, "values that share one scale")] = 1024
+    chunk_values: Annotated[
+        int,
+        _between(
+            16, limits.FRAME_BYTES_MAX // 8, "values of one message; a multiple of `block`",
+            "A chunk must fit into one frame in every codec.",
+        ),
+    ] = 262_144  # fmt: skip
+    e_max: Annotated[
+        int,
+        _between(
+            E_MAX_LOWEST, E_MAX_HIGHEST, "highest exponent of a scale; larger values are refused",
+            "Scales in this window are what sums in float64 are exact for.",
+        ),
+    ] = 0  # fmt: skip
+    slices: Annotated[
+        Literal["measured", "equal"], _said("cut slices by what links carry, or all alike")
+    ] = "measured"
+    rounding: Annotated[
+        Literal["nearest", "stochastic"], _said("how values are rounded to the codec's levels")
+    ] = "nearest"
+    min_contributors: Annotated[
+        int, _between(1, limits.PEERS_MAX, "contributors below which a round is skipped")
+    ] = 1
+    start_peers: Annotated[
+        int,
+        _between(1, limits.PEERS_MAX, "peers that round 1 waits for; at least `min_contributors`"),
+    ] = 1
+    wait_ready_s: Annotated[
+        float, _above_zero(_DAY_S, "longest that the first ready peer waits for others")
+    ] = 60.0
+    deadline_floor_s: Annotated[float, _above_zero(_DAY_S, "shortest deadline of an exchange")] = (
+        20.0
+    )
+    deadline_cap_s: Annotated[float, _above_zero(_DAY_S, "longest deadline of an exchange")] = 900.0
 
 
 class AdmissionSection(_Section, frozen=True):
-    """Who may come in. `invite_uses` 0 means without limit."""
+    """Who may come in."""
 
-    invite_uses: int = 0
-    invite_expires_hours: float = 0.0
-    peers_max: int = 64
+    invite_uses: Annotated[
+        int, _between(0, _BILLION, "peers that one invite lets in; 0: any number")
+    ] = 0
+    invite_expires_hours: Annotated[float, _between(0.0, 1e6, "life of an invite; 0: for ever")] = (
+        0.0
+    )
+    peers_max: Annotated[
+        int,
+        _between(
+            1, limits.PEERS_MAX, "peers in the run at a time",
+            "Peers exchange directly with each other; above that, groups are due.",
+        ),
+    ] = 64  # fmt: skip
 
 
 class CheckpointSection(_Section, frozen=True):
-    """`every_rounds`: one named peer writes a checkpoint. `snapshot_rounds`: every peer pins a
-    snapshot for joiners."""
+    """A checkpoint is a file with the model. A snapshot is the state that newcomers download."""
 
-    every_rounds: int = 10
-    keep: int = 3
-    snapshot_rounds: int = 4
+    every_rounds: Annotated[
+        int, _between(1, _BILLION, "rounds between two checkpoints, by peers in turn")
+    ] = 10
+    keep: Annotated[int, _between(1, 1_000_000, "checkpoints that a peer keeps")] = 3
+    snapshot_rounds: Annotated[
+        int,
+        _between(
+            1, limits.RESULT_KEEP_OPS, "rounds between two snapshots, at every peer",
+            f"Results of {limits.RESULT_KEEP_OPS} rounds are kept for those who join from a "
+            "snapshot.",
+        ),
+    ] = 4  # fmt: skip
 
 
-Setting = bool | int | float | str
+Setting = Value
 """What a strategy's own setting may be."""
+
+_NOT_HERE = StrategyFacts(name="", maker="", about="")
+"""Taken for a strategy that nobody brings here; whoever makes it says that it is missing."""
+
+
+def facts_here(name: str) -> StrategyFacts | None:
+    """The facts of a strategy, None where nobody brings it here."""
+    try:
+        return facts_named(name)
+    except ValueError:
+        return None
 
 
 class RunConfig(_Section, frozen=True):
@@ -143,9 +303,14 @@ class RunConfig(_Section, frozen=True):
     strategy: dict[str, dict[str, Setting]] = {}
 
     @property
+    def facts(self) -> StrategyFacts:
+        """Those of its strategy."""
+        return facts_here(self.outer.strategy) or _NOT_HERE
+
+    @property
     def steps_per_round(self) -> int:
         """Inner steps from one op to the next."""
-        if self.outer.strategy == "ddp":
+        if self.facts.takes_gradients:
             return 1
         return self.outer.inner_steps // self.outer.fragments
 

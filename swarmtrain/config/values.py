@@ -2,20 +2,12 @@
 
 from collections.abc import Iterator
 
-from swarmtrain.config.pairs import PAIRED
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import cleaned
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, CodecFacts, facts_of
+from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport.ledger.scalars import CENTRED, NORMS, PRODUCTS
-
-GATHERING = frozenset({"sparseloco"})
-"""Strategies whose ops gather: everybody gets every contribution and makes the mean itself."""
-
-_ALWAYS_FEEDING_BACK = GATHERING
-
-NEVER_FEEDING_BACK = frozenset({"ddp", *PAIRED})
-"""Strategies without error feedback: what a codec loses is lost."""
 
 WHOLE_VECTOR_RULES = {"norm-clip": NORMS, "centered-clip": CENTRED, "flag": PRODUCTS}
 """Robust rules that need more than a slice, and what; every owner can follow the others alone."""
@@ -32,21 +24,15 @@ TELLABLE = 3
 
 def loses_for_good(config: RunConfig) -> bool:
     """Whether a codec leaves values out, or sends wrong ones on average, and nothing makes up."""
-    strategy = config.outer.strategy
-    if not facts_of(config.exchange.codec).is_biased or strategy in _ALWAYS_FEEDING_BACK:
+    facts = config.facts
+    if not facts_of(config.exchange.codec).is_biased or facts.feeds_back:
         return False
-    return strategy in NEVER_FEEDING_BACK or not config.outer.error_feedback
+    return "error_feedback" not in facts.takes or not config.outer.error_feedback
 
 
 def value_problems(config: RunConfig) -> Iterator[Problem]:
     """What cannot work, or would be left undone without a word."""
-    strategy, codec = config.outer.strategy, config.exchange.codec
-    if config.outer.error_feedback and strategy in NEVER_FEEDING_BACK:
-        yield Problem(
-            "outer.error_feedback",
-            f"must be false with outer.strategy {strategy}",
-            "What a codec loses of a gradient or of an anchor is not owed later.",
-        )
+    codec = config.exchange.codec
     try:
         facts = facts_of(codec)
     except ValueError:
@@ -59,7 +45,7 @@ def value_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _codec_problems(config: RunConfig, facts: CodecFacts) -> Iterator[Problem]:
     exchange, strategy = config.exchange, config.outer.strategy
-    if strategy in PAIRED and not facts.carries_anchors:
+    if config.facts.kind is OpKind.PAIR and not facts.carries_anchors:
         yield Problem(
             "exchange.codec",
             f"must be {' or '.join(ANCHOR_CODECS)} with outer.strategy {strategy}, it is "
@@ -84,12 +70,6 @@ def _robust_problems(config: RunConfig) -> Iterator[Problem]:
     robust = config.outer.robust
     if robust == "none":
         return
-    if config.outer.strategy in GATHERING:
-        yield Problem(
-            "outer.robust",
-            f"must be none with outer.strategy {config.outer.strategy}, it is {robust}",
-            "Every peer makes the mean of what it gathers; there is no owner to follow a rule.",
-        )
     if config.exchange.min_contributors < TELLABLE:
         yield Problem(
             "exchange.min_contributors",

@@ -21,9 +21,8 @@ from aiohttp import web
 
 from swarmtrain import descriptors
 from swarmtrain.config import file as config_file
-from swarmtrain.config.pairs import PAIRED
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.config.values import GATHERING, WHOLE_VECTOR_RULES
+from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.coordinator import notices
 from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp
@@ -49,12 +48,13 @@ from swarmtrain.errors import UserError, port_in_use
 from swarmtrain.status import StatusServer
 from swarmtrain.why.story import explain_round
 from swarmtrain_optimizers.codec_facts import facts_of
+from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.claims import shown
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
+from swarmtrain_transport.kinds import WHOLE, constant_of
 from swarmtrain_transport.wire.brings import Brings
 from swarmtrain_transport.wire.identity import verify
 from swarmtrain_transport.wire.invite import Invite
@@ -258,8 +258,7 @@ def run_terms(config: RunConfig) -> RunTerms:
     parts = facts_of(exchange.codec)
     result = facts_of(parts.result)
     rule = "" if config.outer.robust == "none" else config.outer.robust
-    gathers = config.outer.strategy in GATHERING
-    pairs = config.outer.strategy in PAIRED
+    kind = constant_of((config.facts.kind or OpKind.MEAN).value)
     return RunTerms(
         run_id=config.run.name,
         config=config_file.canonical(config),
@@ -279,10 +278,10 @@ def run_terms(config: RunConfig) -> RunTerms:
         deadline_cap_s=exchange.deadline_cap_s,
         checkpoint_rounds=config.checkpoint.every_rounds,
         snapshot_rounds=config.checkpoint.snapshot_rounds,
-        result_codec="" if gathers or pairs or result == parts else result.name,
+        result_codec="" if kind in WHOLE or result == parts else result.name,
         rule=rule,
         value_bytes=max(one.bytes_per_value(exchange.block) for one in (parts, result)),
-        kind=GATHER if gathers else PAIR if pairs else MEAN,
+        kind=kind,
         scalars=WHOLE_VECTOR_RULES.get(rule, ""),
         layout=built_in_layout(config),
     )

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain.config.pairs import PAIRED
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.view import View, open_view
 from swarmtrain.data.corpus import build_corpus
@@ -35,6 +34,7 @@ from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.options import DemoOptions
 from swarmtrain.status import ask_coordinator
+from swarmtrain_optimizers.strategies.facts import OpKind
 
 _GLANCE_S = 0.2
 """The longest wait for news: a picture is drawn, a signal is seen, this often."""
@@ -185,7 +185,7 @@ class _Demo:
             facts, self._cast, inner_steps=self._config.steps_per_round,
             order0_loss=self._order0_loss, seconds=seconds, model_path=model_path,
             state_dir=self._place.root,
-            is_paired=self._config.outer.strategy in PAIRED,
+            is_paired=self._config.facts.kind is OpKind.PAIR,
         )  # fmt: skip
         written = ""
         if model_path is not None:
@@ -252,7 +252,7 @@ def _introduction(options: DemoOptions, config: RunConfig, place: Place) -> Iter
 
 def _exchange_of(config: RunConfig) -> str:
     """What is exchanged, from the middle of a sentence on."""
-    if config.outer.strategy in PAIRED:
+    if config.facts.kind is OpKind.PAIR:
         return (
             "meets one other peer, another one each round: over encrypted sockets both give what "
             "they have learnt, and where they began."

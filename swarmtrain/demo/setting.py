@@ -5,15 +5,22 @@ The run file is written out with comments because it is meant to be read, and to
 falls visibly. Not here: processes.
 """
 
+import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from swarmtrain import dirs
 from swarmtrain.config import file as config_file
-from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.declared import description
+from swarmtrain.config.settings import ExchangeSection, OuterSection, RunConfig
 from swarmtrain.errors import misuse
 from swarmtrain.options import DemoOptions
+from swarmtrain_optimizers.strategies.facts import StrategyFacts, Value
+from swarmtrain_optimizers.strategies.registry import facts_named
 
 COORDINATOR = "coordinator"
 
@@ -127,13 +134,14 @@ class Place:
 
 def write_run_file(place: Place, options: DemoOptions) -> RunConfig:
     """Write the run file and read it back as everybody will read it."""
+    facts = facts_named(options.strategy)
     text = _RUN_FILE.format(
         rounds=options.rounds,
         seed=options.seed,
         start_peers=options.peers,
         min_contributors=min(2, options.peers),
-        outer=_OUTER[options.strategy],
-        codec=_CODECS.get(options.strategy, _DENSE),
+        outer="\n".join(_outer(facts)),
+        exchange="\n".join(_exchange(facts)),
     )
     place.run_file.write_text(text, encoding="utf-8")
     return config_file.load(place.run_file)
@@ -172,7 +180,7 @@ grad_clip = 1.0
 {outer}
 
 [exchange]
-{codec}
+{exchange}
 chunk_values = 32768          # small, so that a peer can be stopped in the middle of many
 start_peers = {start_peers}
 min_contributors = {min_contributors}
@@ -185,60 +193,26 @@ every_rounds = 4
 snapshot_rounds = 2           # newcomers download the state of such a round and replay the rest
 """
 
-_DENSE = """\
-codec = "int8"                # a byte per value, and a scale per block
-block = 1024"""
 
-_SPARSE = """\
-codec = "topk-256"            # of a block the 256 largest values, in two bits each
-block = 4096"""
+def _outer(facts: StrategyFacts) -> Iterator[str]:
+    """What the strategy is shown with: its section, and one of its own where it asks for that."""
+    yield _line("strategy", facts.name, facts.about)
+    said: type[msgspec.Struct] = OuterSection
+    for path, value in facts.demo.items():
+        section, _, key = path.rpartition(".")
+        if section.startswith("strategy.") and said is not facts.settings:
+            said = facts.settings
+            yield from ("", f"[{section}]")
+        if section != "exchange":
+            yield _line(key, value, description(said, key))
 
-_PLAIN = """\
-codec = "none"                # float32: what a codec loses of an anchor is noise that stays
-block = 1024"""
 
-_CODECS = {"sparseloco": _SPARSE, "noloco": _PLAIN}
+def _exchange(facts: StrategyFacts) -> Iterator[str]:
+    told = {**facts.defaults, **facts.demo}
+    for key, plain in (("codec", "int8"), ("block", 1024)):
+        value = told.get(f"exchange.{key}", plain)
+        yield _line(key, value, description(ExchangeSection, key))
 
-_OUTER = {
-    "diloco": """\
-strategy = "diloco"
-inner_steps = 20              # inner steps between two exchanges
-lr = 0.9
-momentum = 0.8""",
-    "streaming": """\
-strategy = "streaming"        # a part of the model in each round, while training goes on
-fragments = 3                 # embeddings and head; every other layer; the layers between
-inner_steps = 60              # between two exchanges of the same part
-delay_steps = 2               # a result takes its place so many inner steps later
-mixing = 0.5                  # and keeps so much of what the peer has become meanwhile
-lr = 0.9
-momentum = 0.8""",
-    "delayed": """\
-strategy = "delayed"          # the exchange runs under the whole next round
-inner_steps = 20
-lr = 0.6
-momentum = 0.8""",
-    "eager": """\
-strategy = "eager"            # as delayed, with a peer's own part put in at once
-inner_steps = 20
-lr = 0.9
-momentum = 0.8""",
-    "delayed_nesterov": """\
-strategy = "delayed_nesterov" # a slow peer makes fewer inner steps, so that nobody waits
-inner_steps = 20              # of the fastest peer
-lr = 0.9
-momentum = 0.8""",
-    "sparseloco": """\
-strategy = "sparseloco"       # few values of each difference; the others wait for a later round
-inner_steps = 20
-lr = 1.0""",
-    "noloco": """\
-strategy = "noloco"           # no mean over all: each round another partner
-inner_steps = 20
-lr = 0.7
-momentum = 0.5
 
-[strategy.noloco]
-pull = 0.7                    # how far the anchors of a pair are drawn together""",
-}
-"""The section of each strategy: what it waits for and how far its outer step goes."""
+def _line(key: str, value: Value, what: str) -> str:
+    return f"{f'{key} = {json.dumps(value)}':<29} # {what}"

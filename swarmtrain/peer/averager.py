@@ -20,7 +20,6 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from swarmtrain.config.pairs import PAIRED
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
@@ -31,6 +30,7 @@ from swarmtrain.peer.training.ahead import Known
 from swarmtrain.peer.training.machine import Applied, Ready, TrainingMachine, tell
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.codecs import codec_named
+from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest
@@ -74,7 +74,7 @@ class Averager:
     def __init__(self, me: PeerId, thread: PeerThread, config: RunConfig, num_values: int) -> None:
         if num_values < 1:
             raise ValueError(f"a vector of {num_values} values cannot be averaged")
-        if config.outer.strategy in PAIRED:
+        if config.facts.kind is OpKind.PAIR:
             raise ValueError(f"{config.outer.strategy} exchanges in pairs: there is no mean")
         self._thread = thread
         self._num_values = num_values

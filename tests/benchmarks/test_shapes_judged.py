@@ -1,5 +1,6 @@
 """The table of shapes: how figures are judged, and that what is declared can be meant."""
 
+import importlib
 import math
 from collections import Counter
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from shapes_modules import loaded, result_of
 
 from swarmtrain.compare.request import RULES
+from swarmtrain_optimizers.strategies.facts import Rates
 
 
 @pytest.fixture(scope="module")
@@ -195,23 +197,15 @@ def test_an_outer_rate_at_the_end_of_those_that_vary_alone_is_said_too(load):
         assert sweeps.winner(sweep, edition, finals, runs).is_at_edge is is_at_edge
 
 
-def test_winners_are_written_as_rates_of_compare(load):
-    from swarmtrain.compare import tuned
-
-    sweeps = load("sweeps")
-    rates = tuned.Rates(1e-3 * 2 ** (5 / 3), 0.7, 0.5)
-    found = {"diloco": sweeps.Winner(rates, 1.5, 16, False),
-             "diloco-muon": sweeps.Winner(rates, 1.4, 16, False)}  # fmt: skip
-    with open(tuned.__file__, encoding="utf-8") as file:
-        source = file.read()
-    text = sweeps.tuned_source(source, found, 'a "sweep"')
-    made: dict[str, Any] = {"__name__": tuned.__name__}
-    exec(text, made)
-    assert made["SOURCE"] == 'a "sweep"'
-    assert made["TUNED"]["diloco"].inner_lr == pytest.approx(rates.inner_lr, rel=1e-3)
-    assert made["TUNED"]["diloco"].outer_lr == 0.7
-    assert {k: v for k, v in made["TUNED"].items() if k != "diloco"}.keys() == (
-        tuned.TUNED.keys() - {"diloco"}
-    )
-    assert text.count("\n") == source.count("\n")
-    assert sweeps.tuned_source(source, {}, tuned.SOURCE) == source
+def test_winners_are_written_into_the_facts_of_a_strategy(load):
+    tuned_facts = load("sweeps").tuned_facts
+    for name in ("ddp", "diloco", "streaming", "delayed", "eager", "noloco", "sparseloco"):
+        module = importlib.import_module(f"swarmtrain_optimizers.strategies.{name}")
+        with open(module.__file__, encoding="utf-8") as file:
+            source = file.read()
+        was = module.FACTS.rates
+        assert tuned_facts(source, was, was.swept) == source
+        text = tuned_facts(source, Rates(1e-3 * 2 ** (5 / 3), 0.7, 0.5), "abc")
+        made: dict[str, Any] = {"__name__": module.__name__}
+        exec(text, made)
+        assert made["FACTS"].rates == Rates(0.003175, 0.7, 0.5, "abc")

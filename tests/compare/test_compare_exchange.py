@@ -14,7 +14,7 @@ from swarmtrain.compare.plan import Attack, Net
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.robust import rule_named
-from swarmtrain_optimizers.strategies.noloco import pairs_of
+from swarmtrain_optimizers.strategies.noloco.strategy import pairs_of
 
 BLOCK = 16
 SIZE = 12 * BLOCK

@@ -8,7 +8,7 @@ from compare_text import TINY, small_corpus
 
 from swarmtrain.compare import request
 from swarmtrain.compare.judge import Judge
-from swarmtrain.compare.plan import PRESETS, Attack, Pace, Plan
+from swarmtrain.compare.plan import Attack, Pace, Plan
 from swarmtrain.compare.replica import Replica, begin, held_back, settings_of
 from swarmtrain.compare.results import Shelf
 from swarmtrain.compare.shards import shards
@@ -17,6 +17,7 @@ from swarmtrain.compare.sweep import run_all, run_one
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.simulate.processes.trainer import SharedDecoding
 from swarmtrain.strategies import make_strategy
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +202,7 @@ def of(strategy: str, **settings) -> Plan:
     return request.plans(strategy, base, [base.seed], {})[0]
 
 
-EVERY = ["streaming:inner_steps=4", *(name for name in PRESETS if name != "streaming")]
+EVERY = ["streaming:inner_steps=4", *(name for name in BUILT_IN if name != "streaming")]
 
 
 @pytest.mark.parametrize("strategy", [*EVERY, "sparseloco:codec=topk-8", "diloco:inner=muon"])
@@ -294,7 +295,7 @@ def test_peers_arrive_in_several_ops_only_where_they_go_apart(corpus):
     }
     assert found == paces
     wanted = of("delayed_nesterov:pace=apart:arrivals=3", **speeds)
-    assert settings_of(wanted).numbers["arrivals"] == 3
+    assert settings_of(wanted).own["arrivals"] == 3
     waiting = run_one(of("delayed_nesterov", steps=12, **speeds), corpus)
     assert waiting.state_roots == run_one(of("delayed_nesterov", steps=12), corpus).state_roots
 

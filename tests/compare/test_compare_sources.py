@@ -33,6 +33,7 @@ def test_the_digest_follows_what_code_does_and_not_what_is_said_of_it():
     plain = 'def f(x):\n    """One."""\n    return x + 1\n'
     said = '"""A."""\n# why\ndef f(x):\n    """Other."""\n    return x + 1  # so\n'
     assert digest(plain) == digest(said)
+    assert digest("Facts(about='x', rates=Rates(1))") == digest("Facts(about='y', rates=Rates(2))")
     assert digest(plain) != digest(plain.replace("+", "-"))
 
 
@@ -40,7 +41,7 @@ def test_sources_are_what_a_run_imports_and_nothing_that_reads_or_shows():
     found = sources.sources()
     names = {path.name for path in found}
     wanted = {
-        "diloco.py",
+        "anchored.py",
         "swarm.py",
         "trainer.py",
         "byte_transformer.py",
@@ -48,7 +49,7 @@ def test_sources_are_what_a_run_imports_and_nothing_that_reads_or_shows():
         "settings.py",
     }
     assert wanted <= names
-    assert not names & {"html.py", "tuned.py", "session.py", "errors.py", "sweep.py", "seats.py"}
+    assert not names & {"html.py", "session.py", "errors.py", "sweep.py", "seats.py"}
     texts = ((path.name, path.read_text(encoding="utf-8")) for path in found)
     assert sources.code_digest() == sources.digest_of(texts)
 
@@ -73,14 +74,21 @@ def test_what_lies_beside_a_package_is_not_followed_and_its_own_parts_are(tmp_pa
     assert names("own.rule", with_faces=False) == ["own/parts.py", "own/rule.py"]
 
 
+FACTS = """
+from swarmtrain_optimizers.strategies.facts import StrategyFacts
+FACTS = StrategyFacts("halves", "halves_rule:Rule", "half of everything")
+"""
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch) -> Path:
     """The directory of an installed package that brings the strategy `halves`."""
     info = tmp_path / "halves-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: halves\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[swarmtrain.strategies]\nhalves = halves_rule:Rule\n")
+    (info / "entry_points.txt").write_text("[swarmtrain.strategies]\nhalves = halves:FACTS\n")
     (tmp_path / "halves_rule.py").write_text("Rule = 1\n")
+    (tmp_path / "halves.py").write_text(FACTS)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 

@@ -29,7 +29,7 @@ from swarmtrain_optimizers.codecs.int8 import Int8  # noqa: E402
 from swarmtrain_optimizers.codecs.topk import TopK  # noqa: E402
 from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
 from swarmtrain_optimizers.robust import RULES  # noqa: E402
-from swarmtrain_optimizers.strategies.diloco import DiLoCo  # noqa: E402
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo  # noqa: E402
 
 NUM_VALUES = 299_008
 """Odd multiple of the block, above every threshold at which torch divides work among threads."""

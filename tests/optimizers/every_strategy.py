@@ -3,16 +3,16 @@
 from collections.abc import Callable
 
 from swarmtrain_optimizers.strategies.base import Strategy
-from swarmtrain_optimizers.strategies.ddp import DDP, SGD, AdamW
-from swarmtrain_optimizers.strategies.delayed import Delayed
-from swarmtrain_optimizers.strategies.delayed_nesterov import DelayedNesterov
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
-from swarmtrain_optimizers.strategies.eager import Eager
+from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD, AdamW
+from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
+from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
+from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.fragments import fragments_of
-from swarmtrain_optimizers.strategies.local import Local
-from swarmtrain_optimizers.strategies.noloco import NoLoCo
-from swarmtrain_optimizers.strategies.sparseloco import SparseLoCo
-from swarmtrain_optimizers.strategies.streaming import Streaming
+from swarmtrain_optimizers.strategies.local.strategy import Local
+from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
+from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
+from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 
 
 def _rate(step: int) -> float:
@@ -42,7 +42,7 @@ def _streaming(size: int, block: int, *, error_feedback: bool = False) -> Strate
         fragments=fragments_of(layers, 2, block=block, num_values=size),
         inner_steps=8,
         delay_steps=1,
-        alpha=0.5,
+        mixing=0.5,
         lr=0.4,
         momentum=0.9,
         error_feedback=error_feedback,

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from swarmtrain_optimizers.strategies.base import Strategy
-from swarmtrain_optimizers.strategies.ddp import DDP, SGD, AdamW
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
-from swarmtrain_optimizers.strategies.local import Local
+from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD, AdamW
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
+from swarmtrain_optimizers.strategies.local.strategy import Local
 
 torch.set_num_threads(1)
 SIZE = 64

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from swarmtrain_optimizers.strategies.base import DropsBroken, OpKind, Strategy
-from swarmtrain_optimizers.strategies.eager import Eager
-from swarmtrain_optimizers.strategies.streaming import Streaming
+from swarmtrain_optimizers.strategies.eager.strategy import Eager
+from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from tests.optimizers.every_strategy import MAKERS, make
 
 torch.set_num_threads(1)
@@ -77,7 +77,7 @@ def streaming(*, error_feedback: bool) -> Streaming:
         fragments=(((0, 16), (32, 64)), ((16, 32),)),
         inner_steps=4,
         delay_steps=0,
-        alpha=0.5,
+        mixing=0.5,
         lr=0.7,
         momentum=0.9,
         error_feedback=error_feedback,

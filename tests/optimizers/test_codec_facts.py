@@ -64,7 +64,7 @@ def test_only_codecs_of_eight_bits_and_more_carry_an_anchor():
 
 def test_facts_load_no_tensors():
     code = (
-        "import sys, swarmtrain_optimizers.codec_facts, swarmtrain_optimizers.strategies.brought;"
+        "import sys, swarmtrain_optimizers.codec_facts, swarmtrain_optimizers.strategies.registry;"
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

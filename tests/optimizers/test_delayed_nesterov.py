@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from swarmtrain_optimizers.strategies.base import Strategy
-from swarmtrain_optimizers.strategies.delayed_nesterov import DelayedNesterov, steps_for
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov, steps_for
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 
 torch.set_num_threads(1)
 SIZE = 64

@@ -11,7 +11,7 @@ from swarmtrain_optimizers.codecs.base import Codec
 from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.strategies.base import Strategy
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 
 torch.set_num_threads(1)
 WINDOW = PlanWindow()

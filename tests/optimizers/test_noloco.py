@@ -8,7 +8,7 @@ from window import PlanWindow
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
-from swarmtrain_optimizers.strategies.noloco import NoLoCo, pairs_of, partner_of
+from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo, pairs_of, partner_of
 
 torch.set_num_threads(1)
 SIZE = 64

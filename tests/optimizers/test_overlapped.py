@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
-from swarmtrain_optimizers.strategies.delayed import Delayed
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
-from swarmtrain_optimizers.strategies.eager import Eager
+from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
+from swarmtrain_optimizers.strategies.eager.strategy import Eager
 
 torch.set_num_threads(1)
 SIZE = 64

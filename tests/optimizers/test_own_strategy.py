@@ -1,32 +1,32 @@
-"""The example of a strategy that another package brings: found by name, and right."""
-
-import tomllib
-from importlib.metadata import EntryPoint, EntryPoints
-from pathlib import Path
+"""The example of strategies that another package brings: found by name, and right."""
 
 import pytest
 import torch
 
-from swarmtrain_optimizers.strategies import brought, registry
-from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies import registry
+from swarmtrain_optimizers.strategies.base import OpKind, StepsAlone, Strategy
+from tests.brought import install_example
 
 torch.set_num_threads(1)
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_strategy"
 SIZE = 16
 
 
 @pytest.fixture
 def heavy_ball(monkeypatch: pytest.MonkeyPatch) -> Strategy:
     """Made by its name, as if the example were installed."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    points = EntryPoints(
-        EntryPoint(name, value, brought.GROUP)
-        for name, value in project["entry-points"][brought.GROUP].items()
-    )
-    monkeypatch.setattr(brought, "entry_points", lambda **wanted: points.select(**wanted))
-    monkeypatch.syspath_prepend(str(EXAMPLE))
+    install_example(monkeypatch)
     assert "heavy_ball" in registry.known_strategies()
-    return registry.strategy_named("heavy_ball")(SIZE, inner_steps=3, lr=0.7, momentum=0.5)
+    maker = registry.maker_of(registry.facts_named("heavy_ball"))
+    return maker(SIZE, inner_steps=3, lr=0.7, momentum=0.5)
+
+
+@pytest.fixture
+def gossips(monkeypatch: pytest.MonkeyPatch) -> list[Strategy]:
+    """A pair."""
+    install_example(monkeypatch)
+    facts = registry.facts_named("gossip")
+    assert facts.kind is OpKind.PAIR
+    return [registry.maker_of(facts)(SIZE, inner_steps=3, share=0.25) for _ in "ab"]
 
 
 def test_the_examples_strategy_follows_its_formula(heavy_ball: Strategy) -> None:
@@ -47,3 +47,28 @@ def test_the_examples_strategy_keeps_what_was_left_out(heavy_ball: Strategy) -> 
     after = heavy_ball.apply(torch.ones(SIZE), [(0, SIZE, False)], torch.ones(SIZE), op=1)
     assert torch.equal(heavy_ball.pseudo_gradient(after, 2), part)
     assert heavy_ball.is_due(3) and not heavy_ball.is_due(2)
+
+
+def test_of_a_gossiping_pair_each_goes_a_share_of_the_way_and_keeps_its_steps(
+    gossips: list[Strategy],
+) -> None:
+    ends = [torch.zeros(SIZE), torch.full((SIZE,), 8.0)]
+    for one in gossips:
+        one.set_initial(torch.ones(SIZE))
+    halves = [one.pseudo_gradient(end) for one, end in zip(gossips, ends, strict=True)]
+    assert [half.numel() for half in halves] == [gossips[0].exchange(1).num_values] * 2
+    whole = [(0, 2 * SIZE, True)]
+    first = gossips[0].apply(halves[1], whole, ends[0] + 1)
+    second = gossips[1].apply(halves[0], whole, ends[1])
+    assert torch.equal(first, torch.full((SIZE,), 3.0))
+    assert torch.equal(second, torch.full((SIZE,), 6.0))
+    assert torch.equal(dict(gossips[0].state_arrays())["anchor"], torch.full((SIZE,), 2.0))
+
+
+def test_a_gossip_without_a_partner_keeps_what_it_trained(gossips: list[Strategy]) -> None:
+    one = gossips[0]
+    assert isinstance(one, StepsAlone)
+    one.set_initial(torch.ones(SIZE))
+    one.pseudo_gradient(torch.zeros(SIZE))
+    assert torch.equal(one.solo(torch.full((SIZE,), 0.5)), torch.full((SIZE,), 0.5))
+    assert not dict(one.state_arrays())["anchor"].any()

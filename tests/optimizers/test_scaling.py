@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from swarmtrain_optimizers import scaling
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import SwarmFacts
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 
 torch.set_num_threads(1)
 SHAPE = {"peak": 1.0, "warmup_steps": 10, "total_steps": 100, "end_fraction": 0.1}
@@ -51,7 +51,8 @@ def distances(share: float, rounds: int, contributors: int = 0, **settings: floa
     It begins 1 away; the rate is that of so many contributors, or the `lr` of `settings`.
     """
     diloco = DiLoCo(
-        1, inner_steps=1, error_feedback=False, lr_by_swarm=contributors > 0,
+        1, inner_steps=1, error_feedback=False,
+        lr_rule="contributors" if contributors else "fixed",
         dtype=torch.float64, **({"lr": 9.0} | settings),
     )  # fmt: skip
     diloco.set_initial(torch.ones(1, dtype=torch.float64))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
-from swarmtrain_optimizers.strategies.sparseloco import SparseLoCo
+from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 
 torch.set_num_threads(1)
 SIZE, CHUNK, TOP = 64, 16, 2

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
-from swarmtrain_optimizers.strategies.noloco import partner_of
+from swarmtrain_optimizers.strategies.noloco.strategy import partner_of
 
 torch.set_num_threads(1)
 SIZE, BLOCK, NUM_PEERS = 32, 8, 4

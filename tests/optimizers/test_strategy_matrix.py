@@ -13,7 +13,7 @@ from window import PlanWindow
 
 from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
-from swarmtrain_optimizers.strategies.noloco import NoLoCo
+from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 torch.set_num_threads(1)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.fragments import Ranges, fragments_of
-from swarmtrain_optimizers.strategies.streaming import Streaming
+from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 
 torch.set_num_threads(1)
 SIZE = 64
@@ -23,7 +23,7 @@ def make(
     fragments: tuple[Ranges, ...] = TWO,
     *,
     delay_steps: int = 0,
-    alpha: float = 0.0,
+    mixing: float = 0.0,
     error_feedback: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Streaming:
@@ -32,7 +32,7 @@ def make(
         fragments=fragments,
         inner_steps=6,
         delay_steps=delay_steps,
-        alpha=alpha,
+        mixing=mixing,
         lr=0.7,
         momentum=0.9,
         error_feedback=error_feedback,
@@ -74,7 +74,7 @@ def paper(num_steps: int, *, tau: int, alpha: float, num_peers: int) -> list[np.
 def test_streaming_follows_its_paper(tau: int, alpha: float) -> None:
     num_peers, num_steps = 3, 24 + tau
     dtype = torch.float64
-    peers = [make(delay_steps=tau, alpha=alpha, dtype=dtype) for _ in range(num_peers)]
+    peers = [make(delay_steps=tau, mixing=alpha, dtype=dtype) for _ in range(num_peers)]
     theta = [randn(0, dtype=dtype) for _ in peers]
     op, started, parts = 0, 0, list[torch.Tensor]()
     for t in range(1, num_steps + 1):
@@ -128,7 +128,7 @@ def test_t5_one_fragment_without_delay_or_mixing_is_diloco_bit_for_bit(
 
 
 def test_t5_with_alpha_one_peers_are_independent() -> None:
-    strategy = make(alpha=1.0, delay_steps=1)
+    strategy = make(mixing=1.0, delay_steps=1)
     weights = randn(1)
     for op in range(1, 7):
         strategy.pseudo_gradient(weights, op)
@@ -138,7 +138,7 @@ def test_t5_with_alpha_one_peers_are_independent() -> None:
 
 
 def test_an_op_moves_its_fragment_and_nothing_else() -> None:
-    strategy: Strategy = make(delay_steps=2, alpha=0.5)
+    strategy: Strategy = make(delay_steps=2, mixing=0.5)
     assert [strategy.exchange(op).ranges for op in (1, 2, 3)] == [TWO[0], TWO[1], TWO[0]]
     assert strategy.exchange(1).kind is OpKind.MEAN
     assert (strategy.exchange(1).num_values, strategy.exchange(2).num_values) == (48, 16)
@@ -168,7 +168,7 @@ def test_a_fragment_left_out_keeps_its_work(error_feedback: bool) -> None:
 
 
 def test_replicas_share_one_state_though_their_weights_differ() -> None:
-    peers = [make(delay_steps=1, alpha=0.5) for _ in range(3)]
+    peers = [make(delay_steps=1, mixing=0.5) for _ in range(3)]
     theta = [randn(5 + index) for index in range(3)]
     for op in range(1, 9):
         size = peers[0].exchange(op).num_values
@@ -206,7 +206,7 @@ def test_state_goes_to_a_joiner_and_both_go_on_alike() -> None:
 
 
 def test_work_dropped_after_three_exclusions_is_not_mixed_in_again() -> None:
-    strategy = make(WHOLE, alpha=0.5)
+    strategy = make(WHOLE, mixing=0.5)
     weights = torch.full((SIZE,), float("nan"))
     for op in range(1, 4):
         strategy.pseudo_gradient(weights, op)
@@ -238,8 +238,8 @@ def test_misuse_is_told() -> None:
         strategy.apply(randn(1, 48), [(0, 48, True)], randn(1, 8), op=1)
     with pytest.raises(ValueError, match="wanted"):
         strategy.load_state({"anchor": randn(0)})
-    with pytest.raises(ValueError, match="alpha"):
-        make(alpha=2.0)
+    with pytest.raises(ValueError, match="mixing"):
+        make(mixing=2.0)
     with pytest.raises(ValueError, match=r"in 0\.\.3"):
         make(delay_steps=4)
     with pytest.raises(ValueError, match="do not cover"):

@@ -6,14 +6,12 @@ import msgspec
 import pytest
 import torch
 
-from swarmtrain.config.limits import STRATEGIES
-from swarmtrain.config.pairs import PAIRED
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.peer.training.own_work import is_lost, without_broken
 from swarmtrain_optimizers.strategies.base import DropsBroken
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from tests.peer.crowd import Member, crowd_of
-from tests.peer.test_strategy_sessions import config_of, state_of
+from tests.peer.test_strategy_sessions import PAIRED, STRATEGIES, config_of, state_of
 
 torch.set_num_threads(1)
 ROUNDS = 12

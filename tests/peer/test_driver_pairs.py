@@ -7,7 +7,7 @@ from torch import Tensor
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.peer.training.state_image import StateImage
-from swarmtrain_optimizers.strategies.noloco import NoLoCo
+from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault

@@ -8,10 +8,10 @@ from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import Strategy
-from swarmtrain_optimizers.strategies.ddp import DDP, SGD
-from swarmtrain_optimizers.strategies.delayed import Delayed
-from swarmtrain_optimizers.strategies.eager import Eager
-from swarmtrain_optimizers.strategies.streaming import Streaming
+from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD
+from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
+from swarmtrain_optimizers.strategies.eager.strategy import Eager
+from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.result import OpResult, SliceResult
 
@@ -111,7 +111,7 @@ def test_a_fragment_is_merged_where_it_lies() -> None:
         fragments=(((0, 8),), ((8, SIZE),)),
         inner_steps=4,
         delay_steps=1,
-        alpha=0.5,
+        mixing=0.5,
         lr=1.0,
         momentum=0.0,
         error_feedback=False,

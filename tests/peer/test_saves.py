@@ -11,7 +11,7 @@ from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.meter import Pace
 from swarmtrain.peer.training.saves import own_arrays, own_bytes
 from swarmtrain_optimizers.codecs.raw import Raw
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.coordinator.planning import fastest_of

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from swarmtrain.config.limits import STRATEGIES, first_problem
-from swarmtrain.config.pairs import PAIRED
+from swarmtrain.config.limits import first_problem
 from swarmtrain.config.settings import (
     CheckpointSection,
     ExchangeSection,
@@ -18,11 +17,15 @@ from swarmtrain.config.settings import (
     RunSection,
 )
 from swarmtrain_optimizers.robust import RULES
+from swarmtrain_optimizers.strategies.facts import OpKind
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
 from tests.peer.crowd import Crowd, Member, crowd_of
 from tests.peer.lanes import LANES
 
 torch.set_num_threads(1)
 ROUNDS = 6
+STRATEGIES = [facts.name for facts in BUILT_IN.values() if facts.kind]
+PAIRED = [facts.name for facts in BUILT_IN.values() if facts.kind is OpKind.PAIR]
 OWN: dict[str, dict[str, Any]] = {
     "noloco": {"error_feedback": False, "lr": 0.7},
     "streaming": {"fragments": 2, "delay_steps": 1, "mixing": 0.5, "inner_steps": 4},

@@ -15,8 +15,8 @@ from swarmtrain.strategies import strategy_of
 from swarmtrain_optimizers.scaling import effective_contributors, outer_lr
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import SwarmFacts
-from swarmtrain_optimizers.strategies.ddp import DDP, AdamW
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.ddp.strategy import DDP, AdamW
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from tests.peer.crowd import Member, crowd_of
 from tests.peer.test_strategy_sessions import ROUNDS, assert_agreed, config_of, founded, state_of
 
@@ -103,7 +103,7 @@ def test_diloco_by_contributors_steps_as_a_diloco_of_that_rate() -> None:
     weights = (255, 255, 128)
     rate = outer_lr(effective_contributors(weights), momentum=0.5)
     settings: dict[str, Any] = {"inner_steps": 1, "momentum": 0.5, "error_feedback": False}
-    ruled = DiLoCo(16, lr=9.0, lr_by_swarm=True, **settings)
+    ruled = DiLoCo(16, lr=9.0, lr_rule="contributors", **settings)
     plain = DiLoCo(16, lr=rate, **settings)
     mean = torch.linspace(-1, 1, 16)
     for one in (ruled, plain):

@@ -14,8 +14,9 @@ from swarmtrain.peer.arithmetic import ChunkSum
 from swarmtrain.simulate.enumeration import Case
 from swarmtrain.simulate.faults.plan import COORDINATOR
 from swarmtrain.simulate.processes.coordinator import SimCoordinator
-from swarmtrain_optimizers.strategies import anchored, diloco
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies import anchored
+from swarmtrain_optimizers.strategies.diloco import strategy as diloco
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_transport.collective.gathering import Gather
 from swarmtrain_transport.coordinator import agreement, planning
 from swarmtrain_transport.coordinator.op_decider import OpDecider

@@ -1,4 +1,4 @@
-"""What a strategy promises to the driver that steps it.
+"""The promises of a strategy to the driver that steps it.
 
 A strategy names the exchanges it needs and does the arithmetic around them. It never opens a
 socket, knows no peer but its own, and keeps no time: the driver calls `pseudo_gradient` when an
@@ -11,25 +11,12 @@ says so, as a function of the op's number alone, so that all peers agree without
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn
-
-
-class OpKind(Enum):
-    """Who gets what of whom.
-
-    MEAN: everybody the weighted mean, made once by the owners of its slices.
-    GATHER: everybody every contribution, and makes of them what the strategy's rule says.
-    PAIR: one partner's contribution, drawn anew for each op.
-    """
-
-    MEAN = "mean"
-    GATHER = "gather"
-    PAIR = "pair"
+from swarmtrain_optimizers.strategies.facts import OpKind as OpKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +72,9 @@ class Strategy(Protocol):
     def state_arrays(self) -> list[tuple[str, Tensor]]:
         """The shared state in fixed order; its bytes make the state root.
 
-        The tensors are the live buffers: read them before the next but one `apply`, never write.
+        One of them is named ``anchor``: the weights that a newcomer begins with and that a
+        checkpoint holds as the model. All are (num_values,), the live buffers: read them before
+        the next but one `apply`, never write.
         """
 
     def load_state(self, arrays: Mapping[str, Tensor]) -> None:

@@ -1,61 +1,61 @@
-"""Strategies by name: those that come with swarmtrain, and those that other packages bring.
+"""Which strategies there are: swarmtrain's own, and those that installed packages bring.
 
 A package brings one by an entry point in the group ``swarmtrain.strategies`` whose name is the
-strategy's and whose value is a class, or a function, that is called with the length of the padded
-vector and the strategy's own settings as keywords. Nothing of it is imported before somebody asks
-for that name, and it cannot take a name that swarmtrain uses itself. A strategy that is brought can
-only exchange means (`OpKind.MEAN`); one that gathers or goes by pairs is refused when it is made,
-as the coordinator, which plans the ops and loads no strategy, knows of swarmtrain's own alone what
-they exchange. Not here: the settings, which the run file holds, and trust: a package that is
-installed runs with its user's rights.
+strategy's and whose value is its `StrategyFacts`, which name what makes it. Nothing of a package is
+imported before somebody asks for that name, and then only the facts, without torch; a name that
+swarmtrain uses itself cannot be taken. Not here: trust. A package that is installed runs with its
+user's rights.
 """
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from swarmtrain_optimizers.strategies.base import Strategy
-from swarmtrain_optimizers.strategies.brought import brought, brought_names
-from swarmtrain_optimizers.strategies.ddp import DDP
-from swarmtrain_optimizers.strategies.delayed import Delayed
-from swarmtrain_optimizers.strategies.delayed_nesterov import DelayedNesterov
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
-from swarmtrain_optimizers.strategies.eager import Eager
-from swarmtrain_optimizers.strategies.local import Local
-from swarmtrain_optimizers.strategies.noloco import NoLoCo
-from swarmtrain_optimizers.strategies.sparseloco import SparseLoCo
-from swarmtrain_optimizers.strategies.streaming import Streaming
-
-StrategyMaker = Callable[..., Strategy]
-"""(num_values, *, settings) -> a fresh strategy, the same on every peer."""
-
-BUILT_IN: Mapping[str, StrategyMaker] = MappingProxyType(
-    {
-        "ddp": DDP,
-        "delayed": Delayed,
-        "delayed_nesterov": DelayedNesterov,
-        "diloco": DiLoCo,
-        "eager": Eager,
-        "local": Local,
-        "noloco": NoLoCo,
-        "sparseloco": SparseLoCo,
-        "streaming": Streaming,
-    }
+from swarmtrain_optimizers.strategies import (
+    ddp,
+    delayed,
+    delayed_nesterov,
+    diloco,
+    eager,
+    local,
+    noloco,
+    sparseloco,
+    streaming,
 )
-"""What this version brings itself."""
+from swarmtrain_optimizers.strategies.facts import StrategyFacts
+
+if TYPE_CHECKING:
+    from swarmtrain_optimizers.strategies.base import Strategy
+
+GROUP = "swarmtrain.strategies"
+"""The group of entry points that is searched."""
+
+_ROOMS = (diloco, streaming, delayed, eager, delayed_nesterov, ddp, sparseloco, noloco, local)
+
+BUILT_IN: Mapping[str, StrategyFacts] = MappingProxyType(
+    {room.FACTS.name: room.FACTS for room in _ROOMS}
+)
+"""What this version brings itself, in the order in which people read of it."""
+
+
+def brought(name: str) -> tuple[EntryPoint, ...]:
+    """The entry points of strategies with this name that packages bring; none for one of ours."""
+    return () if name in BUILT_IN else tuple(entry_points(group=GROUP, name=name))
 
 
 def known_strategies() -> tuple[str, ...]:
-    """Every name that `strategy_named` knows here, in order; imports none of them."""
-    return tuple(sorted({*BUILT_IN, *brought_names()}))
+    """Every name that `facts_named` knows here, ours first; imports nothing."""
+    others = {point.name for point in entry_points(group=GROUP)}
+    return (*BUILT_IN, *sorted(others - BUILT_IN.keys()))
 
 
-def strategy_named(name: str) -> StrategyMaker:
-    """What makes strategies of this name.
+def facts_named(name: str) -> StrategyFacts:
+    """The facts of the strategy with this name.
 
     Raises:
-        ValueError: nobody brings it, two packages do, or what is brought cannot be imported or
-            called.
+        ValueError: nobody brings it, two packages do, or what is brought are no such facts.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -67,17 +67,33 @@ def strategy_named(name: str) -> StrategyMaker:
     if len(found) > 1:
         packages = ", ".join(sorted(point.value for point in found))
         raise ValueError(f"strategy {name!r} is brought by several packages: {packages}")
-    return _loaded(found[0])
-
-
-def _loaded(point: EntryPoint) -> StrategyMaker:
-    """Import what the entry point names."""
-    try:
-        maker: StrategyMaker = point.load()
-    except (ImportError, AttributeError) as error:
+    facts = _loaded(name, found[0].value)
+    if not isinstance(facts, StrategyFacts) or facts.name != name:
         raise ValueError(
-            f"strategy {point.name!r} is brought by {point.value}, which does not load: {error}"
-        ) from error
+            f"strategy {name!r} is brought by {found[0].value}, which are not its StrategyFacts"
+        )
+    return facts
+
+
+def maker_of(facts: StrategyFacts) -> "Callable[..., Strategy]":
+    """(num_values, *, settings) -> a fresh strategy, the same on every peer. Imports it, and torch.
+
+    Raises:
+        ValueError: it cannot be imported or called.
+    """
+    maker = _loaded(facts.name, facts.maker)
     if not callable(maker):
-        raise ValueError(f"strategy {point.name!r} is brought by {point.value}, not callable")
-    return maker
+        raise ValueError(f"strategy {facts.name!r} is made by {facts.maker}, not callable")
+    made: Callable[..., Strategy] = maker
+    return made
+
+
+def _loaded(name: str, place: str) -> object:
+    """What stands at ``module:name``."""
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:  # a package's own code may raise anything
+        raise ValueError(
+            f"strategy {name!r} is brought by {place}, which does not load: {error}"
+        ) from error

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.ground.handicaps import Handicap
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
-from swarmtrain_optimizers.strategies.noloco import NoLoCo
-from swarmtrain_optimizers.strategies.streaming import Streaming
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
+from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
+from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.kinds import MEAN, PAIR
 
@@ -99,7 +99,7 @@ class Conditions:
                 for i in range(self.fragments)
             ],
             inner_steps=self.fragments * inner_steps,
-            delay_steps=0, alpha=0.0, lr=lr, momentum=momentum,
+            delay_steps=0, mixing=0.0, lr=lr, momentum=momentum,
             error_feedback=self.error_feedback,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector
-from swarmtrain_optimizers.strategies.diloco import DiLoCo
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.fragments import Ranges, check_fragments
 
 
@@ -40,7 +40,7 @@ class Streaming:
         fragments: the ranges of each fragment, see `fragments.fragments_of`; their number is P.
         inner_steps: H, inner steps between two exchanges of one fragment; a multiple of P.
         delay_steps: tau, at most H / P.
-        alpha: how much of its own weights a peer keeps, 0..1.
+        mixing: alpha, how much of its own weights a peer keeps, 0..1.
         lr: eta.
         momentum: mu.
         error_feedback: keep what compression lost, or an exclusion held back.
@@ -59,7 +59,7 @@ class Streaming:
         fragments: Sequence[Ranges],
         inner_steps: int,
         delay_steps: int,
-        alpha: float,
+        mixing: float,
         lr: float,
         momentum: float,
         error_feedback: bool,
@@ -69,15 +69,15 @@ class Streaming:
         if inner_steps % len(fragments):
             raise ValueError(f"inner_steps {inner_steps} is no multiple of {len(fragments)}")
         self._interval = inner_steps // len(fragments)
-        if self._interval < 1 or not 0 <= delay_steps <= self._interval or not 0 <= alpha <= 1:
+        if self._interval < 1 or not 0 <= delay_steps <= self._interval or not 0 <= mixing <= 1:
             raise ValueError(
                 f"delay_steps {delay_steps} must be in 0..{self._interval}, the steps from op to "
-                f"op, and alpha {alpha} in 0..1"
+                f"op, and mixing {mixing} in 0..1"
             )
         self._num_values = num_values
         self._fragments = tuple(tuple(ranges) for ranges in fragments)
         self._delay_steps = delay_steps
-        self._alpha = alpha
+        self._alpha = mixing
         self._dtype = dtype
         self._parts = tuple(
             DiLoCo(

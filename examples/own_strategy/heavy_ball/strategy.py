@@ -14,10 +14,6 @@ and in a run file, which every peer of the run must have the package for:
     inner_steps = 50
     lr = 0.7
     momentum = 0.5
-
-What only this strategy knows would stand in a section [strategy.heavy_ball]. A strategy that a
-package brings can only exchange means: it chooses when, what is given and what is made of the
-result; gathering and pairs are for swarmtrain's own.
 """
 
 import torch
@@ -38,9 +34,7 @@ def heavy_ball(lr: float, momentum: float) -> OuterTransform:
 
 
 class HeavyBall(Synchronous):
-    def __init__(
-        self, num_values: int, *, inner_steps: int = 50, lr: float = 0.7, momentum: float = 0.5
-    ) -> None:
+    def __init__(self, num_values: int, *, inner_steps: int, lr: float, momentum: float) -> None:
         super().__init__(
             num_values,
             inner_steps=inner_steps,

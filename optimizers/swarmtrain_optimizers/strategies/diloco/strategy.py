@@ -10,6 +10,8 @@ References:
     (the learning rate by contributors).
 """
 
+from typing import Literal
+
 import torch
 
 from swarmtrain_optimizers.outer import nesterov
@@ -31,8 +33,8 @@ class DiLoCo(Synchronous):
         lr: eta.
         momentum: mu; 0 is plain averaging scaled by eta (FedAvg with eta 1).
         error_feedback: keep what compression lost, or an exclusion held back, for the next op.
-        lr_by_swarm: eta is what `scaling.outer_lr` says for an op's contributors and mu, instead of
-            `lr`.
+        lr_rule: ``fixed``; with ``contributors`` eta is what `scaling.outer_lr` says for an op's
+            contributors and mu, instead of `lr`.
         dtype: float32; float64 for oracles.
     """
 
@@ -44,7 +46,7 @@ class DiLoCo(Synchronous):
         lr: float,
         momentum: float,
         error_feedback: bool,
-        lr_by_swarm: bool = False,
+        lr_rule: Literal["fixed", "contributors"] = "fixed",
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(
@@ -55,7 +57,7 @@ class DiLoCo(Synchronous):
             dtype=dtype,
         )
         self._momentum = momentum
-        self._lr_by_swarm = lr_by_swarm
+        self._lr_by_swarm = lr_rule == "contributors"
 
     def hear_of_swarm(self, facts: SwarmFacts) -> None:
         """How many contribute, should the learning rate follow them (arXiv 2503.09799)."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.outer import outer_step
 from swarmtrain_optimizers.strategies.checks import is_finite
-from swarmtrain_optimizers.strategies.delayed import Delayed
+from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 
 
 class Eager(Delayed):

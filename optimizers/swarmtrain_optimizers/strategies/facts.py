@@ -1,0 +1,107 @@
+"""The facts of a strategy: everything that is known of it without its arithmetic.
+
+Each strategy states them in the face of its package. The run file's checks, the coordinator's
+plans, `swarmtrain compare`, the demo and docs/run-file.md read them there and name no strategy
+themselves. A package that brings a strategy states them in the same way. Whoever imports facts must
+not load torch: the coordinator reads them. Not here: which strategies there are (`registry`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+Value = bool | int | float | str
+"""Of a setting."""
+
+Numbers = Callable[[str], float]
+"""A run file's number by its path, ``outer.lr`` or ``strategy.NAME.KEY``."""
+
+Misfit = tuple[str, str, str]
+"""Path of a setting, the rest of a sentence that begins with it, the reason."""
+
+MEANS_TAKE = frozenset({"inner_steps", "lr", "momentum", "error_feedback"})
+"""Settings of [outer] that most strategies have."""
+
+
+class OpKind(Enum):
+    """Who gets what of whom.
+
+    MEAN: everybody the weighted mean, made once by the owners of its slices.
+    GATHER: everybody every contribution, of which each peer makes the weighted mean itself.
+    PAIR: one partner's contribution, drawn anew for each op: two vectors, a difference and then an
+        anchor.
+    """
+
+    MEAN = "mean"
+    GATHER = "gather"
+    PAIR = "pair"
+
+
+class OwnSettings(msgspec.Struct, frozen=True):
+    """The section [strategy.NAME], empty here. A strategy with settings that no other has
+    inherits, and declares each with a default, and with `msgspec.Meta` its range and what it is.
+    The docstring is a note in docs/run-file.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What `swarmtrain compare` takes where nobody says otherwise.
+
+    Attributes:
+        inner_lr: the inner optimizer's highest learning rate.
+        outer_lr: of the outer step.
+        outer_momentum: of the outer step.
+        swept: commit whose sweep (benchmarks/shapes) has found them; "" where none has.
+    """
+
+    inner_lr: float = 0.004
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.5
+    swept: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyFacts:
+    """One strategy.
+
+    Attributes:
+        name: `outer.strategy` of a run file.
+        maker: ``module:name`` of the class or function that makes it, called with the length of the
+            padded vector, and what it takes and its own settings by keyword.
+        about: what is special about it, in less than a line.
+        paper: where it is from.
+        kind: of its ops; None where it never exchanges.
+        takes: keywords that a run gives the maker: of [outer] ``inner_steps``, ``lr``,
+            ``momentum``, ``error_feedback``, ``delay_steps``, ``mixing``, ``lr_rule`` and
+            ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule`` of a step that all
+            peers make alike, and ``by_samples``, whether that schedule goes by samples.
+        settings: what it alone knows, its section [strategy.NAME]; keywords of the maker too.
+        defaults: by path, what it means where a run file says nothing, instead of diloco's.
+        wants: by path, the only value that a setting may have with it, and the reason.
+        misfits: of its numbers, which do not fit together.
+        takes_gradients: whether it exchanges the gradients of every step, with no inner optimizer.
+        overlaps: whether inner steps go on during an op, so that all peers must be at the same one.
+        feeds_back: whether what a codec loses is always sent later, without being asked for.
+        rates: of `swarmtrain compare`.
+        compared_in: the codec there, "" for that of a run.
+        demo: by path, what `swarmtrain demo` sets; empty where it does not show this strategy.
+    """
+
+    name: str
+    maker: str
+    about: str
+    paper: str = ""
+    kind: OpKind | None = OpKind.MEAN
+    takes: frozenset[str] = MEANS_TAKE
+    settings: type[OwnSettings] = OwnSettings
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+    wants: Mapping[str, tuple[Value, str]] = field(default_factory=dict)
+    misfits: Callable[[Numbers], Iterable[Misfit]] = lambda number: ()
+    takes_gradients: bool = False
+    overlaps: bool = False
+    feeds_back: bool = False
+    rates: Rates = Rates()
+    compared_in: str = ""
+    demo: Mapping[str, Value] = field(default_factory=dict)

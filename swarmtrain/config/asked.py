@@ -1,0 +1,158 @@
+"""What a run file's strategy asks of it: the settings that it takes, and those that fit no other.
+
+Everything here comes from the strategy's facts; a strategy that nobody brings here asks nothing.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from swarmtrain.config.declared import bounds, expected, is_of, out_of_range
+from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
+from swarmtrain.config.settings import RunConfig, Setting, facts_here
+from swarmtrain.errors import cleaned
+from swarmtrain_optimizers.strategies.facts import OpKind, StrategyFacts
+from swarmtrain_optimizers.strategies.registry import facts_named, known_strategies
+
+PAIR = 2
+"""Peers that a pair op needs."""
+
+_OWN_SETTINGS_MAX = 64
+_OWN_TEXT_MAX = 200
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+_UNUSED: MappingProxyType[str, tuple[Setting, str]] = MappingProxyType(
+    {
+        "error_feedback": (False, "What a codec loses there is not owed later."),
+        "fragments": (1, "It exchanges the whole model at once."),
+        "delay_steps": (0, "Its results have their place when they come."),
+        "mixing": (0.0, "Its results have their place when they come."),
+        "lr_rule": ("fixed", "The rule was found for diloco's outer step."),
+    }
+)
+"""Of [outer], what a strategy leaves undone that does not take it; and the reason."""
+
+
+def not_here(config: RunConfig) -> Problem | None:
+    """What the organiser's machine finds out before anybody joins: a strategy that nobody brings
+    here is a misspelt one. Peers of a run say so when they make it."""
+    for key, name in (
+        ("outer.strategy", config.outer.strategy),
+        *((f"strategy.{name}", name) for name in config.strategy),
+    ):
+        try:
+            facts_named(name)
+        except ValueError as error:
+            known = known_strategies()
+            near = get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            return Problem(
+                cleaned(key),
+                f"must be one that is known here: {', '.join(known)}; it is {cleaned(name)}{hint}"
+                if name not in known
+                else f"cannot be read: {cleaned(str(error))}",
+                "A package brings one by the entry point group swarmtrain.strategies.",
+            )
+    return None
+
+
+def strategy_problems(config: RunConfig) -> Iterator[Problem]:
+    """What the strategy would leave undone, or cannot work with."""
+    name = config.outer.strategy
+    if _NAME.fullmatch(name) is None:
+        yield Problem("outer.strategy", f"must be a strategy's name, it is {cleaned(name)!r}")
+    for owner, own in config.strategy.items():
+        yield from own_problems(owner, own)
+    facts = facts_here(name)
+    if facts is None:
+        return
+    if facts.kind is None:
+        yield Problem(
+            "outer.strategy",
+            f"must be one that a run can have, it is {name}",
+            "It never exchanges, so there is nothing to join. On one machine: "
+            f"swarmtrain compare --strategies {name}.",
+        )
+    for path, (wanted, reason) in _wanted(facts).items():
+        section, _, key = path.partition(".")
+        found = getattr(getattr(config, section), key)
+        if found != wanted:
+            text = f"must be {shown(wanted)} with outer.strategy {name}, it is {shown(found)}"
+            yield Problem(path, text, reason)
+    if facts.kind is OpKind.PAIR and config.exchange.min_contributors < PAIR:
+        yield Problem(
+            "exchange.min_contributors",
+            f"must be at least {PAIR} with outer.strategy {name}, it is "
+            f"{config.exchange.min_contributors}",
+            "A peer alone has nobody to exchange with: its rounds would all be skipped.",
+        )
+    if not any(own_problems(name, config.strategy.get(name, {}))):
+        for misfit in facts.misfits(lambda path: _number(config, facts, path)):
+            yield Problem(*misfit)
+
+
+def _wanted(facts: StrategyFacts) -> dict[str, tuple[Setting, str]]:
+    """By path, the only value that a setting can have, and the reason."""
+    unused = {
+        f"outer.{key}": told
+        for key, told in _UNUSED.items()
+        if key not in facts.takes and not (key == "error_feedback" and facts.feeds_back)
+    }
+    robust = {
+        OpKind.GATHER: "Every peer makes the mean of what it gathers; nobody else could follow it.",
+        OpKind.PAIR: "Of two that differ, either may be the hostile one.",
+    }
+    if facts.kind in robust:
+        unused["outer.robust"] = ("none", robust[facts.kind])
+    return {**unused, **facts.wants}
+
+
+def own_problems(owner: str, own: dict[str, Setting]) -> Iterator[Problem]:
+    """What cannot stand in the section [strategy.NAME] of this owner."""
+    if _NAME.fullmatch(owner) is None or len(own) > _OWN_SETTINGS_MAX:
+        yield Problem(f"strategy.{cleaned(owner)}", "must be a strategy's name and few settings")
+    facts = facts_here(owner)
+    kinds = own_settings(facts) if facts is not None else {}
+    for key, value in own.items():
+        place = f"strategy.{cleaned(owner)}.{cleaned(key)}"
+        if facts is not None and key not in kinds:
+            takes = ", ".join(kinds) or "nothing but what [outer] says"
+            yield Problem(place, f"must not be there: {owner} takes {takes}")
+        elif isinstance(value, int) and abs(value) > INTEGER_MAX:
+            yield too_long(place)
+        elif key in kinds:
+            if not is_of(value, kinds[key].type):
+                text = f"{expected(kinds[key].type)} {bounds(kinds[key].type)}".strip()
+                yield Problem(place, f"must be {text}, it is {shown(value)}")
+            elif text := out_of_range(value, kinds[key].type):
+                yield Problem(place, text)
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield Problem(place, f"must be a finite number, it is {value}")
+        elif not key.isidentifier() or (isinstance(value, str) and len(value) > _OWN_TEXT_MAX):
+            yield Problem(place, f"must be a short name with at most {_OWN_TEXT_MAX} characters")
+
+
+def own_settings(facts: StrategyFacts) -> dict[str, msgspec.structs.FieldInfo]:
+    """The settings that only this strategy has, by name."""
+    return {field.name: field for field in msgspec.structs.fields(facts.settings)}
+
+
+def _number(config: RunConfig, facts: StrategyFacts, path: str) -> float:
+    """A number of a run file by its path, that of the strategy's own settings too."""
+    section, _, key = path.rpartition(".")
+    if section.startswith("strategy."):
+        return float(config.strategy.get(facts.name, {}).get(key, own_settings(facts)[key].default))
+    value: Any = getattr(getattr(config, section), key)
+    return float(value)
+
+
+def shown(value: Setting) -> str:
+    """A value as a run file has it, texts without quotes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, int | float) else cleaned(value)
