@@ -7,21 +7,12 @@ arXiv 1901.09847, for the compression half). Not here: when three exclusions end
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 DecodeOwn = Callable[[int, int], Tensor]
 """Values that the others decoded from our part, for values [start, stop): (stop - start,)."""
-
-
-class RangeOutcome(NamedTuple):
-    """True if this peer's contribution is in the result of values [start, stop)."""
-
-    start: int
-    stop: int
-    included: bool
 
 
 def check_cover(outcomes: Sequence[tuple[int, int, bool]], num_values: int) -> None:

@@ -1,19 +1,17 @@
-"""Quantities that depend on the swarm's size: effective contributors, schedule, learning rates.
+"""Quantities that depend on the size of a swarm: contributors, schedule, outer learning rate.
 
 All are pure functions of what every peer knows of a committed op: who contributed, with which
 weights, how many tokens that was. None is applied by itself; a caller decides.
 
 The outer learning rate enters the shared state, so it is made of + - * / on integers and constants
-alone: the same bits everywhere. Powers are used only for inner settings, which are local.
+alone: the same bits everywhere.
 
 References:
-    Scaling laws for DiLoCo, arXiv 2503.09799 (outer lr by number of replicas; fits of inner lr,
-    batch and loss). Goyal et al., arXiv 1706.02677, section 2.1 (linear rule for SGD).
+    Scaling laws for DiLoCo, arXiv 2503.09799 (outer lr by number of replicas).
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 OUTER_MOMENTUM = 0.9
 """The Nesterov momentum with which the outer learning rates below were found."""
@@ -25,42 +23,6 @@ _OUTER_LR = ((1.0, 0.5), (2.0, 0.6), (4.0, 0.6), (8.0, 0.8), (16.0, 1.0))
 _OUTER_LR_MAX = 1.0
 """No outer lr above this: the largest that was published, and the fastest of all where inner steps
 go the whole way (`outer_lr`); above it anchors swing about the place they go to."""
-
-_INNER_LR_POWER = 0.2929
-_BATCH_POWER = 0.3399
-_LOSS_POWER = 0.0116
-"""Exponents of the number of replicas in the joint fits of arXiv 2503.09799, at equal tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class OuterSetting:
-    """An outer learning rate and momentum as a paper gives them.
-
-    Attributes:
-        lr: outer learning rate.
-        momentum: outer momentum.
-        contributors: for how many it was found; 0 where the paper has one value for all.
-    """
-
-    lr: float
-    momentum: float
-    contributors: int = 0
-
-    @property
-    def gain(self) -> float:
-        """lr / (1 - momentum): what a lasting mean difference is multiplied by in the end."""
-        return self.lr / (1.0 - self.momentum)
-
-
-PUBLISHED: dict[str, OuterSetting] = {
-    "diloco": OuterSetting(0.7, 0.9, 8),
-    "streaming": OuterSetting(0.4, 0.9, 2),
-    "muloco": OuterSetting(0.9, 0.8, 8),
-    "noloco": OuterSetting(0.7, 0.5),
-    "sparseloco": OuterSetting(1.0, 0.0),
-}
-"""Starting points of a sweep. NoLoCo's momentum is heavy-ball, the others' is Nesterov's. arXiv
-2311.08105, 2501.18512, 2505.23725 (Muon as inner optimizer), 2506.10911, 2508.15706."""
 
 
 def effective_contributors(weights: Sequence[int]) -> float:
@@ -103,8 +65,8 @@ def outer_lr(contributors: float, *, momentum: float = OUTER_MOMENTUM) -> float:
     enough. So at a = 1 a rate of this function is always below three quarters of the bound, and no
     momentum comes nearer to its own than 0.9 does.
 
-    Others found 0.9 at momentum 0.8 for eight (MuLoCo) and 1 without momentum (SparseLoCo; both in
-    `PUBLISHED`); this gives 0.816 and 1 for eight.
+    Others found 0.9 at momentum 0.8 for eight (MuLoCo, arXiv 2505.23725) and 1 without momentum
+    (SparseLoCo, arXiv 2508.15706); this gives 0.816 and 1 for eight.
 
     Take the contributors of a COMMIT, never the peers that are online: all peers know the former,
     and only they are averaged.
@@ -193,56 +155,3 @@ def tokens_since_commit(steps: int, *, inner_steps: int, round_tokens: int) -> i
             f"{steps} of {inner_steps} steps in a round of {round_tokens} tokens make no estimate"
         )
     return min(steps, inner_steps) * round_tokens // inner_steps
-
-
-def inner_lr_factor(before: float, after: float) -> float:
-    """Factor on DiLoCo's inner learning rate when the contributors change in number.
-
-    (after / before) ** 0.2929, with the global batch changed by `batch_factor`. A fit over 1 to 8
-    replicas and 35 M to 2.4 B parameters at 20 tokens per parameter; elsewhere a first guess.
-
-    Raises:
-        ValueError: a number is below 1.
-    """
-    return math.pow(_ratio(before, after), _INNER_LR_POWER)
-
-
-def batch_factor(before: float, after: float) -> float:
-    """Factor on the best global batch in tokens: (after / before) ** 0.3399, the same fit.
-
-    A swarm that doubles wants a batch of 1.27 times, so each peer's share of it falls; a peer that
-    keeps its batch trains with a larger one than the fit's best.
-
-    Raises:
-        ValueError: a number is below 1.
-    """
-    return math.pow(_ratio(before, after), _BATCH_POWER)
-
-
-def loss_factor(before: float, after: float) -> float:
-    """Return the loss factor of more contributors at equal tokens: (after / before) ** 0.0116.
-
-    >>> round(loss_factor(1, 8), 3)
-    1.024
-    """
-    return math.pow(_ratio(before, after), _LOSS_POWER)
-
-
-def large_batch_lr_factor(batch_ratio: float, *, is_adaptive: bool) -> float:
-    """Factor on the learning rate of a baseline that exchanges every step, when its batch changes.
-
-    SGD: batch_ratio (the linear rule of Goyal et al.). Adam and its kin: its square root, which is
-    a customary first guess and no result of that paper. Warm up to the new rate in both cases.
-
-    Raises:
-        ValueError: `batch_ratio` is not positive.
-    """
-    if not 0 < batch_ratio < math.inf:
-        raise ValueError(f"batch_ratio must be positive, it is {batch_ratio}")
-    return math.sqrt(batch_ratio) if is_adaptive else batch_ratio
-
-
-def _ratio(before: float, after: float) -> float:
-    if not (1 <= before < math.inf and 1 <= after < math.inf):
-        raise ValueError(f"contributors must be at least 1, they are {before} and {after}")
-    return after / before

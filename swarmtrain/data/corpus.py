@@ -73,7 +73,6 @@ class Corpus:
         train: hex SHA-256 of each training piece, in the order of the text.
         validation: the same for the validation pieces.
         num_bytes: bytes of all pieces together, training and validation.
-        num_files: files that the text was made of.
         manifest: canonical JSON that names every file and piece and what built them.
         order0_loss: nats per byte of the validation pieces when each byte is predicted from the
             training text's byte frequencies alone (add-one): what a model beats only by context.
@@ -83,7 +82,6 @@ class Corpus:
     train: tuple[str, ...]
     validation: tuple[str, ...]
     num_bytes: int
-    num_files: int
     manifest: bytes
     order0_loss: float
     _pieces: Mapping[str, memoryview]
@@ -145,7 +143,6 @@ def build_corpus(
         train=train_hashes,
         validation=validation_hashes,
         num_bytes=sum(map(len, train)) + sum(map(len, validation)),
-        num_files=len(files),
         manifest=_manifest(files, piece_bytes, train_hashes, validation_hashes),
         order0_loss=order0_loss(train_text, b"".join(validation)),
         _pieces=dict(zip(train_hashes + validation_hashes, train + validation, strict=True)),

@@ -54,9 +54,6 @@ EXCUSED = {
     ("swarmtrain.peer.arithmetic", "finish"): "a codec's own mean",
     ("swarmtrain.peer.arithmetic", "gauges"): "shown to people, decides nothing",
     ("swarmtrain_optimizers.codecs.topk", "_unpacked"): "products of integers",
-    ("swarmtrain_optimizers.scaling", "inner_lr_factor"): "a setting of inner steps",
-    ("swarmtrain_optimizers.scaling", "batch_factor"): "a setting of inner steps",
-    ("swarmtrain_optimizers.scaling", "loss_factor"): "an expectation",
 }
 """(module, function): why what it names is harmless."""
 

@@ -5,7 +5,7 @@ import torch
 from window import PlanWindow
 
 from swarmtrain_optimizers.codecs import codec_named
-from swarmtrain_optimizers.error_feedback import ErrorFeedback, RangeOutcome, check_cover
+from swarmtrain_optimizers.error_feedback import ErrorFeedback, check_cover
 from swarmtrain_optimizers.exclusions import Exclusions
 
 torch.set_num_threads(1)
@@ -59,10 +59,6 @@ def test_ranges_that_leave_a_gap_or_overlap_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=r"follow|cover"):
         check_cover(ranges, 8)
-
-
-def test_ranges_in_order_pass_with_or_without_names() -> None:
-    check_cover([RangeOutcome(0, 4, included=True), (4, 4, False), (4, 8, False)], 8)
 
 
 def test_the_third_exclusion_in_a_row_drops_that_range_alone() -> None:

@@ -139,7 +139,6 @@ def test_no_error_shows_any_part_of_the_secret(cut: int) -> None:
 
 
 def test_secrets_are_not_shown_in_logs() -> None:
-    assert PLAIN.redacted() == "swarm://10.0.0.7:8400/tiny-python#..."
     assert repr(SECRET) not in repr(PLAIN) and SECRET.hex() not in repr(PLAIN)
     assert FRAGMENT not in repr(PLAIN)
 

@@ -82,10 +82,6 @@ class RobustRule(Protocol):
     def needs(self) -> Needs:
         """The rule's need of facts about whole vectors."""
 
-    @property
-    def hostile_share(self) -> float:
-        """The share of hostile contributors that `tolerated` tends to as contributors grow."""
-
     def tolerated(self, num_contributors: int) -> int:
         """How many of so many may be hostile before what they can do has no bound any more.
 

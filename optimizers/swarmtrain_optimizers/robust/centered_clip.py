@@ -64,7 +64,6 @@ class CenteredClip:
 
     name: ClassVar[str] = "centered-clip"
     needs: ClassVar[Needs] = Needs.PRODUCTS
-    hostile_share: ClassVar[float] = 0.5
 
     def __post_init__(self) -> None:
         if self.radius is not None and not 0 < self.radius < math.inf:

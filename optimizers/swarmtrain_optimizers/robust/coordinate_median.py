@@ -33,7 +33,6 @@ class CoordinateMedian:
 
     name: ClassVar[str] = "median"
     needs: ClassVar[Needs] = Needs.COORDINATES
-    hostile_share: ClassVar[float] = 0.5
 
     def tolerated(self, num_contributors: int) -> int:
         """Fewer than half; see `RobustRule`."""

@@ -80,7 +80,6 @@ class FlagAggregator:
 
     name: ClassVar[str] = "flag"
     needs: ClassVar[Needs] = Needs.PRODUCTS
-    hostile_share: ClassVar[float] = 0.5
 
     def __post_init__(self) -> None:
         if self.num_directions is not None and self.num_directions < 1:

@@ -49,7 +49,6 @@ class NormClip:
 
     name: ClassVar[str] = "norm-clip"
     needs: ClassVar[Needs] = Needs.NORMS
-    hostile_share: ClassVar[float] = 0.5
 
     def tolerated(self, num_contributors: int) -> int:
         """Fewer than half; see `RobustRule`."""

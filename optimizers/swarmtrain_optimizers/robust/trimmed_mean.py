@@ -49,11 +49,6 @@ class TrimmedMean:
         if not 0 < self.trim_share < 0.5:
             raise ValueError(f"trim_share must be above 0 and below 0.5, it is {self.trim_share}")
 
-    @property
-    def hostile_share(self) -> float:
-        """`trim_share`."""
-        return self.trim_share
-
     def tolerated(self, num_contributors: int) -> int:
         """ceil(trim_share n); a ValueError where dropping twice as many would leave nobody."""
         check_enough(num_contributors)

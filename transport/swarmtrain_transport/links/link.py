@@ -1,7 +1,6 @@
 """The contract of the data lane. memory_link and zmq_link keep it; one suite tests both."""
 
 import ipaddress
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -81,6 +80,3 @@ class Link(Protocol):
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
         """Queue one frame; False when there is no route to the peer or its queue is full."""
-
-
-FrameSink = Callable[[PeerId, Frame], None]

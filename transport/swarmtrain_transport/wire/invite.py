@@ -4,8 +4,7 @@
 so the first connection is already pinned and no authority is asked; the invite's secret; and a
 checksum, over the run's name too, so that a cut or mistyped invite is told from a wrong one before
 anything is sent. Host and port are outside the checksum: people may replace them when a router
-gives the same coordinator another address. Everybody who holds the string can join; `redacted` is
-for logs.
+gives the same coordinator another address. Everybody who holds the string can join.
 """
 
 import base64
@@ -35,7 +34,7 @@ _PARTS = re.compile(r"(\[[^\]/#]*\]|[^\[\]:/#]*)(?::([^/#]*))?(?:/([^#]*))?(?:#(
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """One invite. `str()` is the whole text with its secret; `repr` and `redacted` show none.
+    """One invite. `str()` is the whole text with its secret; `repr` shows none.
 
     Attributes:
         host: IP address or name of the coordinator, IPv6 without brackets.
@@ -68,11 +67,8 @@ class Invite:
         packed = self.cert_sha256 + self.secret
         checked = packed + _checksum(packed, self.run)
         fragment = base64.urlsafe_b64encode(checked).rstrip(b"=").decode()
-        return f"{self._prefix()}#{fragment}"
-
-    def redacted(self) -> str:
-        """The invite without what lets a peer in, for logs and screens."""
-        return f"{self._prefix()}#..."
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{SCHEME}{host}:{self.port}/{self.run}#{fragment}"
 
     @property
     def is_loopback(self) -> bool:
@@ -116,10 +112,6 @@ class Invite:
             )
         cert_sha256, secret = _read_fragment(fragment, run)
         return cls(bare, port, run, cert_sha256, secret)
-
-    def _prefix(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{SCHEME}{host}:{self.port}/{self.run}"
 
 
 def _read_port(text: str | None) -> int:
