@@ -44,11 +44,3 @@ def factor(costs: Sequence[tuple[float, float]]) -> float:
 def total_s(plans: Iterable[Plan], processes: int, slower: float) -> float:
     """Until all are done, side by side in so many processes."""
     return sum(seconds_of(plan) for plan in plans) * slower / processes
-
-
-def duration(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``2 h 05 min``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

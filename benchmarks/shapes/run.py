@@ -30,7 +30,7 @@ from pathlib import Path
 import sweeps
 import written
 from declared import SHAPES
-from estimate import duration, total_s
+from estimate import total_s
 from judged import Shape
 from kept import Results
 from making import Judged, Making, sweeps_of
@@ -45,6 +45,7 @@ from swarmtrain.compare.seats import cores
 from swarmtrain.compare.shards import PIECE_BYTES
 from swarmtrain.compare.sources import code_digest
 from swarmtrain.compare.sweep import versions
+from swarmtrain.console.units import human_seconds
 from swarmtrain.data.corpus import Corpus, build_corpus
 from swarmtrain.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
@@ -159,7 +160,7 @@ def _left(
         for of_trial in making.plans(shape, winners, range(making.base_seeds(shape))):
             plans += of_trial
     left = making.missing(plans)
-    cost = duration(total_s(left, processes, making.slower()))
+    cost = human_seconds(total_s(left, processes, making.slower()))
     return f"{len(left)} runs are left, about {cost} in {processes} processes"
 
 

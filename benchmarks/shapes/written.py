@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from estimate import duration, total_s
+from estimate import total_s
 from judged import Bar, Figure, Sense, Verdict
 from making import Judged, Making
 from sweeps import SWEEPS, Winner
 from trials import Edition
 
 from swarmtrain.compare.results import RunResult, rows
-from swarmtrain.compare.table import human_bytes
+from swarmtrain.console.units import human_bytes, human_seconds
 
 COMMAND = "python benchmarks/shapes/run.py"
 
@@ -145,7 +145,7 @@ def listing(making: Making, judged: Sequence[Judged], winners: Mapping[str, Winn
     for name, sweep in SWEEPS.items():
         plans = making.sweep_plans(sweep)
         left = making.missing(plans)
-        cost = duration(total_s(left, processes, slower))
+        cost = human_seconds(total_s(left, processes, slower))
         lines.append(f"sweep {name}: {len(plans)} runs, {len(left)} left, {cost}")
     for one in judged:
         seeds = making.base_seeds(one.shape)
@@ -156,6 +156,6 @@ def listing(making: Making, judged: Sequence[Judged], winners: Mapping[str, Winn
         lines.append(f"    {labels}")
         lines.append(
             f"    {seeds * len(plans)} runs, {len(left)} left, "
-            f"{duration(total_s(left, processes, slower))}; {one.verdict.value}"
+            f"{human_seconds(total_s(left, processes, slower))}; {one.verdict.value}"
         )
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from swarmtrain.chaos.invariants import Violation
+from swarmtrain.console.lines import fact
 
 
 class PeerRoot(msgspec.Struct, frozen=True):
@@ -14,21 +15,19 @@ class PeerRoot(msgspec.Struct, frozen=True):
     root: str
 
 
-class Report(msgspec.Struct, frozen=True):
-    """The last line of `swarmtrain chaos --json`.
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a run that was broken on purpose, whatever was done to it.
 
     Attributes:
         seconds: from the first state to the end of the last peer.
-        seed: of the plan.
+        seed: of the plan and of the run.
         peers: at the start.
-        rounds: ops with an outcome that stands.
-        commits: of those, how many were committed.
-        skips: the others.
+        commits: ops that were committed.
+        skips: ops that were skipped.
         rewinds: how often outcomes were cancelled.
-        deeds: how often each was done.
-        passed_over: deeds that were due while too few peers were well, so they were left out.
-        restarts: processes that were started again.
-        state_roots: of the peers alive at the end, after the newest round that all have ended.
+        restarts: processes of honest peers that were started again.
+        state_roots: of the honest peers alive at the end, after the newest round that all have
+            ended.
         equal: whether these are there and the same.
         violations: what must not be.
         state_dir: run.toml, coordinator/, peers/NAME/ and logs/; "" if it was removed.
@@ -37,32 +36,45 @@ class Report(msgspec.Struct, frozen=True):
     seconds: float
     seed: int
     peers: int
-    rounds: int
     commits: int
     skips: int
     rewinds: int
-    deeds: dict[str, int]
-    passed_over: int
     restarts: int
     state_roots: tuple[PeerRoot, ...]
     equal: bool
     violations: tuple[Violation, ...]
-    state_dir: str
+    state_dir: str = ""
+
+    def _ending(self) -> Iterator[str]:
+        """The last lines for people: states, violations, the verdict."""
+        for entry in self.state_roots:
+            yield fact("state root", f"{entry.root[:16]}  {entry.peer}")
+        for found in self.violations:
+            yield fact("VIOLATION", f"{found.invariant}: {found.story}")
+        verdict = "everything holds" if not self.violations else "look into the state directory"
+        yield f"seed {self.seed}, {self.seconds:.0f} s: {verdict}"
+        if self.state_dir:
+            yield fact("all files", self.state_dir)
 
 
-def in_words(report: Report) -> Iterator[str]:
-    """The same for people."""
-    deeds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.deeds.items()))
-    yield f"deeds        {deeds or 'none'}; {report.passed_over} passed over"
-    yield (
-        f"rounds       {report.rounds}: {report.commits} committed, {report.skips} skipped,"
-        f" {report.rewinds} rewinds, {report.restarts} processes started again"
-    )
-    for entry in report.state_roots:
-        yield f"state root   {entry.root[:16]}  {entry.peer}"
-    for found in report.violations:
-        yield f"VIOLATION    {found.invariant}: {found.story}"
-    verdict = "everything holds" if not report.violations else "look into the state directory"
-    yield f"seed {report.seed}, {report.seconds:.0f} s: {verdict}"
-    if report.state_dir:
-        yield f"all files    {report.state_dir}"
+class Report(Outcome, frozen=True, kw_only=True):
+    """The last line of `swarmtrain chaos --json`.
+
+    Attributes:
+        rounds: ops with an outcome that stands.
+        deeds: how often each was done.
+        passed_over: deeds that were due while too few peers were well, so they were left out.
+    """
+
+    rounds: int
+    deeds: dict[str, int]
+    passed_over: int
+
+    def in_words(self) -> Iterator[str]:
+        """The same for people."""
+        deeds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.deeds.items()))
+        yield fact("deeds", f"{deeds or 'none'}; {self.passed_over} passed over")
+        outcomes = f"{self.commits} committed, {self.skips} skipped, {self.rewinds} rewinds"
+        again = f"{self.restarts} processes started again"
+        yield fact("rounds", f"{self.rounds}: {outcomes}, {again}")
+        yield from self._ending()

@@ -8,24 +8,28 @@ import queue
 import shutil
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from swarmtrain.chaos.invariants import Violation, common_state
 from swarmtrain.chaos.plan import COORDINATORS, Deed, Step, calm_from_s, draw_plan
 from swarmtrain.chaos.relays import Relays
-from swarmtrain.chaos.report import PeerRoot, Report
+from swarmtrain.chaos.report import Outcome, PeerRoot, Report
 from swarmtrain.chaos.setting import MIN_CONTRIBUTORS, names, write_run_file
 from swarmtrain.chaos.troupe import Actor, Troupe
+from swarmtrain.console.lines import timed
 from swarmtrain.demo.processes import Ended, Heard, Processes, tail
 from swarmtrain.demo.setting import COORDINATOR, Place
 from swarmtrain.demo.signals import noted
-from swarmtrain.demo.view import stamped
 from swarmtrain.error_table import EXIT_UNREACHABLE
 from swarmtrain.errors import Interrupted
 from swarmtrain.events import In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.options import ChaosOptions
+
+if TYPE_CHECKING:
+    from swarmtrain.chaos.evidence import Verdict
 
 Say = Callable[[str], None]
 
@@ -58,7 +62,15 @@ def run_chaos(options: ChaosOptions, say: Say) -> Report:
     """
     place = Place.make(options.state_dir, what="chaos")
     write_run_file(place, options.seed, options.peers)
-    report = Chaos(options, place, say).run()
+    return tidied(Chaos(options, place, say).run(), options, place)
+
+
+AnyReport = TypeVar("AnyReport", bound=Outcome)
+
+
+def tidied(report: AnyReport, options: ChaosOptions, place: Place) -> AnyReport:
+    """The report, naming its directory; one that nobody asked for and that shows no violation is
+    removed."""
     if not report.violations and options.state_dir is None:
         shutil.rmtree(place.root)
         return report
@@ -91,12 +103,12 @@ class Chaos:
         self._left: set[str] = set()
         self._is_over = False
         self._began_s = time.monotonic()
+        self._ended_s = 0.0
         self._signals: list[int] = []
 
     def run(self) -> Report:
         """From the first process to the verdict."""
-        troupe = self.play()
-        return self._judged(troupe, time.monotonic() - self._began_s)
+        return self._judged(self.play())
 
     def play(self) -> Troupe:
         """All acts; of the troupe that is returned no process lives any more."""
@@ -115,6 +127,7 @@ class Chaos:
             finally:
                 processes.close()
                 relays.close()
+        self._ended_s = self._now_s
         return troupe
 
     # ---- acts
@@ -172,26 +185,39 @@ class Chaos:
                 self._violated("stop", f"{name} did not leave within {_PATIENCE_S:.0f} s")
         self._check_signals(troupe)
 
-    def _judged(self, troupe: Troupe, seconds: float) -> Report:
+    def _judged(self, troupe: Troupe) -> Report:
+        verdict = self._proved(troupe)
+        return Report(
+            **self._outcome(troupe, verdict, self._found), rounds=len(verdict.chain.outcomes),
+            deeds=dict(self._deeds), passed_over=self._passed_over,
+        )  # fmt: skip
+
+    def _proved(self, troupe: Troupe) -> "Verdict":
+        """Read and prove what all have left, and add what is wrong to what was found."""
         from swarmtrain.chaos.evidence import judge
 
         self._say("reading ledgers, proving states")
         verdict = judge(self._place, troupe.lives)
-        found = [*self._found, *verdict.violations]
-        alive = {name: actor.life for name, actor in troupe.actors.items()}
-        number, roots = common_state(alive)
+        self._found += verdict.violations
+        return verdict
+
+    def _outcome(
+        self, troupe: Troupe, verdict: "Verdict", found: Sequence[Violation]
+    ) -> dict[str, Any]:
+        """The fields of an Outcome."""
+        number, roots = common_state({name: a.life for name, a in troupe.actors.items()})
         equal = len(set(roots.values())) == 1
         if not equal:
-            found.append(Violation("I2", f"no common state at the end (round {number}): {roots}"))
+            text = f"no common state at the end (round {number}): {roots}"
+            found = [*found, Violation("I2", text)]
         chain = verdict.chain
-        return Report(
-            seconds=round(seconds, 1), seed=self._options.seed, peers=len(self._founders),
-            rounds=len(chain.outcomes), commits=chain.commits,
-            skips=len(chain.outcomes) - chain.commits, rewinds=chain.rewinds,
-            deeds=dict(self._deeds), passed_over=self._passed_over, restarts=troupe.restarts,
-            state_roots=tuple(PeerRoot(name, root) for name, root in roots.items()),
-            equal=equal, violations=tuple(found), state_dir="",
-        )  # fmt: skip
+        return {
+            "seconds": round(self._ended_s, 1), "seed": self._options.seed,
+            "peers": self._options.peers, "commits": chain.commits,
+            "skips": len(chain.outcomes) - chain.commits, "rewinds": chain.rewinds,
+            "restarts": troupe.restarts, "equal": equal, "violations": tuple(found),
+            "state_roots": tuple(PeerRoot(name, root) for name, root in roots.items()),
+        }  # fmt: skip
 
     # ---- deeds
 
@@ -306,7 +332,7 @@ class Chaos:
         return time.monotonic() - self._began_s
 
     def _say(self, text: str) -> None:
-        self._tell(stamped(self._now_s, text))
+        self._tell(timed(text, self._now_s))
 
     def _violated(self, invariant: str, story: str) -> None:
         self._found.append(Violation(invariant, f"at {self._now_s:.1f} s: {story}"))

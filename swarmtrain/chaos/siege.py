@@ -5,18 +5,15 @@ a process of its own (`hostile`) that is told what to do phase by phase (`phases
 out, or dies of what it does, comes back with a new key: whoever has an invite can.
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from swarmtrain.chaos.invariants import Violation, common_state
 from swarmtrain.chaos.offences import BOUNDED, Offence, Order
 from swarmtrain.chaos.phases import CALM, UNDISTURBED, Phase, draw_phases
-from swarmtrain.chaos.report import PeerRoot
-from swarmtrain.chaos.run import Chaos, Say
+from swarmtrain.chaos.run import Chaos, Say, tidied
 from swarmtrain.chaos.setting import write_run_file
 from swarmtrain.chaos.siege_report import Extent, PhaseReport, SiegeReport, losses
 from swarmtrain.chaos.standing import (
@@ -65,11 +62,7 @@ def run_siege(options: ChaosOptions, say: Say) -> SiegeReport:
     """
     place = Place.make(options.state_dir, what="chaos")
     write_run_file(place, options.seed, options.peers, _INNER_STEPS)
-    report = Siege(options, place, say).judged()
-    if not report.violations and options.state_dir is None:
-        shutil.rmtree(place.root)
-        return report
-    return msgspec.structs.replace(report, state_dir=str(place.root))
+    return tidied(Siege(options, place, say).judged(), options, place)
 
 
 @dataclass(slots=True)
@@ -245,15 +238,8 @@ class Siege(Chaos):
         return +marks
 
     def _verdict(self, troupe: Troupe) -> SiegeReport:
-        from swarmtrain.chaos.evidence import judge
-
-        self._say("reading ledgers, proving states")
-        verdict = judge(self._place, troupe.lives)
-        found = [*self._found, *verdict.violations]
-        number, roots = common_state({n: actor.life for n, actor in troupe.actors.items()})
-        equal = len(set(roots.values())) == 1
-        if not equal:
-            found.append(Violation("I2", f"no common state at the end (round {number}): {roots}"))
+        verdict = self._proved(troupe)
+        found = list(self._found)
         honest = {bytes.fromhex(life.peer): life.name for life in troupe.lives if life.peer}
         found += evicted(verdict.bodies, honest)
         undisturbed, offended = self._extent()
@@ -261,16 +247,10 @@ class Siege(Chaos):
         must_be_named = not BOUNDED.issuperset(self._options.hostile)
         found += losses(undisturbed, offended, weight, bool(self._marks) or not must_be_named)
         return SiegeReport(
-            seconds=round(self._now_s, 1), seed=self._options.seed, peers=self._options.peers,
+            **self._outcome(troupe, verdict, found),
             phases=tuple(self._reports), undisturbed=undisturbed, offended=offended,
             weight=round(weight, 2), marks=dict(self._marks),
             hostile_lives=self._hostile.lives, hostile_statuses=tuple(self._hostile.statuses),
-            honest_restarts=troupe.restarts,
-            commits=verdict.chain.commits,
-            skips=len(verdict.chain.outcomes) - verdict.chain.commits,
-            rewinds=verdict.chain.rewinds,
-            state_roots=tuple(PeerRoot(name, root) for name, root in roots.items()),
-            equal=equal, violations=tuple(found), state_dir="",
         )  # fmt: skip
 
     def _extent(self) -> tuple[Extent, Extent]:

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from swarmtrain.chaos.invariants import Violation
-from swarmtrain.chaos.report import PeerRoot
+from swarmtrain.chaos.report import Outcome
+from swarmtrain.console.lines import fact
 
 RATE_MIN = 0.5
 """One member of a few may not cost the others more than half of their rounds."""
@@ -66,13 +67,11 @@ class Extent(msgspec.Struct, frozen=True):
         )
 
 
-class SiegeReport(msgspec.Struct, frozen=True):
-    """The last line of `swarmtrain chaos --hostile ... --json`.
+class SiegeReport(Outcome, frozen=True, kw_only=True):
+    """The last line of `swarmtrain chaos --hostile ... --json`. The hostile member is one of its
+    peers.
 
     Attributes:
-        seconds: from the first state to the end of the last peer.
-        seed: of the phases and of the run.
-        peers: at the start, the hostile one included.
         phases: in order.
         undisturbed: the first phase.
         offended: from the first offence to the last.
@@ -80,19 +79,8 @@ class SiegeReport(msgspec.Struct, frozen=True):
         marks: where and how often the hostile member is named: in the ledger, in `status`.
         hostile_lives: how often it came in.
         hostile_statuses: exit statuses of those lives that did not last.
-        honest_restarts: processes of honest peers that ended and were started again.
-        commits: ops that were committed.
-        skips: ops that were skipped.
-        rewinds: how often outcomes were cancelled.
-        state_roots: of the honest peers, after the newest round that all have ended.
-        equal: whether these are there and the same.
-        violations: what must not be.
-        state_dir: run.toml, coordinator/, peers/NAME/ and logs/; "" if it was removed.
     """
 
-    seconds: float
-    seed: int
-    peers: int
     phases: tuple[PhaseReport, ...]
     undisturbed: Extent
     offended: Extent
@@ -100,14 +88,26 @@ class SiegeReport(msgspec.Struct, frozen=True):
     marks: dict[str, int]
     hostile_lives: int
     hostile_statuses: tuple[int, ...]
-    honest_restarts: int
-    commits: int
-    skips: int
-    rewinds: int
-    state_roots: tuple[PeerRoot, ...]
-    equal: bool
-    violations: tuple[Violation, ...]
-    state_dir: str
+
+    def in_words(self) -> Iterator[str]:
+        """The same for people."""
+        without, with_it = self.undisturbed, self.offended
+        for phase in self.phases:
+            yield _row(phase, without.per_s)
+            if phase.marks:
+                yield fact("", _counted(phase.marks))
+        ratio = with_it.per_s / without.per_s if without.per_s else 0.0
+        rates = f"{without.per_s:.2f}/s undisturbed, {with_it.per_s:.2f}/s with a hostile member"
+        yield fact("rounds", f"{rates}: {100 * ratio:.0f} %")
+        yield fact("merged", f"of each honest peer in {100 * with_it.share:.0f} % of them or more")
+        yield fact("weight", f"{self.weight:.2f} times the median of the others at most")
+        outcomes = f"{self.commits} committed, {self.skips} skipped, {self.rewinds} rewinds"
+        yield fact("outcomes", outcomes)
+        yield fact("named", _counted(self.marks) or "nowhere")
+        statuses = ", ".join(str(status) for status in self.hostile_statuses) or "none"
+        yield fact("hostile", f"came in {self.hostile_lives} times; ended by itself: {statuses}")
+        yield fact("honest", f"{self.restarts} processes started again")
+        yield from self._ending()
 
 
 def losses(
@@ -134,42 +134,11 @@ def losses(
         yield Violation("named", "the hostile member is named nowhere and was not removed")
 
 
-def in_words(report: SiegeReport) -> Iterator[str]:
-    """The same for people."""
-    without, with_it = report.undisturbed, report.offended
-    for phase in report.phases:
-        yield _row(phase, without.per_s)
-        if phase.marks:
-            yield f"{'':<13}{_counted(phase.marks)}"
-    ratio = with_it.per_s / without.per_s if without.per_s else 0.0
-    yield (
-        f"rounds       {without.per_s:.2f}/s undisturbed, {with_it.per_s:.2f}/s with a hostile"
-        f" member: {100 * ratio:.0f} %"
-    )
-    yield f"merged       of each honest peer in {100 * with_it.share:.0f} % of them or more"
-    yield f"weight       {report.weight:.2f} times the median of the others at most"
-    yield (
-        f"outcomes     {report.commits} committed, {report.skips} skipped, {report.rewinds} rewinds"
-    )
-    yield f"named        {_counted(report.marks) or 'nowhere'}"
-    statuses = ", ".join(str(status) for status in report.hostile_statuses) or "none"
-    yield f"hostile      came in {report.hostile_lives} times; ended by itself: {statuses}"
-    yield f"honest       {report.honest_restarts} processes started again"
-    for entry in report.state_roots:
-        yield f"state root   {entry.root[:16]}  {entry.peer}"
-    for found in report.violations:
-        yield f"VIOLATION    {found.invariant}: {found.story}"
-    verdict = "everything holds" if not report.violations else "look into the state directory"
-    yield f"seed {report.seed}, {report.seconds:.0f} s: {verdict}"
-    if report.state_dir:
-        yield f"all files    {report.state_dir}"
-
-
 def _row(phase: PhaseReport, undisturbed: float) -> str:
     per_s = phase.rounds / phase.seconds
     share = f"{100 * per_s / undisturbed:4.0f} %" if undisturbed else ""
     return (
-        f"{phase.name:<13}{phase.seconds:6.1f} s {phase.rounds:5} rounds {per_s:6.2f}/s {share}"
+        f"{phase.name:<17}{phase.seconds:6.1f} s {phase.rounds:5} rounds {per_s:6.2f}/s {share}"
         f" {phase.merged:5} merged by all  {phase.victims:<4}{_counted(phase.offended)}"
     ).rstrip()
 

@@ -1,8 +1,7 @@
 """`swarmtrain chaos`: a run of real processes that are killed, stopped and cut off on purpose."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,10 +11,6 @@ from swarmtrain.cli.situation import Situation
 from swarmtrain.error_table import EXIT_DONE
 from swarmtrain.errors import misuse
 from swarmtrain.options import ChaosOptions, parse_duration
-
-if TYPE_CHECKING:
-    from swarmtrain.chaos.report import Report
-    from swarmtrain.chaos.siege_report import SiegeReport
 
 EXIT_VIOLATED = 1
 
@@ -59,29 +54,16 @@ def chaos(
     context.ensure_object(Situation).begin(verbose=verbose)
     import msgspec
 
-    report, lines = _besieged(options) if options.hostile else _broken(options)
+    from swarmtrain.chaos.run import run_chaos
+    from swarmtrain.chaos.siege import run_siege
+
+    report = run_siege(options, say) if options.hostile else run_chaos(options, say)
     if as_json:
         print(msgspec.json.encode(report).decode(), flush=True)
     else:
-        for line in lines:
+        for line in report.in_words():
             print(line, flush=True)
     raise typer.Exit(EXIT_VIOLATED if report.violations else EXIT_DONE)
-
-
-def _broken(options: ChaosOptions) -> "tuple[Report, Iterator[str]]":
-    from swarmtrain.chaos.report import in_words
-    from swarmtrain.chaos.run import run_chaos
-
-    report = run_chaos(options, say)
-    return report, in_words(report)
-
-
-def _besieged(options: ChaosOptions) -> "tuple[SiegeReport, Iterator[str]]":
-    from swarmtrain.chaos.siege import run_siege
-    from swarmtrain.chaos.siege_report import in_words
-
-    report = run_siege(options, say)
-    return report, in_words(report)
 
 
 def _offences(text: str) -> tuple[str, ...]:

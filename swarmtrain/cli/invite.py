@@ -9,7 +9,6 @@ import typer
 from swarmtrain.cli.arguments import StateDir, Verbose
 from swarmtrain.cli.log import say
 from swarmtrain.cli.ordering import AsJson, moment, obeyed
-from swarmtrain.cli.status import aligned
 from swarmtrain.console.lines import counted
 from swarmtrain.errors import misuse
 
@@ -72,9 +71,10 @@ def list_invites(
     if as_json:
         print(json.dumps(answer))
         return
-    rows = [["id", "name", "state", "used", "made", "expires"]]
-    rows += [_row(one) for one in answer["invites"]]
-    print("\n".join(aligned(rows)))
+    from swarmtrain.console.table import plain_lines, table_of
+
+    titles = ("id", "name", "state", "used", "made", "expires")
+    print("\n".join(plain_lines(table_of(titles, [_row(one) for one in answer["invites"]]))))
 
 
 def _row(one: dict[str, Any]) -> list[str]:

@@ -8,7 +8,8 @@ import typer
 
 from swarmtrain.cli.arguments import StateDir, Verbose
 from swarmtrain.cli.ordering import AsJson, Peer, Reason, obeyed
-from swarmtrain.cli.status import aligned
+from swarmtrain.console.lines import fact
+from swarmtrain.console.units import human_bytes
 
 peers_app = typer.Typer(
     name="peers", help="Show the peers of a run, and send some away.", no_args_is_help=True,
@@ -31,11 +32,12 @@ def list_peers(
     if as_json:
         print(json.dumps(answer))
         return
-    rows = [
-        ["name", "id", "state", "round", "since round", "contributed", "excluded", "last reason"]
-    ]
-    rows += [_row(peer) for peer in answer["peers"]]
-    print("\n".join(aligned(rows)))
+    from swarmtrain.console.table import plain_lines, table_of
+
+    titles = (
+        "name", "id", "state", "round", "since round", "contributed", "excluded", "last reason",
+    )  # fmt: skip
+    print("\n".join(plain_lines(table_of(titles, [_row(peer) for peer in answer["peers"]]))))
 
 
 def _row(peer: dict[str, Any]) -> list[str]:
@@ -82,17 +84,17 @@ def sheet(answer: dict[str, Any]) -> Iterator[str]:
         if now.get("cosine") is not None
         else "",
         "sits out": now.get("rests", ""),
-        "sent": f"{now['bytes_up'] / 1e6:.1f} MB" if now else "",
-        "received": f"{now['bytes_down'] / 1e6:.1f} MB" if now else "",
+        "sent": human_bytes(now["bytes_up"]) if now else "",
+        "received": human_bytes(now["bytes_down"]) if now else "",
         "silent": f"{now['silent_s']:.1f} s" if now else "",
     }
     for name, value in facts.items():
         if value:
-            yield f"{name:<16} {value}"
+            yield fact(name, value)
     for reason, count in sorted(answer["reasons"].items(), key=lambda item: -item[1]):
-        yield f"{'':<16} {count} x {reason}"
+        yield fact("", f"{count} x {reason}")
     for owner, count in sorted(answer["accused_by"].items(), key=lambda item: -item[1]):
-        yield f"{'':<16} {count} x on the word of {owner}"
+        yield fact("", f"{count} x on the word of {owner}")
 
 
 @peers_app.command()

@@ -10,7 +10,8 @@ import typer
 
 from swarmtrain.cli.arguments import StateDir, Verbose
 from swarmtrain.cli.situation import Situation
-from swarmtrain.console.lines import columns, wrapped
+from swarmtrain.console.lines import columns, fact, wrapped
+from swarmtrain.console.units import human_bytes
 
 _COLUMNS = (
     ("name", "peer"),
@@ -94,11 +95,11 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
         else:
             text = _in_words(key, value, view)
         if text:
-            yield f"{_LABELS.get(key, key.replace('_', ' ')):<16} {text}"
+            yield fact(_LABELS.get(key, key.replace("_", " ")), text)
     losses = view.get("losses")
     if isinstance(losses, dict) and losses:
         newest = max(losses, key=int)
-        yield f"{'validation loss':<16} {losses[newest]:.3f} nats after round {newest}"
+        yield fact("validation loss", f"{losses[newest]:.3f} nats after round {newest}")
     yield from _floods(view)
     yield from _quarrels(view)
     peers = view.get("peers")
@@ -117,7 +118,7 @@ def _quarrels(view: Mapping[str, Any]) -> Iterator[str]:
     known = [event for event in events or () if isinstance(event, dict)]
     for event in [event for event in known if event.get("event") == "at odds"][-_QUARRELS:]:
         who = f"peer {str(event.get('peer', ''))[:8]} {event.get('reason', '')}"
-        yield f"{'at odds':<16} {who} (round {event.get('round', 0)})"
+        yield fact("at odds", f"{who} (round {event.get('round', 0)})")
 
 
 def _floods(view: Mapping[str, Any]) -> Iterator[str]:
@@ -127,10 +128,8 @@ def _floods(view: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(event, dict) and event.get("event") == "flood":
             times = event.get("times", 1)
             often = "once" if times == 1 else f"{times} times"
-            yield (
-                f"{'flood':<16} peer {str(event.get('peer', ''))[:8]} was cut off {often}"
-                f" for too many messages ({event.get('reason', '')})"
-            )
+            who = f"peer {str(event.get('peer', ''))[:8]} was cut off {often}"
+            yield fact("flood", f"{who} for too many messages ({event.get('reason', '')})")
 
 
 def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
@@ -170,29 +169,22 @@ def _is_said(peer: Mapping[str, Any], key: str) -> bool:
 
 def _table(peers: list[dict[str, Any]], width: int) -> Iterator[str]:
     """A row per peer; a narrow terminal goes without what matters least."""
+    from swarmtrain.console.table import plain_lines, table_of
+
     present = [named for named in _COLUMNS if any(_is_said(peer, named[0]) for peer in peers)]
     for spared in range(len(_SPARE) + 1):
         columns = [(key, title) for key, title in present if key not in _SPARE[:spared]]
-        rows = [[title for _, title in columns]]
-        rows += [[_shown(key, peer.get(key, "")) for key, _ in columns] for peer in peers]
-        lines = list(aligned(rows))
+        rows = [[_shown(key, peer.get(key, "")) for key, _ in columns] for peer in peers]
+        lines = plain_lines(table_of([title for _, title in columns], rows))
         if not width or max(map(len, lines)) <= width:
             break
     yield from lines
 
 
-def aligned(rows: list[list[str]]) -> Iterator[str]:
-    """Rows of equal length as lines with columns under each other."""
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
-
-
 def _shown(key: str, value: object) -> str:
     """One value for people: units on bytes, hashes cut to what can be compared by eye."""
     if key.startswith("bytes_") and isinstance(value, int):
-        return f"{value / 1e6:.1f} MB"
+        return human_bytes(value)
     if (key.endswith("_root") or key == "chain") and isinstance(value, str):
         return value[:16]
     if key in ("norm", "cosine") and isinstance(value, float):

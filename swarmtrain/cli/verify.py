@@ -7,6 +7,7 @@ import typer
 
 from swarmtrain.cli.arguments import Verbose
 from swarmtrain.cli.situation import Situation
+from swarmtrain.console.lines import fact
 
 if TYPE_CHECKING:
     from swarmtrain.verify.proof import Proof
@@ -64,15 +65,15 @@ def _check_is_peers(state_dir: Path) -> None:
 
 
 def _tell(proof: "Proof") -> None:
-    print(f"{'run':<16} {proof.run}")
-    print(f"{'run key':<16} {proof.run_key}")
-    print(f"{'records':<16} {proof.records}")
-    print(f"{'rounds':<16} {proof.from_op} to {proof.to_op}")
-    print(f"{'state root':<16} {proof.state_root}")
+    print(fact("run", proof.run))
+    print(fact("run key", proof.run_key))
+    print(fact("records", proof.records))
+    print(fact("rounds", f"{proof.from_op} to {proof.to_op}"))
+    print(fact("state root", proof.state_root))
     if proof.chain:
-        print(f"{'chain':<16} {proof.chain}")
+        print(fact("chain", proof.chain))
     for one in proof.chains:
-        print(f"{'chain':<16} {one.chain} of {one.peer[:16]}")
+        print(fact("chain", f"{one.chain} of {one.peer[:16]}"))
     print(f"\nProved. {proof.proves}")
     for found in proof.wrong_sums:
         said = f"convicts {found.owner}" if found.owner else f"convicts nobody: {found.problem}"

@@ -57,6 +57,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def timed(text: str, seconds: float) -> str:
+    """The text after the minutes and seconds since the start."""
+    return f"{int(seconds) // 60:3d}:{int(seconds) % 60:02d}  {text}"
+
+
+def fact(name: str, text: object) -> str:
+    """A line of a sheet of facts: the name, and under all others what it is."""
+    return f"{name:<16} {text}"
+
+
 def stamped(text: str, stream: TextIO) -> str:
     """The text after the time: of day for who watches, date and zone for what keeps it."""
     if stream.isatty():

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from swarmtrain.console.lines import wrapped
+from swarmtrain.console.table import table_of
+from swarmtrain.console.units import human_bytes
 
 WIDE = 76
 """Columns of a terminal from which on the table has all of its own."""
@@ -107,34 +108,38 @@ def render(picture: Picture, width: int) -> Group:
     """The picture for a terminal that is so wide: rates and what came in are left out of a narrow
     one, and names are cut where it still does not fit."""
     kept = [column for column in _COLUMNS if width >= WIDE or column.is_needed]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in kept:
-        least = None if column.title == "peer" else len(column.title)
-        table.add_column(column.title, justify=column.align, no_wrap=True, min_width=least)
-    for row in picture.rows:
-        cells = (column.cell(row) if row.state != "starting" else "" for column in kept[2:])
-        table.add_row(row.name, row.state, *cells, style=_STYLES.get(row.state, ""))
+    table = table_of(
+        [column.title for column in kept],
+        [[column.cell(row) for column in kept] for row in picture.rows],
+        right=[column.title for column in kept[2:]],
+        cut="peer",
+        styles=[_STYLES.get(row.state, "") for row in picture.rows],
+    )
     shown = [table] if picture.rows else []
     return Group(Text(), *shown, *(Text(line) for line in picture.lines))
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
+    """A column; what is not known yet is left empty."""
+
     title: str
-    cell: Callable[[Row], str]
-    align: Literal["left", "right"] = "right"
+    shown: Callable[[Row], str]
     is_needed: bool = True
+
+    def cell(self, row: Row) -> str:
+        return self.shown(row) if row.state != "starting" or self in _COLUMNS[:2] else ""
 
 
 _COLUMNS = (
-    _Column("peer", lambda row: row.name, "left"),
-    _Column("state", lambda row: row.state, "left"),
+    _Column("peer", lambda row: row.name),
+    _Column("state", lambda row: row.state),
     _Column("round", lambda row: str(row.round)),
     _Column("loss", lambda row: f"{row.loss:.3f}" if row.loss else ""),
     _Column("tokens/s", lambda row: f"{row.tokens_per_s:.0f}" if row.tokens_per_s else "",
             is_needed=False),
-    _Column("MB up", lambda row: f"{row.bytes_up / 1e6:.1f}"),
-    _Column("MB down", lambda row: f"{row.bytes_down / 1e6:.1f}", is_needed=False),
+    _Column("up", lambda row: human_bytes(row.bytes_up)),
+    _Column("down", lambda row: human_bytes(row.bytes_down), is_needed=False),
 )  # fmt: skip
 
 _STYLES = {

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from swarmtrain.console.lines import fact
+from swarmtrain.console.units import human_bytes
 from swarmtrain.demo.pairs import PairChains, compare
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts, Killed, joined, lost
@@ -178,21 +180,21 @@ def in_words(report: Report, written: str) -> Iterator[str]:
         written: what the model wrote.
     """
     yield ""
-    yield f"validation loss  {_losses(report)}"
-    yield f"                 guessing from byte frequencies alone: {report.val_loss_order0:.3f}"
-    yield f"bytes sent       {_bytes(report)}"
-    yield f"rounds           {report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}"
+    yield fact("validation loss", _losses(report))
+    yield fact("", f"guessing from byte frequencies alone: {report.val_loss_order0:.3f}")
+    yield fact("bytes sent", _bytes(report))
+    yield fact("rounds", f"{report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}")
     if report.pairs is not msgspec.UNSET:
         yield from _chains(report.pairs)
     else:
-        yield "state roots      " + _verdict(report)
+        yield fact("state roots", _verdict(report))
         for found in report.state_roots:
             yield f"  {found.peer:<14} {found.root[:32]}"
     yield "the model writes"
     for line in written.splitlines():
         yield f"  | {line}"
-    yield f"the model is in  {report.model_path}"
-    yield f"the rest is in   {report.state_dir} (run.toml, coordinator, peers, logs)"
+    yield fact("the model is in", report.model_path)
+    yield fact("the rest is in", f"{report.state_dir} (run.toml, coordinator, peers, logs)")
 
 
 def _losses(report: Report) -> str:
@@ -203,12 +205,12 @@ def _losses(report: Report) -> str:
 
 
 def _bytes(report: Report) -> str:
-    sent = f"{report.bytes_up_per_peer / 1e6:.1f} MB per peer"
+    sent = f"{human_bytes(report.bytes_up_per_peer)} per peer"
     if not report.bytes_up_data_parallel or not report.bytes_up_per_peer:
         return sent
     parallel = report.bytes_up_data_parallel
     times = parallel / report.bytes_up_per_peer
-    return f"{sent}; data-parallel training: {parallel / 1e6:.0f} MB, {times:.0f} times as much"
+    return f"{sent}; data-parallel training: {human_bytes(parallel)}, {times:.0f} times as much"
 
 
 def _coming_and_going(report: Report) -> str:
@@ -228,10 +230,10 @@ def _way_in(report: Report) -> str:
 
 def _chains(pairs: PairChains) -> Iterator[str]:
     verdict = "both partners told the same chain" if not pairs.different else "DIFFERENT"
-    yield f"pair chains      {pairs.equal} exchanges, {verdict}"
+    yield fact("pair chains", f"{pairs.equal} exchanges, {verdict}")
     if pairs.unheard:
-        yield f"                 {pairs.unheard} more, one partner of which was gone before it told"
-    yield f"                 {pairs.alone} steps were made alone; each peer's weights are its own"
+        yield fact("", f"{pairs.unheard} more, one partner of which was gone before it told")
+    yield fact("", f"{pairs.alone} steps were made alone; each peer's weights are its own")
     for found in pairs.last:
         yield f"  {found.peer:<14} {found.chain[:32]} after round {found.round}"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.console.lines import timed
 from swarmtrain.console.view import View, open_view
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.demo import story
@@ -29,7 +30,7 @@ from swarmtrain.demo.setting import (
     write_run_file,
 )
 from swarmtrain.demo.signals import noted
-from swarmtrain.demo.view import Scene, make_scene, picture_of, stamped, stream_for
+from swarmtrain.demo.view import Scene, make_scene, picture_of, stream_for
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.options import DemoOptions
@@ -151,7 +152,7 @@ class _Demo:
         return None
 
     def _say(self, text: str) -> None:
-        self._view.say(stamped(time.monotonic() - self._began_s, text))
+        self._view.say(timed(text, time.monotonic() - self._began_s))
 
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import TextIO
 
+from swarmtrain.console.units import human_bytes
 from swarmtrain.console.view import Picture, Row
 from swarmtrain.demo.report import data_parallel_bytes, mean_bytes_up
 from swarmtrain.demo.setting import Cast
@@ -84,11 +85,6 @@ def make_scene(
     )
 
 
-def stamped(seconds: float, text: str) -> str:
-    """A sentence with its time since the start."""
-    return f"{int(seconds) // 60:3d}:{int(seconds) % 60:02d}  {text}"
-
-
 def loss_line(scene: Scene) -> str:
     """Rounds and validation loss in one line."""
     done = f"round {scene.committed} of {scene.rounds} committed"
@@ -102,8 +98,8 @@ def loss_line(scene: Scene) -> str:
 def bytes_line(scene: Scene) -> str:
     """Bytes sent beside those of data-parallel training, in one line."""
     return (
-        f"bytes sent per peer {scene.bytes_up / 1e6:.1f} MB"
-        f" | data-parallel training by now: {scene.bytes_data_parallel / 1e6:.1f} MB"
+        f"bytes sent per peer {human_bytes(scene.bytes_up)}"
+        f" | data-parallel training by now: {human_bytes(scene.bytes_data_parallel)}"
     )
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from swarmtrain.console.lines import stamped
+from swarmtrain.console.units import human_bytes
 from swarmtrain.ending import tell
 from swarmtrain.peer.training.rounds import RoundReport, in_words
 
@@ -118,8 +119,4 @@ class HookLog:
 
 def _moved(now: tuple[int, int], before: tuple[int, int]) -> str:
     up, down = (after - start for after, start in zip(now, before, strict=True))
-    return f"{_size(up)} sent, {_size(down)} received"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 10**6 else f"{count / 1e3:.0f} kB"
+    return f"{human_bytes(up)} sent, {human_bytes(down)} received"

@@ -221,13 +221,6 @@ def test_the_whole_table_is_made_in_less_than_three_hours_on_two_cores(load, tmp
     assert 1 < hours < 3
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(40, "40 s"), (720, "12 min"), (7500, "2 h 05 min"), (3599, "1 h 00 min")]
-)
-def test_durations_are_told_as_people_tell_them(load, seconds, text):
-    assert load("estimate").duration(seconds) == text
-
-
 # ---- the command
 
 

@@ -10,7 +10,7 @@ import pytest
 from swarmtrain.chaos import run
 from swarmtrain.chaos.evidence import judge
 from swarmtrain.chaos.invariants import Life, Violation
-from swarmtrain.chaos.report import Report, in_words
+from swarmtrain.chaos.report import Report
 from swarmtrain.demo.setting import Place
 from swarmtrain.events import StateInPlace
 from swarmtrain.options import ChaosOptions
@@ -66,7 +66,9 @@ def test_ctrl_c_ends_everything_and_keeps_the_files(tmp_path):
 
 def report(*violations: Violation) -> Report:
     return Report(
-        1.0, 7, 3, 2, 2, 0, 0, {"kill": 1}, 0, 1, (), not violations, violations, ""
+        seconds=1.0, seed=7, peers=3, commits=2, skips=0, rewinds=0, restarts=1,
+        state_roots=(), equal=not violations, violations=violations,
+        rounds=2, deeds={"kill": 1}, passed_over=0,
     )  # fmt: skip
 
 
@@ -85,5 +87,5 @@ def test_files_are_removed_only_when_everything_holds(tmp_path, monkeypatch, vio
     kept = list(tmp_path.glob("swarmtrain-chaos-*"))
     assert bool(kept) == bool(violations)
     assert found.state_dir == (str(kept[0]) if kept else "")
-    words = "\n".join(in_words(found))
-    assert ("VIOLATION    I2: states differ" in words) == bool(violations)
+    words = "\n".join(found.in_words())
+    assert ("I2: states differ" in words) == bool(violations)

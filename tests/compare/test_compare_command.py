@@ -16,7 +16,7 @@ from swarmtrain.cli.main import main
 from swarmtrain.compare import html, request, seats, sweep
 from swarmtrain.compare.plan import Pace
 from swarmtrain.compare.results import Point, RunResult, Shelf, rows
-from swarmtrain.compare.table import human_bytes, text_table
+from swarmtrain.compare.table import text_table
 from swarmtrain.errors import UserError
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_optimizers.robust import RULES
@@ -378,10 +378,3 @@ def test_a_round_of_what_never_exchanges_has_no_length(capsys):
     page = html.page([replace(RUN, ops=0), replace(RUN, seed=1)], "", "")
     assert "<th>s/round</th>" in page
     assert "<td>1.750</td>" in page
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (999, "999 B"), (1290, "1.29 kB"), (4.2e9, "4.2 GB")]
-)
-def test_bytes_are_told_in_decimal_units(count, text):
-    assert human_bytes(count) == text

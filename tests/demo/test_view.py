@@ -6,6 +6,7 @@ import sys
 from rich.console import Console
 from test_report import CAST, facts
 
+from swarmtrain.console.lines import timed
 from swarmtrain.console.view import LiveView, PlainView, Row, open_view, render
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts
@@ -15,7 +16,6 @@ from swarmtrain.demo.view import (
     loss_line,
     make_scene,
     picture_of,
-    stamped,
 )
 
 SCENE = Scene(
@@ -41,8 +41,8 @@ def test_the_table_has_a_row_per_peer_with_its_numbers():
         next(line for line in text.splitlines() if line.startswith(name))
         for name in ("badger", "otter", "newt")
     )
-    assert badger.split() == ["badger", "training", "2", "2.500", "4321", "1.5", "2.5"]
-    assert otter.split() == ["otter", "killed", "2", "2.750", "0.9", "0.8"]
+    assert badger.split() == ["badger", "training", "2", "2.500", "4321", "1.5", "MB", "2.5", "MB"]
+    assert otter.split() == ["otter", "killed", "2", "2.750", "900", "kB", "800", "kB"]
     assert newt.split() == ["newt", "starting"]
 
 
@@ -51,7 +51,7 @@ def test_a_narrow_terminal_keeps_the_numbers_that_matter_whole():
     assert all(len(line) <= 40 for line in text.splitlines())
     assert "tokens/s" not in text
     badger = next(line for line in text.splitlines() if line.startswith("badger"))
-    assert badger.split() == ["badger", "training", "2", "2.500", "1.5"]
+    assert badger.split() == ["badger", "training", "2", "2.500", "1.5", "MB"]
 
 
 def test_loss_and_bytes_stand_beside_what_they_are_compared_with():
@@ -59,7 +59,7 @@ def test_loss_and_bytes_stand_beside_what_they_are_compared_with():
         "round 3 of 8 committed | validation loss 5.500 -> 2.500 (byte frequencies alone: 3.250)"
     )
     assert bytes_line(SCENE) == (
-        "bytes sent per peer 1.5 MB | data-parallel training by now: 90.0 MB"
+        "bytes sent per peer 1.5 MB | data-parallel training by now: 90 MB"
     )
 
 
@@ -93,7 +93,7 @@ def test_without_a_terminal_there_are_plain_lines_alone():
     stream = io.StringIO()
     view = open_view(stream)
     assert isinstance(view, PlainView)
-    view.say(stamped(75.9, "otter is in " * 20))
+    view.say(timed("otter is in " * 20, 75.9))
     view.show(picture_of(SCENE))
     view.close()
     view.say("")
@@ -104,7 +104,7 @@ def test_without_a_terminal_there_are_plain_lines_alone():
 def test_in_a_terminal_the_sentences_stay_and_the_table_follows_them():
     stream = io.StringIO()
     view = LiveView(Console(file=stream, force_terminal=True, width=100, height=40))
-    view.say(stamped(3, "otter is in [really]"))
+    view.say(timed("otter is in [really]", 3))
     view.show(picture_of(SCENE))
     view.close()
     view.say("after")
@@ -114,8 +114,8 @@ def test_in_a_terminal_the_sentences_stay_and_the_table_follows_them():
 
 
 def test_times_are_minutes_and_seconds():
-    assert stamped(0.2, "x") == "  0:00  x"
-    assert stamped(3_600, "x") == " 60:00  x"
+    assert timed("x", 0.2) == "  0:00  x"
+    assert timed("x", 3_600) == " 60:00  x"
 
 
 def test_what_else_is_said_stands_above_the_table(monkeypatch):
@@ -134,7 +134,7 @@ def test_a_long_sentence_goes_on_under_its_first_word():
     stream = io.StringIO()
     view = LiveView(Console(file=stream, force_terminal=True, width=60, height=40))
     view.close()
-    view.say(stamped(3, "otter stops after sending four of nine chunks of round 3, and is killed"))
+    view.say(timed("otter stops after sending four of nine chunks of round 3, and is killed", 3))
     text = stream.getvalue()
     assert "  0:03  otter stops after sending four of nine chunks of\n" in text
     assert text.endswith("\n        round 3, and is killed\n")

@@ -43,7 +43,7 @@ def test_joining_each_round_and_the_end_have_a_line(said):
     assert said() == [
         "Joined the run tiny as otter: 3 other peers, round 17.",
         "Round 18: averaged with 3 other peers; loss 2.314; 1.2 MB sent, 3.4 MB received, 12.3 s.",
-        "Round 19: skipped, too few; this peer's work is kept; 0 kB sent, 0 kB received, 2.0 s.",
+        "Round 19: skipped, too few; this peer's work is kept; 0 sent, 0 received, 2.0 s.",
         "Left the run tiny after round 19 (asked to leave); 2.2 MB sent, 5.4 MB received in all.",
     ]
 
@@ -54,7 +54,7 @@ def test_a_finished_run_says_what_it_has_come_to(said):
     log.left("run finished", 40, "40 rounds, loss 2.21")
     assert said() == [
         "Joined the run tiny as otter: 1 other peer, round 0.",
-        "The run is finished: 40 rounds, loss 2.21; 1.0 MB sent, 2.0 MB received in all.",
+        "The run is finished: 40 rounds, loss 2.21; 1 MB sent, 2 MB received in all.",
     ]
 
 
@@ -74,7 +74,7 @@ def test_rounds_that_end_faster_than_one_a_second_share_a_line(said):
     log.round_ended(RoundReport(26, "left-out", 2), None)
     lines = said()[1:]
     assert [line.partition(":")[0][6:] for line in lines] == ["1", "9", "17", "25", "26"]
-    assert "; 8 rounds; 800 kB sent, 0 kB received, 1.0 s" in lines[1]
+    assert "; 8 rounds; 800 kB sent, 0 received, 1.0 s" in lines[1]
 
 
 @contextmanager

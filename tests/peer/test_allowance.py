@@ -28,7 +28,7 @@ def test_what_was_moved_today_counts_over_restarts(tmp_path):
     ("daily", "words"),
     [
         (300_000, "Today's 300 kB are used up (301 kB"),
-        (20 * 10**9, "Today's 20,000 MB are used up"),
+        (20 * 10**9, "Today's 20 GB are used up"),
     ],
 )
 def test_small_amounts_are_told_in_small_units(tmp_path, daily, words):

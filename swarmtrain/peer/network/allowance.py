@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swarmtrain import atomic_file
+from swarmtrain.console.units import human_bytes
 from swarmtrain.errors import UserError
 
 _WRITE_EVERY = 0.01
@@ -45,7 +46,8 @@ class Allowance:
         if self._day == self._today() and self._used >= self._daily:
             raise UserError(
                 "SWT-E405",
-                f"Today's {_shown(self._daily)} are used up ({_shown(self._used)} were moved).",
+                f"Today's {human_bytes(self._daily)} are used up"
+                f" ({human_bytes(self._used)} were moved).",
                 "The peer leaves between rounds, so nobody waits for it; later it catches up.",
                 "Join again tomorrow with the same state directory, or allow more with --daily.",
             )
@@ -67,10 +69,3 @@ class Allowance:
         except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return today, 0
         return today, 0
-
-
-def _shown(num_bytes: int) -> str:
-    """An amount for people, in the unit that they would name it in."""
-    if num_bytes < 10_000_000:
-        return f"{num_bytes / 1e3:,.0f} kB"
-    return f"{num_bytes / 1e6:,.0f} MB"
