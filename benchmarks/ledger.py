@@ -260,7 +260,7 @@ class Run:
     def _report(self, reports: Sequence[tuple[PeerId, m.Got | m.Have]]) -> None:
         """Have the op take all of these in, and ask what follows only with the last: 64 peers say
         4 096 times what they hold."""
-        operation = self.machine.operation
+        operation = self.machine.first.operation
         for peer, message in reports[:-1]:
             if operation is not None:
                 operation.hear(peer, message, self.now_s)

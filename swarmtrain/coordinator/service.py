@@ -146,7 +146,7 @@ async def _until_over(
     shell: Shell, machine: Rendezvous, store: Store, stop: asyncio.Event, tell: Tell
 ) -> str:
     """Wait for the end, and raise what ended it unless it was meant; the finished run's result."""
-    keep = partial(store.keep_losses, machine.chronicle.losses)
+    keep = partial(store.keep_losses, machine.first.chronicle.losses)
     own = [
         asyncio.ensure_future(stop.wait()),
         asyncio.ensure_future(shell.finished.wait()),
@@ -248,7 +248,7 @@ def _resumed(
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc
-    machine.chronicle.losses.update(store.losses())
+    machine.first.chronicle.losses.update(store.losses())
     return keys, machine
 
 

@@ -28,7 +28,7 @@ def world_of(boundary: int, lost: int, kind: str) -> World | None:
     coordinator, invariants = world.swarm.coordinator, world.invariants
     machine = coordinator.machine
     assert machine is not None
-    if machine.operation is None or not invariants.is_told(len(coordinator.disk) - 1):
+    if machine.first.operation is None or not invariants.is_told(len(coordinator.disk) - 1):
         return None
     world.swarm.crash_coordinator(0.3)
     del coordinator.disk[-lost:]

@@ -149,7 +149,7 @@ class Hall:
 
     def exchange(self, *peers: PeerId) -> None:
         """All of them do their part of the op in progress."""
-        operation = self.machine.operation
+        operation = self.machine.first.operation
         assert operation is not None
         view, plan_id = operation.view, operation.view.plan_id
         for peer in peers:

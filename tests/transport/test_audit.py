@@ -49,7 +49,7 @@ def evictions(swarm: Swarm) -> list[Gone]:
 
 
 def events(swarm: Swarm, kind: str) -> list[Any]:
-    return [event for event in swarm.hall.chronicle.events if event.event == kind]
+    return [event for event in swarm.hall.first.chronicle.events if event.event == kind]
 
 
 def swarm_with_liar(seed: int, *honest: PeerId, rounds: int = 12) -> Swarm:

@@ -8,6 +8,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.collective.centre import has_centre
 from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.followers import Follower
 from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.coordinator.planning import next_plan
 from swarmtrain_transport.coordinator.slicing import Slicing
@@ -107,12 +108,12 @@ def test_an_owner_whose_centre_has_no_possible_length_has_nobody_complete(square
     assert table.fits(A, 4.0, ()) and not table.fits(A, 4.0, (CENTRE,))
 
 
-def ready_line(peer: PeerId, has_centre: bool) -> PeerLine:
+def ready_line(peer: PeerId, has_centre: bool) -> Follower:
     """Connected, alive and ready for op 2."""
     hello = Hello(BOOT, "name", peer, "127.0.0.1", 1, -1, b"", 1, ROOT, 1 << 30)
-    line = PeerLine(hello, LifeLine(0.0), acked_index=1 << 20, applied_op=1, state_root=ROOT)
-    line.ready, line.active = Ready(2, 8, 1, ROOT, None, has_centre), True
-    return line
+    line = PeerLine(hello, LifeLine(0.0), acked_index=1 << 20)
+    ready = Ready(2, 8, 1, ROOT, None, has_centre)
+    return Follower(line, applied_op=1, state_root=ROOT, ready=ready, active=True)
 
 
 @pytest.mark.parametrize("told", [(True,) * 3, (True, False, True), (False,) * 3])

@@ -49,7 +49,7 @@ def test_what_was_not_acknowledged_while_the_coordinator_was_stopped_is_nobodys_
 def test_commit_does_not_wait_for_a_deaf_peer_and_does_not_evict_it() -> None:
     hall = opened(A, B, C, D, deadline_floor_s=100.0, deadline_cap_s=100.0)
     hall.ready(1, A, B, C, D)
-    operation = hall.machine.operation
+    operation = hall.machine.first.operation
     assert operation is not None
     plan_id = operation.view.plan_id
     for peer in (A, B, C, D):
@@ -77,7 +77,7 @@ def test_commit_does_not_wait_for_a_deaf_peer_and_does_not_evict_it() -> None:
 
 def owing(hall: Hall) -> None:
     """All have everything but D's part, of which only D's own slice is made."""
-    operation = hall.machine.operation
+    operation = hall.machine.first.operation
     assert operation is not None
     for peer in (A, B, C, D):
         hall.say(peer, roots_of(operation.view, peer))
@@ -113,7 +113,7 @@ def test_who_moves_bytes_owes_nothing_or_waits_for_a_silent_owner_is_not_idle() 
     for silent, moved in ((False, True), (True, False)):
         hall = opened(A, B, C, D, deadline_floor_s=100.0, deadline_cap_s=100.0)
         hall.ready(1, A, B, C, D)
-        operation = hall.machine.operation
+        operation = hall.machine.first.operation
         assert operation is not None
         for peer in (A, B, C, D):
             hall.say(peer, roots_of(operation.view, peer))
@@ -132,7 +132,7 @@ def test_one_owners_silence_about_a_peer_does_not_make_it_idle() -> None:
     """Else whoever never lists somebody, who has sent everything, has it left out."""
     hall = opened(A, B, C, D, deadline_floor_s=100.0, deadline_cap_s=100.0)
     hall.ready(1, A, B, C, D)
-    operation = hall.machine.operation
+    operation = hall.machine.first.operation
     assert operation is not None
     for peer in (A, B, C, D):
         hall.say(peer, roots_of(operation.view, peer))

@@ -35,7 +35,7 @@ def test_a_banned_peer_is_told_why_and_its_key_stays_out_until_it_is_pardoned() 
     order(hall, Pardon(C))
     hall.join(C, boot=b"again")
     assert C in hall.machine.view.roster and hall.machine.is_member(C)
-    assert [event.event for event in hall.machine.chronicle.events][-3:] == [
+    assert [event.event for event in hall.machine.first.chronicle.events][-3:] == [
         "banned", "unbanned", "joined",
     ]  # fmt: skip
 

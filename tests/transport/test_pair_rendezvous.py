@@ -37,7 +37,7 @@ class PairHall:
 
     def cross(self, *peers: PeerId) -> None:
         """These publish, and hold what their partners give."""
-        operation = self.hall.machine.operation
+        operation = self.hall.machine.first.operation
         view = operation.view
         for peer in peers:
             self.hall.say(peer, published_by(view, peer))
@@ -102,7 +102,7 @@ def test_hashes_go_to_the_pair_alone():
     hall = PairHall()
     plan = hall.ready(1, *PEERS)
     first, second, *others = contributors_of(plan)
-    hall.hall.say(first, published_by(hall.hall.machine.operation.view, first))
+    hall.hall.say(first, published_by(hall.hall.machine.first.operation.view, first))
     told = {p for p in PEERS if any(isinstance(x, m.Hashes) for x in hall.hall.sent[p])}
     assert told == {first, second} and not told & set(others)
 

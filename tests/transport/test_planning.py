@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.followers import Follower
 from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.coordinator.planning import next_plan
 from swarmtrain_transport.coordinator.slicing import Slicing
@@ -37,22 +38,23 @@ ROOT = b"R" * 32
 INT64 = st.integers(-(1 << 63), (1 << 64) - 1)
 
 
-def line_of(peer: PeerId, *, up: int = 0, down: int = 0, **changes: Any) -> PeerLine:
+def line_of(peer: PeerId, *, up: int = 0, down: int = 0, **changes: Any) -> Follower:
     """Connected, alive, at op 0, acknowledged everything, not ready."""
     hello = Hello(BOOT, "name", peer, "127.0.0.1", 1, -1, b"", 0, ROOT, 1 << 30, up, down)
-    line = PeerLine(hello, LifeLine(0.0), acked_index=1 << 20, applied_op=0, state_root=ROOT)
+    line = PeerLine(hello, LifeLine(0.0), acked_index=1 << 20)
+    follower = Follower(line, applied_op=0, state_root=ROOT)
     for key, value in changes.items():
-        setattr(line, key, value)
-    return line
+        setattr(follower if hasattr(follower, key) else line, key, value)
+    return follower
 
 
-def ready_line(peer: PeerId, op: int = 1, samples: int = 8, **changes: Any) -> PeerLine:
+def ready_line(peer: PeerId, op: int = 1, samples: int = 8, **changes: Any) -> Follower:
     return line_of(peer, ready=Ready(op, samples, op - 1, ROOT), active=True, **changes)
 
 
 def plan_now(
     chain: Chain,
-    lines: dict[PeerId, PeerLine],
+    lines: dict[PeerId, Follower],
     expected: set[PeerId] | None = None,
     now_s: float = 0.0,
     **terms: Any,
@@ -86,7 +88,7 @@ def test_an_op_begins_when_everybody_expected_is_ready() -> None:
 def test_an_op_begins_without_the_slow_once_the_first_has_waited_long_enough() -> None:
     lines = {A: ready_line(A, ready_s=10.0), B: ready_line(B, ready_s=60.0), C: line_of(C)}
     for line in lines.values():
-        line.life.heard(69.0)
+        line.line.life.heard(69.0)
     assert plan_now(begun_chain(), lines, now_s=69.99, wait_ready_s=60.0) is None
     plan = plan_now(begun_chain(), lines, now_s=70.0, wait_ready_s=60.0)
     assert weights(plan) == {A: 255, B: 255, C: 0}
@@ -162,9 +164,9 @@ def test_a_newcomer_is_planned_only_when_all_have_acknowledged_its_key() -> None
     }
     assert set(weights(plan_now(chain, lines, {A, B}))) == {A, B}
     chain.add(Skip(1, "test"))
-    for peer, line in lines.items():
-        lines[peer] = ready_line(peer, 2, acked_index=line.acked_index, applied_op=1)
-    lines[B].acked_index = joined
+    for peer, one in lines.items():
+        lines[peer] = ready_line(peer, 2, acked_index=one.line.acked_index, applied_op=1)
+    lines[B].line.acked_index = joined
     assert set(weights(plan_now(chain, lines, {A, B}))) == {A, B, C}
 
 

@@ -167,7 +167,7 @@ def test_a_restart_at_any_record_repeats_no_decision_and_ends_the_op(cut: int) -
         again.ack(peer)
     if not has_op:
         again.ready(1, A, B, C)
-    if again.machine.operation is not None:
+    if again.machine.first.operation is not None:
         again.exchange(A, B, C)
     for peer in (A, B, C):
         again.say(peer, m.Applied(1, root_of(1)))
@@ -213,7 +213,7 @@ def test_nothing_that_a_member_says_breaks_the_coordinator_or_its_ledger(data: A
     """B is hostile. A refusal is fine; any other error would stop the run for everybody."""
     hall = opened(A, B, C)
     hall.ready(1, A, B, C)
-    operation = hall.machine.operation
+    operation = hall.machine.first.operation
     assert operation is not None
     for message in data.draw(st.lists(hostile(operation.view.plan_id), max_size=25)):
         try:

@@ -172,7 +172,7 @@ def test_roots_that_are_not_one_hash_per_slice_are_refused(slice_roots: tuple[by
 def test_the_coordinator_closes_the_line_of_who_signs_falsely() -> None:
     hall = opened(A, B, C)
     hall.ready(1, A, B, C)
-    operation = hall.machine.operation
+    operation = hall.machine.first.operation
     assert operation is not None
     false = msgspec.structs.replace(roots_of(operation.view, A), signature=b"false")
     with pytest.raises(RemoteFault, match="not signed"):

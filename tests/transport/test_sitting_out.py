@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.followers import Follower
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
@@ -21,7 +21,7 @@ def at_fault(chain: Chain, peer: PeerId, rounds: int = 3) -> None:
         chain.commit()
 
 
-def at_op(chain: Chain, *peers: PeerId, **changes: Any) -> dict[PeerId, PeerLine]:
+def at_op(chain: Chain, *peers: PeerId, **changes: Any) -> dict[PeerId, Follower]:
     op = chain.view.first.last_op
     return {peer: ready_line(peer, op + 1, applied_op=op, **changes) for peer in peers}
 
@@ -68,7 +68,7 @@ def test_an_unfit_owner_owns_nothing_as_long_as_half_of_all_own_something() -> N
 def test_status_names_who_said_it_and_who_sits_out() -> None:
     hall = opened(A, B, C)
     hall.ready(1, A, B, C)
-    operation = hall.machine.operation
+    operation = hall.machine.first.operation
     assert operation is not None
     for peer in (A, B, C):
         hall.say(peer, roots_of(operation.view, peer))

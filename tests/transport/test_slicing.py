@@ -4,10 +4,11 @@ import msgspec
 import pytest
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.followers import Follower
 from swarmtrain_transport.coordinator.planning import make_plan
 from swarmtrain_transport.coordinator.slicing import Slicing, believed, fitted
 from swarmtrain_transport.ledger.plan_rules import check_plan
-from swarmtrain_transport.wire.messages import Progress
+from swarmtrain_transport.wire.messages import Progress, Ready
 from tests.transport.rig import A, B, C, D, terms_of
 from tests.transport.test_planning import ready_line
 
@@ -18,7 +19,7 @@ def lines_of(rates, retain_bytes=1 << 30):
     lines = {}
     for peer, rate in zip((A, B, C, D), rates, strict=False):
         told = Progress(0, 0, 0, "", up_bytes_per_s=rate, down_bytes_per_s=2 * rate)
-        line = ready_line(peer, progress=told)
+        line = ready_line(peer, progress=told).line
         line.hello = msgspec.structs.replace(line.hello, retain_bytes=retain_bytes)
         lines[peer] = line
     return lines
@@ -77,7 +78,8 @@ def test_room_below_zero_is_none_and_the_others_slices_still_cover_the_vector(to
     """Or one member's HELLO would make a PLAN that everybody else must refuse."""
     lines = lines_of([100, 100, 100], retain_bytes=2**60)
     lines[B].hello = msgspec.structs.replace(lines[B].hello, retain_bytes=told)
-    plan = make_plan(terms_of(), 1, b"", 2_000_000, lines, {}, 20.0, Slicing())
+    peers = {peer: Follower(line, ready=Ready(1, 8, 0, bytes(32))) for peer, line in lines.items()}
+    plan = make_plan(terms_of(), 1, b"", 2_000_000, peers, {}, 20.0, Slicing())
     check_plan(plan, 2_000_000)
     assert {spec.owner for spec in plan.slices} == {A, C}
 

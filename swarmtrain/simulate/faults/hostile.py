@@ -149,7 +149,7 @@ class Hostile:
         """Where contributions stay whole: somebody signs what it does not have, and for all the
         coordinator knows that is its contribution, the first one or another one."""
         machine = self._swarm.coordinator.machine
-        operation = machine.operation if machine is not None else None
+        operation = machine.first.operation if machine is not None else None
         if operation is None or operation.view.plan.kind not in WHOLE:
             return None
         view = operation.view
@@ -168,7 +168,7 @@ class Hostile:
         """Well-formed, and about what is not the sender's or does not exist."""
         rng = self._rng
         machine = self._swarm.coordinator.machine
-        operation = machine.operation if machine is not None else None
+        operation = machine.first.operation if machine is not None else None
         plan_id = operation.view.plan_id if operation is not None else rng.getrandbits(63)
         index = rng.choice((-1, -_FAR, 99, _FAR))
         stranger = rng.randbytes(32)

@@ -4,44 +4,50 @@ A state root that more than half report becomes ATTEST; a peer with another one 
 with (protocol.md T15). A result that nobody holds any more is cancelled by REWIND (T12).
 """
 
-from swarmtrain_transport.coordinator.attendance import Attendance
-from swarmtrain_transport.coordinator.membership import Chronicle, PeerLine, agreed_root
+from swarmtrain_transport.coordinator.followers import Follower, Followers, agreed_root
+from swarmtrain_transport.coordinator.membership import Chronicle
 from swarmtrain_transport.coordinator.recovery import rewind_due
 from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Applied
 from swarmtrain_transport.wire.records import Attest
 
 
 class Agreement:
-    """What the coordinator knows of its peers' states.
+    """States of one group's peers, as far as the coordinator knows them.
 
     Args:
-        scribe: the ledger and its fold.
-        attendance: who is here.
+        scribe: appends records.
+        view: the ledger's fold of the group.
+        followers: its peers.
         chronicle: what people are told.
     """
 
-    def __init__(self, scribe: Scribe, attendance: Attendance, chronicle: Chronicle) -> None:
+    def __init__(
+        self, scribe: Scribe, view: GroupView, followers: Followers, chronicle: Chronicle
+    ) -> None:
         self._scribe = scribe
-        self._view = scribe.view.first
-        self._attendance = attendance
+        self._view = view
+        self._followers = followers
         self._chronicle = chronicle
 
-    def reported(
-        self, peer: PeerId, line: PeerLine, message: Applied, now_s: float, *, may_attest: bool
-    ) -> None:
+    def reported(self, peer: PeerId, message: Applied, now_s: float, *, may_attest: bool) -> None:
         """A peer says which state is in place with it.
 
         Args:
+            peer: a follower.
+            message: what it says.
+            now_s: the time.
             may_attest: whether anything may be decided now.
         """
-        line.applied_op = message.op
-        line.state_root = message.state_root
-        self._check_chain(peer, line, message)
+        follower = self._followers.here[peer]
+        follower.applied_op = message.op
+        follower.state_root = message.state_root
+        self._check_chain(peer, follower, message)
         if may_attest:
             self.attest(message.op, now_s)
-        self._check_state(peer, line)
+        self._check_state(peer, follower)
 
     def attest(self, op: int, now_s: float) -> None:
         """ATTEST once more than half of those alive, or expected back, report the same root."""
@@ -50,16 +56,15 @@ class Agreement:
             return
         if op not in self._view.commits or op in self._view.attests:
             return
-        lines = self._attendance.lines
-        alive = self._attendance.alive(now_s)
+        here, alive = self._followers.here, self._followers.alive(now_s)
         # When no member is left, whoever has replayed the op speaks for it.
-        voters = alive & set(self._view.commits[op].boots) or alive & set(lines)
-        root = agreed_root(lines, voters, op)
+        voters = alive & set(self._view.commits[op].boots) or alive & set(here)
+        root = agreed_root(here, voters, op)
         if root is not None:
-            self._scribe.append(Attest(op, root))
-            for peer, line in lines.items():
-                if line.applied_op == op:
-                    self._check_state(peer, line)
+            self._scribe.append(Attest(op, root, group=self._view.group))
+            for peer, follower in here.items():
+                if follower.applied_op == op:
+                    self._check_state(peer, follower)
 
     def _attest_own(self, op: int, now_s: float) -> None:
         """ATTEST of a pair op, once more than half of the planned processes that are alive, or are
@@ -67,20 +72,20 @@ class Agreement:
         then is here any more, or joiners would have nobody to take a state from."""
         if op not in self._view.commits:
             return
-        lines = self._attendance.lines
+        here = self._followers.here
         held = {
-            peer: line.state_root
-            for peer, line in lines.items()
-            if line.applied_op >= op and self._view.commit_at(line.applied_op) == op
+            peer: one.state_root
+            for peer, one in here.items()
+            if one.applied_op >= op and self._view.commit_at(one.applied_op) == op
         }
         known = self._view.roots.get(op, {})
         if not held or any(root in known.values() for root in held.values()):
             return
-        alive, planned = self._attendance.alive(now_s), self._view.commits[op].boots
+        alive, planned = self._followers.alive(now_s), self._view.commits[op].boots
         voters = {
             peer
             for peer, boot in planned.items()
-            if peer in alive and (peer not in lines or lines[peer].hello.boot == boot)
+            if peer in alive and (peer not in here or here[peer].line.hello.boot == boot)
         }
         if 2 * len(voters & held.keys()) <= len(voters) and voters:
             return
@@ -89,35 +94,35 @@ class Agreement:
         order = [plan.checkpoint_by, *paired, *planned, *sorted(held)]
         first = next(held[peer] for peer in order if peer in held)
         roots = tuple((peer, held[peer]) for peer in sorted(held))
-        self._scribe.append(Attest(op, first, roots=roots))
+        self._scribe.append(Attest(op, first, roots=roots, group=self._view.group))
 
-    def _check_chain(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
+    def _check_chain(self, peer: PeerId, follower: Follower, message: Applied) -> None:
         """Whether what a peer has exchanged is what the ledger says; people are told if not."""
         if not message.chain:
             return
-        line.chain = message.chain
+        follower.chain = message.chain
         link = self._view.links.get(message.op, {}).get(peer)
         if link is not None and link[1] != message.chain:
             self._chronicle.event(message.op, peer, "differs", "chain")
 
     def rewind(self) -> None:
         """T12: what was committed is with nobody."""
-        if self._view.in_progress is not None:
+        if self._view.ops:
             return
-        lines = self._attendance.lines
-        due = rewind_due(self._view, lines, all_heard=not self._attendance.unseen)
+        here = self._followers.here
+        due = rewind_due(self._view, here, all_heard=self._followers.all_heard)
         if due is None:
             return
         self._scribe.append(due)
-        for line in lines.values():
-            line.stranded_op = -1
-            if line.applied_op > due.op:
+        for one in here.values():
+            one.stranded_op = -1
+            if one.applied_op > due.op:
                 # Its state is of a past that was cancelled; it takes another and says so.
-                line.applied_op, line.ready = -1, None
+                one.applied_op, one.ready = -1, None
 
-    def _check_state(self, peer: PeerId, line: PeerLine) -> None:
+    def _check_state(self, peer: PeerId, follower: Follower) -> None:
         """T15: a state that is not the attested one is not planned with and not waited for; the
         peer reads ATTEST too and heals itself."""
-        if not self._view.may_hold(line.applied_op, line.state_root):
-            line.ready, line.active = None, False
-            self._chronicle.event(line.applied_op, peer, "differs", "state root")
+        if not self._view.may_hold(follower.applied_op, follower.state_root):
+            follower.ready, follower.active = None, False
+            self._chronicle.event(follower.applied_op, peer, "differs", "state root")

@@ -6,7 +6,7 @@ coordinator died (protocol.md T14).
 """
 
 import math
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.failure import LifeLine
@@ -14,7 +14,6 @@ from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hello, Progress
-from swarmtrain_transport.wire.records import Plan
 
 
 class Attendance:
@@ -35,7 +34,6 @@ class Attendance:
         self.unseen = {peer: LifeLine(now_s) for peer in view.roster}
         self._view = view
         self._silent_s = now_s
-        self._gone: dict[PeerId, PeerLine] = {}
         self.closes_s = self._served_s = math.inf
 
     def silent(self, now_s: float) -> list[PeerId]:
@@ -91,61 +89,31 @@ class Attendance:
         )  # fmt: skip
         line.life.moved(now_s, message.up_bytes_per_s, is_idle=owes and is_still)
 
-    def op_ended(self) -> None:
-        """Nobody owes anything any more."""
-        for line in self.lines.values():
-            line.life.idle_s = None
+    def op_ended(self, members: Iterable[PeerId]) -> None:
+        """An op of these has its outcome: they owe nothing any more. Who owes another one something
+        is found idle again."""
+        for peer in members:
+            if (line := self.lines.get(peer)) is not None:
+                line.life.idle_s = None
 
     def connected(self) -> dict[PeerId, PeerLine]:
         """Lines whose control connection stands."""
         return {peer: line for peer, line in self.lines.items() if line.connected}
 
-    def expected(self, now_s: float) -> set[PeerId]:
-        """Live peers that take part round by round: also after a restart, before they are back.
-        Not who was waited for in vain too often."""
-        op = self._view.first.last_op + 1
-        active = {p for p, line in self.lines.items() if line.active and line.waits.until < op}
-        returning = set(self.unseen) & set(self.last_contributors())
-        return self.alive(now_s) & (active | returning)
-
-    def planned(self, plan: Plan, expected: AbstractSet[PeerId]) -> None:
-        """A PLAN has fallen due: of those who were expected some may have kept it waiting."""
-        gives = {member.peer for member in plan.members if member.weight}
-        late = expected - gives - self._view.first.standing.sidelined(plan.op, expected)
-        for peer, line in self.lines.items():
-            if peer in gives:
-                line.waits.good()
-            elif peer in late:
-                line.waits.fault(plan.op)
-
-    def last_contributors(self) -> dict[PeerId, bytes]:
-        """Contributors of the newest PLAN and their boot ids."""
-        if self._view.first.op is None:
-            return {}
-        weights = self._view.first.op.weights
-        return {peer: boot for peer, boot in self._view.first.op.boots.items() if peer in weights}
-
     def enter(self, peer: PeerId, hello: Hello, now_s: float) -> PeerLine:
-        """The peer is in, for the first time or again; a process that only reconnects is the one
-        that it was."""
+        """The peer is in, for the first time or again."""
         line = PeerLine(hello, LifeLine(now_s), sent_index=max(-1, hello.head_index))
         line.acked_index = hello.head_index
         old = self.lines.get(peer)
-        if (gone := old or self._gone.get(peer)) is not None:
-            line.waits = gone.waits
-        if old is not None:
-            self._remember(peer, old)
         if old is not None and old.hello.boot == hello.boot:
-            line.ready, line.ready_s = old.ready, old.ready_s
-            line.active, line.progress, line.chain = old.active, old.progress, old.chain
-        line.active = line.active or self.last_contributors().get(peer) == hello.boot
+            line.progress = old.progress
         self.lines[peer] = line
         self.unseen.pop(peer, None)
         return line
 
-    def wakeups(self, wait_ready_s: float) -> list[float]:
-        """When somebody falls silent for too long, or has waited long enough for the others."""
-        times = [line.ready_s + wait_ready_s for line in self.lines.values() if line.ready]
+    def wakeups(self) -> list[float]:
+        """When somebody falls silent for too long, or a run that is over ends."""
+        times: list[float] = []
         for life in self.lives().values():
             times += [life.suspect_at_s, life.evict_at_s]
         loss_s = self.closes_s - limits.FINISH_S + limits.LAST_LOSS_S
@@ -162,29 +130,28 @@ class Attendance:
         """Return the peers still here although the run is over and they had their time to leave."""
         return list(self._view.roster) if now_s >= self._ends_s else []
 
-    def pardon(self, absent_s: float, now_s: float) -> None:
+    def pardon(self, now_s: float) -> None:
         """The coordinator itself was stopped for so long: nobody was silent meanwhile, and as
         after a restart everybody has the full time to be heard of."""
         for life in self.lives().values():
             life.pardon(now_s)
-        for line in self.lines.values():
-            line.ready_s += absent_s
 
-    def dismissed(self, last_op: int, now_s: float, *, awaits_loss: bool) -> list[PeerId]:
+    def dismissed(self, now_s: float, *, are_behind: bool, awaits_loss: bool) -> list[PeerId]:
         """Whom to tell now, once, that the run is over: everybody, when nobody is behind.
 
         Args:
+            now_s: the time.
+            are_behind: whether somebody who is here lacks a last state.
             awaits_loss: whether the last round's loss may still come.
         """
         self.closes_s = min(self.closes_s, now_s + limits.FINISH_S)
-        present = self.connected()
-        behind = any(line.applied_op < last_op for line in present.values())
-        self._served_s = math.inf if behind else min(self._served_s, now_s)
+        self._served_s = math.inf if are_behind else min(self._served_s, now_s)
         if awaits_loss and now_s < self.closes_s - limits.FINISH_S + limits.LAST_LOSS_S:
             return []
         # After a restart nobody knows yet what those who are to come back still need.
-        if (behind or self.unseen) and now_s < self.closes_s:
+        if (are_behind or self.unseen) and now_s < self.closes_s:
             return []
+        present = self.connected()
         told = [peer for peer, line in present.items() if not line.dismissed]
         for peer in told:
             present[peer].dismissed = True
@@ -192,23 +159,5 @@ class Attendance:
 
     def depart(self, peer: PeerId) -> None:
         """The peer left or was evicted."""
-        if (line := self.lines.pop(peer, None)) is not None:
-            self._remember(peer, line)
+        self.lines.pop(peer, None)
         self.unseen.pop(peer, None)
-
-    def _remember(self, peer: PeerId, line: PeerLine) -> None:
-        self._gone.pop(peer, None)
-        self._gone[peer] = line
-        if len(self._gone) > limits.PEERS_MAX:
-            del self._gone[next(iter(self._gone))]
-
-    def last_holders(self, op: int, root: bytes | None) -> tuple[list[PeerId], float]:
-        """Return the peers that had the state after `op` when last heard of in this term, and the
-        newest time of that. If a root is given, the state must have it."""
-        away = {peer: line for peer, line in self.lines.items() if not line.connected}
-        had = {
-            peer: line.life.heard_s
-            for peer, line in (self._gone | away).items()
-            if line.applied_op == op and root in (None, line.state_root)
-        }
-        return list(had), max(had.values(), default=0.0)

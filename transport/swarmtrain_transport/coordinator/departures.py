@@ -13,6 +13,7 @@ from swarmtrain_transport.coordinator.attendance import Attendance
 from swarmtrain_transport.coordinator.membership import Chronicle
 from swarmtrain_transport.coordinator.scribe import Scribe
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import BANNED, Conviction, Gone, Unban
 
 REMOVED = "removed"
@@ -63,7 +64,7 @@ class Departures:
         scribe: the pen.
         attendance: who is here.
         chronicle: what people are shown.
-        lost: tells the op in progress of a peer that is gone.
+        lost: tells the groups of a peer that is gone.
     """
 
     def __init__(
@@ -110,13 +111,14 @@ class Departures:
         self._tell(order.peer, reason)
 
     def go(
-        self, peer: PeerId, *, evicted: bool, reason: str, why: Conviction | None = None
-    ) -> None:
-        """The peer left, was silent for too long, or is convicted."""
+        self, peer: PeerId, *, evicted: bool, reason: str, why: Conviction | None = None,
+        group: int = FIRST_GROUP,
+    ) -> None:  # fmt: skip
+        """The peer left, was silent for too long, or is convicted of a wrong sum in a group."""
         self._attendance.depart(peer)
         self._lost(peer)
         if peer in self._view.roster or why is not None:
-            self._scribe.append(Gone(peer, evicted, reason, why))
+            self._scribe.append(Gone(peer, evicted, reason, why, group))
             self._scribe.close(peer)
             event = "convicted" if why is not None else "lost" if evicted else "left"
             self._tell(peer, event, reason)

@@ -19,7 +19,7 @@ from swarmtrain_transport.coordinator.claims import shown
 from swarmtrain_transport.coordinator.scribe import Scribe
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Hello, PeerMessage, Tell
+from swarmtrain_transport.wire.messages import FIRST_GROUP, Hello, PeerMessage, Tell
 from swarmtrain_transport.wire.messages import History as Told
 from swarmtrain_transport.wire.records import Join, Run, body_of, record_from_bytes
 
@@ -72,7 +72,7 @@ class History:
         self._late_asks = 0
         self._witnesses: dict[PeerId, tuple[Guest, int]] = {}
         self._guests: dict[PeerId, Guest] = {}
-        self._held: dict[tuple[PeerId, type[PeerMessage]], PeerMessage] = {}
+        self._held: dict[tuple[PeerId, type[PeerMessage], int], PeerMessage] = {}
 
     @property
     def is_open(self) -> bool:
@@ -178,13 +178,13 @@ class History:
 
     def hold(self, peer: PeerId, message: PeerMessage) -> None:
         """A message that would become a record waits too; the newest of its kind counts."""
-        self._held[(peer, type(message))] = message
+        self._held[(peer, type(message), getattr(message, "group", FIRST_GROUP))] = message
 
     def take_held(self) -> list[tuple[PeerId, PeerMessage]]:
         """Messages that have waited, once nothing is open any more."""
         if not self._held:
             return []
-        held = [(peer, message) for (peer, _), message in self._held.items()]
+        held = [(peer, message) for (peer, *_), message in self._held.items()]
         self._held.clear()
         return held
 

@@ -5,8 +5,7 @@ a restart it is rebuilt from HELLO and from the messages that peers re-send.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,9 +16,8 @@ from swarmtrain_transport.collective.gauges import Gauges
 from swarmtrain_transport.coordinator.failure import LifeLine
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.matrix import in_words
-from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Evaluated, Hello, Progress, Ready
+from swarmtrain_transport.wire.messages import Evaluated, Hello, Progress
 from swarmtrain_transport.wire.records import Reassign
 
 _KEPT = 1000
@@ -36,15 +34,8 @@ class PeerLine:
         connected: whether its control connection is open.
         sent_index: newest ledger record that was sent on this connection.
         acked_index: newest ledger record that the peer says it has consumed.
-        applied_op, state_root: newest state that it reports.
-        ready: its newest READY.
-        active: it has sent a READY in this life, so the others wait for it.
         dismissed: it was told that the run is finished.
         progress: its newest PROGRESS, for people.
-        stranded_op: the op whose result it says that nobody has for it; -1 for none.
-        chain: what its chain of pair ops ends with, as it says; b"" for none.
-        waits: how often ops have waited for its READY in vain; who is waited for too often is not
-            for a while.
     """
 
     hello: Hello
@@ -52,16 +43,8 @@ class PeerLine:
     connected: bool = True
     sent_index: int = -1
     acked_index: int = -1
-    applied_op: int = -1
-    state_root: bytes = b""
-    ready: Ready | None = None
-    ready_s: float = 0.0
-    active: bool = False
     dismissed: bool = False
     progress: Progress | None = None
-    stranded_op: int = -1
-    chain: bytes = b""
-    waits: Score = field(default_factory=Score)
     _awaited_index: int = -1
     _under_way: deque[tuple[int, int]] = field(default_factory=deque)
     _under_way_bytes: int = 0
@@ -88,16 +71,6 @@ class PeerLine:
             self.life.awaited_s = None
         elif self.acked_index >= self._awaited_index:
             self.life.awaited_s, self._awaited_index = now_s, self.sent_index
-
-
-def agreed_root(
-    lines: Mapping[PeerId, PeerLine], voters: AbstractSet[PeerId], op: int
-) -> bytes | None:
-    """The state root after `op` that more than half of the voters report, None without one."""
-    at_op = [
-        line.state_root for peer, line in lines.items() if line.applied_op == op and peer in voters
-    ]
-    return next((root for root in at_op if 2 * at_op.count(root) > len(voters)), None)
 
 
 class PeerStatus(msgspec.Struct, frozen=True):

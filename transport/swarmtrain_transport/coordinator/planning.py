@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator import slices
-from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.followers import Follower
 from swarmtrain_transport.coordinator.recovery import trusted_root
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
@@ -20,6 +20,7 @@ from swarmtrain_transport.ledger.plan_rules import centre_of, window_floor
 from swarmtrain_transport.ledger.samples import believed, weights_of
 from swarmtrain_transport.ledger.scalars import CENTRED
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
 
 
@@ -40,6 +41,8 @@ class RunTerms:
         value_bytes: encoded bytes per value of a part, or of the result where that is longer.
         kind: of its ops, one of `kinds.KINDS`.
         layout: digest of the layout that the first state must have; b"" for any.
+        ops_at_once: how many ops may be under way that move different fragments.
+        group: whose terms they are.
         scalars: what the rule needs of whole vectors, one of `scalars.SCALARS`.
     """
 
@@ -67,15 +70,17 @@ class RunTerms:
     kind: str = MEAN
     scalars: str = ""
     layout: bytes = b""
+    ops_at_once: int = 1
+    group: int = FIRST_GROUP
 
 
-Lines = Mapping[PeerId, PeerLine]
+Peers = Mapping[PeerId, Follower]
 
 
-def may_plan(terms: RunTerms, view: GroupView, lines: Lines) -> bool:
+def may_plan(terms: RunTerms, view: GroupView, peers: Peers) -> bool:
     """Whether enough peers say that they are ready: else `next_plan` need not be asked."""
-    op = view.last_op + 1
-    given = sum(line.ready is not None and line.ready.op == op for line in lines.values())
+    op = view.next_op
+    given = sum(one.ready is not None and one.ready.op == op for one in peers.values())
     return given >= needed_peers(terms, op)
 
 
@@ -88,7 +93,7 @@ def needed_peers(terms: RunTerms, op: int) -> int:
 def next_plan(
     terms: RunTerms,
     view: GroupView,
-    lines: Lines,
+    peers: Peers,
     expected: AbstractSet[PeerId],
     op_deadline_s: float,
     now_s: float,
@@ -102,39 +107,40 @@ def next_plan(
     waited for, only after its first READY. Whoever is sidelined (`standing`) is a receiver whatever
     it says, unless the others are too few.
     """
-    op = view.last_op + 1
+    op = view.next_op
     if view.genesis is None:
         return None
-    root = trusted_root(view, {p: line for p, line in lines.items() if line.connected}, op - 1)
+    connected = {peer: one for peer, one in peers.items() if one.line.connected}
+    root = trusted_root(view, connected, view.last_op)
     present = _known_to_all(
         join_index,
         {
-            peer: line
-            for peer, line in lines.items()
-            if line.connected and line.life.is_alive(now_s) and _is_synced(view, root, line, op)
+            peer: one
+            for peer, one in connected.items()
+            if one.line.life.is_alive(now_s) and _is_synced(view, root, one)
         },
     )
-    ready = {peer: line for peer, line in present.items() if line.ready and line.ready.op == op}
+    ready = {peer: one for peer, one in present.items() if one.ready and one.ready.op == op}
     able = ready.keys() | (expected & present.keys())
     out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
     enough = (some for some in out if len(able - some) >= needed_peers(terms, op))
     sidelined = next(enough, set[PeerId]())  # without them there might be no op
-    ready = {peer: line for peer, line in ready.items() if peer not in sidelined}
+    ready = {peer: one for peer, one in ready.items() if peer not in sidelined}
     if len(ready) < needed_peers(terms, op):
         return None
-    first_s = min(line.ready_s for line in ready.values())
+    first_s = min(one.ready_s for one in ready.values())
     # Nor for a barred peer that lacks the state: it may fall behind on purpose, round after round.
     sidelined |= view.standing.barred(op, expected - present.keys())
     if expected - sidelined - set(ready) and now_s < first_s + terms.wait_ready_s:
         return None
-    receivers = {peer: line for peer, line in present.items() if peer not in ready}
+    receivers = {peer: one for peer, one in present.items() if peer not in ready}
     moved = values_of(view.genesis, op, terms.block, terms.kind)
     order = sorted(ready)
     if terms.kind == PAIR:
         before = contributors_of(view.op.plan if view.op is not None else None)
         order = order_of(view.tag, op, before, ready.keys(), view.standing.apart(op))
     standing = {peer: ready[peer] for peer in order}
-    told = [line.ready is not None and line.ready.has_centre for line in ready.values()]
+    told = [one.ready is not None and one.ready.has_centre for one in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
     unfit = without(view.standing.unfit(op, order), len(order))
     return make_plan(
@@ -149,19 +155,19 @@ def without(against: Mapping[PeerId, int], planned: int) -> set[PeerId]:
     return set(worst[: planned // 2])
 
 
-def _known_to_all(join_index: Mapping[PeerId, int], present: Lines) -> dict[PeerId, PeerLine]:
+def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[PeerId, Follower]:
     """Without those whose key is not yet in everybody's allow-list (protocol.md, ZAP)."""
     joined = {peer: join_index.get(peer, 1 << 62) for peer in present}
-    settled = {peer: line for peer, line in present.items() if line.acked_index >= joined[peer]}
-    acked = min((line.acked_index for line in settled.values()), default=-1)
-    return {peer: line for peer, line in settled.items() if joined[peer] <= acked}
+    settled = {peer: one for peer, one in present.items() if one.line.acked_index >= joined[peer]}
+    acked = min((one.line.acked_index for one in settled.values()), default=-1)
+    return {peer: one for peer, one in settled.items() if joined[peer] <= acked}
 
 
-def _is_synced(view: GroupView, root: bytes | None, line: PeerLine, op: int) -> bool:
-    """Whether the peer holds the very state that `op` starts from; under dispute nobody does.
+def _is_synced(view: GroupView, root: bytes | None, one: Follower) -> bool:
+    """Whether the peer holds the newest state, which ops start from; under dispute nobody does.
     Where ops go by pairs that is its own."""
-    is_own = view.goes_by_pairs and view.commit_at(op - 1) > 0
-    return line.applied_op == op - 1 and (is_own or line.state_root == root)
+    is_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
+    return one.applied_op == view.last_op and (is_own or one.state_root == root)
 
 
 def fastest_of(speeds: Sequence[float | None]) -> float | None:
@@ -181,8 +187,8 @@ def make_plan(
     op: int,
     previous_outcome: bytes,
     num_values: int,
-    contributors: Lines,
-    receivers: Lines,
+    contributors: Peers,
+    receivers: Peers,
     op_deadline_s: float,
     slicing: Slicing,
     centre: int = 0,
@@ -195,11 +201,11 @@ def make_plan(
     there is nothing to cut, and what members hold of others `Blobs` keeps and spills like any
     result, so what they retain bounds nothing.
     """
-    ready = {peer: line.ready for peer, line in contributors.items()}
+    ready = {peer: one.ready for peer, one in contributors.items()}
     weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
     is_whole = terms.kind in WHOLE
-    members = [Member(peer, contributors[peer].hello.boot, weights[peer]) for peer in weights]
-    members += [Member(peer, line.hello.boot, 0) for peer, line in sorted(receivers.items())]
+    members = [Member(peer, contributors[peer].line.hello.boot, weights[peer]) for peer in weights]
+    members += [Member(peer, one.line.hello.boot, 0) for peer, one in sorted(receivers.items())]
     order = list(weights)
     told = [r.samples for r in ready.values() if r is not None] if terms.counts_samples else []
     checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
@@ -228,6 +234,7 @@ def make_plan(
         kind=constant_of(terms.kind),
         scalars=terms.scalars,
         centre=centre,
+        group=terms.group,
     )
 
 
@@ -241,14 +248,15 @@ def _least(terms: RunTerms, num_contributors: int) -> int:
 def _cut(
     terms: RunTerms,
     num_values: int,
-    contributors: Lines,
+    contributors: Peers,
     slicing: Slicing,
     unfit: AbstractSet[PeerId],
 ) -> tuple[SliceSpec, ...]:
     """Slices of a mean op and their owners, by rates."""
     vector_bytes = num_values * terms.value_bytes
     equal = terms.equal_slices
-    shares = slicing.shares(contributors, vector_bytes, equal=equal, unfit=unfit)
+    lines = {peer: one.line for peer, one in contributors.items()}
+    shares = slicing.shares(lines, vector_bytes, equal=equal, unfit=unfit)
     bounds = slices.cut(num_values, terms.block, shares)
     return tuple(
         SliceSpec(start, stop, peer)

@@ -1,33 +1,28 @@
 """The coordinator as one machine: it lets peers in, plans ops, logs every decision, relays.
 
-It holds the ledger, a line per peer and the op in progress. Whatever it decides is first an
+It holds the ledger, a line per peer and a part for each group. Whatever it decides is first an
 `Append` action; records reach the peers only after it, in index order, each from its own index
 on. A restart replays the ledger and hears HELLO again: nothing is decided twice (T14). It never
 sees a weight: only hashes, counts and names pass through here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
-from swarmtrain_transport.coordinator.agreement import Agreement
 from swarmtrain_transport.coordinator.attendance import Attendance
 from swarmtrain_transport.coordinator.claims import check_claim, check_hello, shown
 from swarmtrain_transport.coordinator.departures import Departures, Order
+from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.history import FORK, Guest, History, card_of
-from swarmtrain_transport.coordinator.membership import Chronicle, CoordinatorStatus, PeerLine
-from swarmtrain_transport.coordinator.op_decider import OpDecider
-from swarmtrain_transport.coordinator.planning import RunTerms, may_plan, next_plan
-from swarmtrain_transport.coordinator.reports import Report, check_signed
+from swarmtrain_transport.coordinator.membership import CoordinatorStatus, PeerLine
+from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.scribe import Scribe
-from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.coordinator.status_view import describe, result_of
-from swarmtrain_transport.coordinator.timers import Pace
-from swarmtrain_transport.coordinator.tribunal import Tribunal
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger.fragments import genesis_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import (
+    FIRST_GROUP,
     Accuse,
     Applied,
     CheckpointWritten,
@@ -48,16 +43,7 @@ from swarmtrain_transport.wire.messages import (
     Withdraw,
 )
 from swarmtrain_transport.wire.messages import History as HistoryMessage
-from swarmtrain_transport.wire.records import (
-    Commit,
-    Freeze,
-    Reassign,
-    Record,
-    Run,
-    Sign,
-    Skip,
-    Verify,
-)
+from swarmtrain_transport.wire.records import Group, Move, Record, Run, Sign, Verify
 
 Actions = tuple[CoordinatorAction, ...]
 
@@ -77,6 +63,10 @@ class Rendezvous:
         term: this life's number, larger than any before.
         now_s: the time; all timers start here.
         is_lost: the run key has signed a ledger before, and nothing of it is left here.
+        more_groups: terms of the groups that there are beside the first, in their order.
+
+    Attributes:
+        groups: what is exchanged, by the groups' numbers.
 
     Raises:
         RemoteFault: the records are not a legal chain.
@@ -93,24 +83,20 @@ class Rendezvous:
         now_s: float,
         *,
         is_lost: bool = False,
+        more_groups: Sequence[RunTerms] = (),
     ) -> None:
         self.terms = terms
         self.scribe = Scribe(records, sign, verify, term)
         self.view = self.scribe.view
         self.attendance = Attendance(self.view, now_s)
         self.lines = self.attendance.lines
-        self.chronicle = Chronicle()
-        self.operation: OpDecider | None = None
+        self.groups: dict[int, GroupCoordinator] = {}
+        self._terms = (terms, *more_groups)
         self._run_key, self._verify = run_key, verify
         self._now_s = self._due_s = now_s
-        self._pace = Pace()
-        self._slicing = Slicing()
+        self._begin_known_groups()
         self.history = History(self.scribe, self.attendance, now_s, run_key if is_lost else None)
-        self._agreement = Agreement(self.scribe, self.attendance, self.chronicle)
-        self.departures = Departures(self.scribe, self.attendance, self.chronicle, self._lost)
-        self._tribunal = Tribunal(self.scribe, self.attendance, self.chronicle, self.view)
-        if self.view.first.in_progress is not None:
-            self.operation = OpDecider(self.view.first.in_progress, now_s)
+        self.departures = Departures(self.scribe, self.attendance, self.first.chronicle, self._lost)
 
     # ---- events
 
@@ -162,11 +148,11 @@ class Rendezvous:
                     self.scribe.ledger.head_index),
         )  # fmt: skip
         self.scribe.send_records(peer, line, self._now_s)
-        if self.operation is not None:
-            for news in self.operation.reports.returned(peer, hello.boot):
-                self.scribe.send(peer, news)
+        for number in self.view.groups_of(peer):
+            if number in self.groups:
+                self.groups[number].enter(peer, line)
         if hello.applied_op >= 0:
-            self._on_applied(peer, line, Applied(hello.applied_op, hello.state_root))
+            self._dispatch(peer, line, Applied(hello.applied_op, hello.state_root))
 
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
         """A message of a connected peer. RemoteFault: it breaks the protocol, close its line."""
@@ -206,6 +192,23 @@ class Rendezvous:
             self.departures.obey(order)
         return self._settle()
 
+    def place(self, peer: PeerId, groups: tuple[int, ...], now_s: float) -> Actions:
+        """MOVE: from now on the peer is in these groups; void for who is not in the roster."""
+        self._at(now_s)
+        is_new = peer in self.view.roster and self.view.groups_of(peer) != groups
+        if is_new and not self.history.is_open:
+            self.scribe.append(Move(peer, groups))
+            for group in self.groups.values():
+                if peer not in group.view.members:
+                    group.depart(peer)
+                group.followers.reconcile()
+        return self._settle()
+
+    @property
+    def first(self) -> GroupCoordinator:
+        """Group 0: in a run of one group all that is exchanged."""
+        return self.groups[FIRST_GROUP]
+
     @property
     def next_wakeup_s(self) -> float:
         """When `tick` wants to be called; at most half a second late is harmless."""
@@ -215,24 +218,24 @@ class Rendezvous:
         """An event. Time in which this process was stopped is nobody else's silence."""
         absent_s = now_s - self._now_s
         if now_s > self.next_wakeup_s + limits.ABSENT_S:
-            self.attendance.pardon(absent_s, now_s)
+            self.attendance.pardon(now_s)
             self.history.pardon(absent_s)
-            if self.operation is not None:
-                self.operation.timers.pardon(absent_s)
+            for group in self.groups.values():
+                group.pardon(absent_s)
         self._now_s = now_s
 
     def _next_due_s(self) -> float:
         times = [self._now_s + limits.EVICT_S]
-        if self.operation is not None:
-            times += self.operation.timers.wakeups()
+        for group in self.groups.values():
+            times += group.wakeups()
         times += [self.history.due_s(self._now_s)]
-        times += self.attendance.wakeups(self.terms.wait_ready_s)
+        times += self.attendance.wakeups()
         return min([time for time in times if time > self._now_s])
 
     @property
     def is_finished(self) -> bool:
-        """All rounds of the run are committed."""
-        return self.view.first.committed >= self.terms.rounds
+        """All rounds of all groups are committed."""
+        return all(group.is_finished for group in self.groups.values())
 
     def is_member(self, peer: PeerId) -> bool:
         """Return True if this key was ever let in and is not banned."""
@@ -240,7 +243,7 @@ class Rendezvous:
 
     def note(self, peer: PeerId, event: str, reason: str = "") -> None:
         """Remember for people what a peer did in the round in progress."""
-        self.chronicle.event(self.view.first.last_op + 1, peer, event, reason)
+        self.first.chronicle.event(self.view.first.last_op + 1, peer, event, reason)
 
     def status(self, now_s: float) -> CoordinatorStatus:
         """What people are shown."""
@@ -252,46 +255,52 @@ class Rendezvous:
         match message:
             case Offer() | CheckpointWritten() | Accuse() | Leave() if self.history.is_open:
                 self.history.hold(peer, message)
-            case Offer():
-                if self.view.first.genesis is None:
-                    self.scribe.append(genesis_of(message, self.terms.block, self.terms.layout))
-            case Ready():
-                self._on_ready(peer, line, message)
-            case Applied():
-                self._on_applied(peer, line, message)
-            case Stranded():
-                line.stranded_op = message.op
             case Progress():
                 line.acknowledged(min(message.index, self.scribe.head), self._now_s)
-                op, witnesses = self.operation, self.attendance.witnesses(self._now_s)
-                owes = op is not None and op.reports.owes(peer, witnesses)
+                witnesses = self.attendance.witnesses(self._now_s)
+                owes = any(known.owes(peer, witnesses) for known in self.groups.values())
                 self.attendance.progressed(line, message, self._now_s, owes=owes)
-                self.chronicle.gauges.hear(peer, message.gauged, self.view.first)
-            case Accuse():
-                for owner, why in self._tribunal.hear(peer, message, self._now_s).items():
-                    self.departures.go(owner, evicted=True, reason="wrong sum", why=why)
+                for known in self.groups.values():
+                    known.chronicle.gauges.hear(peer, message.gauged, known.view)
             case CheckpointWritten():
                 self.scribe.note_checkpoint(peer, message)
-            case Evaluated():
-                self.chronicle.evaluated(self.view.first, peer, message)
             case Leave():
                 self.departures.go(peer, evicted=False, reason=shown(message.reason, 200))
             case Roots() | Got() | SliceDone() | Have() | Withdraw():
-                self._on_report(peer, message)
+                for known in self.groups.values():
+                    if message.plan_id in known.operations:
+                        known.on_report(peer, message, self._now_s)
+            case Offer() | Ready() | Applied() | Stranded() | Accuse() | Evaluated():
+                group = self.groups.get(message.group)
+                # Who was moved out of a group may still speak of it.
+                if group is not None and peer in group.followers.here:
+                    self._on_group(group, peer, message)
             case _:
                 raise RemoteFault("type", f"{type(message).__name__} is not expected here")
 
-    def _on_report(self, peer: PeerId, message: Report) -> None:
-        """What a peer says of the op in progress; news of a result goes to all its members."""
-        operation = self.operation
-        if operation is None or operation.view.plan_id != message.plan_id:
-            return
-        check_signed(operation.view, peer, message, self._verify)
-        news = operation.reports.hear(peer, message, self._now_s)
-        if news is not None:
-            for other, line in self.lines.items():
-                if line.connected and operation.reports.concerns(other, news):
-                    self.scribe.send(other, news)
+    def _on_group(
+        self,
+        group: GroupCoordinator,
+        peer: PeerId,
+        message: Offer | Ready | Applied | Stranded | Accuse | Evaluated,
+    ) -> None:
+        may_attest = not self.history.is_open
+        match message:
+            case Offer():
+                group.on_offer(message)
+            case Ready():
+                group.on_ready(peer, message, self._now_s, may_attest=may_attest)
+            case Applied():
+                group.on_applied(peer, message, self._now_s, may_attest=may_attest)
+            case Stranded():
+                group.followers.here[peer].stranded_op = message.op
+            case Accuse():
+                for owner, why in group.tribunal.hear(peer, message, self._now_s).items():
+                    self.departures.go(
+                        owner, evicted=True, reason="wrong sum", why=why, group=group.view.group
+                    )
+            case Evaluated():
+                group.chronicle.evaluated(group.view, peer, message)
 
     def _on_history(self, peer: PeerId, message: PeerMessage) -> Actions:
         """A peer tells what our disk has lost. Whatever else it says it says again afterwards."""
@@ -300,24 +309,14 @@ class Rendezvous:
             guest = self.history.hear(peer, message, self._now_s)
             if self.scribe.head != head:  # else what was reported of an op counts on
                 self.attendance.adopted(self._now_s)
-                op = self.view.first.in_progress
-                self.operation = OpDecider(op, self._now_s) if op is not None else None
+                self._begin_known_groups()
+                for group in self.groups.values():
+                    group.adopted(self._now_s)
             if guest is not None and not self.scribe.is_behind(guest.hello):
                 self._let_in(peer, guest)
             elif guest is not None:
                 self.scribe.refuse(peer, *FORK)
         return self._settle()
-
-    def _on_ready(self, peer: PeerId, line: PeerLine, message: Ready) -> None:
-        if line.ready is None or line.ready.op != message.op:
-            line.ready_s = self._now_s
-        line.ready, line.active = message, True
-        self._on_applied(peer, line, Applied(message.applied_op, message.state_root))
-
-    def _on_applied(self, peer: PeerId, line: PeerLine, message: Applied) -> None:
-        self._agreement.reported(
-            peer, line, message, self._now_s, may_attest=not self.history.is_open
-        )
 
     # ---- the decisions that fall due after any event
 
@@ -334,11 +333,10 @@ class Rendezvous:
             for peer, message in self.history.take_held():
                 if peer in self.lines:
                     self._dispatch(peer, self.lines[peer], message)
+            self._begin_groups()
             self.departures.bury(self._now_s)
-            self._decide()
-            self._agreement.attest(self.view.first.last_op, self._now_s)
-            self._agreement.rewind()
-            self._plan_next()
+            for group in self.groups.values():
+                group.settle(self._now_s)
         newest = self.scribe.head
         for peer, line in self.lines.items():
             if line.sent_index != newest and line.connected:
@@ -351,55 +349,35 @@ class Rendezvous:
 
     def _dismiss(self) -> None:
         """The run is over: peers may go once nobody needs their results any more."""
-        op, losses = self.view.first.last_op, self.chronicle.losses
-        awaits_loss = bool(losses) and op not in losses
-        for peer in self.attendance.dismissed(op, self._now_s, awaits_loss=awaits_loss):
-            self.scribe.send(peer, Finished(op, losses.get(op)))
+        groups = self.groups.values()
+        awaits_loss = any(group.awaits_loss for group in groups)
+        are_behind = any(group.followers.are_behind for group in groups)
+        for peer in self.attendance.dismissed(
+            self._now_s, are_behind=are_behind, awaits_loss=awaits_loss
+        ):
+            for group in groups:
+                if peer in group.view.members:
+                    op = group.view.last_op
+                    loss = group.chronicle.losses.get(op)
+                    self.scribe.send(peer, Finished(op, loss, group.view.group))
         for peer in self.attendance.lingering(self._now_s):
             self.departures.go(peer, evicted=True, reason="the run is finished")
 
     def _lost(self, peer: PeerId) -> None:
-        if self.operation is not None:
-            self.operation.reports.lose(peer)
+        for group in self.groups.values():
+            group.depart(peer)
 
-    def _decide(self) -> None:
-        while self.operation is not None:
-            heard = {peer: line.life for peer, line in self.lines.items()}
-            alive = self.attendance.alive(self._now_s)
-            decision = self.operation.decide(alive, self._now_s, heard)
-            if decision is None:
-                return
-            if isinstance(decision, Reassign):
-                self.chronicle.moved(decision, self.operation.view.owners)
-            self.scribe.append(decision)
-            if isinstance(decision, Freeze):
-                for peer, reason in decision.excluded.items():
-                    by = decision.accusers.get(peer, ())
-                    self.chronicle.excluded(decision.op, peer, reason, by)
-            if isinstance(decision, Commit | Skip):
-                self.operation.teach(self._pace, self._now_s)
-                self.attendance.op_ended()
-                self.operation = None
+    def _begin_groups(self) -> None:
+        """GROUP for each that the run file names and the ledger does not know yet."""
+        for terms in self._terms:
+            if terms.group not in self.view.groups and len(self.scribe.ledger):
+                self.scribe.append(Group(terms.group, terms.config_hash))
+        self._begin_known_groups()
 
-    def _plan_next(self) -> None:
-        is_busy = self.operation is not None or self.is_finished
-        if is_busy or not may_plan(self.terms, self.view.first, self.lines):
-            return
-        expected = self.attendance.expected(self._now_s)
-        limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
-        plan = next_plan(
-            self.terms,
-            self.view.first,
-            self.lines,
-            expected,
-            limit_s,
-            self._now_s,
-            self._slicing,
-            self.view.join_index,
-        )
-        if plan is None:
-            return
-        self.attendance.planned(plan, expected)
-        self.scribe.append(plan)
-        assert self.view.first.op is not None
-        self.operation = OpDecider(self.view.first.op, self._now_s)
+    def _begin_known_groups(self) -> None:
+        for terms in self._terms:
+            view = self.view.groups.get(terms.group)
+            if view is not None and terms.group not in self.groups:
+                self.groups[terms.group] = GroupCoordinator(
+                    terms, view, self.scribe, self.attendance, self._verify, self._now_s
+                )

@@ -71,10 +71,13 @@ class Scribe:
 
     def note_checkpoint(self, peer: PeerId, message: CheckpointWritten) -> None:
         """A checkpoint is written, by the peer that PLAN named for it: CHECKPOINT."""
-        newest = self.view.first.checkpoint.op if self.view.first.checkpoint is not None else -1
-        op = self.view.first.commits.get(message.op)
+        group = self.view.groups.get(message.group)
+        if group is None:
+            return
+        newest = group.checkpoint.op if group.checkpoint is not None else -1
+        op = group.commits.get(message.op)
         if newest < message.op and op is not None and op.plan.checkpoint_by == peer:
-            self.append(Checkpoint(message.op, peer, message.manifest_hash))
+            self.append(Checkpoint(message.op, peer, message.manifest_hash, message.group))
 
     def adopt(self, records: Iterable[bytes]) -> None:
         """Take over records of earlier lives that this one's disk has lost; known ones are passed.

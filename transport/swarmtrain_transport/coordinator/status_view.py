@@ -6,14 +6,14 @@ from typing import Protocol
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.attendance import Attendance
 from swarmtrain_transport.coordinator.claims import finite, shown
+from swarmtrain_transport.coordinator.followers import Follower
+from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.history import History
 from swarmtrain_transport.coordinator.membership import (
-    Chronicle,
     CoordinatorStatus,
     PeerLine,
     PeerStatus,
 )
-from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
 from swarmtrain_transport.coordinator.recovery import disputed
 from swarmtrain_transport.coordinator.scribe import Scribe
@@ -36,8 +36,10 @@ class Coordinator(Protocol):
     view: LedgerView
     attendance: Attendance
     history: History
-    chronicle: Chronicle
-    operation: OpDecider | None
+
+    @property
+    def first(self) -> GroupCoordinator:
+        """Group 0, which is all that most people know of."""
 
     @property
     def lines(self) -> Mapping[PeerId, PeerLine]:
@@ -51,7 +53,7 @@ class Coordinator(Protocol):
 def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     """A snapshot for `status`."""
     view = coordinator.view.first
-    chronicle = coordinator.chronicle
+    chronicle = coordinator.first.chronicle
     root = view.root_after(view.last_op)
     text, seen_s = _waiting_for(coordinator)
     are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
@@ -82,11 +84,13 @@ def _phase(coordinator: Coordinator) -> str:
         return "ledger missing"
     if coordinator.is_finished:
         return "finished"
-    if coordinator.operation is None and disputed(coordinator.view.first, coordinator.lines):
+    if coordinator.first.operation is None and disputed(
+        coordinator.view.first, coordinator.first.followers.here
+    ):
         return "disputed"
-    if coordinator.operation is None:
+    if coordinator.first.operation is None:
         return "training" if coordinator.view.first.genesis else "waiting for the first peer"
-    if coordinator.operation.view.frozen is None:
+    if coordinator.first.operation.view.frozen is None:
         return "scatter"
     return "gather"
 
@@ -99,9 +103,9 @@ def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
         return _NO_LEDGER, None
     if coordinator.history.takes_copies:
         return _LEDGER_MAY_GROW, None
-    if coordinator.is_finished or coordinator.operation is not None:
+    if coordinator.is_finished or coordinator.first.operation is not None:
         return "", None
-    held = disputed(view, coordinator.lines)
+    held = disputed(view, coordinator.first.followers.here)
     if held:
         names = " against ".join(
             f"{', '.join(peer.hex()[:8] for peer in peers)} ({root.hex()[:8]})"
@@ -112,8 +116,8 @@ def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
             "stop the peer that is wrong, it will take the others' state when it comes back"
         )
         return text, None
-    alive = [line for line in coordinator.lines.values() if line.connected]
-    is_held = any(line.applied_op == view.last_op for line in alive)
+    alive = [one for one in coordinator.first.followers.here.values() if one.line.connected]
+    is_held = any(one.applied_op == view.last_op for one in alive)
     if view.genesis is not None and view.last_op >= 1 and not is_held:
         return _held_by_nobody(coordinator)
     needed = needed_peers(terms, max(1, view.last_op + 1))
@@ -133,7 +137,7 @@ def _held_by_nobody(coordinator: Coordinator) -> tuple[str, float | None]:
     if view.goes_by_pairs:
         state, root = "a state", None  # of its own
     text = f"a peer that holds {state} (round {view.last_op}), which nobody here does"
-    holders, seen_s = coordinator.attendance.last_holders(view.last_op, root)
+    holders, seen_s = coordinator.first.followers.last_holders(view.last_op, root)
     if holders:
         return f"{text}; last seen with {_named(coordinator, holders)}", seen_s
     made = view.commits.get(view.commit_at(view.last_op))
@@ -144,7 +148,7 @@ def _held_by_nobody(coordinator: Coordinator) -> tuple[str, float | None]:
 
 def result_of(coordinator: Coordinator) -> str:
     """Describe the result of a finished run, and who has the model."""
-    view, losses = coordinator.view.first, coordinator.chronicle.losses
+    view, losses = coordinator.view.first, coordinator.first.chronicle.losses
     told = [f"{view.committed} round{'' if view.committed == 1 else 's'}"]
     if losses:
         newest = max(losses)
@@ -153,8 +157,11 @@ def result_of(coordinator: Coordinator) -> str:
     root = None if view.goes_by_pairs else view.root_after(view.last_op)
     if root is not None:
         told.append(f"root {root.hex()[:16]}")
-    here = [p for p, line in coordinator.lines.items() if line.applied_op == view.last_op]
-    holders = dict.fromkeys([*here, *coordinator.attendance.last_holders(view.last_op, root)[0]])
+    peers = coordinator.first.followers.here
+    here = [p for p, one in peers.items() if one.applied_op == view.last_op]
+    holders = dict.fromkeys(
+        [*here, *coordinator.first.followers.last_holders(view.last_op, root)[0]]
+    )
     made = view.commits.get(view.last_op)
     if holders:
         told.append(f"the model is with {_named(coordinator, list(holders))}")
@@ -174,15 +181,16 @@ def _named(coordinator: Coordinator, peers: Sequence[PeerId]) -> str:
 
 def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) -> PeerStatus:
     progress = line.progress
-    likeness = coordinator.chronicle.gauges.of(peer)
+    at = coordinator.first.followers.here.get(peer) or Follower(line)
+    likeness = coordinator.first.chronicle.gauges.of(peer)
     conduct = coordinator.view.first.standing.conducts.get(peer)
     up = progress.bytes_out + progress.control_bytes_out if progress else 0
     down = progress.bytes_in + progress.control_bytes_in if progress else 0
     return PeerStatus(
         peer=peer.hex(),
         name=shown(line.hello.name, limits.NAME_CHARS_MAX),
-        state=_state(line, coordinator, now_s),
-        round=max(0, line.applied_op),
+        state=_state(at, coordinator, now_s),
+        round=max(0, at.applied_op),
         step=progress.step if progress else 0,
         loss=finite(progress.loss) if progress else 0.0,
         tokens_per_s=finite(progress.tokens_per_s) if progress else 0.0,
@@ -190,9 +198,9 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) 
         bytes_up=min(up, _COUNT_MAX),
         bytes_down=min(down, _COUNT_MAX),
         replayed_ops=progress.replayed_ops if progress else 0,
-        state_root=line.state_root.hex(),
+        state_root=at.state_root.hex(),
         silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
-        chain=line.chain.hex(),
+        chain=at.chain.hex(),
         rests=_rests(peer, coordinator.view.first),
         norm=likeness.length if likeness else None,
         cosine=likeness.cosine if likeness else None,
@@ -219,12 +227,13 @@ def _rests(peer: PeerId, view: GroupView) -> str:
     return "; ".join(told)
 
 
-def _state(line: PeerLine, coordinator: Coordinator, now_s: float) -> str:
+def _state(at: Follower, coordinator: Coordinator, now_s: float) -> str:
     """One word. Silence is drawn differently from being gone: gone peers are not listed."""
+    line = at.line
     if not line.connected:
         return "disconnected"
     if not line.life.is_alive(now_s):
         return "silent"
-    if line.applied_op < coordinator.view.first.last_op and not line.active:
+    if at.applied_op < coordinator.view.first.last_op and not at.active:
         return "syncing"
     return shown(line.progress.phase, _PHASE_CHARS_MAX) if line.progress else "connecting"

@@ -13,7 +13,7 @@ from swarmtrain_transport.coordinator.attendance import Attendance
 from swarmtrain_transport.coordinator.membership import Chronicle
 from swarmtrain_transport.coordinator.scribe import Scribe
 from swarmtrain_transport.ledger.audit import Drawn, draw
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Accuse, Accused
 from swarmtrain_transport.wire.records import Conviction
@@ -30,17 +30,17 @@ class _Case:
 
 
 class Tribunal:
-    """Open accusations.
+    """Open accusations in one group.
 
     Args:
         scribe: relays them.
         attendance: who could judge.
         chronicle: what people are shown.
-        view: the ledger's fold.
+        view: the ledger's fold of the group.
     """
 
     def __init__(
-        self, scribe: Scribe, attendance: Attendance, chronicle: Chronicle, view: LedgerView
+        self, scribe: Scribe, attendance: Attendance, chronicle: Chronicle, view: GroupView
     ) -> None:
         self._scribe = scribe
         self._attendance = attendance
@@ -51,9 +51,9 @@ class Tribunal:
 
     def hear(self, peer: PeerId, message: Accuse, now_s: float) -> dict[PeerId, Conviction]:
         """Somebody accuses, or agrees; the answer is who is convicted by it, and of what."""
-        view = self._view.first.commits.get(message.op)
+        view = self._view.commits.get(message.op)
         drawn = draw(view) if view is not None else None
-        if drawn is None or peer == drawn.owner or drawn.owner in self._view.convicted:
+        if drawn is None or peer == drawn.owner or drawn.owner in self._scribe.view.convicted:
             return {}
         if peer == drawn.auditor:
             self._open(message, drawn)
@@ -84,7 +84,7 @@ class Tribunal:
         where = f"slice {drawn.slice_index}, chunk {drawn.chunk}"
         by = drawn.auditor.hex()[:8]
         self._chronicle.event(message.op, drawn.owner, "accused", f"wrong sum in {where}, by {by}")
-        told = Accused(message.op, message.proof_hash)
+        told = Accused(message.op, message.proof_hash, message.group)
         for peer in self._attendance.connected():
             if peer not in (drawn.auditor, drawn.owner):
                 self._scribe.send(peer, told)

@@ -20,8 +20,8 @@ from swarmtrain_transport.ledger.samples import SampleCount
 from swarmtrain_transport.ledger.scalars import check_totals, vectors
 from swarmtrain_transport.ledger.standing import Standing, Words
 from swarmtrain_transport.links.link import Address, PeerId
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
-    FIRST_GROUP,
     AnyBody,
     Attest,
     Checkpoint,

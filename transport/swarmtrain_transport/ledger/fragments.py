@@ -36,4 +36,6 @@ def genesis_of(offer: Offer, block: int, layout: bytes = b"") -> Attest:
     are_whole = all(size > 0 and size % block == 0 for size in offer.fragments)
     if offer.fragments and not (are_whole and sum(offer.fragments) == padded):
         raise RemoteFault("offer", f"fragments {offer.fragments[:8]} of {padded} values")
-    return Attest(0, offer.state_root, offer.num_values, offer.layout, offer.fragments)
+    return Attest(
+        0, offer.state_root, offer.num_values, offer.layout, offer.fragments, group=offer.group
+    )

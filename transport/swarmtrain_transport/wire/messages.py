@@ -16,6 +16,10 @@ from swarmtrain_transport.wire.brings import UNSAID, Brings
 
 _DETAIL_CHARS_MAX = 200
 
+FIRST_GROUP = 0
+"""Group that begins with RUN, and that every peer is in until MOVE says otherwise. Messages and
+records leave it out, so a run of one group has the bytes that it would have without groups."""
+
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="t"):
     """Base of all control messages; the field ``t`` names the type."""
@@ -77,7 +81,7 @@ class Hello(Message, frozen=True, tag="hello"):
     brings: Brings = UNSAID
 
 
-class Offer(Message, frozen=True, tag="offer"):
+class Offer(Message, frozen=True, tag="offer", omit_defaults=True):
     """Op 0: the first peer's own state, for a run that has none.
 
     Op n moves fragment (n - 1) mod their number; without fragments it moves the whole vector.
@@ -86,7 +90,8 @@ class Offer(Message, frozen=True, tag="offer"):
     state_root: bytes
     num_values: int
     layout: bytes
-    fragments: tuple[int, ...] = ()
+    fragments: tuple[int, ...] = msgspec.field(default_factory=lambda: ())
+    group: int = FIRST_GROUP
 
 
 class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
@@ -99,6 +104,7 @@ class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
     state_root: bytes
     steps_per_s: float | None = None
     has_centre: bool = False
+    group: int = FIRST_GROUP
 
 
 class Roots(Message, frozen=True, tag="roots", omit_defaults=True):
@@ -166,12 +172,14 @@ class Applied(Message, frozen=True, tag="applied", omit_defaults=True):
     op: int
     state_root: bytes
     chain: bytes = b""
+    group: int = FIRST_GROUP
 
 
-class Stranded(Message, frozen=True, tag="stranded"):
+class Stranded(Message, frozen=True, tag="stranded", omit_defaults=True):
     """The committed result of `op` is with nobody that this peer can reach."""
 
     op: int
+    group: int = FIRST_GROUP
 
 
 class History(Message, frozen=True, tag="history"):
@@ -210,26 +218,29 @@ class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
     gauged: Gauged | None = None
 
 
-class CheckpointWritten(Message, frozen=True, tag="checkpoint"):
+class CheckpointWritten(Message, frozen=True, tag="checkpoint", omit_defaults=True):
     """The peer that PLAN named has written the checkpoint of `op`."""
 
     op: int
     manifest_hash: bytes
+    group: int = FIRST_GROUP
 
 
-class Evaluated(Message, frozen=True, tag="evaluated"):
+class Evaluated(Message, frozen=True, tag="evaluated", omit_defaults=True):
     """Validation loss of the shared state after `op`, in nats per byte (or token)."""
 
     op: int
     loss: float
+    group: int = FIRST_GROUP
 
 
-class Accuse(Message, frozen=True, tag="accuse"):
+class Accuse(Message, frozen=True, tag="accuse", omit_defaults=True):
     """A wrong sum in `op`: the drawn auditor has found it, or a member has checked the proof with
     this hash."""
 
     op: int
     proof_hash: bytes
+    group: int = FIRST_GROUP
 
 
 class LeaseRequest(Message, frozen=True, tag="lease_request"):
@@ -281,11 +292,12 @@ class Hashes(Message, frozen=True, tag="hashes"):
     chunk_hashes: tuple[bytes, ...]
 
 
-class Accused(Message, frozen=True, tag="accused"):
+class Accused(Message, frozen=True, tag="accused", omit_defaults=True):
     """The drawn auditor of `op` says that it holds this proof; whoever can, checks it."""
 
     op: int
     proof_hash: bytes
+    group: int = FIRST_GROUP
 
 
 class LeaseGrant(Message, frozen=True, tag="lease_grant"):
@@ -309,6 +321,7 @@ class Finished(Message, frozen=True, tag="finished", omit_defaults=True):
 
     op: int
     loss: float | None = None
+    group: int = FIRST_GROUP
 
 
 class Refused(Message, frozen=True, tag="refused"):

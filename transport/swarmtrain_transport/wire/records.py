@@ -14,13 +14,9 @@ import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import MEAN
-from swarmtrain_transport.wire.messages import kinds_of, unpack_limited, written
+from swarmtrain_transport.wire.messages import FIRST_GROUP, kinds_of, unpack_limited, written
 
 GENESIS_HASH = bytes(32)
-
-FIRST_GROUP = 0
-"""Group that begins with RUN, and that every peer is in until MOVE says otherwise. Bodies leave it
-out, so a run of one group has the bytes that it would have without groups."""
 
 _RECORDS_AT_HAND = 256
 """Newest records whose hash, bytes and body are kept: a coordinator sends each to everybody."""

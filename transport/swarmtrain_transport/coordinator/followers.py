@@ -1,0 +1,177 @@
+"""Peers as they follow one group: which state each has, whether it is ready, who is waited for.
+
+The ledger says who is in the group, and `attendance` who is here at all. Everything here is
+volatile: after a restart it is rebuilt from HELLO and from the messages that peers re-send.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.attendance import Attendance
+from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.ledger.standing import Score
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Ready
+from swarmtrain_transport.wire.records import Plan
+
+
+@dataclass(slots=True)
+class Follower:
+    """One peer in one group, in this term.
+
+    Attributes:
+        line: its line to us.
+        applied_op, state_root: newest state that it reports.
+        ready: its newest READY; `ready_s` is when it came.
+        active: it has sent a READY in this life, so the others wait for it.
+        stranded_op: the op whose result it says that nobody has for it; -1 for none.
+        chain: what its chain of pair ops ends with, as it says; b"" for none.
+        waits: how often ops have waited for its READY in vain; who is waited for too often is not
+            for a while.
+    """
+
+    line: PeerLine
+    applied_op: int = -1
+    state_root: bytes = b""
+    ready: Ready | None = None
+    ready_s: float = 0.0
+    active: bool = False
+    stranded_op: int = -1
+    chain: bytes = b""
+    waits: Score = field(default_factory=Score)
+
+
+def agreed_root(
+    peers: Mapping[PeerId, Follower], voters: AbstractSet[PeerId], op: int
+) -> bytes | None:
+    """The state root after `op` that more than half of the voters report, None without one."""
+    at_op = [
+        one.state_root for peer, one in peers.items() if one.applied_op == op and peer in voters
+    ]
+    return next((root for root in at_op if 2 * at_op.count(root) > len(voters)), None)
+
+
+class Followers:
+    """The peers of one group.
+
+    Args:
+        view: the ledger's fold of the group.
+        attendance: who is here.
+
+    Attributes:
+        here: who of the group said HELLO in this term and has not left.
+    """
+
+    def __init__(self, view: GroupView, attendance: Attendance) -> None:
+        self.here: dict[PeerId, Follower] = {}
+        self._view = view
+        self._attendance = attendance
+        self._gone: dict[PeerId, Follower] = {}
+
+    # ---- comings and goings
+
+    def reconcile(self) -> None:
+        """The ledger has changed who is in the group."""
+        for peer in self.here.keys() - self._view.members.keys():
+            self.depart(peer)
+        for peer, line in self._attendance.lines.items():
+            if peer in self._view.members and peer not in self.here:
+                self.enter(peer, line)
+
+    def enter(self, peer: PeerId, line: PeerLine) -> None:
+        """A member is in, for the first time or again; a process that only reconnects is the one
+        that it was."""
+        follower = Follower(line)
+        old = self.here.get(peer)
+        if (gone := old or self._gone.get(peer)) is not None:
+            follower.waits = gone.waits
+        if old is not None:
+            self._remember(peer, old)
+        if old is not None and old.line.hello.boot == line.hello.boot:
+            follower.ready, follower.ready_s = old.ready, old.ready_s
+            follower.active, follower.chain = old.active, old.chain
+        is_back = self.last_contributors().get(peer) == line.hello.boot
+        follower.active = follower.active or is_back
+        self.here[peer] = follower
+
+    def depart(self, peer: PeerId) -> None:
+        """The peer is in the group no more."""
+        if (follower := self.here.pop(peer, None)) is not None:
+            self._remember(peer, follower)
+
+    def _remember(self, peer: PeerId, follower: Follower) -> None:
+        self._gone.pop(peer, None)
+        self._gone[peer] = follower
+        if len(self._gone) > limits.PEERS_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    # ---- who takes part
+
+    def connected(self) -> dict[PeerId, Follower]:
+        """Those whose control connection stands."""
+        return {peer: one for peer, one in self.here.items() if one.line.connected}
+
+    @property
+    def all_heard(self) -> bool:
+        """True if nobody of the group is still to come back after a restart."""
+        return not self._attendance.unseen.keys() & self._view.members.keys()
+
+    def alive(self, now_s: float) -> set[PeerId]:
+        """Members that the failure detector holds to be alive."""
+        return self._attendance.alive(now_s) & self._view.members.keys()
+
+    def last_contributors(self) -> dict[PeerId, bytes]:
+        """Contributors of the newest PLAN and their boot ids."""
+        op = self._view.op
+        if op is None:
+            return {}
+        return {peer: boot for peer, boot in op.boots.items() if peer in op.weights}
+
+    def expected(self, now_s: float) -> set[PeerId]:
+        """Live peers that take part round by round: also after a restart, before they are back.
+        Not who was waited for in vain too often."""
+        op = self._view.next_op
+        active = {p for p, one in self.here.items() if one.active and one.waits.until < op}
+        returning = self._attendance.unseen.keys() & self.last_contributors().keys()
+        return self.alive(now_s) & (active | returning)
+
+    def planned(self, plan: Plan, expected: AbstractSet[PeerId]) -> None:
+        """A PLAN has fallen due: of those who were expected some may have kept it waiting."""
+        gives = {member.peer for member in plan.members if member.weight}
+        late = expected - gives - self._view.standing.sidelined(plan.op, expected)
+        for peer, follower in self.here.items():
+            if peer in gives:
+                follower.waits.good()
+            elif peer in late:
+                follower.waits.fault(plan.op)
+
+    def waits_until(self, wait_ready_s: float) -> Iterable[float]:
+        """When each that is ready has waited long enough for the others."""
+        return (one.ready_s + wait_ready_s for one in self.here.values() if one.ready)
+
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: nobody has waited meanwhile."""
+        for follower in self.here.values():
+            follower.ready_s += absent_s
+
+    # ---- who holds which state
+
+    @property
+    def are_behind(self) -> bool:
+        """True if somebody who is connected has not the newest state."""
+        connected = self.connected().values()
+        return any(one.applied_op < self._view.last_op for one in connected)
+
+    def last_holders(self, op: int, root: bytes | None) -> tuple[list[PeerId], float]:
+        """Return the peers that had the state after `op` when last heard of in this term, and the
+        newest time of that. If a root is given, the state must have it."""
+        away = {peer: one for peer, one in self.here.items() if not one.line.connected}
+        had = {
+            peer: one.line.life.heard_s
+            for peer, one in (self._gone | away).items()
+            if one.applied_op == op and root in (None, one.state_root)
+        }
+        return list(had), max(had.values(), default=0.0)

@@ -1,0 +1,219 @@
+"""One group's side of the coordinator: its peers' states, its plans, its ops under way.
+
+Ops are planned in the order of their numbers, and their outcomes are logged in that order too, so
+that everybody applies them alike; an outcome that is decided early waits for its turn. In between
+ops go on side by side, as long as no two of them move the same values (protocol.md rule 9).
+"""
+
+import msgspec
+
+from swarmtrain_transport.coordinator.agreement import Agreement
+from swarmtrain_transport.coordinator.attendance import Attendance
+from swarmtrain_transport.coordinator.followers import Followers
+from swarmtrain_transport.coordinator.membership import Chronicle, PeerLine
+from swarmtrain_transport.coordinator.op_decider import OpDecider
+from swarmtrain_transport.coordinator.planning import RunTerms, may_plan, next_plan
+from swarmtrain_transport.coordinator.reports import Report, check_signed
+from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.coordinator.slicing import Slicing
+from swarmtrain_transport.coordinator.timers import Pace
+from swarmtrain_transport.coordinator.tribunal import Tribunal
+from swarmtrain_transport.ledger.fold import GroupView, OpDecision
+from swarmtrain_transport.ledger.fragments import genesis_of
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Applied, Offer, Ready
+from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, Skip, Verify
+
+
+class GroupCoordinator:
+    """The coordinator of one group.
+
+    Args:
+        terms: what the run file says of its exchange.
+        view: the ledger's fold of the group.
+        scribe: appends records.
+        attendance: who is here.
+        verify: checks a signature.
+        now_s: the time; all timers start here.
+
+    Attributes:
+        followers: its peers.
+        chronicle: what people are told of it.
+        operations: its ops under way, oldest first, by plan id.
+        tribunal: accusations of wrong sums.
+    """
+
+    def __init__(
+        self, terms: RunTerms, view: GroupView, scribe: Scribe, attendance: Attendance,
+        verify: Verify, now_s: float,
+    ) -> None:  # fmt: skip
+        self.terms = terms
+        self.view = view
+        self.followers = Followers(view, attendance)
+        self.chronicle = Chronicle()
+        self.tribunal = Tribunal(scribe, attendance, self.chronicle, view)
+        self.operations: dict[int, OpDecider] = {}
+        self._scribe = scribe
+        self._attendance = attendance
+        self._verify = verify
+        self._agreement = Agreement(scribe, view, self.followers, self.chronicle)
+        self._pace = Pace()
+        self._slicing = Slicing()
+        self._decided: dict[int, OpDecision] = {}
+        """Outcomes that wait for those of earlier ops."""
+        self._take_up(now_s)
+
+    def _take_up(self, now_s: float) -> None:
+        """Go on with what the ledger says is under way."""
+        self._decided.clear()
+        self.operations = {plan_id: OpDecider(op, now_s) for plan_id, op in self.view.ops.items()}
+
+    @property
+    def operation(self) -> OpDecider | None:
+        """The oldest op under way, if any."""
+        return next(iter(self.operations.values()), None)
+
+    @property
+    def is_finished(self) -> bool:
+        """All its rounds are committed."""
+        return self.view.committed >= self.terms.rounds
+
+    @property
+    def awaits_loss(self) -> bool:
+        """True if losses are told, and that of the last op is not known yet."""
+        losses = self.chronicle.losses
+        return bool(losses) and self.view.last_op not in losses
+
+    # ---- events
+
+    def adopted(self, now_s: float) -> None:
+        """The ledger has grown by records of earlier lives."""
+        self.followers.reconcile()
+        self._take_up(now_s)
+
+    def enter(self, peer: PeerId, line: PeerLine) -> None:
+        """A peer of the group is here, for the first time or again."""
+        self.followers.enter(peer, line)
+        for operation in self.operations.values():
+            for news in operation.reports.returned(peer, line.hello.boot):
+                self._scribe.send(peer, news)
+
+    def depart(self, peer: PeerId) -> None:
+        """A peer has left the run or the group."""
+        self.followers.depart(peer)
+        for operation in self.operations.values():
+            operation.reports.lose(peer)
+
+    def on_offer(self, message: Offer) -> None:
+        """A peer offers its state as the first one."""
+        if self.view.genesis is None:
+            genesis = genesis_of(message, self.terms.block, self.terms.layout)
+            self._scribe.append(genesis)
+
+    def on_ready(self, peer: PeerId, message: Ready, now_s: float, *, may_attest: bool) -> None:
+        """A peer has made the inner steps of an op."""
+        follower = self.followers.here[peer]
+        if follower.ready is None or follower.ready.op != message.op:
+            follower.ready_s = now_s
+        follower.ready, follower.active = message, True
+        state = Applied(message.applied_op, message.state_root, group=self.view.group)
+        self._agreement.reported(peer, state, now_s, may_attest=may_attest)
+
+    def on_applied(self, peer: PeerId, message: Applied, now_s: float, *, may_attest: bool) -> None:
+        """A peer has put a state in place."""
+        self._agreement.reported(peer, message, now_s, may_attest=may_attest)
+
+    def on_report(self, peer: PeerId, message: Report, now_s: float) -> None:
+        """A peer's word on an op under way; what comes of it goes to those whom it concerns."""
+        operation = self.operations[message.plan_id]
+        check_signed(operation.view, peer, message, self._verify)
+        news = operation.reports.hear(peer, message, now_s)
+        if news is not None:
+            for other, follower in self.followers.here.items():
+                if follower.line.connected and operation.reports.concerns(other, news):
+                    self._scribe.send(other, news)
+
+    def owes(self, peer: PeerId, witnesses: set[PeerId]) -> bool:
+        """Return True if enough owners wait for a peer's part of some op."""
+        return any(
+            operation.reports.owes(peer, witnesses) for operation in self.operations.values()
+        )
+
+    def pardon(self, absent_s: float) -> None:
+        """This process was stopped for so long."""
+        self.followers.pardon(absent_s)
+        for operation in self.operations.values():
+            operation.timers.pardon(absent_s)
+
+    def wakeups(self) -> list[float]:
+        """When something may fall due."""
+        times = list(self.followers.waits_until(self.terms.wait_ready_s))
+        for operation in self.operations.values():
+            times += operation.timers.wakeups()
+        return times
+
+    # ---- decisions
+
+    def settle(self, now_s: float) -> None:
+        """Decide what has fallen due."""
+        self._decide(now_s)
+        self._agreement.attest(self.view.last_op, now_s)
+        self._agreement.rewind()
+        self._plan_next(now_s)
+
+    def _decide(self, now_s: float) -> None:
+        if not self.operations:
+            return
+        lives = {peer: one.line.life for peer, one in self.followers.here.items()}
+        for plan_id, operation in list(self.operations.items()):
+            while plan_id in self.operations:
+                alive = self.followers.alive(now_s)
+                decision = self._decided.get(plan_id) or operation.decide(alive, now_s, lives)
+                if decision is None:
+                    break
+                if isinstance(decision, Commit | Skip) and operation is not self.operation:
+                    self._decided[plan_id] = decision
+                    break
+                self._log(operation, decision, now_s)
+
+    def _log(self, operation: OpDecider, decision: OpDecision, now_s: float) -> None:
+        if self.view.group:
+            decision = msgspec.structs.replace(decision, group=self.view.group)
+        if isinstance(decision, Reassign):
+            self.chronicle.moved(decision, operation.view.owners)
+        self._scribe.append(decision)
+        if isinstance(decision, Freeze):
+            for peer, reason in decision.excluded.items():
+                by = decision.accusers.get(peer, ())
+                self.chronicle.excluded(decision.op, peer, reason, by)
+        elif isinstance(decision, Commit | Skip):
+            operation.teach(self._pace, now_s)
+            self._attendance.op_ended(self.view.members)
+            self._decided.pop(operation.view.plan_id, None)
+            del self.operations[operation.view.plan_id]
+
+    def _plan_next(self, now_s: float) -> None:
+        at_once = min(self.terms.ops_at_once, self.view.most_ops)
+        if len(self.operations) >= at_once or self._has_all_planned:
+            return
+        here = self.followers.here
+        if not may_plan(self.terms, self.view, here):
+            return
+        expected = self.followers.expected(now_s)
+        limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
+        plan = next_plan(
+            self.terms, self.view, here, expected, limit_s, now_s, self._slicing,
+            self._scribe.view.join_index,
+        )  # fmt: skip
+        if plan is None:
+            return
+        self.followers.planned(plan, expected)
+        self._scribe.append(plan)
+        op = self.view.op
+        assert op is not None
+        self.operations[op.plan_id] = OpDecider(op, now_s)
+
+    @property
+    def _has_all_planned(self) -> bool:
+        """No more ops are needed, if those under way are committed."""
+        return self.view.committed + len(self.operations) >= self.terms.rounds
