@@ -6,7 +6,7 @@ they need, never in a circle. A new package is put on its line before it is writ
 
 TRANSPORT = (
     "errors",
-    "limits clock kinds",
+    "limits clock kinds phases",
     "arithmetic",
     "hashing",
     "wire",

@@ -30,7 +30,7 @@ class Scene:
         specs = [SimpleNamespace(start=0, stop=10 * count) for count in chunks]
         plan = SimpleNamespace(op=op, slices=specs, chunk_values=10, kind=kind)
         exchange = SimpleNamespace(
-            view=SimpleNamespace(plan=plan), scatter=SimpleNamespace(chunks_total=sum(chunks[1:]))
+            view=SimpleNamespace(plan=plan), sender=SimpleNamespace(chunks_total=sum(chunks[1:]))
         )
         self.real = Recorder()
         self.frozen: list[tuple[int, int]] = []

@@ -21,7 +21,7 @@ from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.simulate.processes.memory import SimFile
 from swarmtrain_optimizers.robust import RULES, rule_named
 from swarmtrain_transport.blocks.retention import Retention
-from swarmtrain_transport.collective.ownership import SliceOwner
+from swarmtrain_transport.collective.reducer import Reducer
 from swarmtrain_transport.ledger.fold import chunk_range, num_chunks, window_of
 from swarmtrain_transport.ledger.scalars import Table, totals
 from swarmtrain_transport.links.link import PeerId
@@ -306,7 +306,7 @@ def test_whatever_part_comes_first_an_owner_finds_the_same_bits(rule: str):
     }
     seen = set()
     for seed in range(4):
-        owner = SliceOwner(view, 1, 0, CodecArithmetic(), Retention(SimFile(), 200 * seed))
+        owner = Reducer(view, 1, 0, CodecArithmetic(), Retention(SimFile(), 200 * seed))
         places, rows = list(parts), {}
         random.Random(seed).shuffle(places)
         for peer, chunk in places:

@@ -17,7 +17,7 @@ from swarmtrain.simulate.processes.coordinator import SimCoordinator
 from swarmtrain_optimizers.strategies import anchored
 from swarmtrain_optimizers.strategies.diloco import strategy as diloco
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
-from swarmtrain_transport.collective.gathering import Gather
+from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.coordinator import agreement, planning
 from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.coordinator.policies import POLICIES
@@ -150,7 +150,7 @@ def only_owners_serve():
             p for p in holders(self, index) if p == self._view.owners[index]
         ]
 
-    return replaced(Gather, "_holders", make)
+    return replaced(Receiver, "_holders", make)
 
 
 def small_parts_are_flushed_beside_large_ones():

@@ -8,8 +8,8 @@ from swarmtrain_transport.actions import PeerAction, SendControl, SendFrame
 from swarmtrain_transport.arithmetic import Arithmetic, Contribution
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
-from swarmtrain_transport.collective.centre import Centre
 from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.collective.local import LocalStats
 from swarmtrain_transport.ledger.fold import OpDecision
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
@@ -54,6 +54,7 @@ class Bench:
         self.told: dict[PeerId, list[Any]] = {}
         self.lost: set[FrameKind] = set()
         self.ignored: Counter[str] = Counter()
+        commits = {} if before is None else {before.plan.op: before.view}
         for member in self.plan.members:
             peer = member.peer
             self.blobs[peer] = Blobs() if before is None else before.blobs[peer]
@@ -67,8 +68,8 @@ class Bench:
             self.peers[peer] = Exchange(
                 peer, self.view, TAG, arithmetic or PlainArithmetic(),
                 contribution if member.weight else None,
-                self.blobs[peer], self.fetchers[peer], 0.0, sign_as(peer), self.ignored,
-                centre=None if before is None else Centre(before.view, self.blobs[peer]),
+                self.blobs[peer], self.fetchers[peer], 0.0, sign_as(peer),
+                LocalStats(ignored=self.ignored), commits,
             )  # fmt: skip
 
     def begin(self) -> "Bench":

@@ -7,12 +7,12 @@ from swarmtrain_transport.actions import SendControl, SendFrame
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.ahead import Ahead
+from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.collective.local import Card, LocalStats
-from swarmtrain_transport.collective.pair_exchange import PairExchange
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView, OpView
-from swarmtrain_transport.ledger.pairing import drawn, order_of
+from swarmtrain_transport.ledger.pairing import contributors_of, drawn, order_of, partner_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
@@ -68,9 +68,9 @@ class Side:
         """PLAN of op 2."""
         ordered = order_of(TAG, 2, (A, B, C, D), order)
         self.view.op = view_of(pair_plan(tuple(ordered), op=2, num_values=VALUES))
-        self.exchange = PairExchange(
+        self.exchange = Exchange(
             self.me, self.view.op, TAG, PlainArithmetic(), self.given, self.blobs, self.fetcher,
-            0.0, sign_as(self.me), self.stats.ignored, self.ahead,
+            0.0, sign_as(self.me), self.stats, {}, self.ahead,
         )  # fmt: skip
         self.actions = list(self.exchange.decided(0.0))
         return self.view.op
@@ -145,7 +145,7 @@ def test_nobody_else_and_no_other_op_is_heard():
     ben.ahead.heard(FIRST, Frame(FrameKind.AHEAD, TAG, chunk=2, set_id=1, body=frame.body))
     assert ben.stats.ignored["stale"] == 2
     ben.begin()
-    assert not ben.exchange._gather.early
+    assert not ben.exchange._receiver.early
 
 
 def test_who_would_be_the_partner_in_a_far_op_cannot_displace_what_the_next_one_gives():
@@ -159,7 +159,7 @@ def test_who_would_be_the_partner_in_a_far_op_cannot_displace_what_the_next_one_
             ben.ahead.heard(peer, Frame(FrameKind.AHEAD, TAG, chunk=2, set_id=op, body=body))
     assert ben.stats.ignored["stale"] == 37 * 3
     ben.begin()
-    assert set(ben.exchange._gather.early) == {content_hash(frame.body) for frame in frames}
+    assert set(ben.exchange._receiver.early) == {content_hash(frame.body) for frame in frames}
 
 
 def test_when_another_partner_is_planned_it_was_for_nothing():
@@ -168,10 +168,10 @@ def test_when_another_partner_is_planned_it_was_for_nothing():
         ben.ahead.heard(FIRST, frame)
     absent = tuple(peer for peer in (A, B, C, D) if peer != FIRST)
     ben.begin(absent)
-    assert not ben.exchange._gather.early
+    assert not ben.exchange._receiver.early
     absent = tuple(peer for peer in (A, B, C, D) if peer != SECOND)
     ada.begin(absent)
-    if ada.exchange.partner is not None:
+    if partner_in(contributors_of(ada.view.op.plan), FIRST) is not None:
         ada.hears(ada.relayed())
         assert [frame.chunk for frame in ada.pushed] == [0, 1, 2, 3]
 
@@ -187,9 +187,9 @@ def test_only_one_contributions_length_is_kept():
         frame = Frame(FrameKind.AHEAD, TAG, chunk=1, set_id=2, body=encode_part([value] * 4))
         ben.ahead.heard(FIRST, frame)
     ben.begin()
-    assert set(ben.exchange._gather.early) == {content_hash(encode_part([0] * 4))}
+    assert set(ben.exchange._receiver.early) == {content_hash(encode_part([0] * 4))}
     ben.exchange.close()
-    assert not ben.exchange._gather.early
+    assert not ben.exchange._receiver.early
 
 
 def test_illegal_bytes_that_came_ahead_are_held_by_nobody():

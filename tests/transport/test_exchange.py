@@ -359,7 +359,7 @@ def test_a_receiver_sends_no_part_but_gathers_and_may_become_an_owner() -> None:
     members = (Member(A, BOOT, 1), Member(B, BOOT, 1), Member(D, BOOT, 0))
     bench = Bench(plan_body((A, B), num_values=16, members=members)).begin()
     bench.deliver_all()
-    assert bench.peers[D].scatter is None
+    assert bench.peers[D].sender is None
     bench.decide(Reassign(1, 1, 1, D, "owner lost"))
     bench.deliver_all()
     assert bench.said(D, Got)[-1].complete.keys() == {A, B}

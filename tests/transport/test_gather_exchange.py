@@ -1,7 +1,5 @@
 """Gather ops among whole machines, and what a peer does with what nobody should send."""
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +8,8 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerFault, SendControl, SendFrame
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
-from swarmtrain_transport.collective.gather_exchange import GatherExchange
+from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.collective.local import LocalStats
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
@@ -36,12 +35,12 @@ class Station:
     def __init__(self, me: PeerId, values: list[int | None] | None = None) -> None:
         self.me = me
         self.view = view_of(gather_plan())
-        self.blobs, self.ignored = Blobs(), Counter()
+        self.blobs, self.stats = Blobs(), LocalStats()
         self.fetcher = Fetcher(list)
         contribution = PlainContribution(VALUES_OF[me] if values is None else values)
-        self.exchange = GatherExchange(
+        self.exchange = Exchange(
             me, self.view, 7, PlainArithmetic(), contribution, self.blobs, self.fetcher, 0.0,
-            sign_as(me), self.ignored,
+            sign_as(me), self.stats, {},
         )  # fmt: skip
         self.actions = list(self.exchange.decided(0.0))
 
@@ -135,7 +134,7 @@ def test_frames_of_mean_ops_are_ignored():
     ada = Station(A)
     for kind in (FrameKind.PART, FrameKind.RANGES, FrameKind.CREDIT):
         ada.gets(B, Frame(kind, 7, ada.view.plan_id, 0, 0, 0, body=b"anything"))
-    assert ada.ignored == {"stale": 3}
+    assert ada.stats.ignored == {"stale": 3}
 
 
 def test_a_contribution_that_cannot_be_decoded_is_held_by_nobody_and_its_peer_named():

@@ -4,8 +4,9 @@ import pytest
 
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
-from swarmtrain_transport.collective.gathering import Gather
+from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.transfers import transfers_of
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, SliceDone
 from tests.transport.bench import TAG, Bench
@@ -28,8 +29,10 @@ def published() -> tuple[Bench, list[list[bytes]]]:
     return bench, chunks
 
 
-def receiver(bench: Bench, blobs: Blobs) -> Gather:
-    return Gather(A, bench.view, blobs, Fetcher(list), PlainArithmetic(), 0.0)
+def receiver(bench: Bench, blobs: Blobs) -> Receiver:
+    return Receiver(
+        A, bench.view, transfers_of(bench.plan), blobs, Fetcher(list), PlainArithmetic(), 0.0
+    )
 
 
 def named(bench: Bench, index: int, *digests: bytes) -> Hashes:
@@ -46,11 +49,11 @@ def test_what_is_here_for_another_reason_is_no_chunk_of_a_result() -> None:
     bench, chunks = published()
     blobs = Blobs()
     of_all = blobs.keep_result(0, b"the hashes of an earlier result")
-    gather = receiver(bench, blobs)
-    gather.pushed(B, pushed(bench, 1, 0, chunks[1][0]), 0.0)
-    assert not gather.hashes(named(bench, 1, content_hash(chunks[1][0]), of_all), 0.0)
-    assert [(fault.peer, fault.reason) for fault in gather.take_faults()] == [(B, "length")]
-    assert [have.chunks for have in gather.reports(again=True)] == [(True, False)]
+    taking = receiver(bench, blobs)
+    taking.pushed(B, pushed(bench, 1, 0, chunks[1][0]), 0.0)
+    assert not taking.hashes(named(bench, 1, content_hash(chunks[1][0]), of_all), 0.0)
+    assert [(fault.peer, fault.reason) for fault in taking.take_faults()] == [(B, "length")]
+    assert [have.chunks for have in taking.reports(again=True)] == [(True, False)]
 
 
 @pytest.mark.parametrize("way", ["before", "after", "pulled"])
@@ -59,31 +62,31 @@ def test_one_hash_for_chunks_of_two_lengths_is_not_reported(way: str, which: int
     bench, chunks = published()
     body = chunks[2][which]
     digest = content_hash(body)
-    gather = receiver(bench, Blobs())
+    taking = receiver(bench, Blobs())
     if way == "before":
-        gather.pushed(C, pushed(bench, 2, which, body), 0.0)
-    assert not gather.hashes(named(bench, 2, digest, digest), 0.0)
+        taking.pushed(C, pushed(bench, 2, which, body), 0.0)
+    assert not taking.hashes(named(bench, 2, digest, digest), 0.0)
     if way == "after":
-        assert not gather.pushed(C, pushed(bench, 2, which, body), 0.0)
+        assert not taking.pushed(C, pushed(bench, 2, which, body), 0.0)
     elif way == "pulled":
-        assert not gather.arrived(digest, body)
-    assert [fault.peer for fault in gather.take_faults()] == [C]
-    assert not any(all(have.chunks) for have in gather.reports(again=True))
+        assert not taking.arrived(digest, body)
+    assert [fault.peer for fault in taking.take_faults()] == [C]
+    assert not any(all(have.chunks) for have in taking.reports(again=True))
 
 
 @pytest.mark.parametrize("way", ["pushed", "pulled"])
 def test_an_owner_cannot_spoil_the_chunk_of_another_by_naming_it(way: str) -> None:
     bench, chunks = published()
     honest = [content_hash(chunk) for chunk in chunks[1]]
-    gather = receiver(bench, Blobs())
-    gather.hashes(named(bench, 2, honest[1], content_hash(chunks[2][1])), 0.0)
-    gather.hashes(named(bench, 1, *honest), 0.0)
+    taking = receiver(bench, Blobs())
+    taking.hashes(named(bench, 2, honest[1], content_hash(chunks[2][1])), 0.0)
+    taking.hashes(named(bench, 1, *honest), 0.0)
     found = []
     for chunk, body in enumerate(chunks[1]):
         if way == "pushed":
-            found += gather.pushed(B, pushed(bench, 1, chunk, body), 0.0)
+            found += taking.pushed(B, pushed(bench, 1, chunk, body), 0.0)
         else:
-            found += gather.arrived(honest[chunk], body)
+            found += taking.arrived(honest[chunk], body)
     assert [(have.slice_index, have.chunks) for have in found] == [(1, (True, True))]
 
 
@@ -93,8 +96,8 @@ def test_what_a_result_shares_with_an_earlier_one_is_kept_with_it() -> None:
     blobs = Blobs()
     for chunk in chunks[1]:
         blobs.keep_result(-20, chunk)
-    gather = receiver(bench, blobs)
-    (have,) = gather.hashes(named(bench, 1, *map(content_hash, chunks[1])), 0.0)
+    taking = receiver(bench, blobs)
+    (have,) = taking.hashes(named(bench, 1, *map(content_hash, chunks[1])), 0.0)
     assert have.chunks == (True, True)
     blobs.forget(-20)
     assert all(blobs.get(content_hash(chunk)) is not None for chunk in chunks[1])

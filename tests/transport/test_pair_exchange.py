@@ -8,10 +8,10 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import SendControl, SendFrame
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
-from swarmtrain_transport.collective.exchanges import exchange_of
+from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.collective.local import LocalStats
-from swarmtrain_transport.collective.pair_exchange import PairExchange
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.pairing import contributors_of, partner_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
@@ -34,11 +34,10 @@ class Station:
         self.blobs, self.stats = Blobs(), LocalStats()
         self.fetcher = Fetcher(list)
         given = PlainContribution([me[0] * 10 + i for i in range(8)])
-        self.exchange = exchange_of(
+        self.exchange = Exchange(
             me, self.view, 7, PlainArithmetic(), given, self.blobs, self.fetcher, 0.0,
             sign_as(me), self.stats, {},
         )  # fmt: skip
-        assert isinstance(self.exchange, PairExchange)
         self.actions = list(self.exchange.decided(0.0))
 
     @property
@@ -81,7 +80,7 @@ def test_a_contribution_is_pushed_to_the_partner_alone():
 @pytest.mark.parametrize("me", [E, b"R" * 32])
 def test_who_has_no_partner_publishes_nothing_and_takes_nothing(me):
     lone, ben = Station(me), published(B)
-    assert lone.exchange.partner is None
+    assert partner_in(contributors_of(PLAN), me) is None
     assert not lone.said(SliceDone)
     lone.hears(ben.relayed())
     for _, frame in ben.sent:

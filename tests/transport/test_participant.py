@@ -321,7 +321,7 @@ def test_an_ended_op_leaves_nothing_for_the_collector() -> None:
             swarm.step()
             for member in swarm.members.values():
                 exchange = member.machine.exchange
-                if exchange is not None and exchange.scatter is not None:
+                if exchange is not None and exchange.sender is not None:
                     seen.setdefault(exchange.view.plan.op, weakref.ref(exchange))
         assert [ref() is None for ref in seen.values()] == [True, True, True, False]
     finally:

@@ -98,7 +98,7 @@ class FreezingLink:
                 total = num_chunks(plan, 0)
                 is_proof = frame.kind is FrameKind.GET and self._misses(frame)
             else:
-                total = exchange.scatter.chunks_total if exchange.scatter is not None else 0
+                total = exchange.sender.chunks_total if exchange.sender is not None else 0
                 is_proof = frame.kind is FrameKind.RANGES and any(Ranges.unpack(frame.body).chunks)
         except RemoteFault:
             return  # the machine says so

@@ -15,7 +15,7 @@ from swarmtrain_transport.actions import KeepProof, PeerAction, SendControl, Sen
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
-from swarmtrain_transport.collective.exchanges import AnyExchange
+from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.audit import (
     Charge,
@@ -114,24 +114,24 @@ class Auditing:
 
     # ---- events
 
-    def committed(self, exchange: AnyExchange | None, now_s: float) -> None:
+    def committed(self, exchange: Exchange | None, now_s: float) -> None:
         """COMMIT was folded.
 
         Args:
             exchange: our part of the op, if we took part in it.
             now_s: the time.
         """
-        scatter = exchange.scatter if exchange is not None else None
+        sender = exchange.sender if exchange is not None else None
         if self._case is not None:
             self._end("unanswered")
         view = self._view.op
         drawn = draw(view) if view is not None else None
-        if view is None or drawn is None or scatter is None:
+        if view is None or drawn is None or sender is None:
             return
-        if self._me in drawn.contributors and scatter.slice_roots is not None:
-            part = bytes(scatter.part(drawn.slice_index, drawn.chunk))
-            hashes = scatter.chunk_hashes(drawn.slice_index)
-            shown = Shown(scatter.slice_roots, hashes, part)
+        if self._me in drawn.contributors and sender.slice_roots is not None:
+            part = bytes(sender.part(drawn.slice_index, drawn.chunk))
+            hashes = sender.chunk_hashes(drawn.slice_index)
+            shown = Shown(sender.slice_roots, hashes, part)
             self._kept[view.plan_id] = _Kept(drawn, shown)
             while len(self._kept) > limits.AUDIT_OPS_KEPT:
                 self._kept.popitem(last=False)

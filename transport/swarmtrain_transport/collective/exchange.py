@@ -1,28 +1,60 @@
-"""A peer's side of one op, from PLAN to its outcome: contributor, owner and receiver at once.
+"""A peer's side of one op, from PLAN to its outcome, whatever the op's kind.
 
-It follows the ledger's view of the op (which the participant folds) and turns frames, hashes and
-the passing of time into frames and reports. It never decides what is in the result.
+Each slice is a transfer (`transfers`), and a peer has up to four parts in an op: its `Sender` gives
+parts to the owners of slices, a `Reducer` makes the result of a slice that is ours, a `Publisher`
+gives away a slice that is all our own, and the `Receiver` takes results. None of them knows kinds.
+
+The machine follows the ledger's view of the op (which the participant folds) and turns frames,
+hashes and the passing of time into frames and reports. It never decides what is in the result.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterable
+import enum
+from collections import deque
+from collections.abc import Iterable, Mapping
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerAction, SendControl, SendFrame
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution, ContributionRefused
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.collective.ahead import Ahead, check_chunk
 from swarmtrain_transport.collective.centre import Centre
-from swarmtrain_transport.collective.gathering import Gather
 from swarmtrain_transport.collective.local import LocalStats
-from swarmtrain_transport.collective.ownership import SliceOwner
-from swarmtrain_transport.collective.scatter import Scatter
+from swarmtrain_transport.collective.publisher import Publisher
+from swarmtrain_transport.collective.receiver import Receiver
+from swarmtrain_transport.collective.reducer import Reducer, Reducing
+from swarmtrain_transport.collective.sender import Sender
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
+from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name
 from swarmtrain_transport.ledger.signed import contribution_payload, result_payload, root_over
+from swarmtrain_transport.ledger.transfers import transfers_of
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.phases import Table, entered
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
 from swarmtrain_transport.wire.messages import Gauged, Got, Hashes, Have, Roots, SliceDone, Withdraw
 from swarmtrain_transport.wire.records import Sign
+
+
+class Giving(enum.Enum):
+    """How far our own contribution is."""
+
+    NOTHING = enum.auto()
+    """We give nothing to this op."""
+    ENCODING = enum.auto()
+    SIGNED = enum.auto()
+    """All of it is encoded, and our name is under it."""
+    WITHDRAWN = enum.auto()
+    CLOSED = enum.auto()
+    """The op has an outcome."""
+
+
+_NEXT: Table[Giving] = {
+    Giving.NOTHING: {Giving.CLOSED},
+    Giving.ENCODING: {Giving.SIGNED, Giving.WITHDRAWN, Giving.CLOSED},
+    Giving.SIGNED: {Giving.CLOSED},
+    Giving.WITHDRAWN: {Giving.CLOSED},
+}
 
 
 class Exchange:
@@ -38,10 +70,13 @@ class Exchange:
         fetcher: shared with catch-up and sync, so that windows hold per peer.
         now_s: the time.
         sign: signs with our own key.
-        ignored: where parts are counted that change nothing: ``stale`` ones of another attempt,
-            ``repeated`` ones.
-        stats: what the shell knows of our link.
-        centre: what the plan's rule begins from, None for zero.
+        stats: what the shell knows of our link, and where frames are counted that change nothing.
+        commits: committed ops, by whose result the plan's rule may begin.
+        ahead: what has come and gone before the op, None for nothing.
+
+    Attributes:
+        sender: gives parts to owners; None if we give none (any more).
+        giving: how far our contribution is.
     """
 
     def __init__(
@@ -55,41 +90,55 @@ class Exchange:
         fetcher: Fetcher,
         now_s: float,
         sign: Sign,
-        ignored: Counter[str],
-        stats: LocalStats | None = None,
-        centre: Centre | None = None,
+        stats: LocalStats,
+        commits: Mapping[int, OpView],
+        ahead: Ahead | None = None,
     ) -> None:
         self.view = view
-        self.scatter: Scatter | None = None
-        self._me = me
-        self._run_tag = run_tag
-        self._arithmetic = arithmetic
-        self._blobs = blobs
-        self._gather = Gather(me, view, blobs, fetcher, arithmetic, now_s)
+        self._me, self._run_tag, self._sign, self._stats = me, run_tag, sign, stats
+        self._arithmetic, self._blobs = arithmetic, blobs
+        self._ignored = stats.ignored
+        begins_from = commits.get(view.plan.centre)
+        self._centre = None if begins_from is None else Centre(begins_from, blobs)
         order = [member.peer for member in view.plan.members]
         rank = order.index(me)
         self._others = order[rank + 1 :] + order[:rank]
-        self._owned: dict[int, SliceOwner] = {}
-        self._published: dict[int, SliceDone] = {}
+
+        transfers = transfers_of(view.plan)
+        mine = [one for one in transfers if me in one.givers]
+        self._movable = [one.index for one in transfers if one.movable]
+        self._foreign = {one.index for one in transfers if me not in (*one.givers, *one.takers)}
+        private = [one for one in transfers if one.is_verbatim and one.takers == (me,)]
+        self._partner = private[0].givers[0] if private else None
+        """Who gives a slice to nobody but us: it may have begun before the op."""
+        self._partners_chunks: set[int] = set()
+        here, gone = ahead.taken(view, self._partner) if ahead is not None else ({}, set())
+
+        self._receiver = Receiver(me, view, transfers, blobs, fetcher, arithmetic, now_s, here)
+        self._reducers: dict[int, Reducer] = {}
+        self.sender: Sender | None = None
+        self._publisher: Publisher | None = None
+        if contribution is None or not mine:
+            self.giving = Giving.NOTHING
+        elif mine[0].is_verbatim:
+            self.giving = Giving.ENCODING
+            self._publisher = Publisher(view, mine[0], contribution, blobs, gone)
+        else:
+            self.giving = Giving.ENCODING
+            # Not a method of ours: in a circle with us a whole vector would wait for the collector.
+            self.sender = Sender(
+                me, view, contribution, run_tag, lambda owner: owner in stats.waiting,
+                retention=blobs.retention, arithmetic=arithmetic,
+            )  # fmt: skip
+        self._word: Roots | Withdraw | None = None
+        self._own: deque[tuple[Reducer, int]] = deque()
+        self._has_more = False
         self._refusals_told: dict[int, int] = {}
-        self._withdrawn = ""
         self._received: dict[PeerId, int] = {}
         self._credited: dict[PeerId, int] = {}
         self._heard_s: dict[tuple[int, PeerId], float] = {}
         self._nudge_s = now_s + limits.NUDGE_S
-        self._own: deque[tuple[SliceOwner, int]] = deque()
-        self._has_more = False
         self._now_s = now_s
-        self._sign, self._ignored, self._centre = sign, ignored, centre
-        self._roots: Roots | None = None
-        self._encode_more_s = now_s + limits.NUDGE_S
-        self._stats = told = stats or LocalStats()
-        if contribution is not None and view.weights.get(me):
-            # Not a method of ours: in a circle with us a whole vector would wait for the collector.
-            self.scatter = Scatter(
-                me, view, contribution, run_tag, lambda owner: owner in told.waiting,
-                retention=blobs.retention, arithmetic=arithmetic,
-            )  # fmt: skip
 
     # ---- events
 
@@ -97,188 +146,199 @@ class Exchange:
         """The view has changed: PLAN, REASSIGN, FREEZE or SFREEZE was folded."""
         self._now_s = now_s
         actions: list[PeerAction] = []
-        for index, owner in enumerate(self.view.owners):
-            attempt = self.view.attempts[index]
-            owned = self._owned.get(index)
-            if owned is not None and (owner, attempt) != (self._me, owned.attempt):
-                self._owned.pop(index).release()
-            if owner == self._me and index not in self._owned:
+        for index in self._movable:
+            owner, attempt = self.view.owners[index], self.view.attempts[index]
+            reducer = self._reducers.get(index)
+            if reducer is not None and (owner, attempt) != (self._me, reducer.attempt):
+                self._reducers.pop(index).release()
+            if owner == self._me and index not in self._reducers:
                 actions += self._begin(index, attempt)
-        self._gather.decided()
+        self._receiver.decided()
+        if self._publisher is not None:
+            self._publisher.decided()
         return actions + self._finish_owned() + self._pump()
 
     def is_early(self, frame: Frame) -> bool:
-        """Whether a frame is of another plan, or an invitation whose REASSIGN has not come yet."""
+        """Whether a frame is of another plan, of another op, or an invitation whose REASSIGN has
+        not come yet."""
+        if frame.kind is FrameKind.AHEAD:
+            return frame.set_id != self.view.plan.op
+        if frame.plan_id != self.view.plan_id:
+            return True
         attempts, index = self.view.attempts, frame.slice_index
         is_later = 0 <= index < len(attempts) and frame.attempt > attempts[index]
-        invites = frame.kind is FrameKind.RANGES
-        return frame.plan_id != self.view.plan_id or (invites and is_later)
+        return is_later and frame.kind is FrameKind.RANGES
 
     def frame(self, peer: PeerId, frame: Frame, now_s: float) -> list[PeerAction]:
-        """A PART, RESULT, CREDIT or RANGES of this op.
+        """A frame of this op.
 
         Raises:
             RemoteFault: the peer broke the protocol; what it sent is not used.
         """
         self._now_s = now_s
-        if frame.kind is FrameKind.PART:
-            self._gather.flow(now_s)
+        kind = frame.kind
+        if kind is FrameKind.PART:
+            self._receiver.flow(now_s)
             return self._on_part(peer, frame)
-        if frame.kind is FrameKind.RESULT:
-            return self._told(self._gather.pushed(peer, frame, now_s))
-        if self.scatter is not None:
-            if frame.kind is FrameKind.RANGES:
-                self.scatter.invited(peer, frame, now_s)
-            else:
-                self.scatter.credited(peer, unpack_credit(frame.body))
-        return self._pump()
+        if kind is FrameKind.RESULT and frame.slice_index not in self._foreign:
+            return self._told(self._receiver.pushed(peer, frame, now_s))
+        if kind is FrameKind.RANGES and self.sender is not None:
+            self.sender.invited(peer, frame, now_s)
+            return self._pump()
+        if kind is FrameKind.CREDIT and self.sender is not None:
+            self.sender.credited(peer, unpack_credit(frame.body))
+            return self._pump()
+        if kind is FrameKind.AHEAD and peer == self._partner:
+            return self._on_ahead(peer, frame)
+        self._ignored["stale"] += 1
+        return []
 
     def hashes(self, message: Hashes, now_s: float) -> list[PeerAction]:
         """An owner has published; its chunks can be fetched from anybody who has them."""
         self._now_s = now_s
-        return self._told(self._gather.hashes(message, now_s))
+        if message.slice_index in self._foreign:
+            return []
+        told = self._told(self._receiver.hashes(message, now_s))
+        if self._publisher is None:
+            return told
+        self._publisher.told(message)
+        return told + self._pump()
 
     def blob_arrived(self, digest: bytes, body: Buffer, now_s: float) -> list[PeerAction]:
         """A wanted blob is here; keep it and report slices that are whole."""
         self._now_s = now_s
-        return self._told(self._gather.arrived(digest, body))
-
-    def _told(self, reports: list[Have]) -> list[PeerAction]:
-        return [*_controls(reports), *self._gather.take_faults()]
+        return self._told(self._receiver.arrived(digest, body))
 
     def tick(self, now_s: float) -> list[PeerAction]:
-        """Encode what could not be at once, invite silent contributors again, and report partial
-        slices."""
+        """Go on with what could not be done at once, invite silent contributors again, and report
+        partial slices."""
         self._now_s = now_s
-        self._gather.tick(now_s)
-        actions = self._pump() if self._has_more else self._take_own(limits.PUMP_CHUNKS)
+        self._receiver.tick(now_s)
+        is_pumping = self._has_more or self._publisher is not None
+        actions = self._pump() if is_pumping else self._take_own(limits.PUMP_CHUNKS)
         if now_s < self._nudge_s:
             return actions
         self._nudge_s = now_s + limits.NUDGE_S
-        for index, owned in self._owned.items():
-            for peer in self._missing_from(owned):
+        for index, reducer in self._reducers.items():
+            for peer in self._missing_from(reducer):
                 if now_s >= self._heard_s.get((index, peer), 0.0) + limits.NUDGE_S:
-                    actions.append(self._ranges(owned, peer))
-        if self.scatter and self._roots is None and now_s >= self._encode_more_s:
-            actions += self._encode_more(self.scatter)
-        return actions + _controls(self._gather.reports(again=False)) + self._pump()
+                    actions.append(self._ranges(reducer, peer))
+        if self.sender is not None and self.giving is Giving.ENCODING:
+            actions += self._encode_more(self.sender)
+        actions += self._told(self._receiver.reports(again=False))
+        return actions + self._pump() if self.sender is not None else actions
 
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        if self._has_more or self._own:
+        publisher = self._publisher
+        if self._has_more or self._own or (publisher is not None and publisher.is_busy):
             return self._now_s
-        return min(self._nudge_s, self._gather.next_wakeup_s)
+        return min(self._nudge_s, self._receiver.next_wakeup_s)
 
     def resend(self, now_s: float) -> list[PeerAction]:
         """Everything that the coordinator may have missed (after HELLO)."""
         self._now_s = now_s
-        actions: list[PeerAction] = []
-        if self._withdrawn:
-            actions += self._withdraw(self._withdrawn)
-        if self._roots is not None:
-            actions.append(SendControl(self._roots))
-        for owned in self._owned.values():
-            actions.append(self._got(owned, again=True))
-            if owned.slice_index in self._published:
-                actions.append(self._done(owned))
-        return actions + _controls(self._gather.reports(again=True))
+        actions: list[PeerAction] = [SendControl(self._word)] if self._word is not None else []
+        for reducer in self._reducers.values():
+            actions.append(self._got(reducer, again=True))
+            if reducer.done is not None:
+                actions.append(SendControl(reducer.done))
+        if self._publisher is not None and self._publisher.done is not None:
+            actions.append(SendControl(self._publisher.done))
+        return actions + self._told(self._receiver.reports(again=True))
 
     def close(self) -> None:
         """The op has an outcome; what is still missing of it is catch-up's business."""
-        self._gather.close()
-        for owned in self._owned.values():
-            owned.release()
-        if self.scatter is not None:
-            self.scatter.release()
+        self.giving = entered(Giving.CLOSED, self.giving, _NEXT)
+        self._receiver.close()
+        for reducer in self._reducers.values():
+            reducer.release()
+        if self.sender is not None:
+            self.sender.release()
+        self._publisher = None
 
     @property
     def retained_bytes(self) -> int:
         """Parts of others that are kept, wherever they are."""
-        return sum(owned.retained_bytes for owned in self._owned.values())
+        return sum(reducer.retained_bytes for reducer in self._reducers.values())
 
-    # ---- owner
+    # ---- what we make of others' parts
 
     def _begin(self, index: int, attempt: int) -> list[PeerAction]:
         """Become the owner of a slice: most of our own part is taken after the others are invited,
         while nothing waits for the link."""
         retention = self._blobs.retention
-        owned = SliceOwner(self.view, index, attempt, self._arithmetic, retention, self._centre)
-        self._owned[index] = owned
-        self._published.pop(index, None)
-        if self.scatter is not None and self._may_contribute(self._me):
-            self._own.extend((owned, chunk) for chunk in range(num_chunks(self.view.plan, index)))
+        reducer = Reducer(self.view, index, attempt, self._arithmetic, retention, self._centre)
+        self._reducers[index] = reducer
+        if self.sender is not None and self._may_contribute(self._me):
+            self._own.extend((reducer, chunk) for chunk in range(num_chunks(self.view.plan, index)))
         taken = self._take_own(limits.OWN_AT_ONCE)
-        actions: list[PeerAction] = [self._ranges(owned, p) for p in self._missing_from(owned)]
-        if self._me not in owned.complete:
-            actions.append(self._got(owned))
+        actions: list[PeerAction] = [self._ranges(reducer, p) for p in self._missing_from(reducer)]
+        if self._me not in reducer.complete:
+            actions.append(self._got(reducer))
         return actions + taken
 
     def _take_own(self, most: int) -> list[PeerAction]:
         """Some chunks of our own part."""
         actions: list[PeerAction] = []
         for _ in range(min(most, len(self._own))):
-            owned, chunk = self._own.popleft()
-            if self.scatter is None or self._owned.get(owned.slice_index) is not owned:
+            reducer, chunk = self._own.popleft()
+            index = reducer.slice_index
+            if self.sender is None or self._reducers.get(index) is not reducer:
                 continue
             try:
-                part = self.scatter.part(owned.slice_index, chunk)
+                part = self.sender.part(index, chunk)
             except ContributionRefused as refused:
                 return actions + self._withdraw(refused.reason)
-            digest = self.scatter.digest(owned.slice_index, chunk)
-            kept = self.scatter.kept(owned.slice_index, chunk)
-            owned.accept(self._me, chunk, part, digest, kept=kept)
-            if self._me in owned.complete:
-                actions.append(self._got(owned))
-            actions += self._push_early(owned, chunk) + self._signed(self.scatter)
+            digest, kept = self.sender.digest(index, chunk), self.sender.kept(index, chunk)
+            reducer.accept(self._me, chunk, part, digest, kept=kept)
+            if self._me in reducer.complete:
+                actions.append(self._got(reducer))
+            actions += self._foresee(reducer, chunk) + self._signed(self.sender)
         return actions
 
     def _on_part(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
-        owned = self._owned.get(frame.slice_index)
-        if owned is None or owned.attempt != frame.attempt:
+        reducer = self._reducers.get(frame.slice_index)
+        if reducer is None or reducer.attempt != frame.attempt:
             self._ignored["stale"] += 1
             return []
         self._received[peer] = self._received.get(peer, 0) + len(frame.body)
         self._heard_s[(frame.slice_index, peer)] = self._now_s
-        before = owned.complete
-        if not owned.accept(peer, frame.chunk, frame.body, frame.digest):
+        before = reducer.complete
+        if not reducer.accept(peer, frame.chunk, frame.body, frame.digest):
             self._ignored["repeated"] += 1
-        actions = self._extend_credit(peer, owned)
-        if owned.complete != before:
-            actions.append(self._got(owned))
-        return actions + self._push_early(owned, frame.chunk)
+        actions = self._extend_credit(peer)
+        if reducer.complete != before:
+            actions.append(self._got(reducer))
+        return actions + self._foresee(reducer, frame.chunk)
 
-    def _push_early(self, owned: SliceOwner, chunk: int) -> list[PeerAction]:
+    def _foresee(self, reducer: Reducer, chunk: int) -> list[PeerAction]:
         """T3: a chunk that nobody's part is missing of goes to everybody at once, and with the
         last one the slice is published, before FREEZE."""
-        if self._may_foresee(owned) and (data := owned.early(chunk)) is not None:
-            actions = self._push(owned, chunk, data)
-            if owned.is_early_whole:
-                actions += self._publish(owned, tuple(self.view.weights), owned.early_chunks)
-            return actions
-        return []
-
-    def _may_foresee(self, owned: SliceOwner) -> bool:
-        return self.view.result_set_id(owned.slice_index) == self.view.all_planned_id
-
-    def _push(self, owned: SliceOwner, chunk: int, data: bytes) -> list[PeerAction]:
-        frame = Frame(
-            FrameKind.RESULT, self._run_tag, self.view.plan_id, owned.slice_index, owned.attempt,
-            chunk, self.view.all_planned_id, data,
-        )  # fmt: skip
-        return [SendFrame(peer, frame) for peer in self._others]
+        name = self.view.all_planned_id
+        if self.view.result_set_id(reducer.slice_index) != name:
+            return []
+        data = reducer.early(chunk)
+        if data is None:
+            return []
+        place = reducer.slice_index, reducer.attempt, chunk
+        actions = self._push(*place, name, data, self._others)
+        if reducer.phase is Reducing.FORESEEN:
+            actions += self._made(reducer, tuple(self.view.weights), reducer.early_chunks)
+        return actions
 
     def fault_report(self, slice_index: int) -> list[PeerAction]:
         """GOT with the refusals, after a part was found illegal; nothing if nobody new is refused.
 
         A member may send us bad frames without end; the coordinator hears of it once.
         """
-        owned = self._owned.get(slice_index)
-        if owned is None or self._refusals_told.get(slice_index) == len(owned.refused):
+        reducer = self._reducers.get(slice_index)
+        if reducer is None or self._refusals_told.get(slice_index) == len(reducer.refused):
             return []
-        return [self._got(owned)]
+        return [self._got(reducer)]
 
-    def _extend_credit(self, peer: PeerId, owned: SliceOwner) -> list[PeerAction]:
+    def _extend_credit(self, peer: PeerId) -> list[PeerAction]:
         """Grant more once half of the window is used up."""
         wanted = self._received[peer] + limits.CREDIT_WINDOW_BYTES
         if wanted - self._credited.get(peer, 0) < limits.CREDIT_WINDOW_BYTES // 2:
@@ -288,103 +348,148 @@ class Exchange:
         frame = Frame(FrameKind.CREDIT, self._run_tag, self.view.plan_id, body=body)
         return [SendFrame(peer, frame)]
 
-    def _ranges(self, owned: SliceOwner, peer: PeerId) -> PeerAction:
+    def _ranges(self, reducer: Reducer, peer: PeerId) -> PeerAction:
         received = self._received.get(peer, 0)
-        self._heard_s[(owned.slice_index, peer)] = self._now_s  # give it time to answer
+        self._heard_s[(reducer.slice_index, peer)] = self._now_s  # give it time to answer
         self._credited[peer] = received + limits.CREDIT_WINDOW_BYTES
-        ranges = Ranges(self._credited[peer], received, owned.flags(peer))
+        ranges = Ranges(self._credited[peer], received, reducer.flags(peer))
         return SendFrame(
             peer,
-            Frame(FrameKind.RANGES, self._run_tag, self.view.plan_id, owned.slice_index,
-                  owned.attempt, body=ranges.pack()),
+            Frame(FrameKind.RANGES, self._run_tag, self.view.plan_id, reducer.slice_index,
+                  reducer.attempt, body=ranges.pack()),
         )  # fmt: skip
 
-    def _missing_from(self, owned: SliceOwner) -> Iterable[PeerId]:
+    def _missing_from(self, reducer: Reducer) -> Iterable[PeerId]:
         """Other contributors whose part of the slice is still to come."""
-        if owned.result is not None or self.view.slice_sets[owned.slice_index] is not None:
+        if self.view.slice_sets[reducer.slice_index] is not None:
             return []
-        done = {*owned.complete, *owned.refused, self._me}
+        done = {*reducer.complete, *reducer.refused, self._me}
         return [p for p in self.view.weights if p not in done and self._may_contribute(p)]
 
     def _may_contribute(self, peer: PeerId) -> bool:
         return self.view.frozen is None or peer in self.view.frozen
 
-    def _got(self, owned: SliceOwner, *, again: bool = False) -> PeerAction:
-        self._refusals_told[owned.slice_index] = len(owned.refused)
+    def _got(self, reducer: Reducer, *, again: bool = False) -> PeerAction:
+        self._refusals_told[reducer.slice_index] = len(reducer.refused)
         return SendControl(
-            Got(self.view.plan_id, owned.slice_index, owned.attempt, owned.received,
-                dict(owned.refused), owned.measured(again=again))
+            Got(self.view.plan_id, reducer.slice_index, reducer.attempt, reducer.received,
+                dict(reducer.refused), reducer.measured(again=again))
         )  # fmt: skip
 
     def _finish_owned(self) -> list[PeerAction]:
         """T5 for every slice of ours whose contributors are known."""
         actions: list[PeerAction] = []
-        for index, owned in self._owned.items():
+        for index, reducer in self._reducers.items():
             contributors = self.view.slice_sets[index]
-            if contributors is None or owned.result is not None or owned.is_blind:
+            if contributors is None or reducer.is_made or reducer.is_blind:
                 continue
-            result = owned.finish(contributors, gauges=self._stats.gauged is None)
-            if owned.seen and self._stats.gauged is None:
+            result = reducer.finish(contributors, gauges=self._stats.gauged is None)
+            if reducer.seen and self._stats.gauged is None:
                 plan = self.view.plan
-                self._stats.gauged = Gauged(plan.op, self.view.plan_id, index, owned.seen)
-            published = self._published.get(index)
-            if published is None or published.set_id != set_id(contributors):
-                actions += self._publish(owned, contributors, result)
+                self._stats.gauged = Gauged(plan.op, self.view.plan_id, index, reducer.seen)
+            if reducer.done is None or reducer.done.set_id != set_id(contributors):
+                actions += self._made(reducer, contributors, result)
         return actions
 
-    def _publish(
-        self, owned: SliceOwner, contributors: tuple[PeerId, ...], chunks: tuple[bytes, ...]
+    def _made(
+        self, reducer: Reducer, contributors: tuple[PeerId, ...], chunks: tuple[bytes, ...]
     ) -> list[PeerAction]:
-        """Keep the slice's result, serve it by hash, and say so."""
+        """Keep and publish a result of these contributors' parts."""
         op = self.view.plan.op
         digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
-        self._blobs.keep_result(op, b"".join(digests))
-        inputs, place = owned.inputs(contributors), (owned.slice_index, owned.attempt)
+        inputs = reducer.inputs(contributors)
+        return self._publish(reducer, set_id(contributors), digests, inputs)
+
+    # ---- what we publish
+
+    def _publish(
+        self, made: Reducer | Publisher, name: int, digests: tuple[bytes, ...], inputs: bytes
+    ) -> list[PeerAction]:
+        """Serve a slice by its hashes, and say so with our name under it."""
+        self._blobs.keep_result(self.view.plan.op, b"".join(digests))
+        place = made.slice_index, made.attempt
         payload = result_payload(self.view.plan_hash, *place, slice_root(digests), inputs)
-        self._published[owned.slice_index] = SliceDone(
-            self.view.plan_id, *place, set_id(contributors), digests, inputs, self._sign(payload)
+        made.done = SliceDone(self.view.plan_id, *place, name, digests, inputs, self._sign(payload))
+        return [SendControl(made.done)]
+
+    def _push(
+        self, index: int, attempt: int, chunk: int, name: int, data: Buffer, to: Iterable[PeerId]
+    ) -> list[PeerAction]:
+        """A chunk that we have published, or will, to those who take it."""
+        frame = Frame(
+            FrameKind.RESULT, self._run_tag, self.view.plan_id, index, attempt, chunk, name, data
         )
-        return [self._done(owned)]
+        return [SendFrame(peer, frame) for peer in to]
 
-    def _done(self, owned: SliceOwner) -> PeerAction:
-        return SendControl(self._published[owned.slice_index])
-
-    # ---- contributor
+    # ---- what we give
 
     def _pump(self) -> list[PeerAction]:
-        if self.scatter is None:
-            return []
+        """A little of what we give: encoded, sent or pushed."""
         try:
-            sent = [SendFrame(peer, frame) for peer, frame in self.scatter.pump(self._now_s)]
+            if self._publisher is not None:
+                return self._give_whole(self._publisher)
+            if self.sender is None:
+                return []
+            sent = [SendFrame(peer, frame) for peer, frame in self.sender.pump(self._now_s)]
             self._has_more = len(sent) >= limits.PUMP_CHUNKS
         except ContributionRefused as refused:
             return self._withdraw(refused.reason)
-        return sent + self._signed(self.scatter)
+        return sent + self._signed(self.sender)
 
-    def _signed(self, scatter: Scatter) -> list[PeerAction]:
+    def _give_whole(self, publisher: Publisher) -> list[PeerAction]:
+        """A slice that is all our own: encoded first, then pushed to who takes it."""
+        if publisher.done is not None:
+            place, name = (publisher.slice_index, publisher.attempt), publisher.done.set_id
+            pushed = publisher.push()
+            to = [peer for peer in self._others if peer in publisher.takers]
+            return [
+                one for chunk, data in pushed for one in self._push(*place, chunk, name, data, to)
+            ]
+        digests = publisher.encode()
+        if digests is None:
+            return []
+        self.giving = entered(Giving.SIGNED, self.giving, _NEXT)
+        name = content_name(slice_root(digests))
+        return self._publish(publisher, name, digests, NOTHING_SUMMED)
+
+    def _signed(self, sender: Sender) -> list[PeerAction]:
         """Once all is encoded: what it is, with our name under it. It leaves beside the last
         parts, so that nobody waits for it."""
-        slice_roots = scatter.slice_roots
-        if self._roots is not None or slice_roots is None:
+        slice_roots = sender.slice_roots if self.giving is Giving.ENCODING else None
+        if slice_roots is None:
             return []
+        self.giving = entered(Giving.SIGNED, self.giving, _NEXT)
         payload = contribution_payload(self.view.plan_hash, root_over(slice_roots))
-        self._roots = Roots(self.view.plan_id, slice_roots, self._sign(payload), scatter.norms)
-        return [SendControl(self._roots)]
+        self._word = Roots(self.view.plan_id, slice_roots, self._sign(payload), sender.norms)
+        return [SendControl(self._word)]
 
-    def _encode_more(self, scatter: Scatter) -> list[PeerAction]:
+    def _encode_more(self, sender: Sender) -> list[PeerAction]:
         try:
-            scatter.encode_more()
+            sender.encode_more()
         except ContributionRefused as refused:
             return self._withdraw(refused.reason)
         return []
 
     def _withdraw(self, reason: str) -> list[PeerAction]:
-        self.scatter = self._roots = None
+        self.giving = entered(Giving.WITHDRAWN, self.giving, _NEXT)
+        self.sender = self._publisher = None
         self._has_more = False
         self._own.clear()
-        self._withdrawn = reason
-        return [SendControl(Withdraw(self.view.plan_id, reason))]
+        self._word = Withdraw(self.view.plan_id, reason)
+        return [SendControl(self._word)]
 
+    # ---- what we take
 
-def _controls(reports: list[Have]) -> list[PeerAction]:
-    return [SendControl(have) for have in reports]
+    def _on_ahead(self, partner: PeerId, frame: Frame) -> list[PeerAction]:
+        """A chunk that was sent before PLAN, and was overtaken by it."""
+        index = self.view.owners.index(partner)
+        check_chunk(self.view.plan, self.view.plan.slices[index].stop, frame)
+        if frame.chunk in self._partners_chunks:
+            self._ignored["repeated"] += 1
+            return []
+        self._partners_chunks.add(frame.chunk)
+        digest = frame.digest or content_hash(frame.body)
+        return self._told(self._receiver.ahead(index, frame.body, digest))
+
+    def _told(self, reports: list[Have]) -> list[PeerAction]:
+        return [*(SendControl(have) for have in reports), *self._receiver.take_faults()]

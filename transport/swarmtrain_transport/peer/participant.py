@@ -16,7 +16,7 @@ from swarmtrain_transport.blocks.serving import Serving
 from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.collective.auditing import Auditing
 from swarmtrain_transport.collective.early import EarlyFrames
-from swarmtrain_transport.collective.exchanges import AnyExchange, exchange_of
+from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.collective.local import Card, LocalStats, hello_of, progress_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
@@ -80,7 +80,7 @@ class Participant:
         group = self.view.first
         self.blobs = Blobs(retention)
         self.stats = LocalStats()
-        self.exchange: AnyExchange | None = None
+        self.exchange: Exchange | None = None
         self._arithmetic, self._sign, self._fetcher = arithmetic, sign, Fetcher(shuffle)
         self._states = StateFinder(card.peer_id, group, self._fetcher, shuffle)
         self.audits = Auditing(card.peer_id, group, self.blobs, self._fetcher, arithmetic, verify)
@@ -307,14 +307,14 @@ class Participant:
         mine = pending.contribution if pending is not None and pending.op == plan.op else None
         if self.exchange is not None:
             self.exchange.close()
-        self.exchange = exchange_of(
+        self.exchange = Exchange(
             self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
             self._fetcher, self._now_s, self._sign, self.stats, self.view.first.commits,
             self._ahead,
         )  # fmt: skip
         return self._decided(self.exchange)
 
-    def _decided(self, exchange: AnyExchange) -> list[do.PeerAction]:
+    def _decided(self, exchange: Exchange) -> list[do.PeerAction]:
         actions = exchange.decided(self._now_s)  # some frames may have been here before
         for peer, frame in self._early.take(exchange.view.plan_id):
             actions += self.frame(peer, frame, self._now_s)

@@ -11,7 +11,7 @@ from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.serving import Serving
 from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES, Auditing
-from swarmtrain_transport.collective.exchanges import AnyExchange
+from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.state_finder import StateFinder
@@ -68,7 +68,7 @@ class Trade:
         return []
 
     def arrived(
-        self, body: Buffer, exchange: AnyExchange | None, next_op: int, now_s: float
+        self, body: Buffer, exchange: Exchange | None, next_op: int, now_s: float
     ) -> list[PeerAction]:
         """A BLOB: to whoever wants it, and what nobody wants is dropped.
 

@@ -5,9 +5,10 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
-from swarmtrain_transport.collective.gathering import Gather
+from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.transfers import transfers_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
@@ -129,7 +130,9 @@ def test_a_published_chunk_that_cannot_be_decoded_is_not_kept_and_not_reported()
             bench.view.plan_id, 1, 0, bench.view.all_planned_id,
             (content_hash(body), content_hash(good[1])),
         )  # fmt: skip
-        fresh = Gather(A, bench.view, Blobs(), Fetcher(list), PlainArithmetic(), 0.0)
+        fresh = Receiver(
+            A, bench.view, transfers_of(bench.plan), Blobs(), Fetcher(list), PlainArithmetic(), 0.0
+        )
         if way == "before":
             fresh.pushed(B, result(bench, 1, 0, body), 0.0)
         assert not fresh.hashes(hashes, 0.0)

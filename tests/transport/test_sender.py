@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport.arithmetic import ContributionRefused
-from swarmtrain_transport.collective.scatter import Scatter
+from swarmtrain_transport.collective.sender import Sender
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.links.link import PeerId
@@ -21,10 +21,10 @@ VALUES = list(range(24))
 MUCH = 1 << 20
 
 
-def scatter(values: list[int | None] | None = None) -> tuple[Scatter, OpView]:
+def sender_of(values: list[int | None] | None = None) -> tuple[Sender, OpView]:
     """Peer A of three, which sends two chunks each to B and C."""
     view = view_of(plan_body((A, B, C)))
-    return Scatter(A, view, PlainContribution(values or VALUES), 7), view
+    return Sender(A, view, PlainContribution(values or VALUES), 7), view
 
 
 def ranges(
@@ -41,19 +41,19 @@ def ranges(
     return Frame(FrameKind.RANGES, 7, view.plan_id, index, attempt, body=body)
 
 
-def sent(sender: Scatter, now_s: float = 0.0) -> list[tuple[PeerId, int, int, int]]:
+def sent(sender: Sender, now_s: float = 0.0) -> list[tuple[PeerId, int, int, int]]:
     return [(p, f.slice_index, f.attempt, f.chunk) for p, f in sender.pump(now_s)]
 
 
 def test_nothing_is_sent_before_an_invitation() -> None:
-    sender, _ = scatter()
+    sender, _ = sender_of()
     assert sent(sender) == []
     sender.credited(B, MUCH)
     assert sent(sender) == []
 
 
 def test_an_invited_contributor_sends_every_chunk_once() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(B, ranges(view, 1), 0.0)
     sender.invited(B, ranges(view, 1), 0.0)
     frames = sender.pump(0.0)
@@ -65,14 +65,14 @@ def test_an_invited_contributor_sends_every_chunk_once() -> None:
 
 
 def test_owners_take_turns_starting_after_our_own_place() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(C, ranges(view, 2), 0.0)
     sender.invited(B, ranges(view, 1), 0.0)
     assert [peer for peer, *_ in sent(sender)] == [B, C, B, C]
 
 
 def test_ranges_ask_again_only_for_what_is_missing_and_not_at_once() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(B, ranges(view, 1), 0.0)
     assert len(sent(sender)) == 2
     sender.invited(B, ranges(view, 1, 0, received=PART), 1.0)
@@ -84,7 +84,7 @@ def test_ranges_ask_again_only_for_what_is_missing_and_not_at_once() -> None:
 
 
 def test_a_chunk_that_arrived_late_is_not_sent_again_from_the_queue() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(B, ranges(view, 1, credit=PART), 0.0)
     assert sent(sender) == [(B, 1, 0, 0)]
     sender.invited(B, ranges(view, 1, credit=PART), 3.0)
@@ -94,7 +94,7 @@ def test_a_chunk_that_arrived_late_is_not_sent_again_from_the_queue() -> None:
 
 
 def test_credit_is_never_exceeded_and_more_credit_sends_more() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(B, ranges(view, 1, credit=PART), 0.0)
     assert len(sent(sender)) == 1
     sender.credited(B, 2 * PART - 1)
@@ -104,7 +104,7 @@ def test_credit_is_never_exceeded_and_more_credit_sends_more() -> None:
 
 
 def test_credit_is_cumulative_so_an_older_one_takes_nothing_back() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(B, ranges(view, 1, credit=PART), 0.0)
     sender.credited(B, 2 * PART)
     sender.credited(B, 0)
@@ -114,7 +114,7 @@ def test_credit_is_cumulative_so_an_older_one_takes_nothing_back() -> None:
 
 def test_credit_holds_for_all_slices_of_one_owner_together() -> None:
     """B owns its own slice and, after a death, C's: one window, not two."""
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(B, ranges(view, 1, credit=2 * PART), 0.0)
     assert len(sent(sender)) == 2
     view.apply(Reassign(1, 2, 1, B, "owner lost"))
@@ -125,7 +125,7 @@ def test_credit_holds_for_all_slices_of_one_owner_together() -> None:
 
 
 def test_credit_used_by_what_was_lost_comes_back() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(B, ranges(view, 1, credit=2 * PART), 0.0)
     assert len(sent(sender)) == 2
     view.apply(Reassign(1, 2, 1, B, "owner lost"))
@@ -137,7 +137,7 @@ def test_credit_used_by_what_was_lost_comes_back() -> None:
 
 def test_a_resent_part_has_the_same_bytes_although_the_encoder_drifts() -> None:
     view = view_of(plan_body((A, B, C)))
-    sender = Scatter(A, view, PlainContribution(VALUES, drifting=True), 7)
+    sender = Sender(A, view, PlainContribution(VALUES, drifting=True), 7)
     sender.invited(B, ranges(view, 1), 0.0)
     first = [bytes(f.body) for _, f in sender.pump(0.0)]
     sender.invited(B, ranges(view, 1), 10.0)
@@ -149,7 +149,7 @@ def test_a_resent_part_has_the_same_bytes_although_the_encoder_drifts() -> None:
 
 
 def test_a_stale_or_absurd_invitation_is_ignored() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(C, ranges(view, 1), 0.0)
     sender.invited(STRANGER, ranges(view, 1), 0.0)
     for index in (3, 99, 65535):
@@ -161,7 +161,7 @@ def test_a_stale_or_absurd_invitation_is_ignored() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3, 40])
 def test_an_invitation_with_another_number_of_chunks_sends_nothing(count: int) -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     try:
         sender.invited(B, ranges(view, 1, count=count), 0.0)
     except RemoteFault as fault:
@@ -171,7 +171,7 @@ def test_an_invitation_with_another_number_of_chunks_sends_nothing(count: int) -
 
 def test_a_huge_invitation_is_refused_before_it_is_unpacked() -> None:
     """A bitmap of 8 MiB would be 67 million flags."""
-    sender, view = scatter()
+    sender, view = sender_of()
     count = 8 * (1 << 22)
     body = Ranges(MUCH, 0, ()).pack()[:16] + count.to_bytes(4, "little") + bytes(count // 8)
     frame = Frame(FrameKind.RANGES, 7, view.plan_id, 1, 0, body=body)
@@ -181,13 +181,13 @@ def test_a_huge_invitation_is_refused_before_it_is_unpacked() -> None:
 
 
 def test_the_same_length_check_holds_for_short_bodies() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     with pytest.raises(RemoteFault):
         sender.invited(B, Frame(FrameKind.RANGES, 7, view.plan_id, 1, 0, body=b"x"), 0.0)
 
 
 def test_a_new_attempt_gets_everything_from_its_new_owner_only() -> None:
-    sender, view = scatter()
+    sender, view = sender_of()
     sender.invited(B, ranges(view, 1, credit=PART), 0.0)
     assert len(sent(sender)) == 1
     view.apply(Reassign(1, 1, 1, C, "owner lost"))
@@ -200,7 +200,7 @@ def test_a_new_attempt_gets_everything_from_its_new_owner_only() -> None:
 
 def test_after_freeze_only_contributors_go_on_and_only_to_slices_that_are_made_again() -> None:
     for contributors, expected in (((A, B), 2), ((B, C), 0)):
-        sender, view = scatter()
+        sender, view = sender_of()
         view.apply(Freeze(1, contributors, {}))
         sender.invited(B, ranges(view, 1), 0.0)
         assert sent(sender) == []
@@ -213,7 +213,7 @@ def test_after_freeze_only_contributors_go_on_and_only_to_slices_that_are_made_a
 
 
 def test_values_that_cannot_be_sent_are_refused_and_not_sent() -> None:
-    sender, view = scatter([*VALUES[:13], None, *VALUES[14:]])
+    sender, view = sender_of([*VALUES[:13], None, *VALUES[14:]])
     sender.invited(B, ranges(view, 1), 0.0)
     with pytest.raises(ContributionRefused):
         sender.pump(0.0)
@@ -224,7 +224,7 @@ def test_a_receiver_that_becomes_an_owner_is_served_too() -> None:
         Member(A, BOOT, 1), Member(B, BOOT, 1), Member(C, BOOT, 0),
     ))  # fmt: skip
     view = view_of(plan)
-    sender = Scatter(A, view, PlainContribution(VALUES), 7)
+    sender = Sender(A, view, PlainContribution(VALUES), 7)
     view.apply(Reassign(1, 1, 1, C, "owner lost"))
     sender.invited(C, ranges(view, 1, attempt=1, count=3), 0.0)
     assert len(sent(sender)) == 3
@@ -245,7 +245,7 @@ def test_ranges_survive_their_bytes_and_have_the_length_they_should(
 def test_a_link_slower_than_our_patience_is_not_flooded_with_copies(chunk_s: float) -> None:
     """Sixteen chunks are under way, one arrives every so often, and the owner asks each second."""
     view = view_of(plan_body((A, B), num_values=128))
-    sender = Scatter(A, view, PlainContribution(list(range(128))), 7)
+    sender = Sender(A, view, PlainContribution(list(range(128))), 7)
     under_way: list[int] = []
     here: set[int] = set()
     received = num_sent = 0
@@ -266,8 +266,8 @@ def test_a_link_slower_than_our_patience_is_not_flooded_with_copies(chunk_s: flo
 
 def test_a_chunk_that_our_own_link_still_holds_is_not_sent_again() -> None:
     waiting = {B}
-    _, view = scatter()
-    sender = Scatter(A, view, PlainContribution(VALUES), 7, waiting.__contains__)
+    _, view = sender_of()
+    sender = Sender(A, view, PlainContribution(VALUES), 7, waiting.__contains__)
     sender.invited(B, ranges(view, 1), 0.0)
     assert len(sent(sender)) == 2
     for now_s in (20.0, 40.0, 60.0):

@@ -37,7 +37,7 @@ class _OwnerLine:
     pending: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-class Scatter:
+class Sender:
     """One contributor in one op.
 
     Args:

@@ -7,6 +7,7 @@ Sums that are not exact (protocol.md rule 7) are made once, after FREEZE, in the
 Where their rule needs numbers of whole vectors, parts are measured as they come (`measuring`).
 """
 
+import enum
 from collections.abc import Mapping
 
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer
@@ -19,9 +20,30 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.ledger.signed import inputs_of, root_over
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.phases import Table, entered
+from swarmtrain_transport.wire.messages import SliceDone
 
 
-class SliceOwner:
+class Reducing(enum.Enum):
+    """How far one attempt at a slice is."""
+
+    COLLECTING = enum.auto()
+    FORESEEN = enum.auto()
+    """There is a result over all planned contributors; FREEZE may name fewer (T3)."""
+    MADE = enum.auto()
+    """There is a result over exactly the decided contributors."""
+    RELEASED = enum.auto()
+    """The op has an outcome, or the slice another owner."""
+
+
+_NEXT: Table[Reducing] = {
+    Reducing.COLLECTING: {Reducing.FORESEEN, Reducing.MADE, Reducing.RELEASED},
+    Reducing.FORESEEN: {Reducing.MADE, Reducing.RELEASED},
+    Reducing.MADE: {Reducing.RELEASED},
+}
+
+
+class Reducer:
     """One attempt at one slice.
 
     Args:
@@ -33,6 +55,7 @@ class SliceOwner:
         centre: what the plan's rule begins from; None for zero.
 
     Attributes:
+        done: what was published of it last.
         retained_bytes: parts of others that are kept.
         seen: what people are shown of contributions (`gauges`), where `finish` was to look.
     """
@@ -49,8 +72,10 @@ class SliceOwner:
         self.slice_index = slice_index
         self.attempt = attempt
         self.refused: dict[PeerId, str] = {}
-        self.result: tuple[bytes, ...] | None = None
+        self.phase = Reducing.COLLECTING
+        self.result: tuple[bytes, ...] = ()
         self.contributors: tuple[PeerId, ...] = ()
+        self.done: SliceDone | None = None
         self.retained_bytes = 0
         self.seen: dict[PeerId, tuple[float, float]] = {}
         self._plan = view.plan
@@ -97,7 +122,7 @@ class SliceOwner:
         """
         if peer not in self._weights or not 0 <= chunk < self._num_chunks:
             raise RemoteFault("member", f"part of chunk {chunk} is not planned")
-        if self.result is not None or peer in self.refused or chunk in self._parts[peer]:
+        if self.is_made or peer in self.refused or chunk in self._parts[peer]:
             return False
         try:
             self._arithmetic.check(body, self._values(chunk), self._window)
@@ -124,13 +149,15 @@ class SliceOwner:
         It is the result if FREEZE names them all; if not, the chunk is summed again from the kept
         parts.
         """
-        if not self._plan.exact or self.result is not None or chunk in self._early:
+        if not self._plan.exact or self.is_made or chunk in self._early:
             return None
         if any(chunk not in parts for parts in self._parts.values()) or self.refused:
             return None
         self._early[chunk] = self._summed(chunk, tuple(self._parts))
         for parts in self._parts.values():
             parts[chunk].cool()
+        if len(self._early) == self._num_chunks:
+            self._enter(Reducing.FORESEEN)
         return self._early[chunk]
 
     @property
@@ -139,9 +166,9 @@ class SliceOwner:
         return tuple(self._early[chunk] for chunk in sorted(self._early))
 
     @property
-    def is_early_whole(self) -> bool:
-        """Whether every chunk's mean over all planned contributors has been made."""
-        return len(self._early) == self._num_chunks
+    def is_made(self) -> bool:
+        """Whether there is a result over exactly the decided contributors."""
+        return self.phase is Reducing.MADE
 
     def flags(self, peer: PeerId) -> tuple[bool, ...]:
         """Which chunks of a contributor are here."""
@@ -190,12 +217,13 @@ class SliceOwner:
         Raises:
             LocalFault: a contributor is not complete here, or another set was frozen before.
         """
-        if self.result is not None:
+        if self.is_made:
             if contributors != self.contributors:
                 raise LocalFault("a second set was frozen for one attempt of a slice")
             return self.result
         if not set(contributors) <= set(self.complete):
             raise LocalFault("the frozen set names a contribution that is not here")
+        self._enter(Reducing.MADE)
         self._roots = self.received
         self.result = tuple(
             self._finished(chunk, contributors) for chunk in range(self._num_chunks)
@@ -203,7 +231,7 @@ class SliceOwner:
         self.contributors = contributors
         if gauges and len(contributors) > 1:
             self.seen = self._gauged(contributors, self.result)
-        self.release()
+        self._release_parts()
         self._early, self._digests = {}, {}
         self._complete = None
         return self.result
@@ -221,7 +249,11 @@ class SliceOwner:
         return dict(zip(contributors, found, strict=True))
 
     def release(self) -> None:
-        """Parts are not needed any more: there is a result, or it will never be ours."""
+        """The op has an outcome, or the slice another owner."""
+        self._enter(Reducing.RELEASED)
+        self._release_parts()
+
+    def _release_parts(self) -> None:
         for kept in self._held:
             kept.release()
         self._held, self._parts = [], {}
@@ -242,3 +274,6 @@ class SliceOwner:
         for peer in sorted(contributors):
             accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
         return accumulator.finish(sum(self._weights[peer] for peer in contributors))
+
+    def _enter(self, phase: Reducing) -> None:
+        self.phase = entered(phase, self.phase, _NEXT)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from swarmtrain.simulate.processes.memory import SimFile
 from swarmtrain_transport.blocks.retention import Retention
-from swarmtrain_transport.collective.ownership import SliceOwner
+from swarmtrain_transport.collective.reducer import Reducer
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.wire.records import Member
 from tests.transport.plain_arithmetic import (
@@ -21,10 +21,10 @@ MEMBERS = tuple(Member(peer, BOOT, weight) for peer, weight in ((A, 1), (B, 2), 
 WEIGHTS = {A: 1, B: 2, C: 5}
 
 
-def owner(*, exact: bool = True, retention: Retention | None = None) -> SliceOwner:
+def owner(*, exact: bool = True, retention: Retention | None = None) -> Reducer:
     """Slice 0 of 8 values in two chunks; contributors A, B, C."""
     view = view_of(plan_body((A, B, C), members=MEMBERS, exact=exact))
-    return SliceOwner(view, 0, 0, PlainArithmetic(), retention or Retention())
+    return Reducer(view, 0, 0, PlainArithmetic(), retention or Retention())
 
 
 def part(peer: bytes, chunk: int) -> bytes:
@@ -45,8 +45,8 @@ def expected(contributors: tuple[bytes, ...]) -> list[tuple[tuple[int, ...], int
     ]
 
 
-def results(slice_owner: SliceOwner, *contributors: bytes) -> list[tuple[tuple[int, ...], int]]:
-    return [decode_result(chunk) for chunk in slice_owner.finish(contributors)]
+def results(reducer: Reducer, *contributors: bytes) -> list[tuple[tuple[int, ...], int]]:
+    return [decode_result(chunk) for chunk in reducer.finish(contributors)]
 
 
 ALL = [(peer, chunk) for peer in (A, B, C) for chunk in range(2)]
@@ -85,41 +85,41 @@ def test_a_peer_that_vanished_amid_its_parts_leaves_no_trace(
     torn: list[tuple[bytes, int]], order: list[tuple[bytes, int]]
 ) -> None:
     """C sent some of its parts, maybe none: the sum is as if it had never been there."""
-    slice_owner = owner()
+    reducer = owner()
     for peer, chunk in [*torn, *order]:
         if peer != C or (peer, chunk) in torn:
-            slice_owner.accept(peer, chunk, part(peer, chunk))
-    assert results(slice_owner, A, B) == expected((A, B))
+            reducer.accept(peer, chunk, part(peer, chunk))
+    assert results(reducer, A, B) == expected((A, B))
 
 
 def test_a_duplicate_changes_nothing_even_with_other_bytes() -> None:
-    slice_owner = owner()
-    assert slice_owner.accept(A, 0, part(A, 0))
-    assert not slice_owner.accept(A, 0, part(A, 0))
-    assert not slice_owner.accept(A, 0, encode_part([9, 9, 9, 9]))
-    assert not slice_owner.accept(A, 0, b"rubbish")
-    slice_owner.accept(A, 1, part(A, 1))
-    assert slice_owner.complete == (A,)
-    assert results(slice_owner, A) == expected((A,))
+    reducer = owner()
+    assert reducer.accept(A, 0, part(A, 0))
+    assert not reducer.accept(A, 0, part(A, 0))
+    assert not reducer.accept(A, 0, encode_part([9, 9, 9, 9]))
+    assert not reducer.accept(A, 0, b"rubbish")
+    reducer.accept(A, 1, part(A, 1))
+    assert reducer.complete == (A,)
+    assert results(reducer, A) == expected((A,))
 
 
 def test_complete_names_whoever_is_whole_and_flags_say_what_is_here() -> None:
-    slice_owner = owner()
-    slice_owner.accept(B, 1, part(B, 1))
-    assert slice_owner.complete == ()
-    assert slice_owner.flags(B) == (False, True)
-    assert slice_owner.flags(STRANGER) == (False, False)
-    slice_owner.accept(B, 0, part(B, 0))
-    assert slice_owner.complete == (B,)
+    reducer = owner()
+    reducer.accept(B, 1, part(B, 1))
+    assert reducer.complete == ()
+    assert reducer.flags(B) == (False, True)
+    assert reducer.flags(STRANGER) == (False, False)
+    reducer.accept(B, 0, part(B, 0))
+    assert reducer.complete == (B,)
 
 
 @pytest.mark.parametrize("chunk", [-1, 2, 1 << 31])
 def test_a_chunk_that_is_not_planned_is_refused_and_the_sender_is_not(chunk: int) -> None:
-    slice_owner = owner()
+    reducer = owner()
     with pytest.raises(RemoteFault) as caught:
-        slice_owner.accept(A, chunk, part(A, 0))
+        reducer.accept(A, chunk, part(A, 0))
     assert caught.value.reason == "member"
-    assert not slice_owner.refused
+    assert not reducer.refused
 
 
 @pytest.mark.parametrize("peer", [STRANGER, D, b""])
@@ -141,48 +141,48 @@ def test_a_part_of_a_stranger_or_a_receiver_is_refused(peer: bytes) -> None:
 def test_an_illegal_part_refuses_the_whole_contribution_from_then_on(
     body: bytes, reason: str
 ) -> None:
-    slice_owner = owner()
+    reducer = owner()
     for peer in (A, B):
-        slice_owner.accept(peer, 0, part(peer, 0))
-        slice_owner.accept(peer, 1, part(peer, 1))
-    slice_owner.accept(C, 0, part(C, 0))
+        reducer.accept(peer, 0, part(peer, 0))
+        reducer.accept(peer, 1, part(peer, 1))
+    reducer.accept(C, 0, part(C, 0))
     with pytest.raises(RemoteFault) as caught:
-        slice_owner.accept(C, 1, body)
+        reducer.accept(C, 1, body)
     assert caught.value.reason == reason
-    assert slice_owner.refused == {C: reason}
-    assert not slice_owner.accept(C, 1, part(C, 1))
-    assert slice_owner.complete == (A, B)
-    assert results(slice_owner, A, B) == expected((A, B))
+    assert reducer.refused == {C: reason}
+    assert not reducer.accept(C, 1, part(C, 1))
+    assert reducer.complete == (A, B)
+    assert results(reducer, A, B) == expected((A, B))
 
 
 def test_a_second_set_for_one_attempt_is_an_error_and_the_same_set_gives_the_same_bytes() -> None:
-    slice_owner = owner()
+    reducer = owner()
     for peer, chunk in ALL:
-        slice_owner.accept(peer, chunk, part(peer, chunk))
-    first = slice_owner.finish((A, B))
-    assert slice_owner.finish((A, B)) is first
+        reducer.accept(peer, chunk, part(peer, chunk))
+    first = reducer.finish((A, B))
+    assert reducer.finish((A, B)) is first
     with pytest.raises(LocalFault):
-        slice_owner.finish((A, B, C))
+        reducer.finish((A, B, C))
 
 
 def test_a_set_that_names_what_is_not_here_is_an_error() -> None:
-    slice_owner = owner()
-    slice_owner.accept(A, 0, part(A, 0))
+    reducer = owner()
+    reducer.accept(A, 0, part(A, 0))
     with pytest.raises(LocalFault):
-        slice_owner.finish((A,))
+        reducer.finish((A,))
 
 
 def test_what_comes_after_the_result_changes_nothing() -> None:
-    slice_owner = owner()
-    slice_owner.accept(A, 0, part(A, 0))
-    slice_owner.accept(A, 1, part(A, 1))
-    first = slice_owner.finish((A,))
-    assert not slice_owner.accept(B, 0, part(B, 0))
-    assert slice_owner.result == first
+    reducer = owner()
+    reducer.accept(A, 0, part(A, 0))
+    reducer.accept(A, 1, part(A, 1))
+    first = reducer.finish((A,))
+    assert not reducer.accept(B, 0, part(B, 0))
+    assert reducer.result == first
 
 
 def test_sums_that_are_not_exact_are_made_once_in_the_order_of_keys() -> None:
-    slice_owner = owner(exact=False)
+    reducer = owner(exact=False)
     for peer, chunk in reversed(ALL):
-        slice_owner.accept(peer, chunk, part(peer, chunk))
-    assert results(slice_owner, A, C) == expected((A, C))
+        reducer.accept(peer, chunk, part(peer, chunk))
+    assert results(reducer, A, C) == expected((A, C))
