@@ -51,7 +51,7 @@ class UserError(Exception):
     def __init__(self, code: str, what: str, meaning: str = "", remedy: str = "") -> None:
         if code not in TABLE:
             raise ValueError(f"{code} is not in the table of errors")
-        super().__init__(what)
+        super().__init__(code, what, meaning, remedy)  # so that it can be pickled
         self.code = code
         self.what = what
         self.meaning = meaning

@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import pickle
 
 import pytest
 
@@ -127,3 +128,9 @@ def test_a_cause_is_found_through_groups_and_chains():
     error = translate(outer)
     assert error is not None
     assert error.code == "SWT-E401"
+
+
+def test_an_error_of_another_process_comes_whole():
+    error = UserError("SWT-E610", "This is odd.", "It means nothing.", "Leave it.")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.code) == (str(error), "SWT-E610")

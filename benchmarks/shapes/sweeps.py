@@ -199,7 +199,8 @@ def read_winners(path: Path) -> dict[str, Winner]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is no winners.json of this script: {error}") from error
     for name, winner_ in found.items():
-        for value in asdict(winner_.rates).values():
+        rates = winner_.rates
+        for value in (rates.inner_lr, rates.outer_lr, rates.outer_momentum):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise ValueError(f"{path} has rates of {name} that are no numbers: {value!r}")
     unknown = sorted(set(found) - set(SWEEPS))

@@ -1,19 +1,21 @@
-"""Runs side by side: one process per seat, one thread each, one run at a time.
+"""Runs side by side, a process each, with one thread.
 
-A seat gets its next run when it has finished one, so a slow run holds no other back, and none is
-begun after the time that may be spent. If this process ends, so do its seats: at once where it can
-say so, else when they have finished their run. How many there are changes no bit.
+A process gets its next run when it has finished one, so a slow run holds no other back, and none is
+begun after the time that may be spent. If this process ends, so do the others, at once. How many
+there are changes no bit.
 """
 
+import functools
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 
 import torch
 
@@ -49,13 +51,12 @@ def run_plans(
 
     Args:
         plans: what to run, in this order.
-        processes: seats; 1 runs everything here.
+        processes: how many; 1 runs everything here.
         may_begin: asked before every run; once it says no, none is begun any more.
-        corpus: the text of runs that are made here; seats read the built-in one themselves.
+        corpus: the text of runs that are made here; other processes read the built-in one.
 
     Raises:
-        UserError: SWT-E406, the system ended a seat, as it does where memory is short.
-        RuntimeError: a seat ended by itself, after it has shown why.
+        UserError: SWT-E406, the system ended a process, as it does where memory is short.
         ValueError: the text is too short for so many peers.
     """
     allowed = (plan for plan in plans if may_begin())
@@ -67,41 +68,58 @@ def run_plans(
         finally:
             torch.set_num_threads(threads)
         return
-    yield from _seated(allowed, processes)
+    yield from _beside(allowed, processes)
 
 
-def _seated(plans: Iterator[Plan], processes: int) -> Iterator[Finished]:
-    busy: dict[Connection, SpawnProcess] = {}
-    free: list[tuple[Connection, SpawnProcess]] = []
-    try:
-        # A plan is only taken when there is a seat for it.
-        while (plan := next(plans, None)) is not None:
-            ours, process = free.pop() if free else _open_seat()
-            busy[ours] = process
-            ours.send(plan)
-            if len(busy) == processes:
-                ours, finished = _next(busy)
-                free.append((ours, busy.pop(ours)))
-                yield finished
-        while busy:
-            ours, finished = _next(busy)
-            free.append((ours, busy.pop(ours)))
-            yield finished
-    finally:
-        for ours, process in [*free, *busy.items()]:
-            process.terminate()
-            process.join()
-            ours.close()
-
-
-def _open_seat() -> tuple[Connection, SpawnProcess]:
+def _beside(plans: Iterator[Plan], processes: int) -> Iterator[Finished]:
+    others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_sit, args=(theirs,), daemon=True)
-    with _without_interrupts():
-        process.start()
-    theirs.close()
-    return ours, process
+    pool = ProcessPoolExecutor(processes, context, _begin_process)
+    running: set[Future[Finished]] = set()
+    try:
+        for plan in plans:  # which is only taken when there is room for it
+            with _without_interrupts():
+                running.add(pool.submit(_run, plan))
+            if len(running) == processes:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (one.result() for one in done)
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (one.result() for one in done)
+    except BrokenProcessPool as error:
+        raise UserError(
+            "SWT-E406",
+            "A process that made a run was ended by the system.",
+            "Its run is lost, the finished ones are kept. This happens where memory is short.",
+            "Start again with the same command, and with fewer --processes if memory was short.",
+        ) from error
+    finally:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_process() -> None:
+    """Set up one of several: Ctrl+C is for its parent, and it ends with that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _run(plan: Plan) -> Finished:
+    return run_here(plan, _text())
+
+
+@functools.cache
+def _text() -> Corpus:
+    return build_corpus(PIECE_BYTES)
 
 
 @contextmanager
@@ -117,38 +135,3 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _next(seats: dict[Connection, SpawnProcess]) -> tuple[Connection, Finished]:
-    ours = wait(list(seats))[0]
-    assert isinstance(ours, Connection)
-    try:
-        return ours, ours.recv()
-    except EOFError:
-        process = seats[ours]
-        process.join()
-        raise _ended(process.exitcode or 0) from None
-
-
-def _ended(status: int) -> Exception:
-    if status >= 0:
-        return RuntimeError(f"a process that made a run ended with status {status}")
-    return UserError(
-        "SWT-E406",
-        f"A process that made a run was ended by signal {-status}.",
-        "Its run is lost, the finished ones are kept. The system does so where memory is short.",
-        "Start again with the same command, and with fewer --processes if memory was short.",
-    )
-
-
-def _sit(link: Connection) -> None:
-    """Runs what comes until nothing more does; Ctrl+C is for the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    corpus = build_corpus(PIECE_BYTES)
-    while True:
-        try:
-            plan = link.recv()
-        except EOFError:
-            return
-        link.send(run_here(plan, corpus))

@@ -1,6 +1,10 @@
 """Runs side by side, a process each: the same bits, none held back, and a dead process told."""
 
+import os
+import select
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -29,13 +33,41 @@ def test_two_seats_make_what_one_process_makes():
 
 
 def test_a_process_that_the_system_ends_is_told_and_nobody_waits_for_it():
-    with pytest.raises(UserError, match="signal 9") as caught:
+    with pytest.raises(UserError, match="ended by the system") as caught:
         list(seats.run_plans([Deadly(), Deadly()], 2, lambda: True, None))
     assert caught.value.code == "SWT-E406"
 
 
-def test_a_process_that_ends_by_itself_has_shown_why_and_is_a_fault():
-    assert isinstance(seats._ended(1), RuntimeError)
+def test_what_goes_wrong_in_a_process_is_told_as_if_it_had_gone_wrong_here():
+    for processes in (1, 2):
+        with pytest.raises(AttributeError, match="no attribute"):
+            list(seats.run_plans(["no plan"], processes, lambda: True, build_corpus(65_536)))
+
+
+STARTER = """
+from swarmtrain.compare import seats
+
+class Slow:
+    def __reduce__(self):
+        words = "import os, time; os.write(1, b'%d\\\\n' % os.getpid()); time.sleep(60)"
+        return exec, (words,)
+
+if __name__ == "__main__":
+    list(seats.run_plans([Slow(), Slow()], 2, lambda: True, None))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_processes_end_with_who_has_started_them_however_that_ends(tmp_path):
+    script = tmp_path / "starter.py"
+    script.write_text(STARTER)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        handles = [os.pidfd_open(int(starter.stdout.readline())) for _ in range(2)]
+        starter.kill()
+    for handle in handles:
+        assert select.select([handle], [], [], 30.0)[0]
+        os.close(handle)
 
 
 def test_there_is_at_least_one_core():
