@@ -349,6 +349,13 @@ _ROWS = (
         "given stands for none of them, or for more than one.",
     ),
     ErrorKind(
+        "SWT-E810", "The state directory is of an earlier version", EXIT_MUST_CHANGE,
+        "The ledger there was written by an earlier version of swarmtrain, in a form that this\n"
+        "one does not read. Nothing was changed. A run ends with the version that it began with.\n"
+        "To go on with its model here, take it from a peer's newest checkpoint, which is\n"
+        "safetensors, and start a new run from it, with another state directory.",
+    ),
+    ErrorKind(
         "SWT-E901", "Unexpected fault (a bug)", EXIT_BUG,
         "The program met something that its authors did not foresee. The message names a report\n"
         "with the details; read it before you send it to anybody, it may hold paths and names.",

@@ -296,3 +296,15 @@ def _translate_os(fault: OSError, *, at_coordinator: bool) -> UserError | None:
             "Name a place that you own; that of a run's state is said with --state-dir.",
         )
     return None
+
+
+def earlier_version(place: str) -> UserError:
+    """A ledger on disk is in a form that this version does not read."""
+    return UserError(
+        "SWT-E810",
+        f"{place} was written by an earlier version of swarmtrain.",
+        "This version does not read it, and has changed nothing. The run can go on with the\n"
+        "version that it began with.",
+        "To go on here, take the model from a peer's newest checkpoint (safetensors) and start a\n"
+        "new run from it, with another state directory.",
+    )

@@ -22,7 +22,15 @@ from swarmtrain.why.story import explain_round
 from swarmtrain_transport.ledger.fold import set_id
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.wire.frames import FrameKind
-from swarmtrain_transport.wire.records import Commit, Freeze, Join, Plan, Reassign, body_of
+from swarmtrain_transport.wire.records import (
+    BodyReader,
+    Commit,
+    Freeze,
+    Join,
+    Plan,
+    Reassign,
+    bodies_of,
+)
 
 RANK, WORLD, NUMEL = lab_peer.RANK, lab_peer.WORLD, lab_peer.NUMEL
 VICTIM = f"rank-{WORLD - 1}"
@@ -83,11 +91,12 @@ class Ledger:
         self.records: list[Any] = []
         self.bodies: list[tuple[float, Any]] = []
         self.names: dict[bytes, str] = {}
+        self._reader = BodyReader()
         keep = storage.append_records
 
         def noted(records: list[Any]) -> None:
             for record in records:
-                body = body_of(record)
+                body = self._reader.read(record)
                 if isinstance(body, Join):
                     self.names[body.peer] = body.name
                 self.records.append(record)
@@ -105,8 +114,7 @@ class Ledger:
             return ()
 
         thread.machine(ask)
-        for record in answer.get():
-            body = body_of(record)
+        for body in bodies_of(answer.get()):
             if isinstance(body, Join):
                 self.names[body.peer] = body.name
 

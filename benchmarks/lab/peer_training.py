@@ -20,13 +20,14 @@ import swarmtrain
 from swarmtrain.peer import membership
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain_transport.blocks.manifest import StateManifest
-from swarmtrain_transport.wire.records import Commit, Plan, Record, body_of
+from swarmtrain_transport.wire.records import BodyReader, Commit, Plan, Record
 
 RANK, WORLD, NUMEL = lab_peer.RANK, lab_peer.WORLD, lab_peer.NUMEL
 INNER_S, STEPS = float(os.environ["INNER_S"]), int(os.environ["STEPS"])
 IS_JOINER = RANK == WORLD - 1
 
 
+reader = BodyReader()
 planned_s: dict[int, float] = {}
 exchange_s: dict[int, float] = {}
 
@@ -49,7 +50,7 @@ class Storage(PeerStorage):
         super().keep_chunk(digest, data)
 
     def append_records(self, records: Sequence[Record]) -> None:
-        for body in map(body_of, records):
+        for body in map(reader.read, records):
             if isinstance(body, Plan):
                 planned_s[body.op] = time.monotonic()
             elif isinstance(body, Commit) and body.op in planned_s:

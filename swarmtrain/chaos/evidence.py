@@ -18,7 +18,7 @@ from swarmtrain.peer.disk import ledger_file
 from swarmtrain.verify.coordinator_state import prove_coordinator, read_records
 from swarmtrain.verify.peer_state import prove_peer
 from swarmtrain.verify.proof import Proof
-from swarmtrain_transport.wire.records import AnyBody, body_of
+from swarmtrain_transport.wire.records import AnyBody, bodies_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def judge(place: Place, lives: Sequence[Life]) -> Verdict:
         UserError: the coordinator's ledger cannot be read at all.
     """
     whole = read_records(place.coordinator)
-    bodies = tuple(body_of(record) for record in whole)
+    bodies = tuple(bodies_of(whole))
     chain, found = read_chain(bodies)
     found += _unproved("the coordinator", _coordinators(place))
     for name in dict.fromkeys(life.name for life in lives if life.told):

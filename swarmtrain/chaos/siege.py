@@ -31,7 +31,7 @@ from swarmtrain.events import In, Offended, Ready, RoundEnded
 from swarmtrain.options import ChaosOptions
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.status import ask_coordinator
-from swarmtrain_transport.wire.records import body_of
+from swarmtrain_transport.wire.records import bodies_of
 
 _MODULE = "swarmtrain.chaos.hostile"
 
@@ -227,7 +227,7 @@ class Siege(Chaos):
         """Where the hostile member is named now: in a peer's ledger, in `status`, in logs."""
         keys = self._hostile.keys
         copy = ledger_file.read(self._place.peer(self._founders[0]) / ledger_file.FILE_NAME)
-        marks = marks_in_ledger([body_of(record) for record in copy.records], keys)
+        marks = marks_in_ledger(bodies_of(copy.records), keys)
         for name in self._founders:
             with self._place.log(name).open(encoding="utf-8", errors="replace") as lines:
                 marks["refused in a log"] += marks_in_log(lines, keys)

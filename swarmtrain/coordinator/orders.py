@@ -41,7 +41,7 @@ from swarmtrain_transport.coordinator.membership import CoordinatorStatus, PeerS
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.invite import Invite
-from swarmtrain_transport.wire.records import body_of
+from swarmtrain_transport.wire.records import BodyReader
 
 RECORDS_AT_ONCE = 500
 """Records that are read before the loop has its turn: some milliseconds."""
@@ -82,7 +82,7 @@ class Desk:
         self._settings = settings
         self._invite_with = invite_with
         self._wall_clock = wall_clock
-        self._dossiers = Dossiers()
+        self._dossiers, self._reader = Dossiers(), BodyReader()
 
     def status(self) -> CoordinatorStatus:
         """The run as `status` shows it, with what the machine does not know."""
@@ -178,7 +178,7 @@ class Desk:
         ledger = self._machine.scribe.ledger
         while self._dossiers.num_read < len(ledger):
             for record in ledger.since(self._dossiers.num_read)[:RECORDS_AT_ONCE]:
-                self._dossiers.read(body_of(record))
+                self._dossiers.read(self._reader.read(record))
             await asyncio.sleep(0)
 
     def _rows(self, *, everybody: bool) -> list[PeerView]:

@@ -21,7 +21,7 @@ from swarmtrain.coordinator.certificate import (
     note_begun,
 )
 from swarmtrain.coordinator.store import SIDE_FILES, Store
-from swarmtrain.coordinator.store_errors import StoreDamaged, damaged
+from swarmtrain.coordinator.store_errors import StoreDamaged, StoreOfEarlierVersion, damaged
 from swarmtrain.errors import UserError, translate
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
@@ -69,10 +69,10 @@ def check_same_run(records: tuple[Record, ...], config: RunConfig, keys: RunKeys
         )
     if run.run_key != keys.run_key_public:
         raise damaged(LOG, "its records are signed by another key than the one beside it")
-    if run.protocol != limits.PROTOCOL_VERSION:
+    if run.protocol != limits.RUN_VERSION:
         raise UserError(
             "SWT-E703",
-            f"The run speaks protocol {run.protocol}, this version {limits.PROTOCOL_VERSION}.",
+            f"The run goes by rules {run.protocol}, this version by {limits.RUN_VERSION}.",
             "Its peers would not understand this coordinator.",
             "Start it with the version of swarmtrain that it began with.",
         )
@@ -105,7 +105,7 @@ def set_aside(state_dir: Path, tell: Tell) -> None:
     Raises:
         UserError: SWT-E404, its coordinator runs; E403, the directory cannot be written.
     """
-    with contextlib.suppress(StoreDamaged):
+    with contextlib.suppress(StoreDamaged, StoreOfEarlierVersion):
         Store.open(state_dir).close()
     # The ledger first: keys that stay behind wait for it, a ledger without keys is of no use.
     names = (*SIDE_FILES, RUN_KEY_FILE, FRESH_KEY_FILE, TLS_FILE)

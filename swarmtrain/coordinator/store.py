@@ -9,42 +9,52 @@ It knows two things of what records mean: an op has one outcome, and a JOIN uses
 """
 
 import contextlib
-import math
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from swarmtrain.coordinator.register import REGISTER_TABLES, Register
-from swarmtrain.coordinator.store_errors import StoreError, conflict, damaged, translated
+from swarmtrain.coordinator.store_errors import (
+    StoreError,
+    conflict,
+    damaged,
+    of_earlier_version,
+    translated,
+)
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.records import (
     GENESIS_HASH,
-    AnyBody,
+    BodyReader,
     Commit,
     Join,
     Record,
     Rewind,
     Skip,
     body_of,
+    outline_of,
     record_from_bytes,
+    tag_of,
 )
 
 FILE_NAME = "ledger.sqlite"
 SIDE_FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
 """All that SQLite may keep of one store."""
 
-SCHEMA = 1
-_LOG_COLUMNS = 7
+_JOIN, _REWIND = tag_of(Join), tag_of(Rewind)
+_OUTCOMES = tag_of(Commit), tag_of(Skip)
+
+SCHEMA, _EARLIER_SCHEMA = 2, 1
+_LOG_COLUMNS = 8
 
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS log (
     idx INTEGER PRIMARY KEY, prev_hash BLOB NOT NULL, hash BLOB NOT NULL, term INTEGER NOT NULL,
-    kind TEXT NOT NULL, op INTEGER, bytes BLOB NOT NULL) STRICT;
-CREATE UNIQUE INDEX IF NOT EXISTS one_outcome ON log (op) WHERE kind IN ('COMMIT', 'SKIP');
+    kind TEXT NOT NULL, grp INTEGER NOT NULL, op INTEGER, bytes BLOB NOT NULL) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS one_outcome ON log (grp, op) WHERE kind IN ('COMMIT', 'SKIP');
 CREATE TABLE IF NOT EXISTS losses (op INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT;
-{REGISTER_TABLES}INSERT OR IGNORE INTO meta VALUES ('schema', 1), ('term', 0), ('closed', 0);
+{REGISTER_TABLES}INSERT OR IGNORE INTO meta VALUES ('schema', {SCHEMA}), ('term', 0), ('closed', 0);
 """
 
 
@@ -62,7 +72,8 @@ class Store(Register):
 
         Raises:
             StoreLocked: another process has it open.
-            StoreDamaged: not a store, or of another version.
+            StoreDamaged: not a store, or of an unknown version.
+            StoreOfEarlierVersion: of an earlier one.
             StoreFull, StoreFailed: the disk.
         """
         path = directory / FILE_NAME
@@ -86,7 +97,8 @@ class Store(Register):
 
         Raises:
             StoreLocked: a coordinator has it open.
-            StoreDamaged: not a store, or of another version.
+            StoreDamaged: not a store, or of an unknown version.
+            StoreOfEarlierVersion: of an earlier one.
             StoreFailed: the disk, or there is no store.
         """
         path = directory / FILE_NAME
@@ -116,21 +128,25 @@ class Store(Register):
         with translated(self.path):
             rows = self._db.execute("SELECT * FROM log ORDER BY idx").fetchall()
         records: list[Record] = []
-        newest_hash = GENESIS_HASH
         for position, row in enumerate(rows):
             if len(row) != _LOG_COLUMNS or not isinstance(row[-1], bytes):
                 raise damaged(self.path, f"record {position} is no record")
             try:
                 records.append(record_from_bytes(row[-1]))
-                body_of(records[-1])
+                outline_of(records[-1])
             except RemoteFault as exc:
                 raise damaged(self.path, f"record {row[0]} does not decode") from exc
+        reader, newest_hash = BodyReader(), GENESIS_HASH
         for position, (row, expected) in enumerate(zip(rows, _rows(records), strict=True)):
             if records[position].index != position or row != expected:
                 raise damaged(self.path, f"record {position} is missing or altered")
             if records[position].prev_hash != newest_hash:
                 raise damaged(self.path, f"record {position} does not continue the chain")
             newest_hash = records[position].hash
+            try:
+                reader.read(records[position])
+            except RemoteFault as exc:
+                raise damaged(self.path, f"record {position} does not decode") from exc
         return tuple(records)
 
     def append(self, record: Record) -> None:
@@ -147,9 +163,9 @@ class Store(Register):
         with self._transaction():
             if record.term != self.term:
                 raise conflict(f"record {record.index} is of term {record.term}, not {self.term}")
-            body = self._insert(record)
-            if isinstance(body, Join):
-                self._admit(body)
+            join = self._insert(record)
+            if join is not None:
+                self._admit(join)
 
     def adopt(self, records: Sequence[Record], term: int) -> None:
         """Take over what earlier lives decided and this disk has lost, and go on as `term`.
@@ -160,11 +176,11 @@ class Store(Register):
         """
         with self._transaction():
             for record in records:
-                body = self._insert(record)
-                if isinstance(body, Join) and self._let_in(body):
+                join = self._insert(record)
+                if join is not None and self._let_in(join):
                     # Its invite may be younger than this disk: then there is nothing to count.
                     self._db.execute(
-                        "UPDATE invites SET uses = uses + 1 WHERE id = ?", (body.invite,)
+                        "UPDATE invites SET uses = uses + 1 WHERE id = ?", (join.invite,)
                     )
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
         self.term = term
@@ -188,22 +204,22 @@ class Store(Register):
                 self._db.execute("DELETE FROM losses WHERE op < ?", (min(losses),))
             self._kept_losses = set(losses)
 
-    def _insert(self, record: Record) -> AnyBody:
+    def _insert(self, record: Record) -> Join | None:
+        """Add a row; a JOIN is returned, for its invite."""
         newest = self._db.execute("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1").fetchone()
         index, digest = newest or (-1, GENESIS_HASH)
         if record.index != index + 1 or record.prev_hash != digest:
             raise conflict(f"record {record.index} does not continue record {index}, the newest")
-        body = body_of(record)
-        row = _log_row(record)
+        kind, group, op = outline_of(record)
         try:
-            self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _log_row(record))
         except sqlite3.IntegrityError as exc:
-            kind, op = row[4:6]
             raise conflict(f"{kind} would be a second outcome of op {op}") from exc
-        if isinstance(body, Rewind):
+        if kind == _REWIND:
             # Cancelled outcomes make room for those that take their place.
-            self._db.execute("UPDATE log SET op = NULL WHERE op > ?", (body.op,))
-        return body
+            self._db.execute("UPDATE log SET op = NULL WHERE grp = ? AND op > ?", (group, op))
+        body = body_of(record) if kind == _JOIN else None
+        return body if isinstance(body, Join) else None
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> int:
@@ -233,33 +249,35 @@ def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
     """Read the file's own description, if it is whole and of this version."""
     _check_pages(connection, path)
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
+    if meta.get("schema") == _EARLIER_SCHEMA:
+        raise of_earlier_version(path)
     if meta.get("schema") != SCHEMA or not isinstance(meta.get("term"), int):
         found = meta.get("schema")
         raise damaged(path, f"it has format {found}, this version reads {SCHEMA}")
     return meta
 
 
-_LogRow = tuple[int, bytes, bytes, int, str, int | None, bytes]
+_LogRow = tuple[int, bytes, bytes, int, str, int, int | None, bytes]
 
 
 def _rows(records: Sequence[Record]) -> list[_LogRow]:
     """The rows of a whole log: an outcome that a later REWIND has cancelled is none any more."""
     rows: list[_LogRow] = []
-    kept = math.inf
+    kept: dict[int, int] = {}
     for record in reversed(records):
-        row, body = _log_row(record), body_of(record)
-        if isinstance(body, Rewind):
-            kept = min(kept, body.op)
-        is_cancelled = row[5] is not None and row[5] > kept
-        rows.append((*row[:5], None, row[6]) if is_cancelled else row)
+        row, (kind, group, op) = _log_row(record), outline_of(record)
+        if kind == _REWIND:
+            kept[group] = min(kept.get(group, op), op)
+        is_cancelled = kind in _OUTCOMES and op > kept.get(group, op)
+        rows.append((*row[:6], None, row[7]) if is_cancelled else row)
     return rows[::-1]
 
 
 def _log_row(record: Record) -> _LogRow:
     """The row of a record in the table `log`."""
-    body = body_of(record)
-    kind = str(type(body).__struct_config__.tag)
-    op = body.op if isinstance(body, Commit | Skip) else None
+    kind, group, op = outline_of(record)
+    outcome = op if kind in _OUTCOMES else None
     return (
-        record.index, record.prev_hash, record.hash, record.term, kind, op, record.to_bytes()
+        record.index, record.prev_hash, record.hash, record.term, kind, group, outcome,
+        record.to_bytes(),
     )  # fmt: skip

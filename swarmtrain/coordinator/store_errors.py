@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from swarmtrain.errors import UserError, disk_full
+from swarmtrain.errors import UserError, disk_full, earlier_version
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -31,6 +31,10 @@ class StoreDamaged(StoreError):
     """The file on the disk is not an unbroken log of this version."""
 
 
+class StoreOfEarlierVersion(StoreError):
+    """The log is whole, in a form that this version does not read."""
+
+
 class StoreFailed(StoreError):
     """The disk refused to read or write, for another reason than space."""
 
@@ -53,6 +57,12 @@ def damaged(log: Path | str, detail: str) -> StoreDamaged:
         "Bring back the state directory from a copy. Or move its ledger.sqlite* away and start"
         " again: the run then goes on from the copy of the log that a peer keeps.",
     )
+
+
+def of_earlier_version(log: Path) -> StoreOfEarlierVersion:
+    """An earlier version has written the log."""
+    base = earlier_version(str(log))
+    return StoreOfEarlierVersion(base.code, base.what, base.meaning, base.remedy)
 
 
 def _full(path: Path) -> StoreFull:

@@ -10,6 +10,7 @@ from swarmtrain.why import story as why
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.wire.records import (
     AnyBody,
+    BodyReader,
     Commit,
     Freeze,
     Gone,
@@ -19,7 +20,6 @@ from swarmtrain_transport.wire.records import (
     Rewind,
     Skip,
     Unban,
-    body_of,
 )
 
 _GONE = {
@@ -47,6 +47,7 @@ class News:
         self._pairs = False
         self._left_out: Mapping[bytes, str] = {}
         self._losses = set(losses)
+        self._reader = BodyReader()
 
     @property
     def next_record(self) -> int:
@@ -58,7 +59,7 @@ class News:
         told: list[str] = []
         for record in records:
             self._next = record.index + 1
-            said = list(self._sentences(body_of(record)))
+            said = list(self._sentences(self._reader.read(record)))
             if record.term == self._term:
                 told += said
         return told

@@ -15,6 +15,7 @@ from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Attest,
+    BodyReader,
     Commit,
     Conviction,
     Freeze,
@@ -27,7 +28,6 @@ from swarmtrain_transport.wire.records import (
     Skip,
     SliceFreeze,
     Times,
-    body_of,
 )
 
 _REASONS = {
@@ -68,9 +68,9 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
     is_open = False
     plan: Plan | None = None
     freeze: Freeze | None = None
-    view = LedgerView()
+    view, reader = LedgerView(), BodyReader()
     for record in records:
-        body = body_of(record)
+        body = reader.read(record)
         if isinstance(body, Join):
             names[body.peer] = name_of(body, names)
         elif isinstance(body, Rewind) and body.op < number and lines:

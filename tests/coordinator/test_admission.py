@@ -22,6 +22,7 @@ from swarmtrain.coordinator.admission import (
 from swarmtrain.coordinator.certificate import load_or_create
 from swarmtrain.coordinator.store import Store
 from swarmtrain.error_table import TABLE
+from swarmtrain_transport import limits
 from swarmtrain_transport.wire.identity import Identity, knock_payload
 from swarmtrain_transport.wire.messages import Knock, Leave, encode
 from tests.coordinator.rig import SECRET, WALL_S, Chain, hello_of, join_body, run_body
@@ -69,7 +70,7 @@ class Scene:
 def knock(who: Identity, token: bytes, **changes: object) -> Knock:
     hello = encode(hello_of(who))
     values: dict[str, object] = {
-        "version": 1, "peer_id": who.peer_id, "token": token, "hello": hello,
+        "version": limits.PROTOCOL_VERSION, "peer_id": who.peer_id, "token": token, "hello": hello,
         "signature": who.sign(knock_payload(NONCE, CERT, hello)),
     }  # fmt: skip
     return Knock(**(values | changes))  # type: ignore[arg-type]
@@ -183,7 +184,7 @@ def test_a_member_must_prove_its_key_too(scene: Scene) -> None:
     assert scene.refuses(ALICE, b"", signature=stolen) == "SWT-E303"
 
 
-@pytest.mark.parametrize(("version", "word"), [(0, "older"), (2, "newer")])
+@pytest.mark.parametrize(("version", "word"), [(1, "older"), (3, "newer")])
 def test_an_older_and_a_newer_version_are_told_who_must_update(
     scene: Scene, version: int, word: str
 ) -> None:

@@ -81,7 +81,9 @@ async def knock_well(socket: aiohttp.ClientWebSocketResponse, rig: Rig) -> None:
     assert isinstance(challenge, Challenge) and len(challenge.nonce) == 32
     hello = encode(hello_of(ALICE))
     signature = ALICE.sign(knock_payload(challenge.nonce, rig.keys.cert_sha256, hello))
-    await socket.send_bytes(encode(Knock(1, ALICE.peer_id, SECRET, hello, signature)))
+    await socket.send_bytes(
+        encode(Knock(limits.PROTOCOL_VERSION, ALICE.peer_id, SECRET, hello, signature))
+    )
     await socket.receive_bytes()
 
 

@@ -14,6 +14,7 @@ from swarmtrain.coordinator import budget
 from swarmtrain.coordinator.app import REQUEST_COST
 from swarmtrain.coordinator.budget import FEW, Rate
 from swarmtrain.status import ask
+from swarmtrain_transport import limits
 from swarmtrain_transport.wire.identity import Identity, knock_payload
 from swarmtrain_transport.wire.messages import (
     Applied,
@@ -53,7 +54,9 @@ async def come_in(
     assert isinstance(challenge, Challenge)
     hello = encode(hello_of(who))
     signature = who.sign(knock_payload(challenge.nonce, invite.cert_sha256, hello))
-    await socket.send_bytes(encode(Knock(1, who.peer_id, invite.secret, hello, signature)))
+    await socket.send_bytes(
+        encode(Knock(limits.PROTOCOL_VERSION, who.peer_id, invite.secret, hello, signature))
+    )
     return socket
 
 
@@ -200,7 +203,13 @@ def test_nobody_spends_the_tries_of_another_key(
                     f"https://127.0.0.1:{rig.port}/control", ssl=pin
                 ) as socket:
                     await socket.receive_bytes()
-                    knock = Knock(1, ALICE.peer_id, SECRET, encode(hello_of(ALICE)), bytes(64))
+                    knock = Knock(
+                        limits.PROTOCOL_VERSION,
+                        ALICE.peer_id,
+                        SECRET,
+                        encode(hello_of(ALICE)),
+                        bytes(64),
+                    )
                     await socket.send_bytes(encode(knock))
                     word = await said(socket)
                     assert isinstance(word, Refused) and word.code == "SWT-E303"

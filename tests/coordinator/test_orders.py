@@ -15,7 +15,7 @@ from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path
 from swarmtrain_transport import limits
 from swarmtrain_transport.wire.invite import Invite
-from swarmtrain_transport.wire.records import Freeze, Gone, Unban, body_of
+from swarmtrain_transport.wire.records import Freeze, Gone, Unban, bodies_of
 from tests.coordinator.rig import Listener, client_of, connected, join_body, run
 from tests.coordinator.test_service import ALICE, BOB, living
 
@@ -44,7 +44,7 @@ async def sent_away(invite: Invite, who: Any) -> DoorRefused:
 def records(directory: Path) -> list[Any]:
     store = Store.open_to_read(directory)
     try:
-        return [body_of(record) for record in store.records()]
+        return bodies_of(store.records())
     finally:
         store.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmtrain.coordinator.register import InviteRow
+from swarmtrain.coordinator.run_directory import set_aside
 from swarmtrain.coordinator.store import FILE_NAME, Store
 from swarmtrain.coordinator.store_errors import (
     StoreConflict,
@@ -16,6 +17,7 @@ from swarmtrain.coordinator.store_errors import (
     StoreError,
     StoreFull,
     StoreLocked,
+    StoreOfEarlierVersion,
 )
 from swarmtrain_transport.wire.records import Commit, Record, Rewind, Skip
 from tests.coordinator.rig import Chain, join_body, run_body
@@ -262,3 +264,20 @@ def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
     }
     assert settings == {"journal_mode": "wal", "synchronous": 2, "locking_mode": "exclusive"}
     store.close()
+
+
+def test_a_log_of_an_earlier_version_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    filled(tmp_path, 3)[0].close()
+    with sqlite3.connect(tmp_path / FILE_NAME) as raw:
+        raw.execute("UPDATE meta SET value = 1 WHERE key = 'schema'")
+        before = raw.execute("SELECT * FROM meta").fetchall()
+    raw.close()
+    for look in (Store.open, Store.open_to_read):
+        with pytest.raises(StoreOfEarlierVersion) as caught:
+            look(tmp_path)
+        assert caught.value.code == "SWT-E810"
+    raw = sqlite3.connect(tmp_path / FILE_NAME)
+    assert raw.execute("SELECT * FROM meta").fetchall() == before
+    raw.close()
+    set_aside(tmp_path, lambda text: None)
+    assert not (tmp_path / FILE_NAME).exists(), "another run may begin there"

@@ -48,6 +48,7 @@ from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import Challenge, Knock, Progress, Ready, Records, Welcome
 from swarmtrain_transport.wire.records import (
     Attest,
+    BodyReader,
     Freeze,
     body_of,
     make_record,
@@ -199,10 +200,12 @@ RECORD = make_record(0, bytes(32), 1, run_body(), sign)
 JOINED = make_record(1, RECORD.hash, 1, join_body(A), sign)
 PLANNED = make_record(2, JOINED.hash, 1, plan_body((A, B)), sign)
 GATHER = make_record(3, PLANNED.hash, 1, gather_plan((A, B)), sign)
+READER = BodyReader()
+READER.read(GATHER)
 ATTEST = Attest(1, bytes(32), roots=((A, bytes(32)),))
-ATTESTED = make_record(4, GATHER.hash, 1, ATTEST, sign)
+ATTESTED = make_record(4, GATHER.hash, 1, ATTEST, sign, READER)
 FREEZE = Freeze(1, (A, B), {}, scalars=struct.pack("<2d", 1.0, 2.0))
-FROZEN = make_record(5, ATTESTED.hash, 1, FREEZE, sign)
+FROZEN = make_record(5, ATTESTED.hash, 1, FREEZE, sign, READER)
 RECORDS = (RECORD, JOINED, PLANNED, GATHER, ATTESTED, FROZEN)
 CANONICAL = config_file.canonical(CONFIG)
 
@@ -260,12 +263,12 @@ def _ledger_targets() -> dict[str, Target]:
     manifest, _ = describe_state(bytes(32), (ArraySpec("anchor", 8),), bytes(32))
     return {
         "record": Target(
-            lambda data: body_of(record_from_bytes(data)),
+            lambda data: body_of(record_from_bytes(data), GATHER.body),
             REMOTE,
             tuple(record.to_bytes() for record in RECORDS),
         ),
         "record-body": Target(
-            lambda data: body_of(msgspec.structs.replace(RECORD, body=data)),
+            lambda data: body_of(msgspec.structs.replace(RECORD, body=data), GATHER.body),
             REMOTE,
             tuple(record.body for record in RECORDS),
         ),

@@ -27,7 +27,7 @@ from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.frames import Frame
-from swarmtrain_transport.wire.records import Commit, Record, body_of
+from swarmtrain_transport.wire.records import Commit, Record, bodies_of
 from tests.transport.rig import LAYOUT, RUN_KEY, sign, sign_as, terms_of, verify
 
 BLOCK, CHUNK = 64, 128
@@ -235,7 +235,7 @@ def test_an_op_over_the_link_in_memory_gives_everybody_the_same_bits(num_peers, 
     stations = list(swarm.stations.values())
     for one in stations[1:]:
         assert torch.equal(one.mean.view(torch.int32), stations[0].mean.view(torch.int32))
-    (commit,) = [b for b in map(body_of, swarm.records) if isinstance(b, Commit)]
+    (commit,) = [b for b in bodies_of(swarm.records) if isinstance(b, Commit)]
     assert commit.contributors == tuple(one.peer for one in stations)
     result = stations[0].result
     assert result is not None

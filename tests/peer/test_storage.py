@@ -1,6 +1,8 @@
 """The state directory: what is kept, for how long, and what a half-written file means."""
 
 import contextlib
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,22 @@ def test_a_flipped_bit_in_the_ledger_is_found_and_all_from_there_on_cut(place: i
     count = sum(end <= place // 8 for end in ends[1:])
     assert whole.whole_bytes == ends[count]
     assert whole.records == [record(index) for index in range((0, 2, 3)[count])]
+
+
+def test_a_ledger_of_an_earlier_version_is_named_and_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / ledger_file.FILE_NAME
+    packed = ledger_file.segment_of([record(0)])[12:]
+    old = struct.pack("<III", len(packed), len(packed), zlib.crc32(packed)) + packed
+    path.write_bytes(old)
+    for look in (lambda: PeerStorage(tmp_path), lambda: ledger_file.read(path)):
+        with pytest.raises(UserError) as caught:
+            look()
+        assert caught.value.code == "SWT-E810"
+    assert path.read_bytes() == old
+    for rubbish in (b"", b"torn", bytes(12), bytes(100)):
+        assert ledger_file.parse(rubbish).records == []
+        path.write_bytes(rubbish)
+        assert ledger_file.read(path).whole_bytes == 0
 
 
 def test_segments_that_do_not_follow_each_other_are_cut() -> None:

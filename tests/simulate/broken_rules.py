@@ -33,7 +33,8 @@ from swarmtrain_transport.wire.records import (
     Skip,
     SliceFreeze,
     SliceOutcome,
-    body_of,
+    outline_of,
+    tag_of,
 )
 
 Patch = Callable[[], contextlib.AbstractContextManager]
@@ -62,7 +63,7 @@ def only_outcomes_are_durable() -> Iterator[None]:
         def lazily(self, record):
             self.__dict__.setdefault("unwritten", []).append(record)
             self.watch.logged(record)
-            if not isinstance(body_of(record), Freeze | SliceFreeze | Reassign):
+            if outline_of(record).kind not in map(tag_of, (Freeze, SliceFreeze, Reassign)):
                 self.disk += self.__dict__.pop("unwritten")
 
         return lazily

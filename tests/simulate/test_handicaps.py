@@ -5,7 +5,7 @@ import pytest
 from swarmtrain.simulate.faults.plan import Fault
 from swarmtrain.simulate.ground.handicaps import Handicap
 from swarmtrain.simulate.world import World
-from swarmtrain_transport.wire.records import Gone, Reassign, body_of
+from swarmtrain_transport.wire.records import Gone, Reassign, bodies_of
 
 ROUNDS = 6
 
@@ -17,7 +17,7 @@ def run(handicaps, *, rounds=ROUNDS, **settings) -> World:
     assert not world.violations, world.violations
     assert len({peer.machine.state_root for peer in world.swarm.survivors}) == 1
     assert len(world.swarm.survivors) == 3
-    assert not any(isinstance(body_of(record), Gone) for record in world.swarm.coordinator.disk)
+    assert not any(isinstance(body, Gone) for body in bodies_of(world.swarm.coordinator.disk))
     return world
 
 
@@ -63,7 +63,7 @@ def test_a_peer_that_forges_scales_is_refused_and_asked_less_and_less_often(erro
 def test_an_owner_whose_results_nobody_can_decode_loses_its_slice_and_stops_no_round():
     world = run({1: Handicap(forges_results=True)}, rounds=3)
     assert world.invariants.decided.skips == 0
-    given = [body for r in world.swarm.coordinator.disk if isinstance(body := body_of(r), Reassign)]
+    given = [body for body in bodies_of(world.swarm.coordinator.disk) if isinstance(body, Reassign)]
     assert [body.reason for body in given] == ["owner alone has it"] * 3
     assert all(world.swarm.peers[body.owner].number != 1 for body in given)
 

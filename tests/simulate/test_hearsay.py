@@ -20,7 +20,7 @@ from swarmtrain.simulate.seeds import run_seed
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR, WHOLE
-from swarmtrain_transport.wire.records import Commit, Reassign, body_of
+from swarmtrain_transport.wire.records import Commit, Reassign, bodies_of
 
 ROUNDS = 40
 LIAR = 1
@@ -46,7 +46,7 @@ def run(deeds: dict[int, Deed], *, peers: int = 5, rounds: int = ROUNDS, **setti
 def wrong_rounds(world: World) -> list[int]:
     """Rounds in which an honest peer's work is missing somewhere."""
     honest = {peer for peer in world.swarm.peers if peer not in world.scene.deeds}
-    bodies = [body_of(record) for record in world.swarm.coordinator.disk]
+    bodies = bodies_of(world.swarm.coordinator.disk)
     commits = [body for body in bodies if isinstance(body, Commit)]
     if world.scene.conditions.kind in WHOLE:
         return [body.op for body in commits if not honest <= set(body.contributors)]
@@ -165,7 +165,7 @@ def test_one_bad_link_moves_a_slice_and_is_then_avoided():
     world.start()
     world.run()
     assert not world.violations
-    moved = {b.op for r in world.swarm.coordinator.disk if isinstance(b := body_of(r), Reassign)}
+    moved = {b.op for b in bodies_of(world.swarm.coordinator.disk) if isinstance(b, Reassign)}
     assert len(moved) <= 5 and not world.invariants.excluded
 
 
@@ -187,6 +187,6 @@ def test_who_is_barred_stays_so_where_all_others_are_at_odds():
 def test_greedy_members_are_named_by_commit():
     world = run({LIAR: Deed(GREEDY)}, rounds=8)
     liar = next(iter(world.scene.deeds))
-    bodies = [body_of(record) for record in world.swarm.coordinator.disk]
+    bodies = bodies_of(world.swarm.coordinator.disk)
     named = [body.op for body in bodies if isinstance(body, Commit) and body.behind == (liar,)]
     assert named == [1, 2, 3, 5, 8]

@@ -7,7 +7,7 @@ import pytest
 from swarmtrain.simulate.faults.plan import Fault
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import limits
-from swarmtrain_transport.wire.records import Gone, body_of
+from swarmtrain_transport.wire.records import Gone, bodies_of
 
 ROUNDS = 5
 NEWCOMER = 3
@@ -138,5 +138,5 @@ def test_who_comes_after_the_end_is_sent_away_and_told_so(quiet):
     world.run(world.scene.clock.now_s + 5.0)
     assert not late.is_alive
     assert not world.violations
-    bodies = [body_of(record) for record in world.swarm.coordinator.disk]
+    bodies = bodies_of(world.swarm.coordinator.disk)
     assert not any(isinstance(body, Gone) and body.evicted for body in bodies)

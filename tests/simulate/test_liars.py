@@ -6,7 +6,7 @@ from mutants import MUTANTS, hunt_seeds, symptom
 from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.seeds import run_seed
 from swarmtrain.simulate.world import World
-from swarmtrain_transport.wire.records import Gone, body_of
+from swarmtrain_transport.wire.records import Gone, bodies_of
 
 LIAR = 1
 
@@ -28,7 +28,7 @@ def lies_from_now_on(world: World) -> None:
 
 
 def convictions(world: World) -> list[Gone]:
-    bodies = [body_of(record) for record in world.swarm.coordinator.disk]
+    bodies = bodies_of(world.swarm.coordinator.disk)
     return [body for body in bodies if isinstance(body, Gone) and body.conviction is not None]
 
 

@@ -11,7 +11,7 @@ from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.wire.records import Commit, Rewind, body_of
+from swarmtrain_transport.wire.records import Commit, Rewind, bodies_of
 
 
 def told(results) -> list[str]:
@@ -55,7 +55,7 @@ def power_cut(world: World, commits: int, stays: tuple[int, ...] = ()) -> list:
 
     world.scene.clock.after(0.2, cut)
     world.run()
-    return [body_of(record) for record in world.invariants.decided.log]
+    return bodies_of(world.invariants.decided.log)
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3, 4])

@@ -14,7 +14,7 @@ from swarmtrain_transport.wire.records import (
     Body,
     Plan,
     Record,
-    body_of,
+    bodies_of,
     record_from_bytes,
 )
 from tests.transport.rig import (
@@ -117,7 +117,7 @@ class Hall:
         self.say(peer, msgspec.structs.replace(progress, **changes))
 
     def bodies(self, kind: type[Any] = Body) -> list[Any]:
-        return [body for record in self.records if isinstance(body := body_of(record), kind)]
+        return [body for body in bodies_of(self.records) if isinstance(body, kind)]
 
     def heard(self, peer: PeerId) -> list[Any]:
         """Ledger records that a peer was sent, in order."""

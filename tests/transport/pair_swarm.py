@@ -12,7 +12,7 @@ from swarmtrain_transport.ledger.pairing import whole_pairs
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.frames import FrameKind
-from swarmtrain_transport.wire.records import Attest, Commit, Plan, Skip, body_of
+from swarmtrain_transport.wire.records import Attest, Commit, Plan, Skip, bodies_of
 from tests.transport.plain_arithmetic import PlainContribution, decode_part
 from tests.transport.swarm import VALUES, Member, Swarm
 
@@ -79,7 +79,7 @@ class PairSwarm(Swarm):
         super().__init__(seed, **{"kind": "pair", "exact": True, "min_contributors": 2, **terms})
 
     def bodies(self, *kinds: type) -> list:
-        bodies = [body_of(record) for record in self.records]
+        bodies = bodies_of(self.records)
         return [body for body in bodies if isinstance(body, kinds)]
 
     @property

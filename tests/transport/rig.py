@@ -136,7 +136,8 @@ class Chain:
             self.add(body)
 
     def next_record(self, body: Body, term: int = 1) -> Record:
-        return make_record(len(self.ledger), self.ledger.head_hash, term, body, sign)
+        ledger = self.ledger
+        return make_record(len(ledger), ledger.head_hash, term, body, sign, ledger.reader)
 
     def add(self, body: Body, term: int = 1) -> Record:
         record = self.next_record(body, term)

@@ -22,7 +22,7 @@ from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Accuse, Accused
-from swarmtrain_transport.wire.records import Commit, Gone, SignedRoot, body_of
+from swarmtrain_transport.wire.records import Commit, Gone, SignedRoot, bodies_of
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainSum
 from tests.transport.rig import STRANGER, A, B, C, D, verify
 from tests.transport.swarm import Member, Swarm
@@ -44,7 +44,7 @@ class WrongArithmetic(PlainArithmetic):
 
 
 def evictions(swarm: Swarm) -> list[Gone]:
-    bodies = [body_of(record) for record in swarm.records]
+    bodies = bodies_of(swarm.records)
     return [body for body in bodies if isinstance(body, Gone) and body.conviction is not None]
 
 
@@ -234,7 +234,7 @@ def member_after_an_op() -> tuple[Swarm, Member, OpView]:
     swarm = Swarm(7, rounds=9, start_peers=3)
     for peer in (A, B, C):
         swarm.add(peer)
-    while A not in swarm.members or swarm.members[A].machine.view.first.committed < 2:
+    while any(one.machine.view.first.committed < 2 for one in swarm.members.values()):
         swarm.step()
     member = swarm.members[A]
     op = member.machine.view.first.commits[member.machine.view.first.last_op]

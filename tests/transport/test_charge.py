@@ -51,7 +51,7 @@ class Court:
         self.swarm = swarm = Swarm(7, rounds=9, start_peers=3)
         for peer in (A, B, C):
             swarm.add(peer)
-        while A not in swarm.members or swarm.members[A].machine.view.first.committed < 2:
+        while any(one.machine.view.first.committed < 2 for one in swarm.members.values()):
             swarm.step()
         self.view: OpView = (view := swarm.members[A].machine.view.first).commits[view.last_op]
         drawn = draw(self.view)

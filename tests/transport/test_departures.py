@@ -7,7 +7,7 @@ from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Remo
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import Gone, Join, Unban, body_of, make_record
+from swarmtrain_transport.wire.records import Gone, Join, Unban, bodies_of, make_record
 from tests.transport.hall import Hall, opened
 from tests.transport.rig import STRANGER, A, B, C, D, sign
 from tests.transport.swarm import Swarm
@@ -114,8 +114,8 @@ def test_a_ledger_that_lets_a_banned_key_in_is_none() -> None:
     order(hall, Ban(C, WHY))
     join = next(body for body in hall.bodies(Join) if body.peer == C)
     view, chain = LedgerView(), hall.machine.scribe.ledger
-    for record in hall.records:
-        view.apply(record, body_of(record))
+    for record, body in zip(hall.records, bodies_of(hall.records), strict=True):
+        view.apply(record, body)
     record = make_record(len(chain), chain.head_hash, 1, join, sign)
     with pytest.raises(RemoteFault, match="banned"):
         view.apply(record, join)

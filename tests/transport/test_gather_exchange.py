@@ -15,7 +15,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone, Withdraw
-from swarmtrain_transport.wire.records import Commit, Freeze, Plan, SignedRoot, Skip, body_of
+from swarmtrain_transport.wire.records import Commit, Freeze, Plan, SignedRoot, Skip, bodies_of
 from tests.transport.gather_table import gather_plan
 from tests.transport.plain_arithmetic import (
     ILLEGAL_SCALE,
@@ -202,7 +202,7 @@ def gather_swarm(seed: int, **terms) -> Swarm:
 
 
 def outcomes(swarm: Swarm) -> list[Commit | Skip]:
-    bodies = [body_of(record) for record in swarm.records]
+    bodies = bodies_of(swarm.records)
     return [body for body in bodies if isinstance(body, Commit | Skip)]
 
 
@@ -214,7 +214,7 @@ def test_every_peer_gets_every_contribution_and_ends_with_the_same_state(seed):
     assert swarm.run(20_000)
     assert len({tuple(member.numbers) for member in swarm.members.values()}) == 1
     assert [one.contributors for one in outcomes(swarm)] == [(A, B, C)] * 4
-    (plan, *_) = [body for body in map(body_of, swarm.records) if isinstance(body, Plan)]
+    (plan, *_) = [body for body in bodies_of(swarm.records) if isinstance(body, Plan)]
     assert [(spec.start, spec.stop) for spec in plan.slices] == [(0, VALUES)] * 3
     assert not any(member.faults for member in swarm.members.values())
 

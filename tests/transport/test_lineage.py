@@ -17,7 +17,7 @@ from swarmtrain_transport.wire.records import (
     Rewind,
     SignedRoot,
     Skip,
-    body_of,
+    bodies_of,
     pack_struct,
 )
 from tests.transport.pair_table import pair_plan
@@ -109,8 +109,8 @@ def test_every_fold_of_the_same_records_has_the_same_chains():
     for pairs in (((A, B),), ((A, B), (C, D)), (), ((C, D),)):
         exchange(chain, *pairs)
     again = LedgerView()
-    for record in chain.records:
-        again.apply(record, body_of(record))
+    for record, body in zip(chain.records, bodies_of(chain.records), strict=True):
+        again.apply(record, body)
     folded, kept = again.first, chain.view.first
     assert (folded.chains, folded.links) == (kept.chains, kept.links)
 

@@ -6,7 +6,7 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import GENESIS_HASH, Run, body_of, make_record
+from swarmtrain_transport.wire.records import GENESIS_HASH, Run, bodies_of, make_record
 from tests.transport.hall import Hall, hello_of, opened, root_of
 from tests.transport.rig import A, B, C, D, begun_chain, run_body
 
@@ -57,7 +57,7 @@ def test_the_run_goes_on_from_a_peers_copy() -> None:
     again.alive(again.now_s + limits.LEDGER_WAIT_S + 0.1, A, B, C)
     again.run_op(2, A, B, C)
     assert again.machine.view.first.committed == 2
-    assert sum(isinstance(body_of(record), Run) for record in again.records) == 1
+    assert sum(isinstance(body, Run) for body in bodies_of(again.records)) == 1
 
 
 def test_the_longest_copy_wins_also_where_the_first_one_knows_of_nobody_else() -> None:

@@ -16,7 +16,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges
-from swarmtrain_transport.wire.records import Commit, body_of
+from swarmtrain_transport.wire.records import Commit, bodies_of
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution
 from tests.transport.rig import (
     RUN_KEY,
@@ -235,7 +235,7 @@ def same_roots(swarm: Swarm) -> None:
 
 
 def commits(swarm: Swarm) -> list[Commit]:
-    return [b for record in swarm.records if isinstance(b := body_of(record), Commit)]
+    return [b for b in bodies_of(swarm.records) if isinstance(b, Commit)]
 
 
 @settings(max_examples=6, deadline=None)

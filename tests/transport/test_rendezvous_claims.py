@@ -17,7 +17,7 @@ from swarmtrain_transport.wire.records import (
     Commit,
     Freeze,
     Plan,
-    body_of,
+    bodies_of,
 )
 from tests.transport.hall import ROOT, Hall, hello_of, opened, root_of
 from tests.transport.rig import (
@@ -156,7 +156,7 @@ def test_a_restart_at_any_record_repeats_no_decision_and_ends_the_op(cut: int) -
     hall.run_op(1, A, B, C)
     kept = tuple(hall.records[: max(1, len(hall.records) - cut)])
     again = Hall(kept, term=2, start_peers=3)
-    has_op = any(isinstance(body_of(record), Plan) for record in kept)
+    has_op = any(isinstance(body, Plan) for body in bodies_of(kept))
     for peer in (A, B, C):
         again.join(peer, head_index=kept[-1].index, head_hash=kept[-1].hash)
     if not again.machine.lines:

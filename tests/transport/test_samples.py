@@ -10,7 +10,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.plan_rules import check_plan
 from swarmtrain_transport.ledger.samples import believed, in_result
-from swarmtrain_transport.wire.records import Commit, Freeze, Member, Plan, Rewind, Skip, body_of
+from swarmtrain_transport.wire.records import Commit, Freeze, Member, Plan, Rewind, Skip, bodies_of
 from tests.transport.rig import BOOT, A, B, C, Chain, begun_chain, commit_of, plan_body
 from tests.transport.test_planning import plan_now, ready_line
 
@@ -133,8 +133,7 @@ def test_the_sum_is_that_of_reading_all_records_naively(data: st.DataObject) -> 
             chain.add(Rewind(data.draw(st.integers(0, chain.view.first.last_op - 1)), "drawn"))
     plans: dict[int, Plan] = {}
     results: dict[int, int] = {}
-    for record in chain.records:
-        body = body_of(record)
+    for body in bodies_of(chain.records):
         if isinstance(body, Plan):
             plans[body.op] = body
         elif isinstance(body, Commit):

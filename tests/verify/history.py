@@ -86,7 +86,8 @@ class History:
         self.save()
 
     def add(self, body: Body) -> None:
-        record = make_record(len(self.ledger), self.ledger.head_hash, 1, body, RUN.sign)
+        ledger = self.ledger
+        record = make_record(len(ledger), ledger.head_hash, 1, body, RUN.sign, ledger.reader)
         self.view.apply(record, self.ledger.append(record))
         self.records.append(record)
         self.storage.append_records([record])

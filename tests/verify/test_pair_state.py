@@ -95,7 +95,8 @@ class Pairs:
         self.save()
 
     def add(self, body: log.Body) -> None:
-        record = log.make_record(len(self.ledger), self.ledger.head_hash, 1, body, RUN.sign)
+        ledger = self.ledger
+        record = log.make_record(len(ledger), ledger.head_hash, 1, body, RUN.sign, ledger.reader)
         self.view.apply(record, self.ledger.append(record))
         self.records.append(record)
         self.storage.append_records([record])

@@ -1,6 +1,13 @@
 """Every bound of the protocol, with its reason. Nothing else in this part holds a magic number."""
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""Of messages and records, told at the door; 2 names members by their place in PLAN."""
+
+FRAME_VERSION = 1
+"""In the header of every data frame."""
+
+RUN_VERSION = 1
+"""In RUN, whose hash decides who is drawn with whom: it changes with the rules of a run alone."""
 
 HASH_BYTES = 32
 """SHA-256 and BLAKE3: collision resistance against hostile peers."""

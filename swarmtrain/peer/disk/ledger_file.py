@@ -15,6 +15,7 @@ from pathlib import Path
 
 import lz4.block
 
+from swarmtrain.errors import earlier_version
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.records import Record, record_from_bytes
@@ -25,6 +26,11 @@ _SEGMENT = struct.Struct("<III")
 """Bytes packed, bytes unpacked, CRC-32 of the packed ones."""
 
 _LENGTH_BYTES = 4
+
+_FORM = 2
+"""Of the records in a segment: where its CRC begins to count, so one of another form fails it."""
+
+_EARLIER_FORMS = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,21 @@ def read(path: Path) -> LedgerFile:
 
     Raises:
         OSError: it cannot be read.
+        UserError: SWT-E810, an earlier version has written it.
     """
-    return parse(path.read_bytes() if path.exists() else b"")
+    data = path.read_bytes() if path.exists() else b""
+    kept = parse(data)
+    if not kept.records and _is_of_earlier_form(data):
+        raise earlier_version(str(path))
+    return kept
+
+
+def _is_of_earlier_form(data: bytes) -> bool:
+    if len(data) < _SEGMENT.size:
+        return False
+    packed_bytes, _, crc = _SEGMENT.unpack_from(data)
+    packed = data[_SEGMENT.size : _SEGMENT.size + packed_bytes]
+    return bool(packed) and any(zlib.crc32(packed, form) == crc for form in _EARLIER_FORMS)
 
 
 def parse(data: bytes) -> LedgerFile:
@@ -59,7 +78,7 @@ def parse(data: bytes) -> LedgerFile:
         packed_bytes, plain_bytes, crc = _SEGMENT.unpack_from(data, position)
         start = position + _SEGMENT.size
         packed = data[start : start + packed_bytes]
-        if len(packed) != packed_bytes or zlib.crc32(packed) != crc:
+        if len(packed) != packed_bytes or zlib.crc32(packed, _FORM) != crc:
             break
         segment = _unpacked(packed, plain_bytes)
         if segment is None or not _follow(records[-1:] + segment):
@@ -73,7 +92,7 @@ def segment_of(records: Sequence[Record]) -> bytes:
     """The bytes to append for some records."""
     plain = b"".join(_framed(record.to_bytes()) for record in records)
     packed: bytes = lz4.block.compress(plain, store_size=False)
-    return _SEGMENT.pack(len(packed), len(plain), zlib.crc32(packed)) + packed
+    return _SEGMENT.pack(len(packed), len(plain), zlib.crc32(packed, _FORM)) + packed
 
 
 def _framed(data: bytes) -> bytes:

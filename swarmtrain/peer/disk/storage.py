@@ -60,7 +60,8 @@ class PeerStorage:
         directory: exists.
 
     Raises:
-        UserError: SWT-E404, another process owns it; SWT-E401 or E403, it cannot be written.
+        UserError: SWT-E404, another process owns it; SWT-E401 or E403, it cannot be written;
+            SWT-E810, an earlier version has written it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -76,6 +77,9 @@ class PeerStorage:
             self.records = kept.records
             # Unbuffered: what a full disk refused must not wait in a buffer and fail once more.
             self._ledger = path.open("ab", buffering=0)
+        except UserError:
+            self._lock.close()
+            raise
         except OSError as error:
             self._lock.close()
             raise _told(error, directory) from error

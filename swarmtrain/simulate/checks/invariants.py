@@ -27,6 +27,7 @@ from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import (
+    BodyReader,
     Commit,
     Freeze,
     Gone,
@@ -36,7 +37,6 @@ from swarmtrain_transport.wire.records import (
     Rewind,
     Skip,
     SliceFreeze,
-    body_of,
 )
 
 _RETRY_S = 1.0
@@ -72,6 +72,7 @@ class Invariants:
         self._swarm = swarm
         self._scene = swarm.scene
         self._drags = Drags(swarm.scene)
+        self._reader = BodyReader()
         self._roots: dict[int, bytes] = {}
         self._results: dict[int, tuple[Buffer, ...]] = {}
         self._books: dict[PeerId, Books] = {}
@@ -90,7 +91,7 @@ class Invariants:
                 return
             self._violated("I1", f"record {record.index} is decided a second time")
         self.decided.log.append(record)
-        body = body_of(record)
+        body = self._reader.read(record)
         if isinstance(body, Plan):
             self._begun(body)
         elif isinstance(body, Freeze):

@@ -21,7 +21,15 @@ from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
 from swarmtrain_transport.ledger.fold import num_chunks
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Commit, Conviction, Plan, Reassign, Record, body_of
+from swarmtrain_transport.wire.records import (
+    Commit,
+    Conviction,
+    Plan,
+    Reassign,
+    Record,
+    outline_of,
+    tag_of,
+)
 
 _ASK_S = limits.AUDIT_RETRY_S + limits.AUDIT_PAUSE_S
 """An auditor needs so long at most for a contributor with whom nothing is wrong."""
@@ -203,16 +211,16 @@ class Lies:
         """A peer has read a record: with a COMMIT its next audit begins, and its last one ended."""
         if self._scene.liar is None or peer.peer_id == self._scene.liar:
             return
-        body = body_of(record)
-        if not isinstance(body, Commit):
+        kind, _, op = outline_of(record)
+        if kind != tag_of(Commit):
             return
         look = self._looks.pop(peer.peer_id, None)
         if look is not None and look.peer is peer:
             self._look_back(look)
-        ended = self._ended.get(body.op)
+        ended = self._ended.get(op)
         if ended is not None and ended.auditor == peer.peer_id:
             right = peer.machine.audits.counts["right"]
-            self._looks[peer.peer_id] = _Look(peer, body.op, self._scene.clock.now_s, right)
+            self._looks[peer.peer_id] = _Look(peer, op, self._scene.clock.now_s, right)
 
     def _look_back(self, look: _Look) -> None:
         """A drawn wrong sum is not found right; and it is found, if nothing was in the way."""

@@ -19,6 +19,7 @@ from swarmtrain_transport.wire.messages import (
     decode_from_peer,
     encode,
 )
+from swarmtrain_transport.wire.records import BodyReader
 
 CONTROL_S = 0.002
 RECONNECT_S = 0.5
@@ -86,6 +87,7 @@ class ControlLanes:
         self._connections = 0
         self._lane_s: dict[tuple[PeerId, bool], float] = {}
         self._count = 0
+        self._readers: dict[PeerId, BodyReader] = {}
 
     # ---- connections
 
@@ -180,7 +182,8 @@ class ControlLanes:
         def hear() -> None:
             if self.is_open(peer, connection):
                 if self._scene.trace is not None:
-                    what = told(message, self._scene.name_of)
+                    reader = self._readers.setdefault(peer_id, BodyReader())
+                    what = told(message, self._scene.name_of, reader)
                     self._scene.say(self._scene.name_of(peer_id), f"<- coordinator: {what}")
                 peer.on_control(message)
 

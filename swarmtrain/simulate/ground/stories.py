@@ -5,24 +5,30 @@ from typing import Any
 
 import msgspec
 
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.messages import Records
-from swarmtrain_transport.wire.records import Body, body_of, record_from_bytes
+from swarmtrain_transport.wire.records import BodyReader, Record, outline_of, record_from_bytes
 
 NameOf = Callable[[bytes], str]
 
 _KEY_BYTES = 32
 
 
-def told(message: object, name_of: NameOf) -> str:
-    """A control message on one line."""
+def told(message: object, name_of: NameOf, reader: BodyReader | None = None) -> str:
+    """A control message on one line; `reader` reads what the same peer is told."""
     if isinstance(message, Records):
-        bodies = [body_of(record_from_bytes(raw)) for raw in message.records]
-        return f"records {message.first_index}..: {', '.join(_body(b, name_of) for b in bodies)}"
+        reader = reader or BodyReader()
+        lines = [_body(reader, record_from_bytes(raw), name_of) for raw in message.records]
+        return f"records {message.first_index}..: {', '.join(lines)}"
     return _struct(message, name_of) if isinstance(message, msgspec.Struct) else str(message)
 
 
-def _body(body: Body, name_of: NameOf) -> str:
-    return _struct(body, name_of)
+def _body(reader: BodyReader, record: Record, name_of: NameOf) -> str:
+    try:
+        return _struct(reader.read(record), name_of)
+    except RemoteFault:  # its PLAN was told before this connection
+        outline = outline_of(record)
+        return f"{outline.kind}({outline.op})"
 
 
 def _struct(value: msgspec.Struct, name_of: NameOf) -> str:

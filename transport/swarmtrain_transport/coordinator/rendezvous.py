@@ -106,7 +106,7 @@ class Rendezvous:
         if not len(self.scribe.ledger) and not self.history.is_missing:
             self.scribe.append(
                 Run(self.terms.run_id, self._run_key, self.terms.config_hash,
-                    limits.PROTOCOL_VERSION)
+                    limits.RUN_VERSION)
             )  # fmt: skip
         return self._settle()
 

@@ -64,7 +64,10 @@ class Scribe:
 
     def append(self, body: Body) -> None:
         """Decide: one record, durable before whatever is sent after it."""
-        record = make_record(len(self.ledger), self.ledger.head_hash, self.term, body, self._sign)
+        ledger = self.ledger
+        record = make_record(
+            len(ledger), ledger.head_hash, self.term, body, self._sign, ledger.reader
+        )
         self.view.apply(record, self.ledger.append(record))
         self.has_decided = True
         self._out.append(Append(record))

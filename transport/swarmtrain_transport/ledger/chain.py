@@ -3,7 +3,14 @@
 from collections.abc import Callable
 
 from swarmtrain_transport.errors import LocalFault, RemoteFault
-from swarmtrain_transport.wire.records import GENESIS_HASH, AnyBody, Record, Run, Verify, body_of
+from swarmtrain_transport.wire.records import (
+    GENESIS_HASH,
+    AnyBody,
+    BodyReader,
+    Record,
+    Run,
+    Verify,
+)
 
 
 class Ledger:
@@ -14,6 +21,7 @@ class Ledger:
 
     Attributes:
         head_index: index of the newest record, -1 when empty.
+        reader: reads and writes the bodies of its records.
     """
 
     def __init__(self, verify: Verify) -> None:
@@ -22,6 +30,7 @@ class Ledger:
         self._hashes: list[bytes] = []
         self._run: Run | None = None
         self.head_index = -1
+        self.reader = BodyReader()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -61,13 +70,14 @@ class Ledger:
             raise RemoteFault("chain", f"record {record.index} does not follow {self.head_index}")
         if record.term < self.term:
             raise RemoteFault("chain", f"term {record.term} after term {self.term}")
-        body = body_of(record)
+        digest = record.hash
+        if record.index:
+            self._check_signed(record, digest, self.run.run_key)
+        body = self.reader.look(record)
         if isinstance(body, Run) != (record.index == 0):
             raise RemoteFault("chain", "RUN is record 0 and nothing else is")
-        digest = record.hash
-        key = body.run_key if isinstance(body, Run) else self.run.run_key
-        if not self._verify(key, record.signature, digest):
-            raise RemoteFault("signature", f"record {record.index} is not signed by the run key")
+        if isinstance(body, Run):
+            self._check_signed(record, digest, body.run_key)
         if judge is not None:
             judge(record, body)
         self._records.append(record)
@@ -75,7 +85,13 @@ class Ledger:
         self.head_index = record.index
         if isinstance(body, Run):
             self._run = body
+        self.reader.take(record, body)
         return body
+
+    def _check_signed(self, record: Record, digest: bytes, key: bytes) -> None:
+        """Before its body is read, where we have the key: short bodies may be of long lists."""
+        if not self._verify(key, record.signature, digest):
+            raise RemoteFault("signature", f"record {record.index} is not signed by the run key")
 
     @property
     def run(self) -> Run:

@@ -98,7 +98,7 @@ def pack(frame: Frame) -> tuple[bytes, Buffer]:
     body, flags = _maybe_compress(frame.body)
     digest = frame.digest if frame.digest and not flags else content_hash(body)
     header = _HEADER.pack(
-        _MAGIC, limits.PROTOCOL_VERSION, frame.kind, frame.run_tag, frame.plan_id,
+        _MAGIC, limits.FRAME_VERSION, frame.kind, frame.run_tag, frame.plan_id,
         frame.slice_index, frame.attempt, frame.chunk, len(body), digest[:_CHECKSUM_BYTES],
         flags, 0, 0, frame.set_id,
     )  # fmt: skip
@@ -117,8 +117,8 @@ def unpack(header: Buffer, body: Buffer) -> Frame:
      flags, spare_byte, spare_short, set_id) = _HEADER.unpack(header)  # fmt: skip
     if magic != _MAGIC or spare_byte or spare_short or flags & ~_FLAG_LZ4:
         raise RemoteFault("frame", "not a frame of this protocol")
-    if version != limits.PROTOCOL_VERSION:
-        raise RemoteFault("version", f"frame version {version}, ours is {limits.PROTOCOL_VERSION}")
+    if version != limits.FRAME_VERSION:
+        raise RemoteFault("version", f"frame version {version}, ours is {limits.FRAME_VERSION}")
     if kind not in FrameKind._value2member_map_:
         raise RemoteFault("frame", f"unknown frame kind {kind}")
     if num_bytes != len(body) or num_bytes > limits.FRAME_BYTES_MAX:

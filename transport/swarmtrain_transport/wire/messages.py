@@ -366,8 +366,9 @@ def encode(message: Message) -> bytes:
     return data
 
 
-def unpack_limited(data: bytes) -> Any:
-    """Untyped msgpack with every size bounded by the message's own length.
+def unpack_limited(data: bytes, *, ext_bytes_max: int = 0) -> Any:
+    """Untyped msgpack with every size bounded by the message's own length, and extensions by
+    `ext_bytes_max`.
 
     Raises:
         RemoteFault: reason ``length`` or ``msgpack``.
@@ -379,7 +380,7 @@ def unpack_limited(data: bytes) -> Any:
         return msgpack.unpackb(
             data, raw=False, use_list=True, strict_map_key=False,
             max_str_len=size, max_bin_len=size, max_array_len=size, max_map_len=size,
-            max_ext_len=0,
+            max_ext_len=ext_bytes_max,
         )  # fmt: skip
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as exc:
         # TypeError: a map whose key is a list, which no dict can hold.

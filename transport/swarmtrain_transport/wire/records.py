@@ -5,9 +5,9 @@ head hash holds the whole history (protocol.md part 2, LOG). `fold` says what a 
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import msgspec
@@ -15,11 +15,18 @@ import msgspec
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.wire.messages import FIRST_GROUP, kinds_of, unpack_limited, written
+from swarmtrain_transport.wire.places import NOWHERE, Places
 
 GENESIS_HASH = bytes(32)
 
 _RECORDS_AT_HAND = 256
 """Newest records whose hash, bytes and body are kept: a coordinator sends each to everybody."""
+
+_PLANS_KEPT = 4
+"""Newest PLANs of a group by which later records name its members: ops of it may overlap."""
+
+_EXT_BYTES_MAX = 32
+"""A place, or a bitmap of 256 of them."""
 
 
 class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k"):
@@ -302,6 +309,9 @@ AnyBody = (
 
 _KINDS = kinds_of(AnyBody)
 
+_OF_AN_OP = (Plan, Reassign, Freeze, SliceFreeze, Commit, Skip, Attest)
+"""Bodies that name members by their places; the others are read without PLAN."""
+
 
 class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One link of the chain. `body` is the canonical msgpack of one Body."""
@@ -345,9 +355,22 @@ def pack_struct(value: msgspec.Struct) -> bytes:
     return data
 
 
-def make_record(index: int, prev_hash: bytes, term: int, body: Body, sign: Sign) -> Record:
-    """The next record, signed."""
-    unsigned = Record(index, prev_hash, term, pack_struct(body), b"")
+def make_record(
+    index: int,
+    prev_hash: bytes,
+    term: int,
+    body: Body,
+    sign: Sign,
+    reader: "BodyReader | None" = None,
+) -> Record:
+    """The next record, signed; `reader` has read those before it."""
+    raw = msgspec.to_builtins(body, builtin_types=(bytes,))
+    if isinstance(body, Plan):
+        places = Places.among([member.peer for member in body.members])
+        raw = places.shorten(raw) | {"members": raw["members"]}
+    elif isinstance(body, _OF_AN_OP) and reader is not None:
+        raw = _places_in(reader.plan_of(body.group, body.op)).shorten(raw)
+    unsigned = Record(index, prev_hash, term, msgpack.packb(raw), b"")
     return msgspec.structs.replace(unsigned, signature=sign(unsigned.hash))
 
 
@@ -357,19 +380,105 @@ def record_from_bytes(data: bytes) -> Record:
     return _convert(unpack_limited(data), Record)  # type: ignore[no-any-return]  # msgspec: Any
 
 
-def body_of(record: Record) -> AnyBody:
-    """The typed body. Raises RemoteFault with reason ``length``, ``msgpack`` or ``record``."""
-    return _body_from(record.body)
+def body_of(record: Record, plan: bytes = b"") -> AnyBody:
+    """The typed body; `plan` is the body of its op's PLAN record, where it is of one.
+
+    Raises:
+        RemoteFault: reason ``length``, ``msgpack`` or ``record``.
+    """
+    return _body_from(record.body, plan)
+
+
+class BodyReader:
+    """Reads the bodies of records that follow each other from the first one on.
+
+    It remembers the newest few PLANs of each group: by these the records of an op name its members.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[int, dict[int, bytes]] = {}
+
+    def plan_of(self, group: int, op: int) -> bytes:
+        """Body of an op's PLAN record, b"" if it is none of the newest."""
+        return self._plans.get(group, {}).get(op, b"")
+
+    def look(self, record: Record) -> AnyBody:
+        """The typed body of the next record. Raises as `body_of`."""
+        outline = outline_of(record)
+        return body_of(record, self.plan_of(outline.group, outline.op))
+
+    def take(self, record: Record, body: AnyBody) -> None:
+        """Go on to the record after this one."""
+        if isinstance(body, Plan):
+            plans = self._plans.setdefault(body.group, {})
+            plans.pop(body.op, None)
+            plans[body.op] = record.body
+            if len(plans) > _PLANS_KEPT:
+                del plans[next(iter(plans))]
+
+    def read(self, record: Record) -> AnyBody:
+        """The typed body of the next record, and go on. Raises as `body_of`."""
+        body = self.look(record)
+        self.take(record, body)
+        return body
+
+
+def bodies_of(records: Iterable[Record]) -> list[AnyBody]:
+    """Typed bodies of a ledger from its first record on. Raises as `body_of`."""
+    reader = BodyReader()
+    return [reader.read(record) for record in records]
+
+
+def tag_of(kind: type[Body]) -> str:
+    """Kind of a record as `outline_of` says it."""
+    return str(kind.__struct_config__.tag)
+
+
+class Outline(NamedTuple):
+    """A record as far as it is read without any other; op -1 if it is of none."""
+
+    kind: str
+    group: int
+    op: int
+
+
+def outline_of(record: Record) -> Outline:
+    """Kind, group and op of a record.
+
+    Raises:
+        RemoteFault: reason ``length``, ``msgpack`` or ``record``.
+    """
+    return _outline_from(record.body)
 
 
 @lru_cache(_RECORDS_AT_HAND)
-def _body_from(data: bytes) -> AnyBody:
-    raw = unpack_limited(data)
-    tag = raw.get("k") if isinstance(raw, dict) else None
-    kind = _KINDS.get(tag) if isinstance(tag, str) else None
-    if kind is None:
+def _outline_from(data: bytes) -> Outline:
+    raw = unpack_limited(data, ext_bytes_max=_EXT_BYTES_MAX)
+    if not isinstance(raw, dict) or not isinstance(tag := raw.get("k"), str) or tag not in _KINDS:
         raise RemoteFault("record", "a body of no known kind")
+    group, op = raw.get("group", FIRST_GROUP), raw.get("op", -1)
+    if type(group) is not int or type(op) is not int:
+        raise RemoteFault("record", "a group or an op that is no number")
+    return Outline(tag, group, op)
+
+
+@lru_cache(_RECORDS_AT_HAND)
+def _body_from(data: bytes, plan: bytes) -> AnyBody:
+    kind = _KINDS[_outline_from(data).kind]
+    raw = unpack_limited(data, ext_bytes_max=_EXT_BYTES_MAX)
+    if issubclass(kind, _OF_AN_OP):
+        raw = _places_in(data if kind is Plan else plan).lengthen(raw)
     return _convert(raw, kind)  # type: ignore[no-any-return]  # one of the union's kinds
+
+
+@lru_cache(16)
+def _places_in(plan: bytes) -> Places:
+    """Places of the members of a PLAN's body, none where there is none."""
+    if not plan:
+        return NOWHERE
+    raw = unpack_limited(plan, ext_bytes_max=_EXT_BYTES_MAX)
+    members = _convert(raw.get("members"), tuple[Member, ...])
+    return Places.among([member.peer for member in members])
 
 
 def _convert(raw: Any, kind: Any) -> Any:
