@@ -108,7 +108,7 @@ def test_a_convicted_peer_is_refused_at_the_door() -> None:
 def test_one_peers_word_convicts_nobody() -> None:
     """Of two peers one may be wrong, and nobody can say which; both the accusation and the proof
     are there to be seen."""
-    swarm = swarm_with_liar(2, A, rounds=6)
+    swarm = swarm_with_liar(2, A, rounds=16)
     assert swarm.run(100_000)
     assert not evictions(swarm)
     assert events(swarm, "accused")
