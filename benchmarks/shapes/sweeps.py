@@ -221,8 +221,8 @@ def tuned_facts(source: str, rates: Rates, commit: str) -> str:
         ValueError: the text has no rates.
     """
     numbers = f"{rates.inner_lr:.4g}, {rates.outer_lr!r}, {rates.outer_momentum!r}"
-    said = f'rates=Rates({numbers}, swept="{commit}")'
-    text, count = re.subn(r"rates=Rates\([^)]*\)", said, source)
+    said = f'rates=Rates({numbers}),\n    swept="{commit}"'
+    text, count = re.subn(r'rates=Rates\([^)]*\)(,\s*swept="[^"]*")?', said, source)
     if count != 1:
         raise ValueError(f"there are {count} places for rates in these facts")
     return text

@@ -157,7 +157,7 @@ def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
     taken = takes(facts)
     shared: dict[str, object] = {
         "codec": facts.compared_in or facts.defaults.get("exchange.codec", ExchangeSection().codec),
-        **{f.name: getattr(facts.rates, f.name) for f in fields(facts.rates) if f.name != "swept"},
+        **{f.name: getattr(facts.rates, f.name) for f in fields(facts.rates)},
         **{
             key: facts.defaults[f"outer.{key}"]
             for key in ("fragments", "delay_steps", "mixing")

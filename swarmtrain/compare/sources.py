@@ -30,7 +30,7 @@ _NO_BITS = frozenset({
 })  # fmt: skip
 """What reads, shows and refuses settings. Those themselves are in a plan."""
 
-_NO_FACTS = frozenset({"about", "paper", "rates", "demo", "description"})
+_NO_FACTS = frozenset({"about", "paper", "rates", "swept", "demo", "description"})
 """Of a strategy's facts, what no bit depends on: rates are in a plan."""
 
 _DIGITS = 16

@@ -203,9 +203,8 @@ def test_winners_are_written_into_the_facts_of_a_strategy(load):
         module = importlib.import_module(f"swarmtrain_optimizers.strategies.{name}")
         with open(module.__file__, encoding="utf-8") as file:
             source = file.read()
-        was = module.FACTS.rates
-        assert tuned_facts(source, was, was.swept) == source
+        assert tuned_facts(source, module.FACTS.rates, module.FACTS.swept) == source
         text = tuned_facts(source, Rates(1e-3 * 2 ** (5 / 3), 0.7, 0.5), "abc")
         made: dict[str, Any] = {"__name__": module.__name__}
         exec(text, made)
-        assert made["FACTS"].rates == Rates(0.003175, 0.7, 0.5, "abc")
+        assert (made["FACTS"].rates, made["FACTS"].swept) == (Rates(0.003175, 0.7, 0.5), "abc")

@@ -53,13 +53,11 @@ class Rates:
         inner_lr: the inner optimizer's highest learning rate.
         outer_lr: of the outer step.
         outer_momentum: of the outer step.
-        swept: commit whose sweep (benchmarks/shapes) has found them; "" where none has.
     """
 
     inner_lr: float = 0.004
     outer_lr: float = 0.7
     outer_momentum: float = 0.5
-    swept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +83,7 @@ class StrategyFacts:
         overlaps: whether inner steps go on during an op, so that all peers must be at the same one.
         feeds_back: whether what a codec loses is always sent later, without being asked for.
         rates: of `swarmtrain compare`.
+        swept: commit whose sweep (benchmarks/shapes) has found them; "" where none has.
         compared_in: the codec there, "" for that of a run.
         demo: by path, what `swarmtrain demo` sets; empty where it does not show this strategy.
     """
@@ -103,5 +102,6 @@ class StrategyFacts:
     overlaps: bool = False
     feeds_back: bool = False
     rates: Rates = Rates()
+    swept: str = ""
     compared_in: str = ""
     demo: Mapping[str, Value] = field(default_factory=dict)

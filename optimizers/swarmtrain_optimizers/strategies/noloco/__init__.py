@@ -61,7 +61,8 @@ FACTS = StrategyFacts(
         "exchange.start_peers": 2,
     },
     misfits=_misfits,
-    rates=Rates(0.004, 0.9, 0.5, swept="480ccc7"),
+    rates=Rates(0.004, 0.9, 0.5),
+    swept="480ccc7",
     demo={
         "outer.inner_steps": 20,
         "outer.lr": 0.7,

@@ -33,7 +33,8 @@ FACTS = StrategyFacts(
         "outer.momentum": (0.0, "What error feedback keeps is in its place (arXiv 2508.15706).")
     },
     feeds_back=True,
-    rates=Rates(0.004, 1.0, 0.0, swept="480ccc7"),
+    rates=Rates(0.004, 1.0, 0.0),
+    swept="480ccc7",
     demo={
         "outer.inner_steps": 20,
         "outer.lr": 1.0,

@@ -15,7 +15,8 @@ FACTS = StrategyFacts(
         "exchange.codec": "e3m0",
     },
     overlaps=True,
-    rates=Rates(0.004, 0.7, 0.9, swept="480ccc7"),
+    rates=Rates(0.004, 0.7, 0.9),
+    swept="480ccc7",
     demo={
         "outer.fragments": 3,
         "outer.inner_steps": 60,
