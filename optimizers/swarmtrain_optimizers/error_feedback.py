@@ -55,7 +55,7 @@ class ErrorFeedback:
         self,
         corrected: Tensor,
         outcomes: Sequence[tuple[int, int, bool]],
-        decoded_own: DecodeOwn,
+        decoded_own: DecodeOwn | None,
     ) -> Tensor:
         """The residual after an op, as a new tensor, so that the caller decides when it counts.
 
@@ -63,7 +63,14 @@ class ErrorFeedback:
             corrected: the `a` that was encoded for this op.
             outcomes: ranges in order that cover the vector.
             decoded_own: asked once per included range.
+
+        Raises:
+            ValueError: a range is included and nobody says what was decoded.
         """
+        if decoded_own is None:
+            if any(included for _, _, included in outcomes):
+                raise ValueError("error feedback needs decoded_own: what the others decoded of us")
+            return corrected.clone()
         residual = corrected.clone()
         for start, stop, included in outcomes:
             if included and stop > start:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain.config.declared import bounds, expected, is_of, out_of_range
+from swarmtrain.config.declared import bounds, expected, extra, is_of, out_of_range
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config.settings import RunConfig, Setting, facts_here
 from swarmtrain.errors import cleaned
@@ -130,7 +130,7 @@ def own_problems(owner: str, own: dict[str, Setting]) -> Iterator[Problem]:
                 text = f"{expected(kinds[key].type)} {bounds(kinds[key].type)}".strip()
                 yield Problem(place, f"must be {text}, it is {shown(value)}")
             elif text := out_of_range(value, kinds[key].type):
-                yield Problem(place, text)
+                yield Problem(place, text, extra(kinds[key].type, "why"))
         elif isinstance(value, float) and not math.isfinite(value):
             yield Problem(place, f"must be a finite number, it is {value}")
         elif not key.isidentifier() or (isinstance(value, str) and len(value) > _OWN_TEXT_MAX):

@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / path) for path in PATHS]
 
 import torch  # noqa: E402  the paths come first
 from strategy_kernels import hash_strategies  # noqa: E402
+from window import part_of  # noqa: E402
 
 from swarmtrain import numerics  # noqa: E402
 from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
@@ -94,7 +95,7 @@ def hash_diloco() -> str:
         part = codec.encode(strategy.pseudo_gradient(weights + values(f"inner {op}", -36)), window)
         own = codec.decode(part, NUM_VALUES, window)
         included = [(0, 1024 * 100, op != 1), (1024 * 100, NUM_VALUES, True)]
-        weights = strategy.apply(own, included, weights, own)
+        weights = strategy.apply(own, included, weights, part_of(own))
     arrays = [tensor for _, tensor in (*strategy.state_arrays(), *strategy.local_arrays())]
     return sha256(*arrays, weights)
 

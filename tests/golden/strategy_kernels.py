@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import every_strategy
 import torch
+from window import part_of
 
 from swarmtrain_optimizers.codecs.base import ScaleWindow
 from swarmtrain_optimizers.codecs.int8 import Int8
@@ -49,6 +50,6 @@ def _lived(
         size = part.numel()
         own = codec.decode(codec.encode(part, window), size, window)
         included = [(0, window.block * 50, op != 2), (window.block * 50, size, True)]
-        weights = strategy.apply(own, included, weights, own, op=op, own_share=0.25)
+        weights = strategy.apply(own, included, weights, part_of(own), op=op, own_share=0.25)
     arrays = (*strategy.state_arrays(), *strategy.local_arrays())
     return {**dict(arrays), "weights": weights}

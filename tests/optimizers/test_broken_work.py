@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from window import part_of
 
 from swarmtrain_optimizers.strategies.base import DropsBroken, OpKind, Strategy
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
@@ -29,7 +30,7 @@ def one_op(
         return theta
     mean = randn(op, given.numel())
     whole = [(0, given.numel(), included)]
-    return strategy.apply(mean, whole, theta, given.clone(), op=op, own_share=0.5)
+    return strategy.apply(mean, whole, theta, part_of(given.clone()), op=op, own_share=0.5)
 
 
 def made(name: str) -> Strategy:

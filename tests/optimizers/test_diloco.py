@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from window import PlanWindow
+from window import PlanWindow, part_of
 
 from swarmtrain_optimizers.codecs.base import Codec
 from swarmtrain_optimizers.codecs.int8 import Int8
@@ -133,7 +133,7 @@ def test_t9_work_is_sent_or_kept_never_lost_or_doubled(error_feedback: bool) -> 
             strategy.skip()
             continue
         included = [(0, 24, op % 3 != 0), (24, SIZE, op % 4 > 1)]
-        weights = strategy.apply(randn(500 + op, scale=0.01), included, weights, decoded)
+        weights = strategy.apply(randn(500 + op, scale=0.01), included, weights, part_of(decoded))
         for start, stop, was_included in included:
             sent[start:stop] += decoded[start:stop] if was_included else 0
         assert strategy.dropped == ()
@@ -153,7 +153,7 @@ def test_an_included_peer_without_more_steps_lands_exactly_on_the_anchor(
     strategy = make(error_feedback=error_feedback)
     trained = strategy.anchor + randn(1)
     part = strategy.pseudo_gradient(trained)
-    weights = strategy.apply(randn(2), ALL, trained, part)
+    weights = strategy.apply(randn(2), ALL, trained, part_of(part))
     assert same_bits(weights, strategy.anchor)
     assert weights.data_ptr() != strategy.anchor.data_ptr()
 
@@ -207,7 +207,8 @@ def test_three_exclusions_in_a_row_drop_the_pending_work_and_say_so() -> None:
         weights = strategy.anchor + randn(1)
         for in_row in (1, 2, 0):
             strategy.pseudo_gradient(weights)
-            weights = strategy.apply(randn(2), [(0, 8, True), (8, SIZE, False)], weights, randn(3))
+            included = [(0, 8, True), (8, SIZE, False)]
+            weights = strategy.apply(randn(2), included, weights, part_of(randn(3)))
             assert strategy.exclusions_in_row == in_row
             assert strategy.dropped == (() if in_row else ((8, SIZE),))
         assert same_bits(weights, strategy.anchor)
@@ -256,7 +257,7 @@ def test_all_peers_share_one_state_whatever_became_of_their_own_part(
         trained = start + randn(index)
         if index != 3:
             strategy.pseudo_gradient(trained)
-        strategy.apply(mean, [(0, SIZE, was_included)], trained, randn(index))
+        strategy.apply(mean, [(0, SIZE, was_included)], trained, part_of(randn(index)))
         roots.add(b"".join(tensor.numpy().tobytes() for _, tensor in strategy.state_arrays()))
     assert len(roots) == 1
 
@@ -312,11 +313,11 @@ def test_misuse_is_told_and_changes_nothing() -> None:
     with pytest.raises(RuntimeError, match="under way"):
         strategy.pseudo_gradient(trained)
     with pytest.raises(ValueError, match="mean is"):
-        strategy.apply(torch.zeros(SIZE + 1), ALL, trained, trained)
+        strategy.apply(torch.zeros(SIZE + 1), ALL, trained, part_of(trained))
     with pytest.raises(ValueError, match="float64"):
-        strategy.apply(randn(1), ALL, trained.double(), trained)
+        strategy.apply(randn(1), ALL, trained.double(), part_of(trained))
     with pytest.raises(ValueError, match="cover 8 of 64"):
-        strategy.apply(randn(1), [(0, 8, True)], trained, trained)
+        strategy.apply(randn(1), [(0, 8, True)], trained, part_of(trained))
     with pytest.raises(ValueError, match="decoded_own"):
         strategy.apply(randn(1), ALL, trained)
     with pytest.raises(ValueError, match="anchor"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from window import PlanWindow
+from window import PlanWindow, part_of
 
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS
 from swarmtrain_optimizers.codecs import codec_named
@@ -87,7 +87,10 @@ def test_t8_pulling_leaves_the_mean_where_it_is_even_with_a_codec_that_loses() -
                 torch.cat((p[:SIZE], torch.round(p[SIZE:] * 8) / 8))
                 for p in (s.pseudo_gradient(x, op) for s, x in zip(peers, theta, strict=True))
             ]
-            theta = [peers[i].apply(sent[1 - i], BOTH, theta[i], sent[i], op=op) for i in range(2)]
+            theta = [
+                peers[i].apply(sent[1 - i], BOTH, theta[i], part_of(sent[i]), op=op)
+                for i in range(2)
+            ]
         means.append((theta[0] + theta[1]) / 2)
     assert torch.allclose(means[0], means[1], rtol=0, atol=1e-13)
 
@@ -115,7 +118,7 @@ def test_where_a_half_did_not_arrive_both_step_alone() -> None:
     weights = randn(9)
     parts = [peer.pseudo_gradient(weights, 1) for peer in peers]
     included = [(0, SIZE, False), (SIZE, 2 * SIZE, False)]
-    after = peers[0].apply(parts[1], included, weights, randn(3, 2 * SIZE))
+    after = peers[0].apply(parts[1], included, weights, part_of(randn(3, 2 * SIZE)))
     alone.pseudo_gradient(weights, 1)
     assert torch.equal(after, alone.solo(weights))
 
@@ -217,7 +220,7 @@ def spread_through(name: str) -> float:
         heard = [codec.decode(codec.encode(x, window), x.numel(), window) for x in parts]
         partners = [partner_of(me, ids, op, seed=7) or me for me in ids]
         theta = [
-            peer.apply(heard[partner[0]], BOTH, x, own, op=op)
+            peer.apply(heard[partner[0]], BOTH, x, part_of(own), op=op)
             for peer, partner, x, own in zip(peers, partners, theta, heard, strict=True)
         ]
     return float(torch.stack(theta).std(0).mean())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from window import part_of
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
@@ -202,7 +203,9 @@ def test_t9_work_is_sent_or_held_whatever_became_of_an_op(
             continue
         decoded = part.float().double() if error_feedback else part
         included = [(0, 24, op % 3 != 0), (24, SIZE, op % 4 > 1)]
-        theta = strategy.apply(randn(op, F64), included, theta, decoded, op=op, own_share=0.25)
+        theta = strategy.apply(
+            randn(op, F64), included, theta, part_of(decoded), op=op, own_share=0.25
+        )
         for start, stop, was_included in included:
             sent[start:stop] += decoded[start:stop].float() if was_included else 0
         assert strategy.dropped == ()
@@ -270,9 +273,9 @@ def test_misuse_is_told() -> None:
     with pytest.raises(ValueError, match="decoded_own"):
         strategy.apply(randn(1), ALL, randn(1))
     with pytest.raises(ValueError, match="cover 8 of 64"):
-        strategy.apply(randn(1), [(0, 8, True)], randn(1), randn(1))
+        strategy.apply(randn(1), [(0, 8, True)], randn(1), part_of(randn(1)))
     with pytest.raises(ValueError, match="own_share"):
-        strategy.apply(randn(1), ALL, randn(1), randn(1), own_share=2.0)
+        strategy.apply(randn(1), ALL, randn(1), part_of(randn(1)), own_share=2.0)
     with pytest.raises(ValueError, match="first_share"):
         eager(first_share=1.5)
     strategy.apply(randn(1), ALL, randn(1), lambda start, stop: torch.zeros(stop - start))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from window import part_of
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
 from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
@@ -44,7 +45,7 @@ def test_sparseloco_follows_its_paper() -> None:
         sent = [torch.from_numpy(coded(part.numpy())) for part in parts]
         mean = (sent[0] + sent[1] + sent[2]) / num_peers
         theta = [
-            peer.apply(mean, ALL, x, own, op=op)
+            peer.apply(mean, ALL, x, part_of(own), op=op)
             for peer, x, own in zip(peers, theta, sent, strict=True)
         ]
         chosen = []
@@ -69,7 +70,7 @@ def test_t9_with_beta_one_nothing_is_lost_whatever_became_of_an_op() -> None:
             strategy.skip()
             continue
         included = [(0, 16, op % 3 != 0), (16, SIZE, True)]
-        theta = strategy.apply(randn(50 + op), included, theta, own, op=op)
+        theta = strategy.apply(randn(50 + op), included, theta, part_of(own), op=op)
         sent[16 if op % 3 == 0 else 0 :] += own.numpy()[16 if op % 3 == 0 else 0 :]
     ((_, residual),) = strategy.local_arrays()
     kept = residual.numpy() + (strategy.anchor - theta).numpy()

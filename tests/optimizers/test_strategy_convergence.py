@@ -8,6 +8,7 @@ a share counted twice or a difference lost on the way would end elsewhere, or no
 import every_strategy
 import pytest
 import torch
+from window import part_of
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
 from swarmtrain_optimizers.strategies.noloco.strategy import partner_of
@@ -37,7 +38,7 @@ def ended(
         partners = [partner_of(me, IDS, op, seed=3) for me in IDS]
         results = [parts[partner[0]] for partner in partners if partner is not None]
     return [
-        peer.apply(result, [(0, size, True)], x, part, op=op, own_share=1 / NUM_PEERS)
+        peer.apply(result, [(0, size, True)], x, part_of(part), op=op, own_share=1 / NUM_PEERS)
         for peer, result, x, part in zip(peers, results, weights, parts, strict=True)
     ]
 

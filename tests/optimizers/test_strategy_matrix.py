@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import every_strategy
 import pytest
 import torch
-from window import PlanWindow
+from window import PlanWindow, part_of
 
 from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
@@ -101,7 +101,7 @@ class Swarm:
             included = [(0, middle, peer.number != 1 or op % 2 == 0), (middle, mean.numel(), True)]
             own = decoded.get(peer.number)
             after = peer.strategy.apply(
-                mean, included if own is not None else [], peer.read(), own,
+                mean, included if own is not None else [], peer.read(), part_of(own),
                 op=op, own_share=1 / len(parts),
             )  # fmt: skip
             assert after.shape == (SIZE,) and torch.isfinite(after).all()
@@ -181,7 +181,7 @@ def followed(peer: Peer, op: int, *, gives: bool) -> list[bytes]:
     mean, included = torch.full((size,), 0.01), [(0, size // 2, False), (size // 2, size, True)]
     own = seen[0] * 0.75 if gives else None
     after = peer.strategy.apply(
-        mean, included if gives else [], peer.read(), own, op=op, own_share=0.5
+        mean, included if gives else [], peer.read(), part_of(own), op=op, own_share=0.5
     )
     peer.write(after)
     seen += [after, *(array for _, array in peer.strategy.local_arrays())]
@@ -257,7 +257,9 @@ def test_noloco_lives_through_lost_partners_and_a_joiner(dtype: torch.dtype) -> 
             else:
                 whole: Included = [(0, 2 * SIZE, True)]
                 partner = parts[1 - index]
-                peer.write(peer.strategy.apply(partner, whole, peer.read(), parts[index], op=op))
+                peer.write(
+                    peer.strategy.apply(partner, whole, peer.read(), part_of(parts[index]), op=op)
+                )
             assert torch.isfinite(peer.read()).all()
         if op == 4:
             newcomer = Peer("noloco", 2, dtype)

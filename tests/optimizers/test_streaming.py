@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from window import part_of
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
@@ -116,7 +117,7 @@ def test_t5_one_fragment_without_delay_or_mixing_is_diloco_bit_for_bit(
                 continue
             later = theta + randn(100 + op) if op % 3 == 0 else theta
             included = [(0, 16, op % 2 == 0), (16, SIZE, True)]
-            outcome.append(strategy.apply(part * 0.5, included, later, part * 0.9, op=op))
+            outcome.append(strategy.apply(part * 0.5, included, later, part_of(part * 0.9), op=op))
         weights = outcome
         assert same_bits(weights[0], weights[1])
         for mine, theirs in zip(
@@ -199,7 +200,7 @@ def test_state_goes_to_a_joiner_and_both_go_on_alike() -> None:
         peer.skip()
         again = peer.pseudo_gradient(randn(9), 4)
         assert same_bits(part, again)
-        weights = peer.apply(randn(4, 16), [(0, 16, True)], randn(9), again, op=4)
+        weights = peer.apply(randn(4, 16), [(0, 16, True)], randn(9), part_of(again), op=4)
         arrays = [*peer.state_arrays(), *peer.local_arrays(), ("weights", weights)]
         results.append([(name, array.numpy().tobytes()) for name, array in arrays])
     assert results[0] == results[1]

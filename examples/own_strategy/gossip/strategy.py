@@ -82,7 +82,7 @@ class Gossip:
         mean: Tensor,
         included: Sequence[tuple[int, int, bool]],
         weights_now: Tensor,
-        decoded_own: DecodeOwn | Tensor | None = None,
+        decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,
@@ -93,7 +93,7 @@ class Gossip:
         for start, stop, both in included:
             if both:
                 partner[start:stop] = mean[start:stop]
-                if callable(decoded_own):
+                if decoded_own is not None:
                     own[start:stop] = decoded_own(start, stop)
         return self._landed(self._trained(own), self._trained(partner), weights_now)
 

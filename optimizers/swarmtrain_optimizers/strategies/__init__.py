@@ -1,2 +1,2 @@
 """Strategies: when peers exchange, what they send, what they do with the result. One paper, one
-file; each implements `strategies.base.Strategy`."""
+package: its face states the facts, `strategy` implements `strategies.base.Strategy`."""

@@ -108,7 +108,7 @@ class Strategy(Protocol):
         mean: Tensor,
         included: Sequence[tuple[int, int, bool]],
         weights_now: Tensor,
-        decoded_own: DecodeOwn | Tensor | None = None,
+        decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,

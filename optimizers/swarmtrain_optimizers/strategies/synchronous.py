@@ -99,7 +99,7 @@ class Synchronous(Giving):
         mean: Tensor,
         included: Sequence[tuple[int, int, bool]],
         weights_now: Tensor,
-        decoded_own: DecodeOwn | Tensor | None = None,
+        decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,
@@ -145,7 +145,7 @@ class Synchronous(Giving):
     def _settled(
         self,
         included: Sequence[tuple[int, int, bool]],
-        decoded_own: DecodeOwn | Tensor | None,
+        decoded_own: DecodeOwn | None,
     ) -> Tensor | None:
         """The residual after this op, or None when there is none to settle."""
         if self._pending is None:
@@ -153,16 +153,6 @@ class Synchronous(Giving):
         check_cover(included, self._num_values)
         if self._feedback is None:
             return None
-        if decoded_own is None:
-            if any(was_included for _, _, was_included in included):
-                raise ValueError("error feedback needs decoded_own: what the others decoded of us")
-            return self._pending.contribution.clone()
-        if isinstance(decoded_own, Tensor):
-            self._check(decoded_own, "decoded_own")
-            whole = decoded_own
-            return self._feedback.settled(
-                self._pending.contribution, included, lambda start, stop: whole[start:stop]
-            )
         return self._feedback.settled(self._pending.contribution, included, decoded_own)
 
     def _landed(

@@ -100,7 +100,7 @@ class Delayed(Giving):
         mean: Tensor,
         included: Sequence[tuple[int, int, bool]],
         weights_now: Tensor,
-        decoded_own: DecodeOwn | Tensor | None = None,
+        decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,
@@ -160,7 +160,7 @@ class Delayed(Giving):
     def _settled(
         self,
         included: Sequence[tuple[int, int, bool]],
-        decoded_own: DecodeOwn | Tensor | None,
+        decoded_own: DecodeOwn | None,
     ) -> Tensor | None:
         """What is held after this op, or None for a peer that gave nothing."""
         pending = self._pending
@@ -168,13 +168,10 @@ class Delayed(Giving):
             return None
         check_cover(included, self._num_values)
         if not self._keeps_loss:
-            return self._held.settled(pending, included, lambda start, stop: pending[start:stop])
-        if isinstance(decoded_own, Tensor):
-            self._check(decoded_own, "decoded_own")
-            whole = decoded_own
-            return self._held.settled(pending, included, lambda start, stop: whole[start:stop])
-        if decoded_own is None:
-            if any(was_included for _, _, was_included in included):
-                raise ValueError("error feedback needs decoded_own: what the others decoded of us")
-            return pending.clone()
+            decoded_own = _as_given(pending)
         return self._held.settled(pending, included, decoded_own)
+
+
+def _as_given(contribution: Tensor) -> DecodeOwn:
+    """As if a codec lost nothing."""
+    return lambda start, stop: contribution[start:stop]

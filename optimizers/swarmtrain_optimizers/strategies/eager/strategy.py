@@ -85,7 +85,7 @@ class Eager(Delayed):
         mean: Tensor,
         included: Sequence[tuple[int, int, bool]],
         weights_now: Tensor,
-        decoded_own: DecodeOwn | Tensor | None = None,
+        decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,

@@ -46,7 +46,7 @@ class Local(Anchored):
         mean: Tensor,
         included: Sequence[tuple[int, int, bool]],
         weights_now: Tensor,
-        decoded_own: DecodeOwn | Tensor | None = None,
+        decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,

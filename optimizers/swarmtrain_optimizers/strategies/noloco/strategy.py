@@ -113,7 +113,7 @@ class NoLoCo(Anchored):
         mean: Tensor,
         included: Sequence[tuple[int, int, bool]],
         weights_now: Tensor,
-        decoded_own: DecodeOwn | Tensor | None = None,
+        decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,
@@ -234,16 +234,12 @@ def partner_of(me: bytes, peers: Iterable[bytes], op: int, *, seed: int) -> byte
 def _decoded(
     given: Tensor,
     included: Sequence[tuple[int, int, bool]],
-    decoded_own: DecodeOwn | Tensor | None,
+    decoded_own: DecodeOwn | None,
 ) -> Tensor:
     """Our half as the partner has it; where we step alone, and without a loss, as we gave it."""
     own = given.clone()
     for start, stop, both in included:
-        if not both or decoded_own is None:
-            continue
-        if isinstance(decoded_own, Tensor):
-            own[start:stop] = decoded_own[start:stop]
-        else:
+        if both and decoded_own is not None:
             own[start:stop] = decoded_own(start, stop)
     return own
 
