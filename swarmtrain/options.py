@@ -156,20 +156,20 @@ class ChaosOptions:
     hostile: tuple[str, ...] = ()
 
 
-_DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def parse_duration(text: str) -> float:
-    """``90``, ``90s``, ``10m`` or ``2h`` in seconds.
+    """``90``, ``90s``, ``10m``, ``2h`` or ``7d`` in seconds.
 
     Raises:
         UserError: SWT-E610.
     """
-    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh]?)", text.strip())
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhd]?)", text.strip())
     if match is None or float(match[1]) == 0.0:
         raise misuse(
             f"{cleaned(text)!r} is not a length of time.",
-            "Write seconds, minutes or hours: 90s, 10m, 2h.",
+            "Write seconds, minutes, hours or days: 90s, 10m, 2h, 7d.",
         )
     return float(match[1]) * _DURATION_UNITS[match[2]]
 
@@ -191,14 +191,12 @@ def parse_endpoint(text: str) -> Endpoint:
     return Endpoint(host=match[1] or match[2], port=int(match[3]))
 
 
-def parse_advertised(text: str) -> Endpoint | None:
-    """The address that other peers shall dial, None if it is the listening one.
+def parse_advertised(text: str) -> Endpoint:
+    """The address that other peers shall dial.
 
     Raises:
         UserError: SWT-E611, nobody could dial it.
     """
-    if not text:
-        return None
     endpoint = parse_endpoint(text)
     if endpoint.port == 0 or endpoint.host in ("0.0.0.0", "::"):
         raise UserError(

@@ -1,9 +1,15 @@
 """Options that several commands share, so that they read and behave the same everywhere."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+
+T = TypeVar("T")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+EndsAsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout.")]
 
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show debugging lines, and tracebacks of faults.")
@@ -15,3 +21,8 @@ StateDir = Annotated[
 JsonEvents = Annotated[
     bool, typer.Option("--json-events", help="Print events as JSON lines on stdout.")
 ]
+
+
+def read_by(parse: Callable[[str], T]) -> Callable[[str | T], T]:
+    """Parser of an option whose default is a value already, as typer hands that to it too."""
+    return lambda given: parse(given) if isinstance(given, str) else given

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.arguments import EndsAsJson, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.error_table import EXIT_DONE
@@ -18,8 +18,12 @@ EXIT_VIOLATED = 1
 def chaos(
     context: typer.Context,
     for_: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="How long: 90s, 10m, 2h.")
-    ] = "2m",
+        float,
+        typer.Option(
+            "--for", metavar="TIME", parser=read_by(parse_duration), show_default="2m",
+            help="How long: 90s, 10m, 2h.",
+        ),
+    ] = 120.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is done when.")] = 0,
     peers: Annotated[int, typer.Option(min=3, max=14, help="Peers at the start.")] = 4,
     hostile: Annotated[
@@ -30,9 +34,7 @@ def chaos(
             help="One of the peers misbehaves, and nothing else is broken: all, or boast,drag,...",
         ),
     ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on stdout.")
-    ] = False,
+    as_json: EndsAsJson = False,
     state_dir: Annotated[
         Path | None,
         typer.Option(
@@ -41,14 +43,14 @@ def chaos(
         ),
     ] = None,
     verbose: Verbose = False,
-) -> None:
+) -> None:  # fmt: skip
     """Break a run of real processes at random, and check what the exchange promises.
 
     They are killed, stopped, cut off, asked to leave, and come back. The exit status is 1 if
     anything was violated.
     """
     options = ChaosOptions(
-        seconds=parse_duration(for_), seed=seed, peers=peers, state_dir=state_dir,
+        seconds=for_, seed=seed, peers=peers, state_dir=state_dir,
         hostile=_offences(hostile),
     )  # fmt: skip
     context.ensure_object(Situation).begin(verbose=verbose)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.arguments import EndsAsJson, Verbose
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.error_table import EXIT_DONE
@@ -70,7 +70,6 @@ Out = Annotated[
     ),
 ]
 Html = Annotated[Path | None, typer.Option(help="Write a report with curves.")]
-AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout.")]
 
 
 def compare(
@@ -98,7 +97,7 @@ def compare(
     processes: Processes = None,
     out: Out = None,
     html: Html = None,
-    as_json: AsJson = False,
+    as_json: EndsAsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Train with several strategies on the same data, model and number of tokens, and compare.

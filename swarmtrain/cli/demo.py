@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.arguments import EndsAsJson, Verbose
 from swarmtrain.cli.situation import Situation
 from swarmtrain.options import DemoOptions
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
@@ -36,9 +36,7 @@ def demo(
             help="When peers exchange, and what they make of it.",
         ),
     ] = "diloco",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on stdout.")
-    ] = False,
+    as_json: EndsAsJson = False,
     state_dir: Annotated[
         Path | None,
         typer.Option(help="Directory for state.", show_default="a new temporary directory"),

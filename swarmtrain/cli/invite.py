@@ -1,25 +1,38 @@
 """`swarmtrain invite ...`: who may come in, and for how long."""
 
 import json
-import re
 from typing import Annotated, Any
 
 import typer
 
-from swarmtrain.cli.arguments import StateDir, Verbose
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
-from swarmtrain.cli.ordering import AsJson, moment, obeyed
+from swarmtrain.cli.ordering import moment, obeyed
 from swarmtrain.console.lines import counted
-from swarmtrain.errors import misuse
+from swarmtrain.errors import cleaned, misuse
+from swarmtrain.options import parse_duration
 
 invite_app = typer.Typer(
     name="invite", help="Make, list and withdraw invites.", no_args_is_help=True,
     rich_markup_mode=None,
 )  # fmt: skip
 
-_HOURS = {"m": 1 / 60, "h": 1.0, "d": 24.0}
 _USES_MAX = 1_000_000_000
 _HOURS_MAX = 1_000_000
+
+
+def parse_hours(text: str) -> float:
+    """A duration in hours, 0 for never.
+
+    Raises:
+        UserError: SWT-E610, it is none.
+    """
+    if text == "never":
+        return 0.0
+    hours = parse_duration(text) / 3600 if text and not text[-1].isdigit() else 0.0
+    if not 0.0 < hours <= _HOURS_MAX:
+        raise misuse(f"{cleaned(text)!r} is no duration.", "Write 90m, 24h, 7d or never.")
+    return hours
 
 
 @invite_app.command()
@@ -33,21 +46,20 @@ def create(
         ),
     ] = None,
     expires: Annotated[
-        str,
+        float | None,
         typer.Option(
-            metavar="TIME", show_default="as the run file says",
+            metavar="TIME", parser=read_by(parse_hours), show_default="as the run file says",
             help="For how long: 90m, 24h, 7d; never.",
         ),
-    ] = "",
+    ] = None,
     name: Annotated[str, typer.Option(help="Your word for it; it stays on this machine.")] = "",
     state_dir: StateDir = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Make an invite and print it, this once: only a hash of it is kept."""
-    hours = parse_hours(expires) if expires else None
     made = obeyed(
-        context, state_dir, verbose=verbose, order="invite-create", uses=uses, hours=hours,
+        context, state_dir, verbose=verbose, order="invite-create", uses=uses, hours=expires,
         name=name,
     )  # fmt: skip
     if as_json:
@@ -109,18 +121,3 @@ def revoke(
     elif done["members"]:
         came = counted(done["members"], "peer")
         print(f"{came} that came with it may stay; --members removes them.")
-
-
-def parse_hours(text: str) -> float:
-    """A duration in hours, 0 for never.
-
-    Raises:
-        UserError: SWT-E610, it is none.
-    """
-    if text == "never":
-        return 0.0
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", text.strip())
-    hours = float(found[1]) * _HOURS[found[2]] if found else 0.0
-    if not 0.0 < hours <= _HOURS_MAX:
-        raise misuse(f"{text[:40]!r} is no duration.", "Write 90m, 24h, 7d or never.")
-    return hours

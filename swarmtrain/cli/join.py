@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from swarmtrain import events
-from swarmtrain.caps import parse_caps
-from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
+from swarmtrain.caps import Caps, parse_rate, parse_size
+from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.errors import UserError, misuse
 from swarmtrain.options import (
+    Endpoint,
     JoinOptions,
     check_name,
     default_endpoint,
@@ -27,38 +28,42 @@ INVITE_CHARS_MAX = 4096
 """An invite has under 200; whatever is longer is another file."""
 
 Listen = Annotated[
-    str,
+    Endpoint | None,
     typer.Option(
-        metavar="HOST:PORT", help="Address for the other peers.",
+        metavar="HOST:PORT", parser=read_by(parse_endpoint), help="Address for the other peers.",
         show_default="any port; on loopback if the invite is",
     ),
 ]  # fmt: skip
 Advertise = Annotated[
-    str,
+    Endpoint | None,
     typer.Option(
         metavar="HOST:PORT",
+        parser=read_by(parse_advertised),
         show_default="the listening address",
         help="Address that others dial, where it is another: a forwarded port.",
     ),
 ]
 Up = Annotated[
-    str,
+    int,
     typer.Option(
-        metavar="RATE", envvar="SWARMTRAIN_UP", show_default="no limit",
+        metavar="RATE", parser=read_by(parse_rate),
+        envvar="SWARMTRAIN_UP", show_default="no limit",
         help="Send no faster than this: 10mbit in bits, 2MB/s in bytes.",
     ),
 ]  # fmt: skip
 Down = Annotated[
-    str,
+    int,
     typer.Option(
-        metavar="RATE", envvar="SWARMTRAIN_DOWN", show_default="no limit",
+        metavar="RATE", parser=read_by(parse_rate),
+        envvar="SWARMTRAIN_DOWN", show_default="no limit",
         help="Take in no faster than this.",
     ),
 ]  # fmt: skip
 Daily = Annotated[
-    str,
+    int,
     typer.Option(
-        metavar="SIZE", envvar="SWARMTRAIN_DAILY", show_default="no limit",
+        metavar="SIZE", parser=read_by(parse_size),
+        envvar="SWARMTRAIN_DAILY", show_default="no limit",
         help="Leave when so much was moved today, both ways: 20GB.",
     ),
 ]  # fmt: skip
@@ -91,13 +96,17 @@ def join(
         ),
     ] = "",
     name: Annotated[
-        str, typer.Option(help="Name shown to others.", show_default="drawn from the key")
+        str,
+        typer.Option(
+            metavar="NAME", parser=check_name, show_default="drawn from the key",
+            help="Name shown to others.",
+        ),
     ] = "",
-    listen: Listen = "",
-    advertise: Advertise = "",
-    up: Up = "",
-    down: Down = "",
-    daily: Daily = "",
+    listen: Listen = None,
+    advertise: Advertise = None,
+    up: Up = 0,
+    down: Down = 0,
+    daily: Daily = 0,
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -113,10 +122,6 @@ def join(
 ) -> None:  # fmt: skip
     """Join a run with the invite that its organiser sent you. Ctrl+C leaves after the round."""
     parsed = Invite.parse(_invite_text(invite, invite_file))
-    address = parse_endpoint(listen) if listen else default_endpoint(parsed)
-    dialled = parse_advertised(advertise)
-    caps = parse_caps(up, down, daily)
-    check_name(name)
     from swarmtrain import dirs
 
     situation = context.ensure_object(Situation)
@@ -128,9 +133,9 @@ def join(
 
     status = run_peer(
         JoinOptions(
-            invite=parsed, name=name, listen=address, advertise=dialled, state_dirs=places,
-            threads=threads, caps=caps, freeze_in_round=freeze_in_round, json_events=json_events,
-            waits=wait,
+            invite=parsed, name=name, listen=listen or default_endpoint(parsed),
+            advertise=advertise, state_dirs=places, threads=threads, caps=Caps(up, down, daily),
+            freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
         ),
         say=say, emit=events.write,
     )  # fmt: skip

@@ -8,7 +8,6 @@ import typer
 
 from swarmtrain.cli.situation import Situation
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Peer = Annotated[str, typer.Argument(metavar="PEER", help="Its name, or the beginning of its id.")]
 Reason = Annotated[
     str, typer.Option(help="Shown to the peer, and kept on this machine alone.", show_default="")

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from swarmtrain.cli.arguments import StateDir, Verbose
-from swarmtrain.cli.ordering import AsJson, Peer, Reason, obeyed
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
+from swarmtrain.cli.ordering import Peer, Reason, obeyed
 from swarmtrain.console.lines import fact
 from swarmtrain.console.units import human_bytes
 
@@ -97,39 +97,44 @@ def sheet(answer: dict[str, Any]) -> Iterator[str]:
         yield fact("", f"{count} x on the word of {owner}")
 
 
-@peers_app.command()
-def remove(
-    context: typer.Context,
-    peer: Peer,
-    reason: Reason = "",
-    state_dir: StateDir = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Send a peer away. It may join again; `ban` keeps it out."""
-    done = obeyed(
-        context, state_dir, verbose=verbose, order="peers-remove", peer=peer, reason=reason
-    )
-    _tell(done, "was removed; it may join again.", "is not in the run.", as_json=as_json)
+def _tell(done: dict[str, Any], changed: str, unchanged: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(done))
+        return
+    name = f"{done['name']} " if done["name"] else ""
+    print(f"{name}({done['peer'][:_ID_CHARS]}) {changed if done['changed'] else unchanged}")
 
 
-@peers_app.command()
-def ban(
-    context: typer.Context,
-    peer: Peer,
-    reason: Reason = "",
-    state_dir: StateDir = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Keep a peer's key out for good, whether or not it is in; a whole id of 64 digits may be one
-    that never came. Every peer of the run refuses it from then on."""
-    done = obeyed(context, state_dir, verbose=verbose, order="peers-ban", peer=peer, reason=reason)
-    words = (
-        "is banned, on every peer of the run. With an open invite its owner can come in under"
-        " another key: `swarmtrain invite ls`."
-    )
-    _tell(done, words, "was banned before; the reason is the new one.", as_json=as_json)
+def _sending_away(name: str, about: str, changed: str, unchanged: str) -> None:
+    @peers_app.command(name, help=about)
+    def order(
+        context: typer.Context,
+        peer: Peer,
+        reason: Reason = "",
+        state_dir: StateDir = None,
+        as_json: AsJson = False,
+        verbose: Verbose = False,
+    ) -> None:
+        done = obeyed(
+            context, state_dir, verbose=verbose, order=f"peers-{name}", peer=peer, reason=reason
+        )
+        _tell(done, changed, unchanged, as_json=as_json)
+
+
+_sending_away(
+    "remove",
+    "Send a peer away. It may join again; `ban` keeps it out.",
+    "was removed; it may join again.",
+    "is not in the run.",
+)
+_sending_away(
+    "ban",
+    "Keep a peer's key out for good, whether or not it is in; a whole id of 64 digits may be one"
+    " that never came. Every peer of the run refuses it from then on.",
+    "is banned, on every peer of the run. With an open invite its owner can come in under another"
+    " key: `swarmtrain invite ls`.",
+    "was banned before; the reason is the new one.",
+)
 
 
 @peers_app.command()
@@ -143,11 +148,3 @@ def unban(
     """Lift a ban: the peer may join again."""
     done = obeyed(context, state_dir, verbose=verbose, order="peers-unban", peer=peer)
     _tell(done, "may join again.", "was not banned.", as_json=as_json)
-
-
-def _tell(done: dict[str, Any], changed: str, unchanged: str, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(done))
-        return
-    name = f"{done['name']} " if done["name"] else ""
-    print(f"{name}({done['peer'][:_ID_CHARS]}) {changed if done['changed'] else unchanged}")

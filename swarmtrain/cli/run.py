@@ -4,8 +4,8 @@ import json
 
 import typer
 
-from swarmtrain.cli.arguments import StateDir, Verbose
-from swarmtrain.cli.ordering import AsJson, obeyed
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
+from swarmtrain.cli.ordering import obeyed
 
 run_app = typer.Typer(
     name="run", help="Close a run to newcomers, or open it.", no_args_is_help=True,
@@ -13,25 +13,27 @@ run_app = typer.Typer(
 )  # fmt: skip
 
 
-@run_app.command()
-def close(
-    context: typer.Context,
-    state_dir: StateDir = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Let nobody new in, whatever invite they have. Peers that were in come back as ever."""
-    done = obeyed(context, state_dir, verbose=verbose, order="door", closed=True)
-    print(json.dumps(done) if as_json else "Nobody new is let in; peers come back as ever.")
+def _door(name: str, about: str, done: str, *, closed: bool) -> None:
+    @run_app.command(name, help=about)
+    def order(
+        context: typer.Context,
+        state_dir: StateDir = None,
+        as_json: AsJson = False,
+        verbose: Verbose = False,
+    ) -> None:
+        answer = obeyed(context, state_dir, verbose=verbose, order="door", closed=closed)
+        print(json.dumps(answer) if as_json else done)
 
 
-@run_app.command("open")
-def open_again(
-    context: typer.Context,
-    state_dir: StateDir = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
-    """Let newcomers in again, with an invite."""
-    done = obeyed(context, state_dir, verbose=verbose, order="door", closed=False)
-    print(json.dumps(done) if as_json else "Whoever has an open invite is let in again.")
+_door(
+    "close",
+    "Let nobody new in, whatever invite they have. Peers that were in come back as ever.",
+    "Nobody new is let in; peers come back as ever.",
+    closed=True,
+)
+_door(
+    "open",
+    "Let newcomers in again, with an invite.",
+    "Whoever has an open invite is let in again.",
+    closed=False,
+)

@@ -2,16 +2,26 @@
 
 import json
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.arguments import EndsAsJson, Verbose
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.error_table import EXIT_DONE
+from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 
 EXIT_VIOLATED = 1
+
+
+class Kind(StrEnum):
+    """Kinds of op."""
+
+    MEAN = MEAN
+    GATHER = GATHER
+    PAIR = PAIR
 
 
 def simulate(
@@ -22,9 +32,7 @@ def simulate(
     fragments: Annotated[
         int, typer.Option(min=1, max=16, help="Parts of the vector that rounds move in turn.")
     ] = 1,
-    kind: Annotated[
-        str, typer.Option(help="What ops do with contributions: mean, gather or pair.")
-    ] = "mean",
+    kind: Annotated[Kind, typer.Option(help="What ops do with contributions.")] = Kind.MEAN,
     first_seed: Annotated[int, typer.Option(min=0, help="The first world's seed.")] = 0,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Run this one world alone.", show_default=False)
@@ -33,9 +41,7 @@ def simulate(
         bool, typer.Option("--trace", help="Print a line per event; needs --seed.")
     ] = False,
     processes: Annotated[int, typer.Option(min=1, max=64, help="Worlds side by side.")] = 1,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on stdout.")
-    ] = False,
+    as_json: EndsAsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Run the exchange in simulated worlds with faults, and check what it promises.
@@ -45,8 +51,6 @@ def simulate(
     context.ensure_object(Situation).begin(verbose=verbose)
     if trace and seed is None:
         raise typer.BadParameter("a trace is of one world: name it with --seed")
-    if kind not in ("mean", "gather", "pair"):
-        raise typer.BadParameter(f"--kind is mean, gather or pair, not {kind!r}")
     from swarmtrain.simulate.seeds import SeedResult, run_seed
     from swarmtrain.simulate.seeds import simulate as run
 
@@ -58,9 +62,9 @@ def simulate(
         print(f"{time_s:12.6f}  {who:<12} {what}")
 
     if trace and seed is not None:
-        run_seed(seed, peers, ops, show, fragments=fragments, kind=kind)
+        run_seed(seed, peers, ops, show, fragments=fragments, kind=kind.value)
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
-    summary = run(chosen, peers, ops, processes, tell, fragments, kind)
+    summary = run(chosen, peers, ops, processes, tell, fragments, kind.value)
     if as_json:
         print(json.dumps(asdict(summary)))
     else:

@@ -4,11 +4,11 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from swarmtrain.cli.arguments import StateDir, Verbose
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
 from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import columns, fact, wrapped
 from swarmtrain.console.units import human_bytes
@@ -58,7 +58,7 @@ _PHASES = {
 def status(
     context: typer.Context,
     state_dir: StateDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Show how a coordinator or a peer is doing.

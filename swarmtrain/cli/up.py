@@ -7,25 +7,30 @@ from typing import Annotated
 import typer
 
 from swarmtrain import events
-from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose
+from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import stamped
 from swarmtrain.ending import tell
-from swarmtrain.options import UpOptions, check_host, parse_endpoint
+from swarmtrain.options import Endpoint, UpOptions, check_host, parse_endpoint
 from swarmtrain_transport.wire.invite import Invite
+
+LISTEN = Endpoint("127.0.0.1", 8400)
 
 
 def up(
     context: typer.Context,
     run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run's settings.")],
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for the peers.")
-    ] = "127.0.0.1:8400",
+        Endpoint,
+        typer.Option(
+            metavar="HOST:PORT", parser=read_by(parse_endpoint), help="Address for the peers."
+        ),
+    ] = LISTEN,
     public_host: Annotated[
         str,
         typer.Option(
-            metavar="HOST", show_default="the listening host",
+            metavar="HOST", parser=check_host, show_default="the listening host",
             help="Name or address that invites carry.",
         ),
     ] = "",
@@ -45,8 +50,8 @@ def up(
     On an existing state directory it goes on from the last commit.
     """
     options = UpOptions(
-        run_file=run_file, listen=parse_endpoint(listen), public_host=check_host(public_host),
-        state_dir=state_dir, json_events=json_events, new_run=new_run,
+        run_file=run_file, listen=listen, public_host=public_host, state_dir=state_dir,
+        json_events=json_events, new_run=new_run,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.arguments import AsJson, Verbose
 from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import fact
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def verify(
     context: typer.Context,
     state_dir: Annotated[Path, typer.Argument(help="Of a peer or a coordinator that has stopped.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Prove the newest state of a directory, from the directory alone.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import StateDir, Verbose
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
 from swarmtrain.cli.situation import Situation
 
 
@@ -14,7 +14,7 @@ def why(
     context: typer.Context,
     number: Annotated[int, typer.Argument(metavar="ROUND", help="The round's number.", min=0)],
     state_dir: StateDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Say what happened in a round: who was in it, who was left out and why, how it ended.
