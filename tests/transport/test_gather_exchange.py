@@ -151,6 +151,15 @@ def test_a_contribution_that_cannot_be_decoded_is_held_by_nobody_and_its_peer_na
     assert (fault.peer, fault.reason) == (B, "scale")
 
 
+def test_nobody_is_asked_for_what_we_are_falsely_said_to_have_published():
+    ada, ben = Station(A), Station(B)
+    said, other = ada.relayed(), ben.relayed()
+    ada.hears(Hashes(said.plan_id, said.slice_index, 0, other.set_id, other.chunk_hashes))
+    ada.exchange.tick(limits.FETCH_TIMEOUT_S)
+    assert not ada.fetcher.requests(limits.FETCH_TIMEOUT_S)
+    assert not ada.said(Have)
+
+
 def test_values_that_are_no_numbers_are_withdrawn():
     ada = Station(A, [1, 2, 3, 4, None, 6, 7, 8])
     assert [one.reason for one in ada.said(Withdraw)] == ["nonfinite"]

@@ -322,8 +322,7 @@ class Exchange:
         data = reducer.early(chunk)
         if data is None:
             return []
-        place = reducer.slice_index, reducer.attempt, chunk
-        actions = self._push(*place, name, data, self._others)
+        actions = self._push(reducer, name, chunk, data, self._others)
         if reducer.phase is Reducing.FORESEEN:
             actions += self._made(reducer, tuple(self.view.weights), reducer.early_chunks)
         return actions
@@ -381,7 +380,7 @@ class Exchange:
         actions: list[PeerAction] = []
         for index, reducer in self._reducers.items():
             contributors = self.view.slice_sets[index]
-            if contributors is None or reducer.is_made or reducer.is_blind:
+            if contributors is None or reducer.phase is Reducing.MADE or reducer.is_blind:
                 continue
             result = reducer.finish(contributors, gauges=self._stats.gauged is None)
             if reducer.seen and self._stats.gauged is None:
@@ -413,12 +412,13 @@ class Exchange:
         return [SendControl(made.done)]
 
     def _push(
-        self, index: int, attempt: int, chunk: int, name: int, data: Buffer, to: Iterable[PeerId]
+        self, made: Reducer | Publisher, name: int, chunk: int, data: Buffer, to: Iterable[PeerId]
     ) -> list[PeerAction]:
         """A chunk that we have published, or will, to those who take it."""
         frame = Frame(
-            FrameKind.RESULT, self._run_tag, self.view.plan_id, index, attempt, chunk, name, data
-        )
+            FrameKind.RESULT, self._run_tag, self.view.plan_id, made.slice_index, made.attempt,
+            chunk, name, data,
+        )  # fmt: skip
         return [SendFrame(peer, frame) for peer in to]
 
     # ---- what we give
@@ -438,19 +438,18 @@ class Exchange:
 
     def _give_whole(self, publisher: Publisher) -> list[PeerAction]:
         """A slice that is all our own: encoded first, then pushed to who takes it."""
-        if publisher.done is not None:
-            place, name = (publisher.slice_index, publisher.attempt), publisher.done.set_id
-            pushed = publisher.push()
-            to = [peer for peer in self._others if peer in publisher.takers]
-            return [
-                one for chunk, data in pushed for one in self._push(*place, chunk, name, data, to)
-            ]
-        digests = publisher.encode()
-        if digests is None:
-            return []
-        self.giving = entered(Giving.SIGNED, self.giving, _NEXT)
-        name = content_name(slice_root(digests))
-        return self._publish(publisher, name, digests, NOTHING_SUMMED)
+        if publisher.done is None:
+            digests = publisher.encode()
+            if digests is None:
+                return []
+            self.giving = entered(Giving.SIGNED, self.giving, _NEXT)
+            name = content_name(slice_root(digests))
+            return self._publish(publisher, name, digests, NOTHING_SUMMED)
+        actions: list[PeerAction] = []
+        to = [peer for peer in self._others if peer in publisher.takers]
+        for chunk, data in publisher.push():
+            actions += self._push(publisher, publisher.done.set_id, chunk, data, to)
+        return actions
 
     def _signed(self, sender: Sender) -> list[PeerAction]:
         """Once all is encoded: what it is, with our name under it. It leaves beside the last
@@ -492,4 +491,4 @@ class Exchange:
         return self._told(self._receiver.ahead(index, frame.body, digest))
 
     def _told(self, reports: list[Have]) -> list[PeerAction]:
-        return [*(SendControl(have) for have in reports), *self._receiver.take_faults()]
+        return [*map(SendControl, reports), *self._receiver.take_faults()]

@@ -11,12 +11,12 @@ that nobody but its owner holds goes to another owner when the gather deadline h
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerFault
-from swarmtrain_transport.arithmetic import Arithmetic, Buffer
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Window
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.retention import Kept
@@ -54,6 +54,7 @@ class _Taken:
     """One slice's result, as far as it is here.
 
     Attributes:
+        check: refuses a chunk of it that nobody could decode.
         named: what counts of it, once its owner has published that.
         missing: hashes of named chunks that are not here.
         illegal: of these, hashes of what nobody could decode.
@@ -63,6 +64,7 @@ class _Taken:
     """
 
     transfer: Transfer
+    check: Callable[[Buffer, int, Window], None]
     phase: Taking = Taking.UNNAMED
     named: Hashes | None = None
     missing: set[bytes] = field(default_factory=set)
@@ -106,9 +108,10 @@ class Receiver:
         self._view = view
         self._blobs = blobs
         self._fetcher = fetcher
-        self._arithmetic = arithmetic
         self._window = window_of(view.plan)
-        self._slices = [_Taken(transfer) for transfer in transfers]
+        # What is given as it is consists of parts; a mean is what owners make of parts.
+        checks = arithmetic.check_result, arithmetic.check
+        self._slices = [_Taken(transfer, checks[transfer.is_verbatim]) for transfer in transfers]
         self._awaited: list[_Taken] = []
         self._faults: list[PeerFault] = []
         self._heard_s = now_s
@@ -278,11 +281,8 @@ class Receiver:
         """Whether a published chunk can be decoded; if not, it is not looked for any more."""
         index = one.transfer.index
         start, stop = chunk_range(self._view.plan, index, chunk)
-        # What is given as it is consists of parts; a mean is what owners make of parts.
-        is_part = one.transfer.is_verbatim
-        check = self._arithmetic.check if is_part else self._arithmetic.check_result
         try:
-            check(body, stop - start, self._window)
+            one.check(body, stop - start, self._window)
         except RemoteFault as fault:
             one.illegal.add(digest)
             self._faults.append(PeerFault(self._view.owners[index], fault.reason, fault.detail))

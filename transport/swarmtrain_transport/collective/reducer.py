@@ -122,7 +122,7 @@ class Reducer:
         """
         if peer not in self._weights or not 0 <= chunk < self._num_chunks:
             raise RemoteFault("member", f"part of chunk {chunk} is not planned")
-        if self.is_made or peer in self.refused or chunk in self._parts[peer]:
+        if self.phase is Reducing.MADE or peer in self.refused or chunk in self._parts[peer]:
             return False
         try:
             self._arithmetic.check(body, self._values(chunk), self._window)
@@ -149,7 +149,7 @@ class Reducer:
         It is the result if FREEZE names them all; if not, the chunk is summed again from the kept
         parts.
         """
-        if not self._plan.exact or self.is_made or chunk in self._early:
+        if not self._plan.exact or self.phase is Reducing.MADE or chunk in self._early:
             return None
         if any(chunk not in parts for parts in self._parts.values()) or self.refused:
             return None
@@ -164,11 +164,6 @@ class Reducer:
     def early_chunks(self) -> tuple[bytes, ...]:
         """What `early` has given so far, in order."""
         return tuple(self._early[chunk] for chunk in sorted(self._early))
-
-    @property
-    def is_made(self) -> bool:
-        """Whether there is a result over exactly the decided contributors."""
-        return self.phase is Reducing.MADE
 
     def flags(self, peer: PeerId) -> tuple[bool, ...]:
         """Which chunks of a contributor are here."""
@@ -217,7 +212,7 @@ class Reducer:
         Raises:
             LocalFault: a contributor is not complete here, or another set was frozen before.
         """
-        if self.is_made:
+        if self.phase is Reducing.MADE:
             if contributors != self.contributors:
                 raise LocalFault("a second set was frozen for one attempt of a slice")
             return self.result

@@ -70,6 +70,7 @@ class Sender:
         self._digests: dict[tuple[int, int], bytes] = {}
         self._squares: dict[tuple[int, int], float] = {}
         self._arithmetic = arithmetic if view.plan.scalars else None
+        self._window = window_of(view.plan)
         self._chunks = [num_chunks(view.plan, index) for index in range(len(view.plan.slices))]
         self._slice_roots: tuple[bytes, ...] | None = None
         self._owners: dict[PeerId, _OwnerLine] = {}
@@ -92,10 +93,9 @@ class Sender:
         if key in self._parts:
             return self._parts[key].read()
         start, stop = chunk_range(self._view.plan, slice_index, chunk)
-        window = window_of(self._view.plan)
-        part = self._contribution.encode(start, stop, window)
+        part = self._contribution.encode(start, stop, self._window)
         if self._arithmetic is not None:
-            (square,) = self._arithmetic.products(part, [part], stop - start, window)
+            (square,) = self._arithmetic.products(part, [part], stop - start, self._window)
             self._squares[key] = square
         self._parts[key], self._digests[key] = self._retention.keep(part), content_hash(part)
         return part
@@ -283,8 +283,3 @@ class Sender:
             for index, spec in enumerate(self._view.plan.slices)
             if spec.owner != self._me
         )
-
-    @property
-    def chunks_sent(self) -> int:
-        """Distinct chunks of first attempts that were handed to the link."""
-        return sum(1 for _, attempt, _ in self._sent_s if attempt == 0)
