@@ -282,3 +282,10 @@ def test_every_number_has_bounds_and_every_setting_says_what_it_is():
 
 def test_every_default_is_in_its_range():
     assert config_limits.first_problem(RunConfig(run=RunSection(name="t"))) is None
+
+
+def test_a_strategys_facts_are_searched_once_and_are_no_part_of_the_settings():
+    config = RunConfig(run=RunSection(name="t"))
+    plain = RunConfig(run=RunSection(name="t"))
+    assert config.facts is config.facts
+    assert config == plain and config_file.canonical(config) == config_file.canonical(plain)

@@ -7,6 +7,7 @@ of all fields, defaults written out) is hashed into the ledger's first record. N
 settings fit together (`limits`), and what only one strategy knows, which its facts declare.
 """
 
+from functools import cached_property
 from typing import Annotated, Literal
 
 import msgspec
@@ -287,7 +288,7 @@ def facts_here(name: str) -> StrategyFacts | None:
         return None
 
 
-class RunConfig(_Section, frozen=True):
+class RunConfig(_Section, frozen=True, dict=True):
     """A whole run file. A round is one op, so with fragments it moves one of them. `strategy`
     holds what only one strategy knows, by its name: a section ``[strategy.NAME]`` each."""
 
@@ -302,7 +303,7 @@ class RunConfig(_Section, frozen=True):
     checkpoint: CheckpointSection = CheckpointSection()
     strategy: dict[str, dict[str, Setting]] = {}
 
-    @property
+    @cached_property  # packages take milliseconds to be searched
     def facts(self) -> StrategyFacts:
         """Those of its strategy."""
         return facts_here(self.outer.strategy) or _NOT_HERE

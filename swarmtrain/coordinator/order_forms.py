@@ -8,7 +8,7 @@ from swarmtrain_transport.coordinator.membership import PeerStatus
 
 USES_MAX = 1_000_000_000
 HOURS_MAX = 1_000_000.0
-"""Of an invite, as `config_limits` has them for the run's own."""
+"""Of an invite, as the run file's [admission] has them for the run's own."""
 
 _Uses = Annotated[int, msgspec.Meta(ge=0, le=USES_MAX)]
 _Hours = Annotated[float, msgspec.Meta(ge=0.0, le=HOURS_MAX)]
