@@ -71,8 +71,8 @@ brings](../examples/own_strategy).
 
 _TAKEN = """\
 Which settings of `[outer]` a strategy takes, and what it means where the file says nothing; all
-other defaults are those above. `swarmtrain compare` exchanges in the same way (but ddp in float32),
-with rates that are tuned for its own short runs.
+other defaults are those above. `swarmtrain compare` exchanges in the same way, with rates that are
+tuned for its own short runs.
 """
 
 _CUSTOM = """\
@@ -167,6 +167,8 @@ def _asked(facts: Iterable[StrategyFacts]) -> Iterator[str]:
     for one in facts:
         for path, (value, reason) in one.wants.items():
             yield f"{one.name}: `{path}` is {_value(value)}. {reason}"
+        if one.compared_in:
+            yield f"{one.name}: `swarmtrain compare` takes `exchange.codec` {one.compared_in}."
     feeding = [one.name for one in facts if one.feeds_back]
     yield f"{', '.join(feeding)}: what a codec has lost is always sent later."
     alone = [one.name for one in facts if one.kind is not OpKind.MEAN]
