@@ -22,6 +22,7 @@ class Decided:
         is_over: the run's last op is committed.
         newest: the newest committed op and the roots of its slices.
         rewound_index: index of the newest REWIND.
+        roster: who is in the run.
     """
 
     swarm: Swarm
@@ -37,6 +38,7 @@ class Decided:
     is_over: bool = False
     newest: tuple[int, tuple[bytes, ...]] = (0, ())
     rewound_index: int = -1
+    roster: set[PeerId] = field(default_factory=set)
 
     def begun(self, plan: Plan) -> None:
         """An op begins."""

@@ -35,6 +35,7 @@ class Demands:
         self._apart_until_s: dict[PeerId, float] = {}
         self._lost_s: dict[PeerId, float] = {}
         self._all_until_s = 0.0
+        self._death_s: dict[tuple[PeerId, bytes], float] = {}
 
     def trouble(self, peer: PeerId, seconds: float, *, is_linked: bool = False) -> None:
         """Something is wrong with a peer or its links for so long from now on.
@@ -47,6 +48,14 @@ class Demands:
         until_s = self._scene.clock.now_s + seconds + GRACE_S
         for times in (self._until_s,) if is_linked else (self._until_s, self._apart_until_s):
             times[peer] = max(times.get(peer, 0.0), until_s)
+
+    def died(self, peer: SimPeer) -> None:
+        """A process is gone: the coordinator counts on it for a while still."""
+        self._death_s[peer.peer_id, peer.machine.card.boot] = self._scene.clock.now_s
+
+    def deaths_since(self, since_s: float) -> set[tuple[PeerId, bytes]]:
+        """Which processes, by peer and boot, have died since then."""
+        return {key for key, death_s in self._death_s.items() if death_s >= since_s}
 
     def lost(self, source: PeerId) -> None:
         """What this peer had sent to another is lost; nothing else is wrong with it."""

@@ -16,6 +16,7 @@ from swarmtrain.simulate.checks.drags import Drags
 from swarmtrain.simulate.checks.holding import holds, state_of
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.pair_checks import PairChecks
+from swarmtrain.simulate.checks.rules import Rules
 from swarmtrain.simulate.checks.sums import NamedSums, same_bits
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
@@ -27,10 +28,12 @@ from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import (
+    Attest,
     BodyReader,
     Commit,
     Freeze,
     Gone,
+    Join,
     Plan,
     Reassign,
     Record,
@@ -38,6 +41,9 @@ from swarmtrain_transport.wire.records import (
     Skip,
     SliceFreeze,
 )
+
+_HOLDERS = 3
+"""Every chunk of a result is with so many who live, if so many do (T8)."""
 
 _RETRY_S = 1.0
 """Beyond twice the deadline, an op may end this much later: reconnects and wake-ups."""
@@ -57,6 +63,7 @@ class Invariants:
         sums: what results must be.
         lies: what a hostile owner has made of them.
         pairs: what must hold where ops go by pairs.
+        rules: of single records.
         limit_s: when the open op must have ended.
     """
 
@@ -68,6 +75,7 @@ class Invariants:
         self.sums = NamedSums(swarm.decode)
         self.lies = Lies(swarm, self.decided, self.demands)
         self.pairs = PairChecks(swarm, self.decided, self.demands, self.sums)
+        self.rules = Rules(swarm, self.decided, self.demands, self.sums)
         self.limit_s = float("inf")
         self._swarm = swarm
         self._scene = swarm.scene
@@ -100,7 +108,12 @@ class Invariants:
             self.decided.new_owners.add(body.owner)
             self.lies.reassigned(body)
         elif isinstance(body, Rewind):
+            self.rules.rewound(body)
             self._rewound(record.index, body.op)
+        elif isinstance(body, Attest):
+            self.rules.attested(body)
+        elif isinstance(body, Join):
+            self.decided.roster.add(body.peer)
         elif isinstance(body, SliceFreeze):
             freeze = self.decided.frozen.get(body.op)
             if freeze is None or not set(body.contributors) <= set(freeze.contributors):
@@ -111,8 +124,10 @@ class Invariants:
             self._ended(body)
             if isinstance(body, Commit):
                 self.lies.committed(record, body)
-        elif isinstance(body, Gone) and body.conviction is not None:
-            self.lies.convicts(body.peer, body.conviction)
+        elif isinstance(body, Gone):
+            self.decided.roster.discard(body.peer)
+            if body.conviction is not None:
+                self.lies.convicts(body.peer, body.conviction)
         self._drags.logged(body)
         if self._scene.weather is not None:
             self._scene.weather.logged(body)
@@ -150,6 +165,7 @@ class Invariants:
         return self._scene.clock.now_s + 2 * self._deadline_s + _RETRY_S
 
     def _begun(self, plan: Plan) -> None:
+        self.rules.planned(plan)
         self.decided.begun(plan)
         self.sums.forget(self.decided.newest[0] - 2 * limits.RESULT_KEEP_OPS)
         self.lies.begun(plan)
@@ -182,6 +198,7 @@ class Invariants:
     def _check_commit(self, commit: Commit) -> None:
         """I6 and I8: enough contributors, enough live holders of every slice."""
         plan = self.decided.plans[commit.op]
+        self.rules.committed(commit, plan)
         if plan.kind == PAIR:
             self.pairs.check_commit(commit, plan)
             return
@@ -195,7 +212,7 @@ class Invariants:
         if plan.kind == GATHER:
             self._check_gathered(commit, live)
             return
-        needed = min(limits.RESULT_HOLDERS, max(1, len(live)))
+        needed = min(_HOLDERS, max(1, len(live)))
         for index, outcome in enumerate(commit.slices):
             if len(outcome.contributors) < plan.min_contributors:
                 self._violated("I6", f"op {commit.op} slice {index}: too few contributors")
@@ -223,7 +240,7 @@ class Invariants:
             holders = [peer for peer in self._swarm.survivors if holds(peer, outcome.root)]
             others = [peer for peer in live if peer.peer_id != spec.owner]
             is_alone = others and all(peer.peer_id == spec.owner for peer in holders)
-            needed = min(limits.RESULT_HOLDERS, max(1, len(live)))
+            needed = min(_HOLDERS, max(1, len(live)))
             if live and (len(holders) < needed or is_alone):
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op}: {name}'s is held by {numbers} alone")
@@ -248,6 +265,7 @@ class Invariants:
 
     def loaded(self, peer: SimPeer) -> None:
         """A peer took over shared state; its books begin anew."""
+        self._scene.flipped.discard(peer.peer_id)
         is_lossy = peer.driver.is_paired or not self._scene.conditions.error_feedback
         self._books[peer.peer_id] = Books(peer.trainer.moved, is_lossy=is_lossy)
 
@@ -335,6 +353,9 @@ class Invariants:
         """I2: one state root per op, unless ops go by pairs."""
         if self.decided.is_past(peer) or (peer.driver.is_paired and op > 0):
             return
+        self.rules.rooted(peer, op, root)
+        if peer.peer_id in self._scene.flipped:
+            return  # it must be healed
         known = self._roots.setdefault(op, root)
         if known != root:
             self._violated("I2", f"peer {peer.number} has another state root after op {op}")
@@ -343,9 +364,10 @@ class Invariants:
         """A peer keeps a proof."""
         self.lies.proved(peer, op)
 
-    def died(self) -> None:
+    def died(self, peer: SimPeer) -> None:
         """A process is gone."""
         self.lies.died()
+        self.demands.died(peer)
 
     def blamed(self, fault: do.PeerFault) -> None:
         """A peer finds another at fault: it must have been."""
@@ -377,6 +399,9 @@ class Invariants:
         late = {p.number: p.machine.applied_op for p in survivors if not p.is_finished}
         if late:
             self._violated("L2", f"not everybody reaches the end; applied ops are {late}")
+        if self._scene.flipped:
+            names = ", ".join(sorted(map(self._scene.name_of, self._scene.flipped)))
+            self._violated("T15", f"at the end the states of {names} differ, and are not healed")
 
     def _violated(self, invariant: str, story: str) -> None:
         self._scene.violation(invariant, story)

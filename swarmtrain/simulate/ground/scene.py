@@ -67,6 +67,7 @@ class Scene:
         hostile: who may be found at fault.
         liar: whose sums are wrong.
         deeds: what other hostile members do.
+        flipped: in whose memory a bit is another, and is still.
         numbers: of peers, as they came.
     """
 
@@ -83,6 +84,7 @@ class Scene:
         self.hostile: set[PeerId] = set()
         self.liar: PeerId | None = None
         self.deeds: dict[PeerId, Deed] = {}
+        self.flipped: set[PeerId] = set()
         self.numbers: dict[PeerId, int] = {}
 
     def deliver(self, hear: Callable[[], None], kind: object) -> None:

@@ -21,7 +21,7 @@ REPLACE_S = 1.0
 class SwarmWatch(PeerWatch, CoordinatorWatch, Protocol):
     """Looks on at everything."""
 
-    def died(self) -> None:
+    def died(self, peer: SimPeer) -> None:
         """A process is gone."""
 
 
@@ -92,7 +92,7 @@ class Swarm:
     def died(self, peer: SimPeer) -> None:
         """A process is gone."""
         self._count()
-        self.watch.died()
+        self.watch.died(peer)
 
     def _count(self) -> None:
         self.survivors = [one for one in self.peers.values() if one.is_alive]

@@ -1,0 +1,167 @@
+"""Rules of single records (protocol.md parts 1 and 2), made again here from what peers really did.
+
+The coordinator decides by what it is told and by its clock. So each rule is held against it only
+as far as nothing was wrong with those on whose word it went.
+"""
+
+import hashlib
+import statistics
+
+import msgspec
+
+from swarmtrain.simulate.checks.decided import Decided
+from swarmtrain.simulate.checks.demands import GRACE_S, Demands
+from swarmtrain.simulate.checks.holding import holds
+from swarmtrain.simulate.checks.sums import NamedSums
+from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.swarm import Swarm
+from swarmtrain_transport import limits
+from swarmtrain_transport.kinds import PAIR, WHOLE
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Attest, Commit, Plan, Rewind
+
+_WEIGHT_MAX = 255
+_BELIEVED = 4
+"""Samples count up to so many times the low median (rule 2)."""
+
+_SUM_BITS, _PRODUCT_BITS = 53, 15
+"""Of float64, and of a value times its scale (rule 1)."""
+
+
+class Rules:
+    """Judges PLAN, COMMIT, ATTEST and REWIND of one world.
+
+    Args:
+        swarm: its peers.
+        decided: what was logged.
+        demands: with whom something was wrong.
+        sums: what was given.
+
+    Attributes:
+        states: the newest state of every process that ever was, by peer and boot: op and root.
+    """
+
+    def __init__(self, swarm: Swarm, decided: Decided, demands: Demands, sums: NamedSums) -> None:
+        self.states: dict[tuple[PeerId, bytes], tuple[int, bytes]] = {}
+        self._swarm = swarm
+        self._scene = swarm.scene
+        self._decided = decided
+        self._demands = demands
+        self._sums = sums
+        self._attested: dict[int, tuple[bytes, float]] = {}
+
+    # ---- what is true
+
+    def rooted(self, peer: SimPeer, op: int, root: bytes) -> None:
+        """A peer has this state after an op."""
+        self.states[peer.peer_id, peer.machine.card.boot] = (op, root)
+
+    def _is_sound(self, peer: SimPeer, since_s: float) -> bool:
+        return self._demands.is_sound(peer, since_s) and not self._demands.has_lost(peer, since_s)
+
+    # ---- records
+
+    def planned(self, plan: Plan) -> None:
+        """Rules 1 and 2, and T15: nobody contributes whose state is known not to be the run's."""
+        weights = {member.peer: member.weight for member in plan.members if member.weight}
+        bits = (sum(weights.values()) - 1).bit_length() + _PRODUCT_BITS + plan.e_max - plan.e_min
+        if plan.exact and bits > _SUM_BITS:
+            self._violated("rule 1", f"sums of op {plan.op} need {bits} bits")
+        boots = {member.peer: member.boot for member in plan.members}
+        given = {peer: self._sums.parts.get((plan.op, peer, boots[peer])) for peer in weights}
+        if not self._scene.hostile & weights.keys():  # who is hostile may say another number
+            samples = {peer: part.samples for peer, part in given.items() if part is not None}
+            if samples.keys() == weights.keys() and weights != _weights(samples):
+                self._violated("rule 2", f"weights of op {plan.op} are not those of the samples")
+        for peer in weights:
+            self._check_state(plan, peer, boots[peer])
+
+    def _check_state(self, plan: Plan, peer: PeerId, boot: bytes) -> None:
+        if plan.kind == PAIR:
+            return
+        op, root = self.states.get((peer, boot), (-1, b""))
+        attested, since_s = self._attested.get(op, (root, 0.0))
+        if attested != root and since_s < self._scene.clock.now_s:
+            name = self._scene.name_of(peer)
+            self._violated("T15", f"op {plan.op}: {name} contributes with a state that differs")
+
+    def committed(self, commit: Commit, plan: Plan) -> None:
+        """The result's root, and T8: before D_gather every live contributor holds everything."""
+        digest = hashlib.sha256(commit.plan_hash + b"".join(sorted(commit.contributors)))
+        for outcome in commit.slices:
+            digest.update(msgspec.msgpack.encode(outcome))
+        if commit.result_root != digest.digest():
+            self._violated("root", f"op {commit.op}: the result's root is not that of its slices")
+        now_s, begun_s = self._scene.clock.now_s, self._decided.plan_s[commit.op]
+        gather_s = begun_s + limits.D_GATHER * plan.deadline_s
+        if plan.kind in WHOLE or now_s >= gather_s / (1 + self._scene.conditions.drift) - 1.0:
+            return
+        roots = [outcome.root for outcome in commit.slices]
+        for peer in self._decided.planned(commit.op):
+            is_named = peer.peer_id in commit.contributors
+            if not is_named or peer.peer_id in self._scene.deeds or not self._is_sound(peer, now_s):
+                continue
+            if not all(holds(peer, root) for root in roots):
+                story = f"op {commit.op} does not wait for peer {peer.number}"
+                self._violated("T8", story)
+
+    def attested(self, attest: Attest) -> None:
+        """T15: more than half of the op's live members have the state that is attested."""
+        now_s = self._scene.clock.now_s
+        self._attested[attest.op] = (attest.state_root, now_s)
+        if attest.roots or attest.op == 0 or attest.op not in self._decided.plans:
+            return
+        here = [p for p in self._decided.planned(attest.op) if self._is_sound(p, now_s)]
+        agree = {
+            key
+            for key, (op, root) in self.states.items()
+            if (op, root) == (attest.op, attest.state_root)
+        }
+        silent = [p for p in here if (p.peer_id, p.machine.card.boot) not in agree]
+        dead = self._demands.deaths_since(now_s - GRACE_S) & agree
+        num_agree = len(here) - len(silent) + len(dead)
+        if silent and num_agree <= len(silent) and self._demands.is_quiet(now_s):
+            numbers = sorted(peer.number for peer in silent)
+            story = f"op {attest.op} is attested although peers {numbers} do not have that state"
+            self._violated("attest", story)
+
+    def rewound(self, rewind: Rewind) -> None:
+        """T12: everybody is connected, and nobody has a newer state of the run's."""
+        for later in [op for op in self._attested if op > rewind.op]:
+            del self._attested[later]
+        if rewind.op < 0 or self._scene.conditions.kind == PAIR:
+            return
+        newest = max(
+            (
+                self.states.get((peer.peer_id, peer.machine.card.boot), (-1, b""))[0]
+                for peer in self._swarm.survivors
+                if peer.peer_id not in self._scene.flipped and not peer.is_leaving
+            ),
+            default=-1,
+        )
+        if newest > rewind.op:
+            story = f"back to op {rewind.op}, although the state after op {newest} is here"
+            self._violated("T12", story)
+        away = [
+            peer
+            for peer in self._decided.roster
+            if not self._swarm.peers[peer].is_alive
+            or not self._swarm.is_connected(self._swarm.peers[peer])
+        ]
+        now_s = self._scene.clock.now_s
+        lately = {peer for peer, _ in self._demands.deaths_since(now_s - GRACE_S)}
+        away = [peer for peer in away if peer not in lately]
+        if away and self._demands.is_quiet(now_s):
+            names = ", ".join(sorted(map(self._scene.name_of, away)))
+            self._violated("T12", f"back to op {rewind.op} without hearing {names}")
+
+    def _violated(self, invariant: str, story: str) -> None:
+        self._scene.violation(invariant, story)
+
+
+def _weights(samples: dict[PeerId, int]) -> dict[PeerId, int]:
+    """The weights of these samples, by rule 2."""
+    most = _BELIEVED * statistics.median_low(samples.values())
+    counts = {peer: min(count, most) for peer, count in samples.items()}
+    top = max(1, *counts.values(), 1)
+    return {peer: max(1, _WEIGHT_MAX * count // top) for peer, count in counts.items()}
