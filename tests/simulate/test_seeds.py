@@ -12,14 +12,14 @@ import pytest
 
 from swarmtrain.cli.main import main
 from swarmtrain.simulate.faults.plan import Strike
-from swarmtrain.simulate.faults.troubles import HOSTILE
+from swarmtrain.simulate.faults.troubles import ADDED, FLIP, HOSTILE
 from swarmtrain.simulate.ground.conditions import Conditions
 from swarmtrain.simulate.seeds import repeat, run_seed, run_seeds, world_of
 from swarmtrain_transport import limits
 
 ROOT = Path(__file__).resolve().parents[2]
 
-OLDER_KINDS = tuple(set(world_of(0, 2, 1).scene.weather.kinds) - set(HOSTILE))
+OLDER_KINDS = tuple(set(world_of(0, 2, 1).scene.weather.kinds) - {*HOSTILE, *ADDED})
 """What was drawn when they failed."""
 
 ONCE_FAILED = (
@@ -93,6 +93,13 @@ def test_a_world_that_once_failed_is_clean(seed, peers, ops, story):
 @pytest.mark.parametrize(("seed", "peers", "ops", "story"), FAILED_BESIDE_A_HOSTILE_OWNER)
 def test_a_world_with_a_hostile_owner_that_once_failed_is_clean(seed, peers, ops, story):
     assert run_seed(seed, peers, ops).violations == (), story
+
+
+def test_a_peer_whose_state_differs_is_healed_also_where_the_run_waits_for_it():
+    # Everybody is needed here, so no newer state comes: an older one must do.
+    for seed in (5, 12, 15):
+        result = run_seed(seed, 4, 6, kinds=(FLIP,))
+        assert result.faults[FLIP] >= 1 and result.violations == ()
 
 
 STOPPED_WHILE_IT_ASKED = (

@@ -84,6 +84,7 @@ class Invariants:
         self._roots: dict[int, bytes] = {}
         self._results: dict[int, tuple[Buffer, ...]] = {}
         self._books: dict[PeerId, Books] = {}
+        self._given: set[tuple[int, PeerId]] = set()
         self._deadline_s = 0.0
 
     # ---- the coordinator
@@ -259,6 +260,7 @@ class Invariants:
     def contributed(self, peer: SimPeer, part: OwnPart) -> None:
         """A peer gave its part to an op."""
         self.sums.parts[(part.op, peer.peer_id, peer.machine.card.boot)] = part
+        self._given.add((part.op, peer.peer_id))
         if peer.driver.is_paired:
             self.pairs.contributed(peer, part.op)
         self._check_books(peer)
@@ -266,6 +268,7 @@ class Invariants:
     def loaded(self, peer: SimPeer) -> None:
         """A peer took over shared state; its books begin anew."""
         self._scene.flipped.discard(peer.peer_id)
+        self._given = {given for given in self._given if given[1] != peer.peer_id}
         is_lossy = peer.driver.is_paired or not self._scene.conditions.error_feedback
         self._books[peer.peer_id] = Books(peer.trainer.moved, is_lossy=is_lossy)
 
@@ -319,7 +322,9 @@ class Invariants:
             self._check_books(peer)
             return
         plan = self.decided.plans[result.op]
-        took_part = peer in self.decided.planned(result.op)
+        # What was given before the state was loaded is of no account.
+        has_given = (result.op, peer.peer_id) in self._given
+        took_part = has_given and peer in self.decided.planned(result.op)
         sent = [took_part and peer.peer_id in named for _, _, named in result.ranges]
         decoded = self.sums.decoded(result.op, peer.peer_id, plan) if any(sent) else None
         ranges = peer.strategy.exchange(result.op).ranges
@@ -399,8 +404,9 @@ class Invariants:
         late = {p.number: p.machine.applied_op for p in survivors if not p.is_finished}
         if late:
             self._violated("L2", f"not everybody reaches the end; applied ops are {late}")
-        if self._scene.flipped:
-            names = ", ".join(sorted(map(self._scene.name_of, self._scene.flipped)))
+        ill = [peer.peer_id for peer in survivors if peer.peer_id in self._scene.flipped]
+        if ill:
+            names = ", ".join(sorted(map(self._scene.name_of, ill)))
             self._violated("T15", f"at the end the states of {names} differ, and are not healed")
 
     def _violated(self, invariant: str, story: str) -> None:

@@ -111,15 +111,16 @@ class Rules:
         self._attested[attest.op] = (attest.state_root, now_s)
         if attest.roots or attest.op == 0 or attest.op not in self._decided.plans:
             return
-        here = [p for p in self._decided.planned(attest.op) if self._is_sound(p, now_s)]
+        here = self._decided.planned(attest.op)
         agree = {
             key
             for key, (op, root) in self.states.items()
             if (op, root) == (attest.op, attest.state_root)
         }
-        silent = [p for p in here if (p.peer_id, p.machine.card.boot) not in agree]
+        others = [p for p in here if (p.peer_id, p.machine.card.boot) not in agree]
         dead = self._demands.deaths_since(now_s - GRACE_S) & agree
-        num_agree = len(here) - len(silent) + len(dead)
+        num_agree = len(here) - len(others) + len(dead)
+        silent = [peer for peer in others if self._is_sound(peer, now_s)]
         if silent and num_agree <= len(silent) and self._demands.is_quiet(now_s):
             numbers = sorted(peer.number for peer in silent)
             story = f"op {attest.op} is attested although peers {numbers} do not have that state"

@@ -17,6 +17,7 @@ from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.kinds import PAIR, WHOLE
 
 _BACKUP_RECORDS_MIN = 8
+_LOOK_S = 0.2
 _PEERS_MAX_EXTRA = 2
 
 HOSTILE_OWNER = "hostile owner"
@@ -25,7 +26,13 @@ DRAG = "drag"
 HOSTILE = (HOSTILE_OWNER, HOSTILE_WORDS, DRAG)
 """Some worlds have one such member: that is their first fault."""
 
-OWNERS_DEEDS = (HOSTILE_OWNER, HOSTILE_WORDS)
+FORGERY = "forgery"
+FLIP = "flipped bit"
+LATE = "late frames"
+ADDED = (FORGERY, FLIP, LATE)
+"""Other worlds have one of these, beside what they have always had."""
+
+OWNERS_DEEDS = (HOSTILE_OWNER, HOSTILE_WORDS, FORGERY)
 """Where contributions stay whole there are no owners."""
 
 LONGEST_S = 400.0
@@ -79,6 +86,9 @@ class Troubles:
             HOSTILE_OWNER: self._hostile_owner,
             HOSTILE_WORDS: lambda: self._hostile_member(deeds.WORDS),
             DRAG: lambda: self._hostile_member(deeds.DRAGS),
+            FORGERY: lambda: self._hostile_member(deeds.FORGERIES),
+            FLIP: self._flip,
+            LATE: self._late,
         }
 
     @property
@@ -105,7 +115,7 @@ class Troubles:
         """Whether the newest state stays with somebody. Reckless weathers leave any state at
         all: then REWIND has to find the way back. A run without one waits for it for ever."""
         # Whoever is hostile may be thrown out at any time.
-        liars = {self._scene.liar, *self._scene.deeds}
+        liars = {self._scene.liar, *self._scene.deeds, *self._scene.flipped}
         staying = [p for p in self._swarm.survivors if not p.is_leaving and p.peer_id not in liars]
         left = [p for p in staying if p not in victims]
         if self.is_reckless:
@@ -283,7 +293,41 @@ class Troubles:
             return None
         deed = deeds.Deed(self._rng.choice(kinds), wanders=self._rng.random() < 0.5)
         scene.misbehave(peer.peer_id, deed)
+        peer.arithmetic.forges_results |= deed.kind == deeds.SPOILS
         return f"peer {peer.number} {deed.kind} from now on, another victim each: {deed.wanders}"
+
+    def _flip(self) -> str | None:
+        """It happens between two ops: what a part was made of stays what it was."""
+        peer = self._expendable()
+        if peer is None or self._scene.flipped:
+            return None
+        self._scene.clock.after(self._seconds(0.05, 2.0), partial(self._flip_between_ops, peer))
+        return f"soon a bit of peer {peer.number}'s state is another"
+
+    def _flip_between_ops(self, peer: SimPeer) -> None:
+        if not peer.is_alive or self.is_calm or self._scene.flipped:
+            return
+        if peer.driver.is_waiting or peer.driver.op < 0:
+            self._scene.clock.after(_LOOK_S, partial(self._flip_between_ops, peer))
+            return
+        # Two others are to have the run's state, or nobody could say which is right.
+        op = peer.driver.op
+        if (
+            sum(other.driver.op == op and self._can_lose(peer) for other in self._swarm.survivors)
+            > 2
+        ):
+            peer.flip()
+
+    def _late(self) -> str | None:
+        ends = self._ends()
+        if ends is None:
+            return None
+        source, target = ends
+        frame = self._swarm.network.sent_again(source.peer_id, target.peer_id, self._rng)
+        if frame is None:
+            return None
+        what = f"{frame.kind.name} slice {frame.slice_index}.{frame.attempt}"
+        return f"{what} of peer {source.number} comes a second time to peer {target.number}"
 
     def _restore(self) -> str | None:
         """The disk is a backup of a moment ago: what a peer was told since, it must give back."""

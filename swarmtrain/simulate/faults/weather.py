@@ -16,6 +16,9 @@ from collections.abc import Iterable
 from swarmtrain.simulate.checks.invariants import Invariants
 from swarmtrain.simulate.faults.plan import Strike
 from swarmtrain.simulate.faults.troubles import (
+    ADDED,
+    FLIP,
+    FORGERY,
     HOSTILE,
     HOSTILE_OWNER,
     LONGEST_S,
@@ -168,6 +171,9 @@ class DrawnWeather(RepeatedWeather):
         names = [name for name in self.kinds if not kinds or name in kinds]
         if conditions.kind in WHOLE:
             names = [name for name in names if name not in OWNERS_DEEDS]  # nobody sums
+        if conditions.kind == PAIR or conditions.fragments > 1:
+            # There is no shared state, or it lies in several buffers.
+            names = [name for name in names if name != FLIP]
         # They are not drawn with the others, so that worlds without them stay what they were.
         place = conditions.seed % _HOSTILE_EVERY
         hostile = [name for name in HOSTILE if name in names]
@@ -175,7 +181,9 @@ class DrawnWeather(RepeatedWeather):
         self._hostile_kind = names[0] if names == hostile[:1] else drawn
         if self._hostile_kind != HOSTILE_OWNER and not self._may_be_hostile:
             self._hostile_kind = ""
-        names = [name for name in names if name not in HOSTILE] or names
+        added = ADDED[conditions.seed // _HOSTILE_EVERY % len(ADDED)]
+        self._added_kind = added if added in names and drawn == "" else ""
+        names = [name for name in names if name not in (*HOSTILE, *ADDED)] or names
         # A world either knows a kind well or not at all.
         self._names = sorted(rng.sample(names, rng.randint(1, len(names))))
         self._weights = [rng.choice((1, 1, 3)) for _ in self._names]
@@ -202,6 +210,12 @@ class DrawnWeather(RepeatedWeather):
         (kind,) = self._draw.choices(self._names, self._weights)
         if self._hostile_kind and self._may_lie():
             kind = self._hostile_kind
+        elif (
+            self._added_kind
+            and self._draw.random() < 0.7
+            and (self._added_kind != FORGERY or self._may_lie())
+        ):
+            kind = self._added_kind
         self._do(Strike(number, kind, self._draw.getrandbits(32)))
 
     def _may_lie(self) -> bool:

@@ -3,18 +3,19 @@
 An owner may say that a contributor's part is illegal, or is not what was signed, or may never list
 it; a contributor may send nothing to one owner. It is one's word against the other's, and must cost
 a slice at most. And a peer may say READY and then give nothing, or give and never say that it holds
-a result: then everybody waits for it, which must become rare (protocol.md T4 and STANDING).
+a result: then everybody waits for it, which must become rare (protocol.md T4 and STANDING). Or the
+bytes themselves are others than was said of them.
 """
 
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Got, Have, PeerMessage, Roots, SliceDone
 
 REFUSES, DENIES, OMITS, WITHHOLDS = "refuses", "denies", "omits", "withholds"
@@ -24,8 +25,17 @@ contributor sends nothing to one owner."""
 MUTE, UNSENT, GREEDY = "mute", "unsent", "greedy"
 """READY and nothing else; all but the parts; all but the word that a result is held."""
 
+FORGES, DIPS, BENDS, SPOILS = "forges", "dips", "bends", "spoils"
+"""A contributor sends one owner other bytes than it has signed, or a scale below the window; an
+owner pushes to one peer other bytes than it has published, or publishes what nobody can decode."""
+
 WORDS = (REFUSES, DENIES, OMITS, WITHHOLDS)
 DRAGS = (MUTE, UNSENT, GREEDY)
+FORGERIES = (FORGES, DIPS, BENDS, SPOILS)
+
+_MANTISSA_BITS = 7
+_DIP = 3
+"""So many powers of two below the window."""
 
 _GIVEN = (FrameKind.PART, FrameKind.RESULT, FrameKind.RANGES, FrameKind.CREDIT, FrameKind.AHEAD)
 _SAID = (Roots, Got, SliceDone, Have)
@@ -62,11 +72,11 @@ class Deed:
                 message = _said(self.kind, action.message, victim)
                 if message is not None:
                     yield do.SendControl(message)
-            elif not (
-                isinstance(action, do.SendFrame)
-                and _keeps(self.kind, action.frame.kind, is_victim=action.peer == victim)
-            ):
+            elif not isinstance(action, do.SendFrame):
                 yield action
+            elif not _keeps(self.kind, action.frame.kind, is_victim=action.peer == victim):
+                frame = _forged(self.kind, action.frame, op, is_victim=action.peer == victim)
+                yield do.SendFrame(action.peer, frame)
 
     def _victim(self, op: OpView | None, accomplices: Container[PeerId]) -> PeerId:
         """Of whom it says so: the first of the honest in the plan, or another one each time."""
@@ -92,6 +102,20 @@ def _said(kind: str, message: PeerMessage, victim: PeerId) -> PeerMessage | None
     if kind == DENIES:
         return msgspec.structs.replace(message, complete=complete | {victim: bytes(32)})
     return message
+
+
+def _forged(kind: str, frame: Frame, op: OpView | None, *, is_victim: bool) -> Frame:
+    """Return a frame as it is sent instead."""
+    body = bytes(frame.body)
+    if op is None or op.plan_id != frame.plan_id:
+        return frame
+    if kind == DIPS and frame.kind is FrameKind.PART:
+        bits = (127 + op.plan.e_min - _DIP) << _MANTISSA_BITS
+        return replace(frame, body=bits.to_bytes(2, "little") + body[2:], digest=b"")
+    wanted = {FORGES: FrameKind.PART, BENDS: FrameKind.RESULT}.get(kind)
+    if not is_victim or frame.kind is not wanted:
+        return frame
+    return replace(frame, body=body[:-1] + bytes([body[-1] ^ 1]), digest=b"")
 
 
 def _keeps(kind: str, frame: FrameKind, *, is_victim: bool) -> bool:

@@ -5,6 +5,8 @@ unpacked again by the production code, and hostile bytes always are. Who may spe
 the production allow-list, as in both real links.
 """
 
+import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +20,10 @@ from swarmtrain_transport.wire.frames import Frame, FrameKind, pack
 
 _PACK_EVERY = 16
 """One frame in so many goes through real bytes."""
+
+_KEPT = (FrameKind.PART, FrameKind.RESULT)
+_KEPT_FRAMES = 64
+"""Of each connection; any of them may come a second time."""
 
 _QUEUE_MAX = limits.LINK_SEND_QUEUE_FRAMES
 
@@ -113,6 +119,7 @@ class SimNetwork:
         self._pairs: dict[tuple[PeerId, PeerId], _Pair] = {}
         self._cut: set[tuple[PeerId, PeerId]] = set()
         self._count = 0
+        self._sent: dict[tuple[PeerId, PeerId], deque[Frame]] = {}
 
     def open(self, address: Address, handler: LinkHandler) -> SimLink:
         """A process listens; an older one of the same peer is gone."""
@@ -166,6 +173,8 @@ class SimNetwork:
             return False
         if self._cut and (start, end) in self._cut:
             return True
+        if frame.kind in _KEPT:
+            self._sent.setdefault((start, end), deque(maxlen=_KEPT_FRAMES)).append(frame)
         pair.under_way += 1
         size = limits.HEADER_BYTES + len(frame.body)
         moment = max(self._arrival_s(start, size), pair.arrival_s + 1e-9)
@@ -218,6 +227,16 @@ class SimNetwork:
         link = self.links.get(target)
         if link is not None:
             link.take_bytes(curve_key, header, body)
+
+    def sent_again(self, source: PeerId, target: PeerId, rng: random.Random) -> Frame | None:
+        """A frame that was sent once arrives a second time, late; None if there was none."""
+        sent, link = self._sent.get((source, target)), self.links.get(target)
+        origin = self.links.get(source)
+        if not sent or link is None or origin is None:
+            return None
+        frame = rng.choice(sent)
+        link.take(origin.address, frame)
+        return frame
 
     def _tell(self, source: SimLink, link: SimLink, frame: Frame) -> None:
         name = self._scene.name_of

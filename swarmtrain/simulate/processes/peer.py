@@ -32,6 +32,7 @@ from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS
 from swarmtrain.simulate.ground.control import RECONNECT_S, ControlLanes
+from swarmtrain.simulate.ground.deeds import SPOILS
 from swarmtrain.simulate.ground.handicaps import Handicap
 from swarmtrain.simulate.ground.network import SimNetwork
 from swarmtrain.simulate.ground.process import Process
@@ -73,6 +74,7 @@ _TRAIN_S = 1.0
 
 _APPLY_S = 0.0005
 _GOODBYE_S = 0.01
+_FLIP = 2.0**-6
 _RESULTS_KEPT = 8
 
 
@@ -258,7 +260,10 @@ class SimPeer(Process):
             conditions.retain_bytes,
         )  # fmt: skip
         arithmetic = self.arithmetic = WatchedArithmetic(self._report_violation)
-        arithmetic.forges_results = handicap.forges_results
+        deed = scene.deeds.get(peer_id)
+        arithmetic.forges_results = handicap.forges_results or (
+            deed is not None and deed.kind == SPOILS
+        )
         self._memory = WatchedMemory(number, conditions.retain_bytes, self._report_violation)
         arithmetic.sums_wrongly = scene.liar == peer_id
         self.machine = Participant(
@@ -299,6 +304,14 @@ class SimPeer(Process):
     def is_able(self) -> bool:
         """Whether nothing but death could keep its part out of an op."""
         return not (self.is_cut or self.is_leaving or self.is_handicapped)
+
+    def flip(self) -> None:
+        """One value of the state is another from now on, and nobody notices but by its root."""
+        self._scene.flipped.add(self.peer_id)
+        dict(self.strategy.state_arrays())["anchor"][0] += _FLIP
+        weights = self.trainer.read_weights()
+        weights[0] += _FLIP
+        self.trainer.write_weights(weights)
 
     # ---- life
 

@@ -89,7 +89,6 @@ class Progression:
             self._num_healed = 0
             return
         self._num_healed += 1
-        self._states.must_be_newer_than(self._view.commit_at(self.applied_op) - 1)
         self._forget()
 
     def rewound(self) -> None:
