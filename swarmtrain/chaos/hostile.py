@@ -111,13 +111,13 @@ class HostileShell(PeerShell):
         participant = self._participant
         if participant is None:
             return 0
-        exchange = participant.exchange
+        exchange = participant.first.exchange
         return participant.applied_op + 1 if exchange is None else exchange.view.plan.op
 
     @property
     def _others(self) -> list[PeerId]:
         """The other contributors of the op that is under way."""
-        exchange = self._participant.exchange if self._participant is not None else None
+        exchange = self._participant.first.exchange if self._participant is not None else None
         weights = exchange.view.weights if exchange is not None else {}
         return sorted(peer for peer in weights if peer != self._identity.peer_id)
 

@@ -81,7 +81,7 @@ def view_of(
         connected=is_connected,
         refused_frames=refused,
         ignored_frames=dict(stats.ignored),
-        audits=dict(participant.audits.counts),
+        audits=dict(participant.first.audits.counts),
         chain=participant.view.first.chains.get(me, b"").hex(),
         waiting_for=cleaned(waiting.text),
         waiting_seen_s=waiting.seen_s,

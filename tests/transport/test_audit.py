@@ -112,7 +112,7 @@ def test_one_peers_word_convicts_nobody() -> None:
     assert swarm.run(100_000)
     assert not evictions(swarm)
     assert events(swarm, "accused")
-    assert swarm.members[A].proofs and swarm.members[A].machine.audits.counts["wrong"]
+    assert swarm.members[A].proofs and swarm.members[A].machine.first.audits.counts["wrong"]
 
 
 @settings(max_examples=12, deadline=None)
@@ -136,7 +136,7 @@ def test_nobody_honest_is_accused_whatever_goes_wrong(seed: int) -> None:
             swarm.pass_time(3.0)
     assert swarm.run(60_000)
     assert not evictions(swarm) and not events(swarm, "accused")
-    counts = [member.machine.audits.counts for member in swarm.members.values()]
+    counts = [member.machine.first.audits.counts for member in swarm.members.values()]
     assert not any(count["wrong"] for count in counts)
     assert not any(member.proofs or member.faults for member in swarm.members.values())
 
@@ -146,7 +146,7 @@ def test_audits_take_place() -> None:
     for peer in (A, B, C):
         swarm.add(peer)
     assert swarm.run(200_000)
-    done = sum(member.machine.audits.counts["right"] for member in swarm.members.values())
+    done = sum(member.machine.first.audits.counts["right"] for member in swarm.members.values())
     assert done >= 5
 
 
@@ -249,8 +249,8 @@ def test_a_contributor_shows_its_chunk_to_the_drawn_auditor_alone_and_a_few_time
     machine = swarm.members[giver].machine
     ask = Frame(FrameKind.PROVE, machine.view.run_tag, op.plan_id)
     others = {A, B, C} - {drawn.auditor}
-    assert not [m for p in others for m in machine.audits.heard(p, ask, 0.0)]
-    given_ = [machine.audits.heard(drawn.auditor, ask, 0.0) for _ in range(50)]
+    assert not [m for p in others for m in machine.first.audits.heard(p, ask, 0.0)]
+    given_ = [machine.first.audits.heard(drawn.auditor, ask, 0.0) for _ in range(50)]
     assert 0 < sum(map(len, given_)) <= 4
 
 
@@ -258,7 +258,7 @@ def test_evidence_that_was_not_asked_for_is_dropped() -> None:
     _, member, op = member_after_an_op()
     for plan_id in (0, op.plan_id):
         frame = Frame(FrameKind.EVIDENCE, member.machine.view.run_tag, plan_id, body=b"rubbish")
-        assert member.machine.audits.heard(STRANGER, frame, 0.0) == []
+        assert member.machine.first.audits.heard(STRANGER, frame, 0.0) == []
 
 
 def test_an_accusation_without_a_proof_is_not_followed_up_for_ever() -> None:

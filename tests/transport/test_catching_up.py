@@ -63,7 +63,7 @@ def test_kept_results_of_a_cancelled_past_take_no_place() -> None:
     for op in (1, 2, 3, 4):
         machine.keep_result(op, [[b"chunk %d" % op]])
     told = machine.control(m.Welcome(1, "run", RUN_KEY, b"config", len(chain.records) - 1), 0.0)
-    kept = [op for op in (1, 2, 3, 4) if machine.blobs.get(content_hash(b"chunk %d" % op))]
+    kept = [op for op in (1, 2, 3, 4) if machine.first.blobs.get(content_hash(b"chunk %d" % op))]
     assert kept == [1]
     assert do.Rewound(1) in told
 

@@ -133,7 +133,7 @@ def test_of_an_op_that_ended_only_answers_still_go() -> None:
     outbox = filled(a=3)
     outbox.put(A, Frame(FrameKind.BLOB, 7, body=b"blob"))
     outbox.put(A, part(9, plan_id=2))
-    outbox.keep_only(2)
+    outbox.keep_only({2})
     left = [(frame.kind, frame.plan_id) for _, frame in outbox.due({}, 0, 0.0)]
     assert left == [(FrameKind.BLOB, 0), (FrameKind.PART, 2)]
     outbox.put(B, part(1))

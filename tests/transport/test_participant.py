@@ -57,9 +57,9 @@ def test_a_state_that_is_not_the_runs_takes_no_place_among_snapshots():
     machine = peer_of(chain)
     machine.attach(0, ours, chunks, 1, 0.0)
     machine.applied(0, other, others, 0.0)
-    assert machine.applied_op == -1 and machine.blobs.snapshot_ops == ()
+    assert machine.applied_op == -1 and machine.first.blobs.snapshot_ops == ()
     machine.applied(0, ours, chunks, 0.0)
-    assert machine.applied_op == 0 and machine.blobs.snapshot_ops == (0,)
+    assert machine.applied_op == 0 and machine.first.blobs.snapshot_ops == (0,)
 
 
 def records(chain: Chain, first: int) -> m.Records:
@@ -107,7 +107,7 @@ def test_rubbish_that_came_before_the_plan_does_not_stop_us_when_the_plan_comes(
     machine, chain, plan_id = planned()
     machine.frame(B, invitation(chain, plan_id, body), 0.0)
     actions = machine.control(records(chain, 5), 0.0)
-    assert machine.exchange is not None
+    assert machine.first.exchange is not None
     assert any(isinstance(action, do.RecordAccepted) for action in actions)
     assert [a.peer for a in actions if isinstance(a, do.PeerFault)] == [B]
 
@@ -143,7 +143,7 @@ def test_blobs_that_nobody_wants_are_dropped() -> None:
     machine.control(records(chain, 5), 0.0)
     for body in (b"", b"rubbish", bytes(1 << 20)):
         assert machine.frame(B, Frame(BLOB, chain.view.run_tag, body=body), 0.0) == ()
-        assert machine.blobs.get(content_hash(body)) is None
+        assert machine.first.blobs.get(content_hash(body)) is None
 
 
 KINDS = st.sampled_from(list(FrameKind))
@@ -181,7 +181,7 @@ def test_a_process_that_the_plan_does_not_name_takes_no_part() -> None:
     )
     chain.add(chain.plan())
     machine.control(records(chain, 5), 0.0)
-    assert machine.exchange is None
+    assert machine.first.exchange is None
 
 
 def test_records_that_contradict_are_refused_and_the_copy_is_as_before() -> None:
@@ -191,7 +191,7 @@ def test_records_that_contradict_are_refused_and_the_copy_is_as_before() -> None
         machine.control(m.Records(5, (illegal,)), 0.0)
     assert machine.ledger.head_index == 4
     machine.control(records(chain, 5), 0.0)
-    assert machine.exchange is not None
+    assert machine.first.exchange is not None
 
 
 def test_what_is_not_for_peers_is_refused_and_a_refusal_halts() -> None:
@@ -320,7 +320,7 @@ def test_an_ended_op_leaves_nothing_for_the_collector() -> None:
         while len(seen) < 4:
             swarm.step()
             for member in swarm.members.values():
-                exchange = member.machine.exchange
+                exchange = member.machine.first.exchange
                 if exchange is not None and exchange.sender is not None:
                     seen.setdefault(exchange.view.plan.op, weakref.ref(exchange))
         assert [ref() is None for ref in seen.values()] == [True, True, True, False]

@@ -105,7 +105,7 @@ def test_results_of_past_ops_are_served_from_the_file():
     for op, digest in digests.items():
         assert digest in blobs and blobs.is_result(digest)
         assert (blobs.get(digest), blobs.size(digest)) == (data_of(op, 40), 40)
-        answer = Serving(blobs).asked(A, Wanted(digest).pack(), 1, 0.0)
+        answer = Serving([blobs]).asked(A, Wanted(digest).pack(), 1, 0.0)
         assert answer is not None and answer.kind is FrameKind.BLOB
         assert answer.body == data_of(op, 40)
 

@@ -22,7 +22,7 @@ def pinned(num_bytes: int = 8 * PIECE) -> tuple[Serving, Blobs, StateManifest, b
     manifest, chunks = describe_state(LAYOUT, (ArraySpec("anchor", num_bytes // 4),), data)
     blobs = Blobs()
     blobs.pin_snapshot(4, manifest, chunks, 0.0)
-    return Serving(blobs), blobs, manifest, data
+    return Serving([blobs]), blobs, manifest, data
 
 
 def ask_all(serving: Serving, peer: bytes, manifest: StateManifest, now_s: float = 0.0) -> None:

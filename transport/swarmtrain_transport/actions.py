@@ -12,7 +12,7 @@ import msgspec
 
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.wire.frames import Frame
-from swarmtrain_transport.wire.messages import CoordinatorMessage, PeerMessage
+from swarmtrain_transport.wire.messages import FIRST_GROUP, CoordinatorMessage, PeerMessage
 
 if TYPE_CHECKING:
     from swarmtrain_transport.blocks.manifest import StateManifest
@@ -84,12 +84,14 @@ class LoadState(msgspec.Struct, frozen=True):
     manifest: "StateManifest"
     chunks: tuple[bytes, ...]
     samples: int = 0
+    group: int = FIRST_GROUP
 
 
 class DownloadBegun(msgspec.Struct, frozen=True):
     """Peer: this state is being downloaded; what is kept of another one may go."""
 
     manifest: "StateManifest"
+    group: int = FIRST_GROUP
 
 
 class KeepChunk(msgspec.Struct, frozen=True):
@@ -98,6 +100,7 @@ class KeepChunk(msgspec.Struct, frozen=True):
 
     digest: bytes
     data: bytes
+    group: int = FIRST_GROUP
 
 
 class ApplyResult(msgspec.Struct, frozen=True):
@@ -111,12 +114,20 @@ class OpSkipped(msgspec.Struct, frozen=True):
 
     op: int
     reason: str
+    group: int = FIRST_GROUP
 
 
 class Rewound(msgspec.Struct, frozen=True):
     """Peer: whatever is kept of ops after `op` is of a past that was cancelled."""
 
     op: int
+    group: int = FIRST_GROUP
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """Peer: from now on it is in these groups; of others nothing is left."""
+
+    groups: tuple[int, ...]
 
 
 class RecordAccepted(msgspec.Struct, frozen=True):
@@ -130,6 +141,7 @@ class RunFinished(msgspec.Struct, frozen=True):
 
     op: int
     loss: float | None = None
+    group: int = FIRST_GROUP
 
 
 class Halt(msgspec.Struct, frozen=True):
@@ -144,6 +156,7 @@ class KeepProof(msgspec.Struct, frozen=True):
 
     op: int
     data: bytes
+    group: int = FIRST_GROUP
 
 
 class PeerFault(msgspec.Struct, frozen=True):
@@ -157,6 +170,6 @@ class PeerFault(msgspec.Struct, frozen=True):
 CoordinatorAction = Append | Adopt | SendToPeer | ClosePeer
 PeerAction = (
     SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | DownloadBegun | KeepChunk
-    | ApplyResult | OpSkipped | Rewound | RecordAccepted | RunFinished | Halt | KeepProof
+    | ApplyResult | OpSkipped | Rewound | Moved | RecordAccepted | RunFinished | Halt | KeepProof
     | PeerFault
 )  # fmt: skip

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from swarmtrain_transport.arithmetic import Buffer, Window
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class OpResult:
         kind: of the op, one of `kinds.KINDS`.
         chain: of a pair op that we are in, the link that our chain ends with (`pairing`), from what
             is here; else b"".
+        group: whose op it is.
     """
 
     op: int
@@ -69,6 +71,7 @@ class OpResult:
     weights: tuple[int, ...] | None = None
     kind: str = MEAN
     chain: bytes = b""
+    group: int = FIRST_GROUP
 
     @property
     def ranges(self) -> tuple[tuple[int, int, tuple[PeerId, ...]], ...]:

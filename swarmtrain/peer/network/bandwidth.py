@@ -52,7 +52,7 @@ class Bandwidth:
             self._allowance.check()
         self._timer: asyncio.TimerHandle | None = None
         self._read_s = -math.inf
-        self._plan_id: int | None = None
+        self._plan_ids: frozenset[int] = frozenset()
         self._widths = Widths()
 
     @property
@@ -98,11 +98,11 @@ class Bandwidth:
             bytes_moved: by this process, both directions and lanes.
             now_s: the time.
         """
-        exchange = participant.exchange
-        plan_id = exchange.view.plan_id if exchange is not None else None
-        if plan_id != self._plan_id:
-            self._plan_id = plan_id
-            self._outbox.keep_only(plan_id)
+        exchange = participant.first.exchange
+        plan_ids = participant.plan_ids
+        if plan_ids != self._plan_ids:
+            self._plan_ids = plan_ids
+            self._outbox.keep_only(plan_ids)
             self._widen()
         if now_s < self._read_s + limits.RATE_WINDOW_S / 2:
             return
@@ -113,7 +113,7 @@ class Bandwidth:
         if moved is not None:
             op = exchange.view.plan.op if exchange is not None else None
             self._rates.counted(moved.up, moved.down, op, now_s)
-        if plan_id is not None:
+        if plan_ids:
             self._widths.looked(self._link.paths(), now_s)
         stats = participant.stats
         stats.up_bytes_per_s = self._rates.up_bytes_per_s

@@ -89,7 +89,7 @@ class FreezingLink:
 
     def heard(self, frame: Frame) -> None:
         """A frame came in: does it prove that some of what was sent has arrived, and some not?"""
-        exchange = self._participant.exchange
+        exchange = self._participant.first.exchange
         plan = self._plan()
         if self._is_frozen or not self._passed or plan is None or exchange is None:
             return
@@ -113,7 +113,7 @@ class FreezingLink:
 
     def _plan(self) -> Plan | None:
         """The plan of the rehearsal's round while that round is under way."""
-        exchange = self._participant.exchange
+        exchange = self._participant.first.exchange
         if exchange is None or exchange.view.plan.op != self._op:
             return None
         return exchange.view.plan

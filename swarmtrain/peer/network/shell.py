@@ -230,7 +230,7 @@ class PeerShell:
     @property
     def is_exchanging(self) -> bool:
         """True if an op that this process takes part in is under way."""
-        return self._participant is not None and self._participant.exchange is not None
+        return self._participant is not None and self._participant.is_exchanging
 
     @property
     def num_others(self) -> int:

@@ -8,13 +8,13 @@ from swarmtrain_transport import limits
 
 def holds(peer: SimPeer, slice_root: bytes) -> bool:
     """Whether a peer has a slice's hash list and every chunk that it names."""
-    joined = peer.machine.blobs.get(slice_root)
+    joined = peer.machine.first.blobs.get(slice_root)
     if joined is None:
         return False
     data = bytes(joined)
     size = limits.HASH_BYTES
     digests = [data[start : start + size] for start in range(0, len(data), size)]
-    return all(peer.machine.blobs.get(digest) is not None for digest in digests)
+    return all(peer.machine.first.blobs.get(digest) is not None for digest in digests)
 
 
 def state_of(peer: SimPeer) -> list[Tensor]:

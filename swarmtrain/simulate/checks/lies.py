@@ -219,7 +219,7 @@ class Lies:
             self._look_back(look)
         ended = self._ended.get(op)
         if ended is not None and ended.auditor == peer.peer_id:
-            right = peer.machine.audits.counts["right"]
+            right = peer.machine.first.audits.counts["right"]
             self._looks[peer.peer_id] = _Look(peer, op, self._scene.clock.now_s, right)
 
     def _look_back(self, look: _Look) -> None:
@@ -228,7 +228,7 @@ class Lies:
         if ended is None or ended.place not in wrong or look.op in self._proved:
             return
         name = self._scene.name_of(look.peer.peer_id)
-        if look.peer.machine.audits.counts["right"] > look.right:
+        if look.peer.machine.first.audits.counts["right"] > look.right:
             self._violated(f"{name} finds a wrong sum of op {look.op} right")
             return
         boots = {member.peer: member.boot for member in ended.plan.members}

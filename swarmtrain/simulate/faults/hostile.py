@@ -94,7 +94,7 @@ class Hostile:
         """A well-formed frame that makes no sense."""
         rng = self._rng
         tag = target.machine.view.run_tag
-        exchange = target.machine.exchange
+        exchange = target.machine.first.exchange
         plan_id = exchange.view.plan_id if exchange is not None else rng.getrandbits(64)
         slices = len(exchange.view.owners) if exchange is not None else 4
         index = rng.choice((rng.randrange(slices), rng.randrange(1 << 16)))

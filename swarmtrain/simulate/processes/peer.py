@@ -501,7 +501,7 @@ class SimPeer(Process):
         training.network(
             now_s,
             is_connected=self._host.control.is_open(self, self.connection),
-            is_exchanging=self.machine.exchange is not None,
+            is_exchanging=self.machine.is_exchanging,
         )
         if self._is_training or training.holds_back:
             return

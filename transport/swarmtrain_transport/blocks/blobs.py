@@ -110,6 +110,14 @@ class Blobs:
             self._drop(op)
             self._reindex()
 
+    def clear(self) -> None:
+        """Nothing is kept any more."""
+        for op in list(self._results):
+            self._drop(op)
+        self._snapshots.clear()
+        self._asked_s.clear()
+        self._reindex()
+
     def rewound(self, op: int) -> None:
         """Whatever came after `op` was cancelled; of snapshots the newest stay, and what comes now
         is newer than those."""

@@ -8,6 +8,7 @@ turns, piece by piece. Requests beyond a joiner's queue are dropped; it asks aga
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -24,15 +25,15 @@ class Serving:
     """Requests of others that are not answered yet.
 
     Args:
-        blobs: what is here.
+        shelves: what is here, of each group.
 
     Attributes:
         queues: what was asked for and is not given yet, by joiner.
         owed_bytes: what must have had time to leave before more is given.
     """
 
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
+    def __init__(self, shelves: Sequence[Blobs]) -> None:
+        self.shelves = shelves
         self.queues: OrderedDict[PeerId, deque[Wanted]] = OrderedDict()
         self.owed_bytes = 0.0
         self._rate = math.inf
@@ -45,11 +46,12 @@ class Serving:
             RemoteFault: reason ``length``: it does not name a blob or a piece.
         """
         wanted = Wanted.unpack(body)
-        size = self._blobs.size(wanted.digest)
-        if size is None or wanted.start + wanted.length > size:
+        blobs = self._with(wanted.digest)
+        size = blobs.size(wanted.digest) if blobs is not None else None
+        if blobs is None or size is None or wanted.start + wanted.length > size:
             return Frame(FrameKind.MISSING, run_tag, body=wanted.digest)
-        self._blobs.asked_for(wanted.digest, now_s)
-        is_small = size <= limits.STATE_PIECE_BYTES or self._blobs.is_result(wanted.digest)
+        blobs.asked_for(wanted.digest, now_s)
+        is_small = size <= limits.STATE_PIECE_BYTES or blobs.is_result(wanted.digest)
         if not wanted.length and is_small:
             return self._frame(wanted, run_tag)
         queue = self.queues.setdefault(peer, deque())
@@ -96,12 +98,19 @@ class Serving:
         self.owed_bytes = max(0.0, self.owed_bytes - paid)
         self._counted_s, self._rate = now_s, rate
 
+    def _with(self, digest: bytes) -> Blobs | None:
+        """Where this blob is, of whichever group."""
+        return next((blobs for blobs in self.shelves if digest in blobs), None)
+
     def _frame(self, wanted: Wanted, run_tag: int) -> Frame:
-        if not wanted.length:
-            found = self._blobs.get(wanted.digest)
+        blobs = self._with(wanted.digest)
+        if blobs is not None and not wanted.length:
+            found = blobs.get(wanted.digest)
             if found is not None:
                 return Frame(FrameKind.BLOB, run_tag, body=found)
-        piece = self._blobs.piece(wanted.digest, wanted.start, wanted.length)
+        piece = (
+            blobs.piece(wanted.digest, wanted.start, wanted.length) if blobs is not None else None
+        )
         if piece is None:
             return Frame(FrameKind.MISSING, run_tag, body=wanted.digest)
         tag = tag_of(wanted.digest)

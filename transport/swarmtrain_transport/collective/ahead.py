@@ -100,8 +100,9 @@ class Ahead:
             digest = content_hash(data)
             chunk = start // plan.chunk_values
             frame = Frame(
-                FrameKind.AHEAD, run_tag, chunk=chunk, set_id=self._op, body=data, digest=digest
-            )
+                FrameKind.AHEAD, run_tag, slice_index=self._view.group, chunk=chunk,
+                set_id=self._op, body=data, digest=digest,
+            )  # fmt: skip
             frames.append(SendFrame(partner, frame))
             self._sent.add(digest)
             self._next_start, waiting = start + plan.chunk_values, waiting + len(data)

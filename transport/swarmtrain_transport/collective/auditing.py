@@ -114,17 +114,18 @@ class Auditing:
 
     # ---- events
 
-    def committed(self, exchange: Exchange | None, now_s: float) -> None:
+    def committed(self, op: int, exchange: Exchange | None, now_s: float) -> None:
         """COMMIT was folded.
 
         Args:
+            op: which.
             exchange: our part of the op, if we took part in it.
             now_s: the time.
         """
         sender = exchange.sender if exchange is not None else None
         if self._case is not None:
             self._end("unanswered")
-        view = self._view.op
+        view = self._view.commits.get(op)
         drawn = draw(view) if view is not None else None
         if view is None or drawn is None or sender is None:
             return
@@ -303,9 +304,9 @@ class Auditing:
         return self._accuse(self._blobs.keep_result(op, proof.charge.to_bytes()), proof)
 
     def _accuse(self, charge_hash: bytes, proof: Proof) -> list[PeerAction]:
-        accusation = Accuse(proof.op, charge_hash)
+        accusation = Accuse(proof.op, charge_hash, self._view.group)
         self._accusations = [*self._accusations, accusation][-limits.AUDIT_OPS_KEPT :]
-        return [KeepProof(proof.op, proof.to_bytes()), SendControl(accusation)]
+        return [KeepProof(proof.op, proof.to_bytes(), self._view.group), SendControl(accusation)]
 
     def _end(self, how: str) -> None:
         self.counts[how] += 1

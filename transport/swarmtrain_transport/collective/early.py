@@ -6,7 +6,6 @@ of each peer are kept, so that nobody fills the place of the others; what is not
 
 from collections import Counter
 
-from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 
@@ -20,23 +19,14 @@ class EarlyFrames:
 
     Args:
         ignored: where frames are counted that are of no use: ``stale``, of another plan.
-        ahead: takes what is sent before its plan on purpose.
     """
 
-    def __init__(self, ignored: Counter[str], ahead: Ahead) -> None:
+    def __init__(self, ignored: Counter[str]) -> None:
         self._ignored = ignored
-        self._ahead = ahead
         self._frames: list[tuple[PeerId, Frame]] = []
 
     def keep(self, peer: PeerId, frame: Frame) -> None:
-        """Keep an invitation; other frames are of no use before their plan, but for AHEAD.
-
-        Raises:
-            RemoteFault: reason ``length``: an AHEAD that cannot be one.
-        """
-        if frame.kind is FrameKind.AHEAD:
-            self._ahead.heard(peer, frame)
-            return
+        """Keep an invitation; other frames are of no use before their plan."""
         if frame.kind is not FrameKind.RANGES or len(frame.body) > _BYTES_MAX:
             self._ignored["stale"] += 1
             return
@@ -46,6 +36,7 @@ class EarlyFrames:
         self._frames.append((peer, frame))
 
     def take(self, plan_id: int) -> list[tuple[PeerId, Frame]]:
-        """Those of this plan, in order of arrival; all others are forgotten."""
-        kept, self._frames = self._frames, []
-        return [(peer, frame) for peer, frame in kept if frame.plan_id == plan_id]
+        """Those of this plan, in order of arrival. Others stay: they may be of another op."""
+        found = [item for item in self._frames if item[1].plan_id == plan_id]
+        self._frames = [item for item in self._frames if item[1].plan_id != plan_id]
+        return found

@@ -204,6 +204,10 @@ class Exchange:
         self._publisher.told(message)
         return told + self._pump()
 
+    def wants(self, digest: bytes) -> bool:
+        """Return True if a chunk of a result is missing here."""
+        return self._receiver.wants(digest)
+
     def blob_arrived(self, digest: bytes, body: Buffer, now_s: float) -> list[PeerAction]:
         """A wanted blob is here; keep it and report slices that are whole."""
         self._now_s = now_s

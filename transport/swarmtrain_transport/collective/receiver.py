@@ -209,6 +209,10 @@ class Receiver:
             self._pull(one)
         return self._report(one)
 
+    def wants(self, digest: bytes) -> bool:
+        """Return True if a chunk with this hash is named and missing."""
+        return any(digest in one.missing for one in self._slices)
+
     def arrived(self, digest: bytes, body: Buffer) -> list[Have]:
         """A wanted blob is here: keep it if it is legal, and report slices that are whole."""
         reports = []

@@ -5,7 +5,7 @@ Pure: counters and time are arguments, and the caller hands the frames over.
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
@@ -126,13 +126,13 @@ class Outbox:
         """Nothing goes there any more."""
         self._lines.pop(peer, None)
 
-    def keep_only(self, plan_id: int | None) -> None:
-        """Parts and results of other plans are of no use to anybody any more."""
+    def keep_only(self, plan_ids: Collection[int]) -> None:
+        """Parts and results of other plans than these are of no use to anybody any more."""
         for line in self._lines.values():
             line.frames = deque(
                 frame
                 for frame in line.frames
-                if frame.kind not in (FrameKind.PART, FrameKind.RESULT) or frame.plan_id == plan_id
+                if frame.kind not in (FrameKind.PART, FrameKind.RESULT) or frame.plan_id in plan_ids
             )
             line.queued = sum(len(frame.body) for frame in line.frames)
             line.put = line.queued

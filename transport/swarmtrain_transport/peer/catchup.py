@@ -58,6 +58,7 @@ def result_of(
         fastest_steps_per_s=plan.fastest_steps_per_s or 0.0,
         weights=weights if plan.kind == GATHER else None,
         kind=plan.kind,
+        group=plan.group,
     )
 
 

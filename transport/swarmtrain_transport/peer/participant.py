@@ -1,6 +1,7 @@
 """A peer as one machine: it follows the ledger, takes part in ops, catches up, serves others.
 
-Events in, actions out. The same machine runs in production, in the simulator and in replay.
+Events in, actions out. The same machine runs in production, in the simulator and in replay. What
+belongs to one group is in `group`; here is what a peer has once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -8,42 +9,29 @@ from collections.abc import Callable, Iterable, Sequence
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
-from swarmtrain_transport.blocks.blobs import Blobs
-from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.blocks.serving import Serving
-from swarmtrain_transport.collective.ahead import Ahead
-from swarmtrain_transport.collective.auditing import Auditing
+from swarmtrain_transport.collective.auditing import AUDIT_FRAMES
 from swarmtrain_transport.collective.early import EarlyFrames
 from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.collective.local import Card, LocalStats, hello_of, progress_of
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.fold import OfGroup
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.catchup import CatchUp
+from swarmtrain_transport.peer.group import GroupPeer
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
-from swarmtrain_transport.peer.progression import Progression
-from swarmtrain_transport.peer.state_finder import StateFinder
-from swarmtrain_transport.peer.trade import TRADED, Trade
 from swarmtrain_transport.wire import messages as say
 from swarmtrain_transport.wire.batching import batches
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.records import (
-    AnyBody,
-    Attest,
-    Commit,
-    Gone,
-    Join,
-    Plan,
-    Record,
-    Rewind,
-    Run,
-    Sign,
-    Skip,
-    Verify,
-)
+from swarmtrain_transport.wire.messages import FIRST_GROUP
+from swarmtrain_transport.wire.records import AnyBody, Gone, Join, Move, Plan, Record, Sign, Verify
 
 Actions = tuple[do.PeerAction, ...]
+
+_OF_FETCHES = frozenset({FrameKind.PIECE, FrameKind.MISSING}) | AUDIT_FRAMES
+"""Frames that say by what they name, not by their plan, for which group they are."""
 
 
 class Participant:
@@ -58,6 +46,10 @@ class Participant:
         records: our own copy of the ledger from an earlier life.
         now_s: the time.
         retention: keeps parts and results; None keeps them in memory.
+
+    Attributes:
+        groups: our part in each group that we are in, by its number; in group 0 until the ledger
+            says otherwise.
 
     Raises:
         RemoteFault: the records are not a legal chain.
@@ -77,56 +69,74 @@ class Participant:
         self.card = card
         self._copy = LedgerCopy(verify, records)
         self.view, self.ledger = self._copy.view, self._copy.ledger
-        group = self.view.first
-        self.blobs = Blobs(retention)
         self.stats = LocalStats()
-        self.exchange: Exchange | None = None
-        self._arithmetic, self._sign, self._fetcher = arithmetic, sign, Fetcher(shuffle)
-        self._states = StateFinder(card.peer_id, group, self._fetcher, shuffle)
-        self.audits = Auditing(card.peer_id, group, self.blobs, self._fetcher, arithmetic, verify)
-        self._ahead = Ahead(card, group, self.blobs.retention, self.stats)
-        self._trade = Trade(
-            self._fetcher, self._states, Serving(self.blobs), self.audits, self.blobs, self._ahead
-        )
-        self._place = Progression(
-            card, group, CatchUp(card.peer_id, group, self.blobs, self._fetcher),
-            self._states,
+        self.groups: dict[int, GroupPeer] = {}
+        self._arithmetic, self._sign, self._verify, self._shuffle = (
+            arithmetic, sign, verify, shuffle,
         )  # fmt: skip
-        self._early = EarlyFrames(self.stats.ignored, self._ahead)
+        self._retention = retention or Retention()
+        self._early = EarlyFrames(self.stats.ignored)
+        self._serving = Serving(())
+        for number in self.view.groups_of(card.peer_id) or (FIRST_GROUP,):
+            self._enter(number)
         self._welcome_index: int | None = None
         self._connected = self._is_sorted = False
         self._progress_s = self._now_s = now_s
         self._unsaid_bytes = 0
 
+    def _enter(self, number: int) -> None:
+        self.groups[number] = GroupPeer(
+            number, self.card, self.view, self._arithmetic, self._sign, self._verify,
+            self._shuffle, self.stats, self._retention,
+        )  # fmt: skip
+        self._serving.shelves = [group.blobs for group in self.groups.values()]
+
     # ---- what the shell asks
 
     def hello(self) -> say.Hello:
         """HELLO as of now; the door signs it."""
-        place = self._place
-        return hello_of(self.card, self.stats, self.ledger, place.applied_op, place.state_root)
+        first = self.groups.get(FIRST_GROUP)
+        state = (-1, b"") if first is None else (first.place.applied_op, first.place.state_root)
+        return hello_of(self.card, self.stats, self.ledger, *state)
+
+    @property
+    def first(self) -> GroupPeer:
+        """Our part in group 0: in a run of one group all there is."""
+        return self.groups[FIRST_GROUP]
+
+    @property
+    def plan_ids(self) -> frozenset[int]:
+        """Names of the ops under way that this process takes part in."""
+        parts = (group.exchanges for group in self.groups.values())
+        return frozenset(plan_id for exchanges in parts for plan_id in exchanges)
+
+    @property
+    def is_exchanging(self) -> bool:
+        """Whether an op that this process takes part in is under way."""
+        return any(group.exchanges for group in self.groups.values())
 
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        wakeups = [self._progress_s, *([] if self._trade.is_idle else self._trade.wakeups())]
-        if self.exchange is not None:
-            wakeups.append(self.exchange.next_wakeup_s)
+        wakeups = [self._progress_s, *self._serving.wakeups()]
+        for group in self.groups.values():
+            wakeups += group.wakeups()
         return min(wakeups)
 
     @property
     def applied_op(self) -> int:
-        """Newest op whose outcome is in place here, -1 without a state."""
-        return self._place.applied_op
+        """Newest op of group 0 whose outcome is in place here, -1 without a state."""
+        return self.first.place.applied_op
 
     @property
     def state_root(self) -> bytes:
         """Root of that state, b"" without one."""
-        return self._place.state_root
+        return self.first.place.state_root
 
     @property
     def sync_progress(self) -> tuple[int, int]:
         """State chunks downloaded and in all, (0, 0) when not syncing."""
-        return self._states.progress
+        return self.first.states.progress
 
     # ---- events from our own side
 
@@ -135,15 +145,20 @@ class Participant:
         self._now_s = now_s
         return tuple(self._allow(peer) for peer in self.view.roster if peer != self.card.peer_id)
 
-    def keep_result(self, op: int, slices: Sequence[Sequence[Buffer]]) -> None:
+    def keep_result(
+        self, op: int, slices: Sequence[Sequence[Buffer]], group: int = FIRST_GROUP
+    ) -> None:
         """Results that the shell kept on disk in an earlier life: chunks per slice."""
+        blobs = self.groups[group].blobs
         for chunks in slices:
-            digests = [self.blobs.keep_result(op, chunk) for chunk in chunks]
-            self.blobs.keep_result(op, b"".join(digests))
+            digests = [blobs.keep_result(op, chunk) for chunk in chunks]
+            blobs.keep_result(op, b"".join(digests))
 
-    def keep_state(self, manifest: bytes, chunks: Iterable[bytes]) -> None:
+    def keep_state(
+        self, manifest: bytes, chunks: Iterable[bytes], group: int = FIRST_GROUP
+    ) -> None:
         """Part of a state that the shell kept on disk when an earlier life began to fetch it."""
-        self._states.resume(manifest, chunks)
+        self.groups[group].states.resume(manifest, chunks)
 
     def attach(
         self,
@@ -153,31 +168,48 @@ class Participant:
         snapshot_rounds: int,
         now_s: float,
         fragments: tuple[int, ...] = (),
+        group: int = FIRST_GROUP,
     ) -> Actions:
-        """The trainer is built; this is its state, op 0's offer or a restored op, and fragments.
+        """The group's trainer is built; this is its state, op 0's offer or a restored op, and
+        fragments.
 
         It counts only if the ledger attests its root; otherwise the state is downloaded."""
         self._now_s = now_s
-        self._states.attach(op, manifest, chunks, snapshot_rounds, fragments)
+        if (part := self.groups.get(group)) is None:
+            return ()  # we were moved out of it meanwhile
+        part.states.attach(op, manifest, chunks, snapshot_rounds, fragments)
         return self._go_on([])
 
     def ready(
-        self, op: int, contribution: Contribution, samples: int, now_s: float, pace: float = 0.0
-    ) -> Actions:
+        self, op: int, contribution: Contribution, samples: int, now_s: float, pace: float = 0.0,
+        group: int = FIRST_GROUP,
+    ) -> Actions:  # fmt: skip
         """READY for `op`; too late for it, this is ignored: its outcome is on its way already."""
         self._now_s = now_s
-        taken = self._place.ready(op, contribution, samples, pace or None)
-        return tuple(self._place.reports(connected=self._connected)) if taken else ()
+        if (part := self.groups.get(group)) is None:
+            return ()
+        taken = part.place.ready(op, contribution, samples, pace or None)
+        return tuple(part.place.reports(connected=self._connected)) if taken else ()
 
-    def give_ahead(self, op: int, contribution: Contribution, start: int, now_s: float) -> Actions:
+    def give_ahead(
+        self, op: int, contribution: Contribution, start: int, now_s: float,
+        group: int = FIRST_GROUP,
+    ) -> Actions:  # fmt: skip
         """What we will give to a pair op is known from value `start` on, before its inner steps:
         it goes to the expected partner. The contribution is asked for no other values."""
         self._now_s = now_s
-        self._ahead.give(op, contribution, start)
+        if (part := self.groups.get(group)) is None:
+            return ()
+        part.ahead.give(op, contribution, start)
         return self._go_on([])
 
     def applied(
-        self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...] | None, now_s: float
+        self,
+        op: int,
+        manifest: StateManifest,
+        chunks: tuple[Buffer, ...] | None,
+        now_s: float,
+        group: int = FIRST_GROUP,
     ) -> Actions:
         """The trainer has done what LoadState or ApplyResult asked.
 
@@ -186,17 +218,21 @@ class Participant:
             manifest: describes that state; its root goes to the coordinator.
             chunks: its bytes, if they may be pinned as a snapshot (they must not change).
             now_s: the time.
+            group: whose state.
         """
         self._now_s = now_s
-        self._place.applied(op, manifest.root)
-        if chunks is not None and self.applied_op == op:  # neither void by now nor another's
-            self.blobs.pin_snapshot(op, manifest, chunks, now_s)
-        return self._go_on(self._place.reports(connected=self._connected))
+        if (part := self.groups.get(group)) is None:
+            return ()
+        part.place.applied(op, manifest.root)
+        if chunks is not None and part.place.applied_op == op:  # neither void nor another's
+            part.blobs.pin_snapshot(op, manifest, chunks, now_s)
+        return self._go_on(part.place.reports(connected=self._connected))
 
     def leave(self, reason: str, now_s: float) -> Actions:
         """Go on purpose."""
         self._now_s = now_s
-        self._ahead.stop()
+        for group in self.groups.values():
+            group.ahead.stop()
         return (do.SendControl(self._progress()), do.SendControl(say.Leave(reason)))
 
     # ---- events from the control lane
@@ -212,7 +248,8 @@ class Participant:
         match message:
             case say.Welcome():
                 self._connected = True
-                self._states.reconnected()
+                for group in self.groups.values():
+                    group.states.reconnected()
                 self._welcome_index = message.now_index
                 if not len(self.ledger) and message.now_index < 0:
                     raise RemoteFault("welcome", "the coordinator has no ledger")
@@ -220,26 +257,30 @@ class Participant:
             case say.Records():
                 actions += self._on_records(message)
             case say.Hashes():
-                if self.exchange is not None and self.exchange.view.plan_id == message.plan_id:
-                    actions += self.exchange.hashes(message, now_s)
+                for group in self.groups.values():
+                    actions += group.hashes(message, now_s)
             case say.Accused():
-                self.audits.accused(message)
+                if (accused := self.groups.get(message.group)) is not None:
+                    accused.audits.accused(message)
             case say.Finished():
-                self._place.finished_op, self._place.final_loss = message.op, message.loss
+                if (ended := self.groups.get(message.group)) is not None:
+                    ended.place.finished_op, ended.place.final_loss = message.op, message.loss
             case say.Tell():
                 # Its disk was restored from a backup; what it decided since is with us.
                 newer = next(batches(self.ledger.since(message.first_index)), [])
                 told = tuple(record.to_bytes() for record in newer)
                 return (do.SendControl(say.History(message.first_index, told)),)
             case say.Refused():
-                self._place.is_halted = True
+                for group in self.groups.values():
+                    group.place.is_halted = True
                 return (do.Halt(message.code, message.text),)
             case _:
                 raise RemoteFault("type", f"{type(message).__name__} is not expected here")
         if not self._is_sorted and self._is_informed():
             # An earlier life may have missed a REWIND, or died of it.
             self._is_sorted = True
-            actions += self._forget_after(self.view.first.last_op)
+            for group in self.groups.values():
+                actions += group.forget_after(group.view.last_op)
         return self._go_on(actions)
 
     def control_down(self, now_s: float) -> Actions:
@@ -259,66 +300,49 @@ class Participant:
             record, body = taken
             actions.append(do.RecordAccepted(record))
             actions += self._follow(body)
-            roster_changed = roster_changed or isinstance(body, Join | Gone)
+            roster_changed = roster_changed or isinstance(body, Join | Gone | Move)
         if roster_changed:
-            self._states.roster_changed()
+            for group in self.groups.values():
+                group.states.roster_changed()
         if roster_changed or self._unsaid_bytes >= limits.RECORDS_BATCH_BYTES // 2:
             actions.append(do.SendControl(self._progress()))
         return actions
 
     def _follow(self, body: AnyBody) -> list[do.PeerAction]:
         """What one new record means for us."""
+        me = self.card.peer_id
+        if isinstance(body, Join | Move) and body.peer == me:
+            return self._moved(self.view.groups_of(me))
         if isinstance(body, Join):
-            return [] if body.peer == self.card.peer_id else [self._allow(body.peer)]
-        if isinstance(body, Plan):
-            return self._begin(body)
+            return [self._allow(body.peer)]
         if isinstance(body, Gone):
-            self._trade.forget(body.peer)
-            return [] if body.peer == self.card.peer_id else [do.RevokePeer(body.peer)]
-        if isinstance(body, Commit | Skip):
-            if isinstance(body, Commit):
-                self.audits.committed(self.exchange, self._now_s)
-            if self.exchange is not None:
-                self.exchange.close()
-            self.exchange = None
-            if isinstance(body, Skip):
-                self.blobs.forget(body.op)
-        elif isinstance(body, Attest):
-            self._place.attested()
-        elif isinstance(body, Rewind):
-            self._place.rewound()
-            return self._forget_after(body.op)
-        elif self.exchange is not None and not isinstance(body, Run):
-            return self._decided(self.exchange)
+            self._serving.forget(body.peer)
+            for group in self.groups.values():
+                group.forget(body.peer)
+            return [] if body.peer == me else [do.RevokePeer(body.peer)]
+        if isinstance(body, OfGroup) and body.group in self.groups:
+            return self._follow_group(self.groups[body.group], body)
         return []
 
-    def _forget_after(self, op: int) -> list[do.PeerAction]:
-        """What is kept of later ops was cancelled, and would take the place of what is to come."""
-        self.blobs.rewound(op)
-        return [do.Rewound(op)]
-
-    def _begin(self, plan: Plan) -> list[do.PeerAction]:
-        """PLAN: take part if it names this very process."""
-        view = self.view.first.op
-        assert view is not None
-        if view.boots.get(self.card.peer_id) != self.card.boot:
-            return []
-        pending = self._place.pending
-        mine = pending.contribution if pending is not None and pending.op == plan.op else None
-        if self.exchange is not None:
-            self.exchange.close()
-        self.exchange = Exchange(
-            self.card.peer_id, view, self.view.run_tag, self._arithmetic, mine, self.blobs,
-            self._fetcher, self._now_s, self._sign, self.stats, self.view.first.commits,
-            self._ahead,
-        )  # fmt: skip
-        return self._decided(self.exchange)
-
-    def _decided(self, exchange: Exchange) -> list[do.PeerAction]:
-        actions = exchange.decided(self._now_s)  # some frames may have been here before
-        for peer, frame in self._early.take(exchange.view.plan_id):
-            actions += self.frame(peer, frame, self._now_s)
+    def _follow_group(self, group: GroupPeer, body: OfGroup) -> list[do.PeerAction]:
+        actions = group.follow(body, self._now_s)
+        for plan_id in group.exchanges:  # some frames may have been here before
+            for peer, frame in self._early.take(plan_id):
+                actions += self.frame(peer, frame, self._now_s)
+        if isinstance(body, Plan) and group.place.has_next:
+            actions += group.place.reports(connected=self._connected)
         return actions
+
+    def _moved(self, groups: tuple[int, ...]) -> list[do.PeerAction]:
+        if set(groups) == self.groups.keys():
+            return []
+        for number in self.groups.keys() - set(groups):
+            self.groups.pop(number).leave()
+        for number in groups:
+            if number not in self.groups:
+                self._enter(number)
+        self._serving.shelves = [group.blobs for group in self.groups.values()]
+        return [do.Moved(groups)]
 
     # ---- events from the data lane
 
@@ -328,7 +352,7 @@ class Participant:
         try:
             return self._on_frame(peer, frame)
         except RemoteFault as fault:
-            exchange = self.exchange
+            exchange = self._exchange_of(frame)
             told = exchange.fault_report(frame.slice_index) if exchange is not None else []
             return (do.PeerFault(peer, fault.reason, fault.detail), *told)
 
@@ -337,19 +361,47 @@ class Participant:
         if self.view.run_tag not in (0, frame.run_tag):
             raise RemoteFault("run", "a frame of another run")
         if frame.kind is FrameKind.BLOB:
-            next_op = self._place.applied_op + 1
-            found = self._trade.arrived(frame.body, self.exchange, next_op, self._now_s)
-            return self._go_on(found)
-        if frame.kind in TRADED:
-            answer = self._trade.heard(peer, frame, self._now_s)
-            return tuple(answer) if answer else self._go_on([])
+            return self._on_blob(frame.body)
+        if frame.kind is FrameKind.GET:
+            answer = self._serving.asked(peer, frame.body, frame.run_tag, self._now_s)
+            return self._go_on([]) if answer is None else (do.SendFrame(peer, answer),)
+        if frame.kind in _OF_FETCHES:
+            heard: list[do.PeerAction] = []
+            for group in self.groups.values():
+                heard += group.heard(peer, frame, self._now_s)
+            return tuple(heard) if heard else self._go_on([])
         if frame.kind in (FrameKind.PART, FrameKind.RESULT):
-            self._fetcher.heard(peer, self._now_s)
-        if self.exchange is None or self.exchange.is_early(frame):
-            self._early.keep(peer, frame)
+            for group in self.groups.values():
+                group.flow(peer, self._now_s)
+        exchange = self._exchange_of(frame)
+        if exchange is None or exchange.is_early(frame):
+            self._keep_early(peer, frame)
             return ()
-        actions = self.exchange.frame(peer, frame, self._now_s)
+        actions = exchange.frame(peer, frame, self._now_s)
         return self._go_on(actions) if frame.kind is FrameKind.RESULT else tuple(actions)
+
+    def _on_blob(self, body: Buffer) -> Actions:
+        digest = content_hash(body)
+        found: list[do.PeerAction] = []
+        for group in self.groups.values():
+            found += group.arrived(digest, body, self._now_s)
+        return self._go_on(found)
+
+    def _exchange_of(self, frame: Frame) -> Exchange | None:
+        """Our part in the op that a frame is of."""
+        if frame.kind is FrameKind.AHEAD:
+            group = self.groups.get(frame.slice_index)
+            return None if group is None else group.exchange_in(frame.set_id)
+        for group in self.groups.values():
+            if frame.plan_id in group.exchanges:
+                return group.exchanges[frame.plan_id]
+        return None
+
+    def _keep_early(self, peer: PeerId, frame: Frame) -> None:
+        if frame.kind is not FrameKind.AHEAD:
+            self._early.keep(peer, frame)
+        elif frame.slice_index in self.groups:
+            self.groups[frame.slice_index].ahead.heard(peer, frame)
 
     # ---- time, and what falls due after any event
 
@@ -361,20 +413,30 @@ class Participant:
             self._progress_s = now_s + limits.PROGRESS_S
             if self._connected:
                 actions.append(do.SendControl(self._progress()))
-        if self.exchange is not None:
-            actions += self.exchange.tick(now_s)
+        for group in self.groups.values():
+            actions += group.tick(now_s)
         return self._go_on(actions)
 
     def _go_on(self, actions: list[do.PeerAction]) -> Actions:
         """Sync, apply what is due, and ask for what is missing."""
-        if self._states.is_attached and self._is_informed():
-            actions += self._place.advance(connected=self._connected)
-        if self.view.run_tag and not self._trade.is_idle:
-            # After all else: what joiners asked for, as far as our own exchange leaves room.
-            actions += self._trade.due(
-                self.view.run_tag, self.stats.up_bytes_per_s,
-                in_op=self.exchange is not None, now_s=self._now_s,
-            )  # fmt: skip
+        is_informed = self._is_informed()
+        busy = []
+        for group in self.groups.values():
+            if is_informed and group.states.is_attached:
+                actions += group.place.advance(connected=self._connected)
+            if not group.is_idle:
+                busy.append(group)
+        is_serving = self._serving.queues or self._serving.owed_bytes > 0
+        if not self.view.run_tag or not (busy or is_serving):
+            return tuple(actions)
+        # After all else: what joiners asked for, as far as our own exchanges leave room.
+        tag, in_op = self.view.run_tag, self.is_exchanging
+        for group in busy:
+            actions += group.requests(self._now_s)
+        pieces = self._serving.due(tag, self.stats.up_bytes_per_s, in_op=in_op, now_s=self._now_s)
+        actions += [do.SendFrame(peer, frame) for peer, frame in pieces]
+        for group in busy:
+            actions += group.gifts(self._now_s, in_op=in_op)
         return tuple(actions)
 
     def _is_informed(self) -> bool:
@@ -388,13 +450,15 @@ class Participant:
 
     def _resend(self) -> list[do.PeerAction]:
         """After HELLO: whatever the coordinator may have missed. All of it is idempotent."""
-        actions = [do.SendControl(self._progress()), *self._place.reports(connected=True)]
-        actions += self.audits.resend()
-        if self.exchange is not None:
-            actions += self.exchange.resend(self._now_s)
+        actions: list[do.PeerAction] = [do.SendControl(self._progress())]
+        for group in self.groups.values():
+            actions += group.resend(self._now_s)
         return actions
 
     def _progress(self) -> say.Progress:
         self._unsaid_bytes = 0
-        phase = "syncing" if self._states.is_syncing else self.stats.phase
-        return progress_of(self.stats, self.ledger.head_index, phase, self._place.replayed_ops)
+        groups = self.groups.values()
+        is_syncing = any(group.states.is_syncing for group in groups)
+        phase = "syncing" if is_syncing else self.stats.phase
+        replayed = sum(group.place.replayed_ops for group in groups)
+        return progress_of(self.stats, self.ledger.head_index, phase, replayed)

@@ -34,7 +34,7 @@ class Progression:
         state_root: root of that state.
         chain: what our chain ends with if `applied_op` was a pair op that we were in, else b"".
         replayed_ops: results fetched afterwards, not taken part in.
-        pending: our contribution to the next op.
+        pending: our contributions to ops that have no outcome yet, by op.
         finished_op: the run's last op, once the coordinator has said so; final_loss is its loss.
         is_halted: it is not safe or not allowed to go on.
     """
@@ -43,7 +43,7 @@ class Progression:
         self.applied_op = -1
         self.state_root = self.chain = b""
         self.replayed_ops = 0
-        self.pending: Pending | None = None
+        self.pending: dict[int, Pending] = {}
         self.finished_op: int | None = None
         self.final_loss: float | None = None
         self.is_halted = False
@@ -52,6 +52,8 @@ class Progression:
         self._catchup = catchup
         self._states = states
         self._busy = False
+        self._applying = -1
+        """Op whose result the trainer works on; -1 for none."""
         self._chain = b""
         """What `chain` will be once the trainer has answered."""
         self._is_void = False
@@ -61,15 +63,23 @@ class Progression:
     def ready(
         self, op: int, contribution: Contribution, samples: int, steps_per_s: float | None = None
     ) -> bool:
-        """Take our contribution to `op`; False if that op is not the next one (any more)."""
-        if self._busy or op != self.applied_op + 1 or self.applied_op < 0:
+        """Take our contribution to `op`; False if it is too late, or too early: at most as many ops
+        are ahead of our state as may be under way at once."""
+        newest = max(self.applied_op, self._applying)
+        is_loading = self._busy and self._applying < 0
+        if newest < 0 or is_loading or not newest < op <= newest + self._view.most_ops:
             return False
-        self.pending = Pending(op, contribution, samples, steps_per_s)
+        self.pending[op] = Pending(op, contribution, samples, steps_per_s)
         return True
+
+    def contribution_to(self, op: int) -> Contribution | None:
+        """What we give to an op, None if we give nothing."""
+        pending = self.pending.get(op)
+        return pending.contribution if pending is not None else None
 
     def applied(self, op: int, root: bytes) -> None:
         """The trainer has put the state after `op` in place."""
-        self._busy = False
+        self._busy, self._applying = False, -1
         self.applied_op, self.state_root = op, root
         self.chain, self._chain = self._chain, b""
         if self._is_void:
@@ -105,7 +115,7 @@ class Progression:
         """Our state is not the run's."""
         self._is_void = False
         self.applied_op, self.state_root, self.chain = -1, b"", b""
-        self.pending = None
+        self.pending.clear()
 
     def advance(self, *, connected: bool) -> list[do.PeerAction]:
         """What is due now."""
@@ -123,11 +133,11 @@ class Progression:
                 return actions + self._collect(op, connected)
             self._close(op)
             self.applied_op, self.chain = op, b""
-            actions.append(do.OpSkipped(op, self._view.skips[op].reason))
+            actions.append(do.OpSkipped(op, self._view.skips[op].reason, self._view.group))
             actions += self.reports(connected=connected)
         if self.finished_op is not None and self.applied_op >= self.finished_op:
             self.finished_op = None
-            actions.append(do.RunFinished(self.applied_op, self.final_loss))
+            actions.append(do.RunFinished(self.applied_op, self.final_loss, self._view.group))
         return actions
 
     def reports(self, *, connected: bool) -> list[do.PeerAction]:
@@ -136,17 +146,30 @@ class Progression:
             return []
         messages: list[do.PeerAction] = []
         if self._stranded_op > self.applied_op:
-            messages.append(do.SendControl(Stranded(self._stranded_op)))
+            messages.append(do.SendControl(Stranded(self._stranded_op, self._view.group)))
         if self.applied_op < 0:
             return messages
         state = self.applied_op, self.state_root
-        if self.pending is None:
-            messages.append(do.SendControl(Applied(*state, self.chain)))
+        own = self._due_next
+        if own is None:
+            messages.append(do.SendControl(Applied(*state, self.chain, self._view.group)))
         else:  # READY says it, too
-            own = self.pending
             told = own.steps_per_s, self._catchup.has_centre(own.op)
-            messages.append(do.SendControl(Ready(own.op, own.samples, *state, *told)))
+            ready = Ready(own.op, own.samples, *state, *told, self._view.group)
+            messages.append(do.SendControl(ready))
         return messages
+
+    @property
+    def has_next(self) -> bool:
+        """True if what we give to the op that is planned next is here already."""
+        return self._view.next_op in self.pending
+
+    @property
+    def _due_next(self) -> Pending | None:
+        """What READY says: of several contributions the one whose op is planned next."""
+        ops = sorted(self.pending)
+        op = next((op for op in ops if op >= self._view.next_op), ops[-1] if ops else None)
+        return None if op is None else self.pending[op]
 
     def _collect(self, op: int, connected: bool) -> list[do.PeerAction]:
         if not self._catchup.is_known(op):
@@ -162,7 +185,7 @@ class Progression:
             return self._overtake(connected) if self._is_far_behind else self._stranded()
         self._states.close()
         self._close(op)
-        self._busy, self._chain = True, result.chain
+        self._busy, self._applying, self._chain = True, op, result.chain
         self.replayed_ops += not member
         return [do.ApplyResult(result)]
 
@@ -173,7 +196,7 @@ class Progression:
         """
         if partner_of(self._view.commits[op], self._card.peer_id) is None:
             return not self._is_far_behind
-        return is_member and self.pending is not None and self.pending.op == op
+        return is_member and op in self.pending
 
     @property
     def _is_far_behind(self) -> bool:
@@ -201,11 +224,11 @@ class Progression:
         if self._stranded_op == op:
             return []
         self._stranded_op = op
-        return [do.SendControl(Stranded(op))] if connected else []
+        return [do.SendControl(Stranded(op, self._view.group))] if connected else []
 
     def _close(self, op: int) -> None:
-        if self.pending is not None and self.pending.op <= op:
-            self.pending = None
+        for given in [number for number in self.pending if number <= op]:
+            del self.pending[given]
 
     def _find_state(self, connected: bool) -> list[do.PeerAction]:
         if self._view.genesis is None and not connected:
@@ -214,7 +237,7 @@ class Progression:
         self._busy = any(isinstance(action, do.LoadState) for action in actions)
         self.is_halted = any(isinstance(action, do.Halt) for action in actions)
         if self._busy:
-            self.pending = None
+            self.pending.clear()
         if self._busy or self.is_halted:
             return actions
         if self.applied_op < 0 and self._states.is_lost:

@@ -161,7 +161,7 @@ class StateFinder:
         """What to do next; LoadState once a state is there."""
         assert self._own is not None
         own_op, manifest, chunks = self._own
-        genesis = self._view.genesis
+        genesis, group = self._view.genesis, self._view.group
         num_values = manifest.arrays[0].num_values
         if genesis is None:
             return self._offer(manifest, num_values)
@@ -173,7 +173,7 @@ class StateFinder:
             return [Halt("SWT-E804", f"{text}, the run's in {len(genesis.fragments) or 1}.")]
         if self._is_own_good(own_op, manifest.root):
             own = tuple(bytes(chunk) for chunk in chunks)
-            return [LoadState(own_op, manifest, own, self._view.samples.after(own_op))]
+            return [LoadState(own_op, manifest, own, self._view.samples.after(own_op), group)]
         if self._sync is None:
             self._sync = StateSync(
                 self._fetcher, self.download, self._donors(), self._candidates(), manifest,
@@ -185,13 +185,15 @@ class StateFinder:
         self._candidates_at = self._newest()
         state = self._sync.step()
         actions: list[PeerAction] = [
-            DownloadBegun(news) if isinstance(news, StateManifest) else KeepChunk(*news)
+            DownloadBegun(news, group)
+            if isinstance(news, StateManifest)
+            else KeepChunk(*news, group)
             for news in self._sync.news()
         ]
         if state is not None:
             self._sync.close()
             self._sync = None
-            actions.append(LoadState(*state, self._view.samples.after(state[0])))
+            actions.append(LoadState(*state, self._view.samples.after(state[0]), group))
         return actions
 
     def _is_own_good(self, op: int, root: bytes) -> bool:
@@ -206,7 +208,11 @@ class StateFinder:
         if self._offered:
             return []
         self._offered = True
-        return [SendControl(Offer(manifest.root, num_values, manifest.layout, self._fragments))]
+        return [
+            SendControl(
+                Offer(manifest.root, num_values, manifest.layout, self._fragments, self._view.group)
+            )
+        ]
 
     def _newest(self) -> tuple[int, int, int]:
         """What candidates follow from: an op's ATTEST comes after its outcome, or never; of a pair

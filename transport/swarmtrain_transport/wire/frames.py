@@ -55,7 +55,8 @@ class FrameKind(enum.IntEnum):
     EVIDENCE = 10
     """The chunk with the hashes that lead to the signed root (audit.Shown)."""
     AHEAD = 11
-    """A chunk of what a peer will give to its partner in the op that `set_id` numbers."""
+    """A chunk of what a peer will give to its partner in the op that `set_id` numbers, of the
+    group that `slice_index` does."""
 
 
 @dataclass(frozen=True, slots=True)

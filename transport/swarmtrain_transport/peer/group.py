@@ -1,0 +1,248 @@
+"""One peer's part in one group: its place there, its ops under way, what it fetches and audits.
+
+A peer may be in several groups at once; each has its own state, ops and results, and nothing of one
+is mixed with another's. Several ops of a group may be under way, keyed by their plan ids.
+"""
+
+from collections.abc import Callable, Sequence
+
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer
+from swarmtrain_transport.blocks.blobs import Blobs
+from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.blocks.retention import Retention
+from swarmtrain_transport.collective.ahead import Ahead
+from swarmtrain_transport.collective.auditing import AUDIT_FRAMES, Auditing
+from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.collective.local import Card, LocalStats
+from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OfGroup
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.catchup import CatchUp
+from swarmtrain_transport.peer.progression import Progression
+from swarmtrain_transport.peer.state_finder import StateFinder
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.messages import Hashes
+from swarmtrain_transport.wire.records import (
+    Attest,
+    Commit,
+    Freeze,
+    Plan,
+    Reassign,
+    Rewind,
+    Sign,
+    Skip,
+    SliceFreeze,
+    Verify,
+)
+
+Actions = list[do.PeerAction]
+
+
+class GroupPeer:
+    """One peer in one group.
+
+    Args:
+        number: the group's.
+        card: who and where we are.
+        ledger: the ledger's fold, which knows the group.
+        arithmetic: exact chunk arithmetic on the group's codec.
+        sign: signs with our own key.
+        verify: signature check.
+        shuffle: order of equally good donors.
+        stats: what the shell knows of our link.
+        retention: keeps parts and results.
+
+    Attributes:
+        view: the ledger's fold of the group.
+        exchanges: our part in each op under way, by plan id, oldest first.
+        blobs: results and snapshots.
+        states: finds the state to begin with.
+        audits: our audits, and those of others that we judge.
+        place: which state we are at.
+        ahead: what goes and comes before its op.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        card: Card,
+        ledger: LedgerView,
+        arithmetic: Arithmetic,
+        sign: Sign,
+        verify: Verify,
+        shuffle: Callable[[Sequence[PeerId]], list[PeerId]],
+        stats: LocalStats,
+        retention: Retention,
+    ) -> None:
+        me = card.peer_id
+        self.view: GroupView = ledger.groups[number]
+        self.exchanges: dict[int, Exchange] = {}
+        self.blobs = Blobs(retention)
+        self._ledger, self._card, self._stats = ledger, card, stats
+        self._arithmetic, self._sign = arithmetic, sign
+        self._fetcher = Fetcher(shuffle)
+        self.states = StateFinder(me, self.view, self._fetcher, shuffle)
+        self.audits = Auditing(me, self.view, self.blobs, self._fetcher, arithmetic, verify)
+        self.ahead = Ahead(card, self.view, retention, stats)
+        catchup = CatchUp(me, self.view, self.blobs, self._fetcher)
+        self.place = Progression(card, self.view, catchup, self.states)
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """Our part in the oldest op under way, if any."""
+        return next(iter(self.exchanges.values()), None)
+
+    # ---- the ledger
+
+    def follow(self, body: OfGroup, now_s: float) -> Actions:
+        """Heed one new record of the group."""
+        if isinstance(body, Plan):
+            return self._begin(body, now_s)
+        if isinstance(body, Commit | Skip):
+            exchange = self.exchange_in(body.op)
+            if isinstance(body, Commit):
+                self.audits.committed(body.op, exchange, now_s)
+            if exchange is not None:
+                exchange.close()
+                del self.exchanges[exchange.view.plan_id]
+            if isinstance(body, Skip):
+                self.blobs.forget(body.op)
+        elif isinstance(body, Attest):
+            self.place.attested()
+        elif isinstance(body, Rewind):
+            self.place.rewound()
+            return self.forget_after(body.op)
+        elif isinstance(body, Reassign | Freeze | SliceFreeze):
+            exchange = self.exchange_in(body.op)
+            return exchange.decided(now_s) if exchange is not None else []
+        return []
+
+    def forget_after(self, op: int) -> Actions:
+        """What is kept of later ops was cancelled, and would take the place of what is to come."""
+        self.blobs.rewound(op)
+        return [do.Rewound(op, self.view.group)]
+
+    def _begin(self, plan: Plan, now_s: float) -> Actions:
+        """PLAN: take part if it names this very process."""
+        view = self.view.op
+        assert view is not None
+        if view.boots.get(self._card.peer_id) != self._card.boot:
+            return []
+        exchange = Exchange(
+            self._card.peer_id, view, self._ledger.run_tag, self._arithmetic,
+            self.place.contribution_to(plan.op), self.blobs, self._fetcher, now_s, self._sign,
+            self._stats, self.view.commits, self.ahead,
+        )  # fmt: skip
+        self.exchanges[view.plan_id] = exchange
+        return exchange.decided(now_s)
+
+    def exchange_in(self, op: int) -> Exchange | None:
+        """Our part in an op that is under way."""
+        return next((one for one in self.exchanges.values() if one.view.plan.op == op), None)
+
+    # ---- what others send
+
+    def hashes(self, message: Hashes, now_s: float) -> Actions:
+        """An owner has published in one of our ops."""
+        exchange = self.exchanges.get(message.plan_id)
+        return exchange.hashes(message, now_s) if exchange is not None else []
+
+    def arrived(self, digest: bytes, body: Buffer, now_s: float) -> Actions:
+        """A BLOB: to whoever wants it; what nobody wants is dropped.
+
+        Raises:
+            RemoteFault: reason ``proof``: an accusation without one.
+        """
+        if not self._fetcher.arrived(digest, now_s) or self.states.accept(digest, body):
+            return []
+        found = self.audits.judged(digest, body)
+        if found is not None:
+            return found
+        wanting = [one for one in self.exchanges.values() if one.wants(digest)]
+        if wanting:
+            return [action for one in wanting for action in one.blob_arrived(digest, body, now_s)]
+        newest = next(reversed(self.exchanges.values()), None)
+        op = self.place.applied_op + 1 if newest is None else newest.view.plan.op
+        self.blobs.keep_result(op, body, digest)
+        return []
+
+    def heard(self, peer: PeerId, frame: Frame, now_s: float) -> Actions:
+        """PIECE, MISSING or a frame of AUDIT_FRAMES, which may be another group's.
+
+        Raises:
+            RemoteFault: reason ``length``, ``hash`` or ``evidence``.
+        """
+        if frame.kind in AUDIT_FRAMES:
+            return self.audits.heard(peer, frame, now_s)
+        if frame.kind is FrameKind.PIECE:
+            self.states.piece(peer, frame, now_s)
+        else:
+            self._fetcher.missing(peer, bytes(frame.body), now_s)
+            self.states.missing(peer, bytes(frame.body), now_s)
+        return []
+
+    def flow(self, peer: PeerId, now_s: float) -> None:
+        """Bulk of this peer comes in: an answer may be behind it."""
+        self._fetcher.heard(peer, now_s)
+
+    def forget(self, peer: PeerId) -> None:
+        """This peer has left the run."""
+        self._fetcher.forget(peer)
+
+    # ---- time, and what falls due
+
+    def tick(self, now_s: float) -> Actions:
+        """Go on with the ops under way."""
+        return [action for one in self.exchanges.values() for action in one.tick(now_s)]
+
+    def requests(self, now_s: float) -> Actions:
+        """What to ask of others now."""
+        run_tag = self._ledger.run_tag
+        asks: Actions = [
+            do.SendFrame(peer, Frame(FrameKind.GET, run_tag, body=digest))
+            for peer, digest in self._fetcher.requests(now_s)
+        ]
+        return asks + self.states.requests(run_tag, now_s)
+
+    def gifts(self, now_s: float, *, in_op: bool) -> Actions:
+        """What goes ahead to the next op's partner now, and what audits ask.
+
+        Args:
+            now_s: the time.
+            in_op: whether an op of ours is under way, in whatever group.
+        """
+        run_tag = self._ledger.run_tag
+        given: Actions = [*self.ahead.due(run_tag, now_s)]
+        return given + self.audits.due(run_tag, in_op=in_op, now_s=now_s)
+
+    def resend(self, now_s: float) -> Actions:
+        """After HELLO: whatever the coordinator may have missed. All of it is idempotent."""
+        actions = self.place.reports(connected=True) + self.audits.resend()
+        for exchange in self.exchanges.values():
+            actions += exchange.resend(now_s)
+        return actions
+
+    def leave(self) -> None:
+        """MOVE: we are in the group no more."""
+        self.ahead.stop()
+        self.states.close()
+        for exchange in self.exchanges.values():
+            exchange.close()
+        self.exchanges.clear()
+        self.blobs.clear()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is wanted of anybody. Asked after every event, so it calls nothing."""
+        is_asking = self._fetcher.wants or self.states.download.chunks
+        return not (is_asking or self.ahead.is_giving) and self.audits.is_idle
+
+    def wakeups(self) -> list[float]:
+        """When something falls due although nothing came."""
+        times = [exchange.next_wakeup_s for exchange in self.exchanges.values()]
+        if self.is_idle:
+            return times
+        times += [*self._fetcher.wakeups(), *self.states.wakeups(), *self.audits.wakeups()]
+        if self.ahead.is_giving:
+            times.append(self.ahead.next_wakeup_s)
+        return times
