@@ -50,7 +50,10 @@ def test_flows_are_opened_between_exchanges_and_a_new_address_begins_with_one(tm
             now_s += limits.RATE_WINDOW_S
             view = SimpleNamespace(plan_id=plan_id, plan=SimpleNamespace(op=1))
             exchange = SimpleNamespace(view=view) if plan_id is not None else None
-            bandwidth.look(SimpleNamespace(exchange=exchange, stats=stats), 0, now_s)
+            ids = frozenset({plan_id} - {None})
+            first = SimpleNamespace(exchange=exchange)
+            peer = SimpleNamespace(first=first, plan_ids=ids, stats=stats)
+            bandwidth.look(peer, 0, now_s)
 
         for plan_id in (1, 2):
             for _ in range(10):

@@ -1,0 +1,76 @@
+"""Two groups of different layouts in one run, peers in one or both, ops of both at once."""
+
+import pytest
+
+from swarmtrain_transport.wire.records import Commit, Group, Move, Skip, bodies_of
+from tests.transport.group_swarm import GroupSwarm
+from tests.transport.rig import A, B, C, D
+
+STEPS = 60_000
+
+
+def begun(seed: int, **settings: object) -> GroupSwarm:
+    """A in group 0, B in both, C in group 1; ops begin with two."""
+    swarm = GroupSwarm(seed, start_peers=2, min_contributors=1, **{"rounds": 4, **settings})
+    swarm.add_to(A, 0)
+    swarm.add_to(B, 0, 1)
+    swarm.add_to(C, 1)
+    return swarm
+
+
+def ends(swarm: GroupSwarm, group: int) -> list[tuple[int, bool]]:
+    outcomes = [body for body in bodies_of(swarm.records) if isinstance(body, Commit | Skip)]
+    return [(one.op, isinstance(one, Commit)) for one in outcomes if one.group == group]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_two_groups_train_side_by_side_with_one_peer_in_both(seed: int) -> None:
+    swarm = begun(seed)
+    assert swarm.run(STEPS)
+    assert ends(swarm, 0) == ends(swarm, 1) == [(op, True) for op in range(1, 5)]
+    assert (1, 1) in swarm.most_under_way, "ops of both were under way at once"
+    assert not any(member.faults or member.halted for member in swarm.members.values())
+    assert swarm.members[B].machine.view == swarm.hall.view
+    assert [type(body) for body in bodies_of(swarm.records)].count(Group) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_groups_live_through_deaths_newcomers_and_a_coordinators_restart(seed: int) -> None:
+    swarm = begun(seed, rounds=5)
+    swarm.add_to(D, 0, 1)
+    for _ in range(400 + 40 * seed):
+        swarm.step()
+    if seed % 2:
+        swarm.kill(B)
+        for _ in range(300):
+            swarm.step()
+        swarm.add_to(B, 1)
+    else:
+        swarm.restart_coordinator()
+    assert swarm.run(STEPS)
+    assert {op for op, done in ends(swarm, 0) if done} and {op for op, done in ends(swarm, 1)}
+    assert all(view.committed == 5 for view in swarm.hall.view.groups.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_is_moved_takes_the_other_groups_state_and_leaves_nothing_behind(seed: int) -> None:
+    swarm = begun(seed, rounds=6)
+    swarm.add_to(D, 0)
+    while swarm.hall.view.groups[1].committed < 2:
+        swarm.step()
+    swarm.move(D, 1)
+    assert swarm.run(STEPS)
+    assert Move(D, (1,)) in bodies_of(swarm.records)
+    member = swarm.members[D]
+    assert list(member.machine.groups) == [1] and not member.halted
+    assert member.machine.groups[1].place.applied_op == swarm.hall.view.groups[1].last_op
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fragments_of_one_group_overlap_and_are_applied_in_order(seed: int) -> None:
+    swarm = begun(seed, fragments=((8, 16), (16, 16, 8)), at_once=2, rounds=6)
+    assert swarm.run(STEPS)
+    assert [op for op, _ in ends(swarm, 0)] == sorted(op for op, _ in ends(swarm, 0))
+    assert any(2 in counts for counts in swarm.most_under_way), "two ops of one group at once"
+    assert (2, 2) in swarm.most_under_way or (1, 2) in swarm.most_under_way
+    assert not any(member.faults or member.halted for member in swarm.members.values())
