@@ -100,16 +100,16 @@ def test_two_groups_train_over_a_link(run: Callable[[Scenario], None], at_once: 
         )  # fmt: skip
         for name, groups in (("ada", (0,)), ("ben", (0, 1)), ("cat", (1,))):
             swarm.enlist(await world.add(name), *groups)
-        for _ in range(2_000):
+        for _ in range(4_000):
             if all(member.finished for member in swarm.members.values()):
                 break
             if not swarm.hear():
-                swarm.pass_time(0.3)
+                swarm.pass_time(0.1)
             await settle(world)
         else:
             raise AssertionError("not every group came to its end")
-        done = [(body.group, body.op) for body in bodies_of(swarm.records) if type(body) is Commit]
-        assert sorted(done) == [(group, op) for group in (0, 1) for op in range(1, ROUNDS + 1)]
+        done = [body.group for body in bodies_of(swarm.records) if isinstance(body, Commit)]
+        assert sorted(done) == [0] * ROUNDS + [1] * ROUNDS
         assert any(all(counts) for counts in swarm.most_under_way), "ops of both at once"
         assert not any(member.faults or member.halted for member in swarm.members.values())
         assert not any(station.heard.faults for station in swarm.stations.values())
