@@ -1,10 +1,10 @@
-"""What travels to the next op's partner before that op is planned.
+"""Contributions that travel to the next op's partner before that op is planned.
 
-Part of what a peer will give to a pair op may be known when the round begins, an anchor for
+Part of a peer's contribution to a pair op may be known when the round begins, an anchor for
 instance, and so is the expected partner (`pairing`). Then the inner steps are long enough to send
-it. What comes is kept by its hash and is nothing yet: it counts when HASHES of the op names it,
-after the same checks as if it had been pushed then. If another partner is planned, or other bytes
-are published, it was sent for nothing, and is forgotten with the op.
+it. The receiver keeps it by its hash. It counts only when HASHES of the op names it, after the same
+checks as if it had been pushed then. If another partner is planned, or other bytes are published,
+it was sent for nothing, and is forgotten with the op.
 
 Bounds: one contribution's length is kept, of the expected partner alone; and no more is handed to
 the link than it can send soon.
@@ -114,7 +114,7 @@ class Ahead:
 
     @property
     def is_giving(self) -> bool:
-        """Whether `due` may have more."""
+        """True if `due` may have more."""
         return self._contribution is not None
 
     @property
@@ -151,10 +151,11 @@ class Ahead:
     # ---- the op itself
 
     def taken(self, view: OpView, partner: PeerId | None) -> tuple[dict[bytes, Kept], set[bytes]]:
-        """The op has been planned: what is here of this partner's, by hash, and the hashes of what
-        was sent to it. What was for somebody else, or for another op, is forgotten.
+        """The op has been planned: return this partner's bytes that are here, by hash, and the
+        hashes of the bytes that were sent to it. Everything for others, or for another op, is
+        forgotten.
 
-        Who takes it releases it.
+        The caller releases the bytes.
         """
         op, sent = view.plan.op, self._sent
         if partner is None or (op, partner) != (self._op, self._partner):
@@ -178,8 +179,8 @@ class Ahead:
         return values_of(genesis, op, plan.block, PAIR) if genesis is not None else 0
 
     def _is_there(self, peer: PeerId) -> bool:
-        """Whether a peer is still the process that was planned, and so are we: only these know each
-        other, and are expected to be ready soon."""
+        """Return True if a peer is still the process that was planned, and so are we: only these
+        know each other, and are expected to be ready soon."""
         boot, op = self._view.members.get(peer), self._view.op
         if boot is None or op is None or op.boots.get(self._me) != self._boot:
             return False
@@ -192,7 +193,7 @@ class Ahead:
 
 
 def check_chunk(plan: Plan, num_values: int, frame: Frame) -> None:
-    """Whether a frame may be a chunk of so many values.
+    """Check that a frame may be a chunk of so many values.
 
     Raises:
         RemoteFault: reason ``length``.

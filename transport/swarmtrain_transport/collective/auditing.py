@@ -1,10 +1,11 @@
-"""A peer's part in audits: it asks when it was drawn, shows what is asked of it, judges proofs.
+"""A peer's part in audits: it asks when it was drawn, shows its own bytes when asked, judges
+proofs.
 
 An audit never delays an op: one chunk at a time is asked for, and while an op is under way only one
-per second. Whoever has contributed to the drawn slice keeps that one chunk of what it has sent, and
-shows it to the drawn auditor alone, a few times. So an op costs its swarm one chunk per
-contributor, one of them auditing. Whoever judges fetches the charge and then its parts, and looks
-at each when it comes: an accuser cannot make it hold what nobody has signed.
+per second. Each contributor to the drawn slice keeps that one chunk of what it has sent, and shows
+it to the drawn auditor alone, a few times. So an op costs its swarm one chunk per contributor, one
+of them auditing. A judge fetches the charge and then its parts, and looks at each when it comes: an
+accuser cannot make it hold what nobody has signed.
 """
 
 from collections import Counter, OrderedDict
@@ -42,7 +43,7 @@ AUDIT_FRAMES = frozenset({FrameKind.PROVE, FrameKind.EVIDENCE})
 
 @dataclass(slots=True)
 class _Kept:
-    """What we show of one op."""
+    """Our own bytes of one op, as we show them."""
 
     drawn: Drawn
     shown: Shown
@@ -218,7 +219,7 @@ class Auditing:
     def _learnt(
         self, trial: _Trial, view: OpView, drawn: Drawn, digest: bytes, data: Buffer
     ) -> Charge:
-        """What was asked for is the charge, or one of its parts."""
+        """Take an answer: the charge, or one of its parts."""
         if trial.charge is None:
             trial.charge = charge_from_bytes(data, drawn)
             trial.wanted = set(trial.charge.shown.values())
@@ -265,7 +266,7 @@ class Auditing:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no audit of ours is under way."""
+        """True if no audit of ours is under way."""
         return self._case is None
 
     def wakeups(self) -> list[float]:

@@ -1,8 +1,9 @@
-"""Where a rule begins that remembers: the last result of the same values (protocol.md rule 7).
+"""The starting point of a rule that remembers: the last result of the same values (protocol.md rule
+7).
 
-Centered clipping moves a centre, and beginning from the last result is what makes slow attacks
-cost time. The result is committed and named by hashes, so everybody means the same bytes, and who
-took part in the op, or has caught up with it, has them. PLAN names the op. It does so only if all
+Centered clipping moves a centre, and beginning from the last result is what makes slow attacks cost
+time. The result is committed and named by hashes, so everybody means the same bytes; all who took
+part in the op, or have caught up with it, have them. PLAN names the op. It does so only if all
 contributors have said with READY that they have its result; if one has not, such as a joiner that
 took a later state, or all of them after a restart, the rule begins from zero in that round.
 """
@@ -21,7 +22,8 @@ from swarmtrain_transport.wire.records import Commit
 
 
 def has_centre(view: GroupView, blobs: Blobs, op: int) -> bool:
-    """Whether READY of `op` may say that its centre is here; only asked in runs that need one."""
+    """Return True if READY of `op` may say that its centre is here; only asked in runs that need
+    one."""
     if view.op is None or view.op.plan.scalars != CENTRED:
         return False
     found = view.commits.get(centre_of(view, op))
@@ -57,15 +59,15 @@ class Centre:
 
     @property
     def is_here(self) -> bool:
-        """Whether all of it can be read."""
+        """True if all of it can be read."""
         return self.covers(0, self._view.plan.slices[-1].stop)
 
     def covers(self, start: int, stop: int) -> bool:
-        """Whether values [start, stop) can be read."""
+        """Return True if values [start, stop) can be read."""
         return all(digest in self._blobs for digest, *_ in self._places(start, stop))
 
     def pieces(self, start: int, stop: int) -> list[Piece]:
-        """What covers values [start, stop), in order.
+        """Yield the pieces that cover values [start, stop), in order.
 
         Raises:
             LocalFault: some of it is not here.

@@ -110,7 +110,7 @@ class Exchange:
         self._foreign = {one.index for one in transfers if me not in (*one.givers, *one.takers)}
         private = [one for one in transfers if one.is_verbatim and one.takers == (me,)]
         self._partner = private[0].givers[0] if private else None
-        """Who gives a slice to nobody but us: it may have begun before the op."""
+        """Return the peer that gives a slice to nobody but us: it may have begun before the op."""
         self._partners_chunks: set[int] = set()
         here, gone = ahead.taken(view, self._partner) if ahead is not None else ({}, set())
 
@@ -159,8 +159,8 @@ class Exchange:
         return actions + self._finish_owned() + self._pump()
 
     def is_early(self, frame: Frame) -> bool:
-        """Whether a frame is of another plan, of another op, or an invitation whose REASSIGN has
-        not come yet."""
+        """Return True if a frame is of another plan, of another op, or an invitation whose REASSIGN
+        has not come yet."""
         if frame.kind is FrameKind.AHEAD:
             return frame.set_id != self.view.plan.op
         if frame.plan_id != self.view.plan_id:

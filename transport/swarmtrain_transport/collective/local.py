@@ -1,4 +1,4 @@
-"""Who a peer process is, and what only its shell knows of it."""
+"""This process: its card, and the facts that only its shell knows."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from swarmtrain_transport.wire.messages import Gauged, Hello, Progress
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Who and where this process is; `boot` is random per process."""
+    """Identity and address of this process; `boot` is random per process."""
 
     peer_id: PeerId
     boot: bytes
@@ -26,7 +26,7 @@ class Card:
 
 @dataclass(slots=True)
 class LocalStats:
-    """What the shell knows and PROGRESS tells. Bytes are of the data lane unless named.
+    """The shell's measurements, which PROGRESS tells. Bytes are of the data lane unless named.
 
     Attributes:
         up_bytes_per_s, down_bytes_per_s: measured rates of the link while it was busy, within the

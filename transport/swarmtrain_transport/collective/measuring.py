@@ -1,8 +1,8 @@
-"""What an owner measures of its slice while parts arrive, for rules of whole vectors (`scalars`).
+"""An owner's measurements of its slice while parts arrive, for rules of whole vectors (`scalars`).
 
 A chunk is measured when it comes, with the same chunk of everybody who has given theirs before: so
 the work is spread over the scatter, and when a contributor is complete its numbers only have to be
-added up. They are added in the order of chunks, whatever came first.
+added up. They are added in the order of chunks, whichever came first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class Measuring:
 
     @property
     def _is_over(self) -> bool:
-        """Whether nobody asks for anything: no rule does, or FREEZE has the totals."""
+        """True if nobody asks for anything: no rule does, or FREEZE has the totals."""
         return not self._view.plan.scalars or self._view.frozen is not None or self.is_blind
 
     def arrived(
@@ -82,8 +82,8 @@ class Measuring:
             self._found.setdefault(pair_of(peer, other), {})[chunk] = number
 
     def rows(self, complete: Sequence[PeerId], *, again: bool) -> dict[PeerId, bytes]:
-        """What GOT says: a row per contributor that has become complete since the last call, or of
-        everybody who is, and the centre's."""
+        """Return GOT's scalars: a row per contributor that has become complete since the last call,
+        or of everybody who is, and the centre's."""
         if self._is_over:
             return {}
         news = [peer for peer in complete if peer not in self._rows]
@@ -131,7 +131,7 @@ class Measuring:
         )
 
     def of(self, contributors: Sequence[PeerId]) -> tuple[float, ...]:
-        """What FREEZE says of these contributors' whole vectors, in the order of their keys."""
+        """Return FREEZE's scalars of these contributors' vectors, in the order of their keys."""
         frozen, plan = self._view.frozen, self._view.plan
         if not plan.scalars or frozen is None:
             return ()

@@ -24,7 +24,7 @@ class Publishing(enum.Enum):
 
     ENCODING = enum.auto()
     ENCODED = enum.auto()
-    """Whoever takes it may not know of it yet."""
+    """Its takers may not know of it yet."""
     PUSHING = enum.auto()
     PUSHED = enum.auto()
 
@@ -75,7 +75,7 @@ class Publisher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is more to encode or to push."""
+        """True if there is more to encode or to push."""
         return self.phase in (Publishing.ENCODING, Publishing.PUSHING)
 
     def decided(self) -> None:
@@ -133,7 +133,7 @@ class Publisher:
 
     @property
     def _may_count(self) -> bool:
-        """Whether the slice, and what it counts with, may still be committed."""
+        """True if the slice, and those it counts with, may still be committed."""
         return all(self._view.slice_sets[index] != () for index in self._counts_with)
 
     def _enter(self, phase: Publishing) -> None:

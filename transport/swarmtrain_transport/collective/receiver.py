@@ -1,13 +1,13 @@
-"""Taker's side of an op: the results' chunks, pushed by their owners, and what is pulled (T3).
+"""Taker's side of an op: chunks of the results, pushed by their owners or pulled (T3).
 
 An owner pushes a chunk as soon as it can, before FREEZE and before its hash is known here. So a
 chunk is filed by (slice, attempt, set, chunk), one of each, from the slice's owner alone, and
-counts only once HASHES names it. What does not come by itself is asked for by hash. Memory: at
-most one encoded result.
+counts only once HASHES names it. Chunks that do not come by themselves are asked for by hash.
+Memory: at most one encoded result.
 
-A hash says that bytes are what the owner published, not that they can be decoded. So every chunk
-is checked before it is kept: an illegal one is not served and never reported by HAVE, and a slice
-that nobody but its owner holds goes to another owner when the gather deadline has passed.
+A hash says that bytes are what the owner published, not that they can be decoded. So every chunk is
+checked before it is kept: an illegal one is not served and never reported by HAVE, and a slice that
+nobody but its owner holds goes to another owner when the gather deadline has passed.
 """
 
 import enum
@@ -74,7 +74,7 @@ class _Taken:
     heard_s: float = 0.0
 
     def wants(self, digest: bytes) -> bool:
-        """Whether a chunk is missing and may be found."""
+        """True if a chunk is missing and may be found."""
         return digest in self.missing and digest not in self.illegal
 
 
@@ -282,7 +282,7 @@ class Receiver:
         one.named, one.missing, one.reported = None, set(), ()
 
     def _is_legal(self, one: _Taken, chunk: int, body: Buffer, digest: bytes) -> bool:
-        """Whether a published chunk can be decoded; if not, it is not looked for any more."""
+        """Return True if a published chunk can be decoded; else it is not looked for any more."""
         index = one.transfer.index
         start, stop = chunk_range(self._view.plan, index, chunk)
         try:
@@ -294,8 +294,8 @@ class Receiver:
         return True
 
     def _is_legal_wherever(self, one: _Taken, body: Buffer, digest: bytes) -> bool:
-        """Whether it is a legal chunk in all places of a slice that are said to hold it: only
-        the last one may have another length than the first."""
+        """Return True if it is a legal chunk in all places of a slice that are said to hold it:
+        only the last one may have another length than the first."""
         assert one.named is not None
         hashes = one.named.chunk_hashes
         places = {hashes.index(digest)}
@@ -304,7 +304,7 @@ class Receiver:
         return all(self._is_legal(one, chunk, body, digest) for chunk in sorted(places))
 
     def _may_be_pushed(self, one: _Taken) -> bool:
-        """Whether the owner may push the slice's chunks by itself: a mean over all planned
+        """Return True if the owner may push the slice's chunks by itself: a mean over all planned
         contributors, or its own contribution, unless that is left out."""
         view, index = self._view, one.transfer.index
         if one.transfer.is_verbatim:
@@ -326,7 +326,8 @@ class Receiver:
                 self._fetcher.want(digest, sources, spread=False)
 
     def _holders(self, index: int) -> list[PeerId]:
-        """Who may have a slice; what we alone give is with nobody if not here."""
+        """Name the peers that may have a slice; a slice that we alone give is with nobody if not
+        here."""
         owner, takers = self._view.owners[index], self._slices[index].transfer.takers
         if self._me not in takers:
             return []

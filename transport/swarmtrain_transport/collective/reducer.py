@@ -1,10 +1,10 @@
 """Owner's side of an op: summing one slice exactly and publishing its mean (T2, T5, T6).
 
 Parts are checked on arrival, in whatever order, and kept. A chunk is summed when the last part of
-it is here; after FREEZE it is summed again, over exactly the set, where that names somebody less.
-Sums are exact, so one that was made without a part has the bits of one that it was taken out of.
-Sums that are not exact (protocol.md rule 7) are made once, after FREEZE, in the order of keys.
-Where their rule needs numbers of whole vectors, parts are measured as they come (`measuring`).
+it is here; after FREEZE it is summed again, over exactly the set, where that lacks somebody. Sums
+are exact, so one that was made without a part has the bits of one that it was taken out of. Sums
+that are not exact (protocol.md rule 7) are made once, after FREEZE, in the order of keys. Where
+their rule needs numbers of whole vectors, parts are measured as they come (`measuring`).
 """
 
 import enum
@@ -162,7 +162,7 @@ class Reducer:
 
     @property
     def early_chunks(self) -> tuple[bytes, ...]:
-        """What `early` has given so far, in order."""
+        """Return the chunks that `early` has given so far, in order."""
         return tuple(self._early[chunk] for chunk in sorted(self._early))
 
     def flags(self, peer: PeerId) -> tuple[bool, ...]:
@@ -189,11 +189,11 @@ class Reducer:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the plan's rule cannot be followed here, for lack of what it begins from."""
+        """True if the plan's rule cannot be followed here, for want of its starting point."""
         return self._measuring.is_blind
 
     def measured(self, *, again: bool = False) -> dict[PeerId, bytes]:
-        """What the plan's rule needs of whole vectors (`Measuring.rows`)."""
+        """Return the measurements of whole vectors for the plan's rule (`Measuring.rows`)."""
         return self._measuring.rows(self.complete, again=again)
 
     def inputs(self, contributors: tuple[PeerId, ...]) -> bytes:

@@ -122,7 +122,7 @@ class Sender:
 
     @property
     def slice_roots(self) -> tuple[bytes, ...] | None:
-        """What is to be signed: a root per slice, None while some chunk is not encoded yet."""
+        """Return the roots to sign, one per slice; None while some chunk is not encoded yet."""
         if self._slice_roots is None and len(self._digests) == sum(self._chunks):
             self._slice_roots = tuple(
                 root_over(self.chunk_hashes(index)) for index in range(len(self._chunks))
@@ -201,7 +201,7 @@ class Sender:
         line.sent_bytes = max(used, min(used + elsewhere, line.sent_bytes))
 
     def _is_under_way(self, line: _OwnerLine, key: tuple[int, int, int], now_s: float) -> bool:
-        """Whether a chunk that has not arrived may still do so."""
+        """Return True if a chunk that has not arrived may still do so."""
         sent_s = self._sent_s.get(key)
         return sent_s is not None and now_s < max(sent_s, line.progress_s) + line.patience_s
 
@@ -265,7 +265,7 @@ class Sender:
         return None
 
     def _is_wanted(self, owner: PeerId, index: int, attempt: int) -> bool:
-        """Whether this owner still sums this attempt and may still use what we send."""
+        """Return True if this owner still sums this attempt and may still use our parts."""
         view = self._view
         if not 0 <= index < len(view.owners):
             return False

@@ -97,7 +97,7 @@ class Agreement:
         self._scribe.append(Attest(op, first, roots=roots, group=self._view.group))
 
     def _check_chain(self, peer: PeerId, follower: Follower, message: Applied) -> None:
-        """Whether what a peer has exchanged is what the ledger says; people are told if not."""
+        """Compare a peer's chain of exchanges with the ledger's; people are told if they differ."""
         if not message.chain:
             return
         follower.chain = message.chain

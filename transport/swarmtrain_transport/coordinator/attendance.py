@@ -1,7 +1,7 @@
-"""Who of the roster is here in this term: heard of, or still to come back after a restart.
+"""Attendance in this term: which peers of the roster were heard of, or are still to come back.
 
-The ledger says who is in; a restarted coordinator knows nothing else. Everybody whom it has not
-heard of yet counts as alive until silence says otherwise, so that nobody is left out because the
+The ledger says who is in; a restarted coordinator knows nothing else. A peer that it has not heard
+of yet counts as alive until silence says otherwise, so that nobody is left out because the
 coordinator died (protocol.md T14).
 """
 
@@ -37,7 +37,7 @@ class Attendance:
         self.closes_s = self._served_s = math.inf
 
     def silent(self, now_s: float) -> list[PeerId]:
-        """Who has been silent for so long that it leaves the roster."""
+        """Return the peers that have been silent for so long that they leave the roster."""
         if now_s < self._silent_s:
             return []
         lives = self.lives()
@@ -52,9 +52,10 @@ class Attendance:
         return {peer: line.life for peer, line in self.lines.items()} | self.unseen
 
     def adopted(self, now_s: float) -> None:
-        """The roster was found to be another: who left is not waited for, who came is.
+        """The roster was found to be another: those who left are not waited for, those who came
+        are.
 
-        Whoever is back already, and is out in the records that were adopted, must come anew: as
+        A peer that is back already, and is out in the records that were adopted, must come anew: as
         long as it has a line it would be heard, and be in nobody's roster.
         """
         for peer in self.lines.keys() - self._view.roster.keys():
@@ -63,7 +64,7 @@ class Attendance:
         self.unseen = {peer: self.unseen.get(peer, LifeLine(now_s)) for peer in absent}
 
     def alive(self, now_s: float) -> set[PeerId]:
-        """Whom the failure detector holds to be alive."""
+        """Return the peers that the failure detector holds to be alive."""
         alive = {p for p, line in self.lines.items() if now_s < line.life.suspect_at_s}
         if self.unseen:
             alive.update(p for p, life in self.unseen.items() if now_s < life.suspect_at_s)
@@ -90,8 +91,8 @@ class Attendance:
         line.life.moved(now_s, message.up_bytes_per_s, is_idle=owes and is_still)
 
     def op_ended(self, members: Iterable[PeerId]) -> None:
-        """An op of these has its outcome: they owe nothing any more. Who owes another one something
-        is found idle again."""
+        """An op of these has its outcome: they owe nothing any more. A peer that owes another op
+        something is found idle again."""
         for peer in members:
             if (line := self.lines.get(peer)) is not None:
                 line.life.idle_s = None
@@ -137,7 +138,8 @@ class Attendance:
             life.pardon(now_s)
 
     def dismissed(self, now_s: float, *, are_behind: bool, awaits_loss: bool) -> list[PeerId]:
-        """Whom to tell now, once, that the run is over: everybody, when nobody is behind.
+        """Return the peers to tell now, once, that the run is over: everybody, when nobody is
+        behind.
 
         Args:
             now_s: the time.

@@ -1,8 +1,8 @@
-"""What a peer says of itself, checked for sense before it is believed, kept or shown.
+"""Claims of peers about themselves, checked for sense before they are believed, kept or shown.
 
-The ledger goes to everybody and stays for ever, and a record that is too long could never be
-sent: so nothing that a peer chooses enters it at a length of its choice. What breaks a rule here
-is refused with its sender; what is only ugly is made harmless.
+The ledger goes to everybody and stays for ever, and a record that is too long could never be sent:
+so nothing that a peer chooses enters it at a length of its choice. A claim that breaks a rule here
+is refused with its sender; one that is only ugly is made harmless.
 """
 
 import math
@@ -28,7 +28,7 @@ _WITH_STATE = (Ready, Applied)
 
 
 def check_hello(hello: Hello) -> None:
-    """Whether the card can be one.
+    """Check that the card can be one.
 
     Raises:
         RemoteFault: reason ``hello`` with the field.
@@ -48,7 +48,7 @@ def check_hello(hello: Hello) -> None:
 
 
 def check_claim(message: PeerMessage) -> None:
-    """Whether hashes are hashes and an offered state can be one.
+    """Check that hashes are hashes and that an offered state can be one.
 
     Raises:
         RemoteFault: reason ``hash`` or ``offer``.

@@ -89,8 +89,8 @@ def _is_enough(at: Moment, peer: PeerId, index: int) -> bool:
 def _reassign(
     at: Moment, index: int, reason: str, lacked: Mapping[PeerId, str] = NOTHING
 ) -> Reassign | None:
-    """The new owner: alive, new to this slice, at odds with nobody in this op and not known for it,
-    with the fewest slices now; it has the centre if the plan names one.
+    """Choose the new owner: alive, new to this slice, at odds with nobody in this op and not known
+    for it, with the fewest slices now; it has the centre if the plan names one.
 
     Where words stand against each other it is drawn: nobody can choose a key with which it is the
     next to be asked.

@@ -1,16 +1,4 @@
-"""Who is late, who is gone: one peer's line of life, as the coordinator sees it.
-
-Intuition: a heartbeat that the application itself sends proves that the machine runs; a closed
-connection is stronger evidence than silence, but a home router may only have blinked. So there
-are two steps. A *suspected* peer is left out of decisions and relieved of its slices, which costs
-it one op; only after long silence is it *evicted* from the roster.
-
-Speaking is not enough: a peer whose downlink is stalled says every two seconds that it lives, and
-hears of no decision. So what it was sent must be acknowledged in the same time (PROGRESS names
-the newest record that it holds), and a peer that owes parts must move bytes. Who does not is
-suspected like the silent, but never evicted for it. All verdicts are functions of the times of
-messages, so the same inputs give the same verdict in production and in replay.
-"""
+"""Failure detector: one peer's line of life, as the coordinator sees it, late or gone."""
 
 from dataclasses import dataclass
 
@@ -87,7 +75,7 @@ class LifeLine:
         return self.heard_s + limits.EVICT_S
 
     def is_alive(self, now_s: float) -> bool:
-        """Whether the peer takes part in decisions."""
+        """Return True if the peer takes part in decisions."""
         return now_s < self.suspect_at_s
 
     def fault(self, now_s: float) -> str:
@@ -99,5 +87,5 @@ class LifeLine:
         return "idle" if self.idle_s is not None else "lost"
 
     def is_gone(self, now_s: float) -> bool:
-        """Whether the peer leaves the roster."""
+        """Return True if the peer leaves the roster."""
         return now_s >= self.evict_at_s

@@ -1,8 +1,8 @@
-"""Who was at fault in an op: the one place where reports are read for it.
+"""Faults in an op: the one place where reports are read for who was at fault.
 
-The matrix decides between a contributor and the owners that lack it (`ledger.matrix`); here is what
-goes into it, and what records say of those whom an op leaves out (FREEZE), relieves (REASSIGN) or
-has waited for in vain (COMMIT, SKIP). `ledger.standing` remembers it. Nothing is decided here.
+The matrix decides between a contributor and the owners that lack it (`ledger.matrix`). Here are its
+inputs, and the words of records on those whom an op leaves out (FREEZE), relieves (REASSIGN) or has
+waited for in vain (COMMIT, SKIP). `ledger.standing` remembers it. Nothing is decided here.
 """
 
 import math
@@ -118,7 +118,7 @@ def absence(at: Moment, peer: PeerId) -> str:
 
 
 def times(at: Moment, peer: PeerId) -> Times:
-    """What is known of a peer that FREEZE leaves out."""
+    """Return the evidence on a peer that FREEZE leaves out."""
     start_s, life = at.timers.start_s, at.lives.get(peer)
     own = [transfer for transfer in at.reports.transfers if peer in transfer.givers]
     summed = [transfer.index for transfer in own if transfer.movable]
@@ -141,17 +141,17 @@ def _since(start_s: float, moment_s: float | None) -> float:
 
 
 def unsound(at: Moment, index: int) -> str:
-    """What is wrong with an owner whose slice should have come through, "" for nothing."""
+    """Return the fault of an owner whose slice should have come through, "" for none."""
     if at.reports.current(index) is None:
         return SILENT
     return "" if _is_spread(at, index) else ALONE
 
 
 def stuck(at: Moment, index: int) -> str:
-    """What is wrong with a live owner after D_gather, "" for nothing.
+    """Return the fault of a live owner after D_gather, "" for none.
 
     If it alone holds some chunk, while most other slices have come through, it cannot be reached,
-    or what it published cannot be decoded. If they have not, time is short.
+    or its publication cannot be decoded. If they have not, time is short.
     """
     others = [other for other in range(len(at.view.owners)) if other != index]
     fault = unsound(at, index)
@@ -172,9 +172,8 @@ def blamed(at: Moment) -> dict[PeerId, str]:
 
 def behind(at: Moment) -> set[PeerId]:
     """Return live contributors that lack a slice that more than half of them have held whole for as
-    long as a slice may take. What has come through later is its owner's lateness; else an owner
-    could give it to a few in the last moment, and the others would be to blame.
-    """
+    long as a slice may take. A slice that has come through later is its owner's lateness; else an
+    owner could give it to a few in the last moment, and the others would be to blame."""
     lacking = set[PeerId]()
     for slice_try in enumerate(at.view.attempts):
         if _common_s(at, slice_try) + limits.D_REPAIR * at.view.plan.deadline_s <= at.now_s:

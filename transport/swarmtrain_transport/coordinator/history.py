@@ -27,8 +27,8 @@ _LATE_S = 0.25
 """A tick that is later than this was held up."""
 
 _LATE_ASKS_MAX = 3
-"""Who claims newer records after the waiting holds everybody up once more, for ABSENT_S; a hostile
-peer could do so for ever."""
+"""Claims of newer records that are heard after the waiting. Each holds everybody up once more, for
+ABSENT_S; a hostile peer could make them for ever."""
 
 FORK = ("SWT-E562", "The ledger that this peer keeps is not this run's, or no beginning of it.")
 """Two histories that have both gone on are never merged."""
@@ -43,7 +43,7 @@ class Guest:
 
 
 class History:
-    """What this life must hear before it decides anything.
+    """The history that this life must hear before it decides anything.
 
     Args:
         scribe: the ledger as the disk has it.
@@ -76,7 +76,7 @@ class History:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody may still bring newer records, so that nothing may be decided."""
+        """True if somebody may still bring newer records, so that nothing may be decided."""
         is_awaited = self._attendance.unseen or self._witnesses or self._knows_nobody
         return not self._is_settled and bool(is_awaited)
 
@@ -124,7 +124,7 @@ class History:
 
     @property
     def may_grow(self) -> bool:
-        """Whether newer records can still be taken over: nothing was decided in their place."""
+        """True if newer records can still be taken over: nothing was decided in their place."""
         return self.is_open or (not self._scribe.has_decided and self._late_asks < _LATE_ASKS_MAX)
 
     def ask(self, peer: PeerId, guest: Guest, now_s: float) -> None:
@@ -141,7 +141,7 @@ class History:
         self._scribe.send(peer, Tell(first_index))
 
     def is_witness(self, peer: PeerId) -> bool:
-        """Whether the peer was asked and has not told everything."""
+        """Return True if the peer was asked and has not told everything."""
         return peer in self._witnesses
 
     def hear(self, peer: PeerId, told: Told, now_s: float) -> Guest | None:
@@ -194,7 +194,7 @@ class History:
         self._guests.pop(peer, None)
 
     def take_guests(self) -> dict[PeerId, Guest]:
-        """Whoever has waited, once nothing is open any more."""
+        """Return all who have waited, once nothing is open any more."""
         guests, self._guests = self._guests, {}
         return guests
 

@@ -122,13 +122,13 @@ class RoundEvent(msgspec.Struct, frozen=True):
 
 
 class CoordinatorStatus(msgspec.Struct, frozen=True):
-    """What the coordinator knows, for `status --json`.
+    """The coordinator's knowledge, for `status --json`.
 
     `round` is the newest op with an outcome, `wanted_root` the state root that a returning peer
     must hold ("" where states are each peer's own), `losses` the validation loss per op in nats,
-    `door` whether newcomers are let in ("open", "closed", "" where that is not known).
-    `waiting_for` is what keeps the run from going on, `waiting_seen_s` how many seconds ago
-    somebody was here who had it, if that is known. `result` is what a finished run has come to.
+    `door` tells if newcomers are let in ("open", "closed", "" where that is not known).
+    `waiting_for` keeps the run from going on, `waiting_seen_s` is how many seconds ago somebody was
+    here who had it, if that is known. `result` is the outcome of a finished run.
     """
 
     run: str

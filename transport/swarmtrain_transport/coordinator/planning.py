@@ -1,4 +1,4 @@
-"""Whether an op may begin, and its PLAN (protocol.md T1, part 1 rules 1 and 2). Pure."""
+"""Planning: when an op may begin, and its PLAN (protocol.md T1, part 1 rules 1 and 2). Pure."""
 
 import math
 import statistics
@@ -26,25 +26,7 @@ from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """What the run file says that the exchange must know. Times in seconds.
-
-    Attributes:
-        config: the run file's canonical bytes, sent in WELCOME.
-        config_hash: their SHA-256, in the RUN record.
-        exact: whether the codec's sums are exact (protocol.md rule 7).
-        start_peers: how many peers must be ready before op 1.
-        checkpoint_rounds: every so many ops one peer is named to write a checkpoint.
-        equal_slices: whatever rates peers report.
-        counts_samples: PLAN repeats what contributors trained on, for a schedule by tokens.
-        result_codec: of the result, "" for that of parts.
-        rule: what takes the place of the mean, "" for the mean; never exact.
-        value_bytes: encoded bytes per value of a part, or of the result where that is longer.
-        kind: of its ops, one of `kinds.KINDS`.
-        layout: digest of the layout that the first state must have; b"" for any.
-        ops_at_once: how many ops may be under way that move different fragments.
-        group: whose terms they are.
-        scalars: what the rule needs of whole vectors, one of `scalars.SCALARS`.
-    """
+    """The part of the run file that the exchange must know. Times in seconds."""
 
     run_id: str
     config: bytes
@@ -78,7 +60,7 @@ Peers = Mapping[PeerId, Follower]
 
 
 def may_plan(terms: RunTerms, view: GroupView, peers: Peers) -> bool:
-    """Whether enough peers say that they are ready: else `next_plan` need not be asked."""
+    """Return True if enough peers say that they are ready: else `next_plan` need not be asked."""
     op = view.next_op
     given = sum(one.ready is not None and one.ready.op == op for one in peers.values())
     return given >= needed_peers(terms, op)
@@ -103,9 +85,9 @@ def next_plan(
     """T1: the PLAN that falls due now, if any.
 
     It is due when all expected peers are ready, or the first has waited for `wait_ready_s`. Live
-    peers that hold the state but are not ready are receivers; a newcomer is expected, and so
-    waited for, only after its first READY. Whoever is sidelined (`standing`) is a receiver whatever
-    it says, unless the others are too few.
+    peers that hold the state but are not ready are receivers; a newcomer is expected, and so waited
+    for, only after its first READY. A sidelined peer (`standing`) is a receiver even if it is
+    ready, unless the others are too few.
     """
     op = view.next_op
     if view.genesis is None:
@@ -164,8 +146,8 @@ def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[Peer
 
 
 def _is_synced(view: GroupView, root: bytes | None, one: Follower) -> bool:
-    """Whether the peer holds the newest state, which ops start from; under dispute nobody does.
-    Where ops go by pairs that is its own."""
+    """Return True if the peer holds the newest state, which ops start from; under dispute nobody
+    does. Where ops go by pairs that is its own."""
     is_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return one.applied_op == view.last_op and (is_own or one.state_root == root)
 
@@ -197,9 +179,9 @@ def make_plan(
     """The PLAN of one op. Contributors own slices, but for the unfit; receivers only follow.
 
     Contributors stand as given: in the order of their keys or, of a pair op, of its draw, so the
-    plan depends on the swarm alone, not on who was ready first. Where contributions stay whole
-    there is nothing to cut, and what members hold of others `Blobs` keeps and spills like any
-    result, so what they retain bounds nothing.
+    plan depends on the swarm alone, not on the order in which peers became ready. Where
+    contributions stay whole there is nothing to cut. `Blobs` keeps and spills members' copies of
+    them like any result, so the bytes that an owner can retain bound nothing.
     """
     ready = {peer: one.ready for peer, one in contributors.items()}
     weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})

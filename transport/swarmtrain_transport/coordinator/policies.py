@@ -1,15 +1,4 @@
-"""What an op decides by its kind: when it is given up, frozen and committed.
-
-Each kind has three pure functions of a moment. `skip` (T9): the op cannot come to an end, or is
-over. `freeze` (T4): who contributes. `commit` (T8): the result is safe. Another kind is three more
-functions and a line in `POLICIES`; whatever is said of slices that can move is in `disputes`.
-
-A mean waits for all owners' results at enough holders. In a gather and a pair op nobody else can
-publish what a contributor gives, so FREEZE names who has published, and COMMIT those of them whose
-contributions are safe: held by somebody else too, or, of a pair, each by the other. Then both can
-make their step, and a death changes nothing any more; all others step alone. As FREEZE keeps what
-they have signed, a restarted coordinator goes on with what members hold of one that has died.
-"""
+"""Policies of the kinds of op: when an op is given up, frozen and committed."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -70,10 +59,11 @@ def skip_mean(at: Moment) -> Skip | None:
 
 
 def freeze_mean(at: Moment) -> Freeze | Reassign | Skip | None:
-    """Who is complete at all owners, once nothing more can come, or at D_scatter.
+    """Return the contributors that are complete at all owners, once nothing more can come, or at
+    D_scatter.
 
     Slices that were reassigned already are settled by SFREEZE, not by this matrix; but a rule of
-    whole vectors needs what all slices were measured to be.
+    whole vectors needs the measurements of all slices.
     """
     view, words = at.view, at.view.words
     rows = {index: at.reports.row(index) for index in words.settled_by_freeze}
@@ -133,7 +123,7 @@ def skip_gather(at: Moment) -> Skip | None:
 
 
 def freeze_gather(at: Moment) -> Freeze | Skip | None:
-    """Who has published, once all live contributors have, or at D_scatter."""
+    """Return the contributors that have published, once all live ones have, or at D_scatter."""
     given = _published(at)
     if at.contributors - given and at.now_s < at.timers.scatter_s:
         return None
@@ -143,8 +133,8 @@ def freeze_gather(at: Moment) -> Freeze | Skip | None:
 
 
 def commit_gather(at: Moment) -> Commit | None:
-    """Who is dead and held by nobody is left out at once; who lives, at D_gather if most others
-    have come through. At D_op whatever is held enough is committed, if that is enough."""
+    """Leave out at once a contributor that is dead and held by nobody; one that lives, at D_gather
+    if most others have come through. At D_op commit all that is held enough, if that is enough."""
     frozen = set(at.view.frozen or ())
     waiting_for, needed, elsewhere = at.waiting_for, _holders_needed(at), faults.elsewhere(at)
     spread = {peer for peer in frozen if _is_spread(at, peer)}
@@ -199,7 +189,8 @@ def skip_pair(at: Moment) -> Skip | None:
 
 
 def freeze_pair(at: Moment) -> Freeze | Skip | None:
-    """Who has published, once all have who live and have a partner that has, or may still."""
+    """Return the contributors that have published, once all have that live and have a partner that
+    has, or may still."""
     given = _published(at)
     able = given | at.contributors
     hopeful = [pair for pair in _pairs(at) if set(pair) <= able]
@@ -296,9 +287,9 @@ def _commit_of(
     behind: AbstractSet[PeerId],
     late: AbstractSet[PeerId] = NONE,
 ) -> Commit:
-    """COMMIT of what these have given; some were waited for in vain.
+    """COMMIT of these contributors; some others were waited for in vain.
 
-    Where contributions stay whole, FREEZE has what was published; else its owner has signed it.
+    Where contributions stay whole, FREEZE has their roots; else each slice's owner has signed it.
     """
     view = at.view
     outcomes, signatures = [], []

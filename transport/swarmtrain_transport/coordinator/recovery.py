@@ -35,7 +35,7 @@ def trusted_root(view: GroupView, peers: Peers, op: int) -> bytes | None:
 
 
 def disputed(view: GroupView, peers: Peers) -> dict[bytes, list[PeerId]]:
-    """Who holds which state after the newest op, if no majority of them agrees; else empty."""
+    """Return the holders of each state after the newest op, if no majority agrees; else empty."""
     op = view.last_op
     if view.goes_by_pairs and view.commit_at(op) > 0:
         return {}  # states are each peer's own

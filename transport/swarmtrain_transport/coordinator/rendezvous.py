@@ -246,7 +246,7 @@ class Rendezvous:
         self.first.chronicle.event(self.view.first.last_op + 1, peer, event, reason)
 
     def status(self, now_s: float) -> CoordinatorStatus:
-        """What people are shown."""
+        """Return the facts that people are shown."""
         return describe(self, now_s)
 
     # ---- handlers of messages
@@ -321,10 +321,10 @@ class Rendezvous:
     # ---- the decisions that fall due after any event
 
     def _settle(self, *, shifts_timers: bool = True) -> Actions:
-        """What follows from an event.
+        """Decide all that follows from an event.
 
         Args:
-            shifts_timers: whether it may have brought something forward that falls due later.
+            shifts_timers: True if it may have brought something forward that falls due later.
         """
         head = self.scribe.head
         if not self.history.is_open:

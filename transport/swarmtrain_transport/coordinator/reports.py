@@ -230,7 +230,7 @@ class Reports:
         """An owner has published; return True if it is news.
 
         Before FREEZE it may do so for all planned contributors (T3); that counts if FREEZE names
-        them all, and else is void. Who was not connected at the time is told at HELLO, so a
+        them all, and else is void. A peer that was not connected at the time is told at HELLO, so a
         repetition is no news.
         """
         index, hashes = message.slice_index, message.chunk_hashes
@@ -323,15 +323,15 @@ class Reports:
         return {giver for transfer in taken for giver in transfer.givers}
 
     def row(self, index: int) -> set[PeerId]:
-        """Who is complete at a slice, under its current attempt."""
+        """Return the contributors that are complete at a slice, under its current attempt."""
         return self.got.get((index, self.view.attempts[index]), set())
 
     def rows(self) -> list[set[PeerId]]:
-        """Who is complete per slice."""
+        """Return the complete contributors per slice."""
         return [self.row(transfer.index) for transfer in self.transfers]
 
     def given(self, indexes: Collection[int]) -> set[PeerId]:
-        """Who has given all that it had to give to these slices, alive or not."""
+        """Return those who have given all that they had to give to these slices, alive or not."""
         places: dict[PeerId, list[int]] = {}
         for index in indexes:
             for giver in self.transfers[index].givers:
@@ -383,7 +383,7 @@ class Reports:
         return len((waiting & witnesses) - {peer}) >= self.view.words.needed(peer)
 
     def roots_of(self, peers: tuple[PeerId, ...]) -> dict[PeerId, SignedRoot]:
-        """What FREEZE keeps of these contributors."""
+        """Return the signed roots that FREEZE keeps of these contributors."""
         if not self._is_summed:
             done = {self.view.owners[index]: one for (index, _), one in self.published.items()}
             given = {peer: (done[peer].chunk_hashes, done[peer].signature) for peer in peers}
@@ -393,7 +393,8 @@ class Reports:
         return {peer: SignedRoot(root_over(hashes), sign) for peer, (hashes, sign) in given.items()}
 
     def totals(self, contributors: tuple[PeerId, ...]) -> bytes:
-        """What FREEZE carries of contributors who are complete with every owner there is."""
+        """Return the scalars that FREEZE carries of contributors who are complete with every owner
+        there is."""
         if not self.view.plan.scalars:
             return b""
         tables = [self._table(slice_try) for slice_try in enumerate(self.view.attempts)]
@@ -403,7 +404,7 @@ class Reports:
     # ---- what follows about results
 
     def current(self, index: int) -> SliceDone | None:
-        """What stands as a slice's result: of its current attempt, over the right set."""
+        """Return the slice's standing publication: of its current attempt, over the right set."""
         attempt = self.view.attempts[index]
         published = self.published.get((index, attempt))
         if published is None or not self.view.may_count(index, attempt, published.set_id):
@@ -425,10 +426,10 @@ class Reports:
         return self._inputs[key] == published.inputs
 
     def name_of(self, index: int) -> int | None:
-        """The name of what stands as a slice's result, None if nothing does.
+        """Return the name of a slice's standing publication, None without one.
 
-        What a contributor published itself FREEZE names by its content: it stands in a later term
-        too, whoever tells of it.
+        FREEZE names by its content a publication that a contributor has made itself: it stands in a
+        later term too, whoever tells of it.
         """
         published = self.current(index)
         if published is not None:

@@ -86,8 +86,8 @@ class Scribe:
         """Take over records of earlier lives that this one's disk has lost; known ones are passed.
 
         Raises:
-            RemoteFault: they do not continue our chain or are not signed by the run key. What
-                came before the faulty one is kept: it is ours, whoever brought it.
+            RemoteFault: they do not continue our chain or are not signed by the run key. Records
+                before the faulty one are kept: they are ours, whoever brought them.
         """
         taken: list[Record] = []
         try:
@@ -131,17 +131,17 @@ class Scribe:
         return actions
 
     def knows_history(self, hello: Hello) -> bool:
-        """Whether the peer's newest record is one of ours; a fork is never merged."""
+        """Return True if the peer's newest record is one of ours; a fork is never merged."""
         if hello.head_index < 0:
             return True
         return self.ledger.hash_at(hello.head_index) == hello.head_hash
 
     def is_behind(self, hello: Hello) -> bool:
-        """Whether the peer holds newer records than we do."""
+        """Return True if the peer holds newer records than we do."""
         return hello.head_index > self.ledger.head_index
 
     def has_card(self, peer: PeerId, hello: Hello) -> bool:
-        """Whether the roster already says what this HELLO says."""
+        """Return True if the roster already says what this HELLO says."""
         join = self.view.roster.get(peer)
         return join is not None and _card(join) == _card(hello)
 

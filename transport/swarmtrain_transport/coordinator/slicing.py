@@ -1,11 +1,11 @@
-"""Who owns how much of the next op, from what peers measured, with a memory of the last op.
+"""Slicing of the next op: shares by measured rates, with a memory of the last op.
 
 Rates wander by themselves, and every new cut moves values from owner to owner for nothing. So the
 last cut stays as long as it is nearly as fast as the best one would be (hysteresis); and equal
 slices are the ones to leave only for a clear gain, because a share answers to an error of its rate
-with three times that error where four peers are equal (H.5's formula). A peer names
-its own rates, so nobody is believed to be more than RATE_SPREAD times as fast as the middle of
-the swarm, and no slice is larger than what its owner says it can retain (protocol.md, PLAN).
+with three times that error where four peers are equal (H.5's formula). A peer names its own rates,
+so nobody is believed to be more than RATE_SPREAD times as fast as the middle of the swarm, and no
+slice is larger than its owner says that it can retain (protocol.md, PLAN).
 """
 
 import statistics

@@ -31,7 +31,7 @@ def most_of(count: int) -> int:
 
 @dataclass(slots=True)
 class Pace:
-    """What ops have taken lately: moving averages of the two halves of an op.
+    """Pace of recent ops: moving averages of the two halves of an op.
 
     Attributes:
         scatter_s: from PLAN until most contributions were whole at all owners.

@@ -1,10 +1,10 @@
 """Accusations: from the drawn auditor's word to a conviction that most of the others have checked.
 
-The coordinator has no arithmetic and so cannot see whether a sum is wrong. It knows who was drawn,
-asks everybody to check the auditor's proof, and convicts when more than half of those who could
-judge agree, two at least: one peer's word alone convicts nobody. A convicted peer is evicted, and
-its key never comes back. What was not settled when a coordinator restarts is said again by whoever
-has found or checked it.
+The coordinator has no arithmetic and so cannot see that a sum is wrong. It knows which auditor was
+drawn, asks everybody to check the proof, and convicts when more than half of those who could judge
+agree, two at least: one peer's word alone convicts nobody. A convicted peer is evicted, and its key
+never comes back. Accusations that were not settled when a coordinator restarts are said again by
+the peers that have found or checked them.
 """
 
 from dataclasses import dataclass, field
