@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from swarmtrain.coordinator.store import Store
+from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits

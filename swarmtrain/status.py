@@ -215,7 +215,7 @@ def order(state_dir: Path, said: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         state_dir: a coordinator's.
-        said: one of `coordinator.order_forms`, as JSON has it.
+        said: one of `coordinator.organiser.order_forms`, as JSON has it.
 
     Raises:
         NotRunning: it does not run.

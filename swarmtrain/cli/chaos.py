@@ -57,7 +57,7 @@ def chaos(
     import msgspec
 
     from swarmtrain.chaos.run import run_chaos
-    from swarmtrain.chaos.siege import run_siege
+    from swarmtrain.chaos.siege.run import run_siege
 
     report = run_siege(options, say) if options.hostile else run_chaos(options, say)
     if as_json:
@@ -72,7 +72,7 @@ def _offences(text: str) -> tuple[str, ...]:
     """Names of offences, each once; "all" for every one."""
     if not text:
         return ()
-    from swarmtrain.chaos.offences import Offence
+    from swarmtrain.chaos.siege.offences import Offence
 
     known = [str(offence) for offence in Offence]
     named = known if text == "all" else list(dict.fromkeys(text.split(",")))

@@ -21,12 +21,12 @@ def obeyed(
     meant.
 
     Args:
-        order: its name in `coordinator.order_forms`.
+        order: its name in `coordinator.organiser.order_forms`.
         more: its fields; None for those that are left to the coordinator.
     """
     context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain import status
-    from swarmtrain.coordinator.store import FILE_NAME
+    from swarmtrain.coordinator.disk.store import FILE_NAME
 
     directory = state_dir or status.newest_state_dir(beside=FILE_NAME)
     said = {key: value for key, value in more.items() if value is not None}

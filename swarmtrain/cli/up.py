@@ -73,7 +73,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)
     situation.state_dir = dirs.make_private(directory)
     from swarmtrain.cli.watching import watched
-    from swarmtrain.coordinator.run_directory import set_aside
+    from swarmtrain.coordinator.disk.run_directory import set_aside
     from swarmtrain.coordinator.service import serve
 
     if options.new_run:

@@ -23,15 +23,10 @@ from swarmtrain import descriptors
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
-from swarmtrain.coordinator import notices
-from swarmtrain.coordinator.admission import Door, standing_invite
 from swarmtrain.coordinator.app import CoordinatorApp
-from swarmtrain.coordinator.certificate import RunKeys
 from swarmtrain.coordinator.corpus_service import CorpusService
-from swarmtrain.coordinator.fitting import built_in_layout, misfit
-from swarmtrain.coordinator.orders import Desk
-from swarmtrain.coordinator.porch import Porch
-from swarmtrain.coordinator.run_directory import (
+from swarmtrain.coordinator.disk.certificate import RunKeys
+from swarmtrain.coordinator.disk.run_directory import (
     LOG,
     Adoption,
     Tell,
@@ -40,9 +35,14 @@ from swarmtrain.coordinator.run_directory import (
     keys_of,
     note_run_begun,
 )
+from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.coordinator.disk.store_errors import damaged
+from swarmtrain.coordinator.door.admission import Door, standing_invite
+from swarmtrain.coordinator.door.fitting import built_in_layout, misfit
+from swarmtrain.coordinator.door.porch import Porch
+from swarmtrain.coordinator.organiser import notices
+from swarmtrain.coordinator.organiser.orders import Desk
 from swarmtrain.coordinator.shell import Shell
-from swarmtrain.coordinator.store import Store
-from swarmtrain.coordinator.store_errors import damaged
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.errors import UserError, port_in_use
 from swarmtrain.status import StatusServer

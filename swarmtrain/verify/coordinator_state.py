@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain.coordinator.store import FILE_NAME, Store
-from swarmtrain.coordinator.store_errors import StoreDamaged
+from swarmtrain.coordinator.disk.store import FILE_NAME, Store
+from swarmtrain.coordinator.disk.store_errors import StoreDamaged
 from swarmtrain.verify.proof import PeerChain, Proof, Unproved, concluded, fold
 from swarmtrain_transport.wire.records import Record
 

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from swarmtrain.chaos.offences import BOASTED_SAMPLES, UNDERTAKINGS, Liar, Offence, Order
+from swarmtrain.chaos.siege.offences import BOASTED_SAMPLES, UNDERTAKINGS, Liar, Offence, Order
 from swarmtrain_transport.wire.frames import FrameKind
 from swarmtrain_transport.wire.messages import (
     Applied,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from swarmtrain.chaos.offences import Offence
-from swarmtrain.chaos.phases import BREATH, CALM, TOGETHER, UNDISTURBED, draw_phases
 from swarmtrain.chaos.plan import calm_from_s
+from swarmtrain.chaos.siege.offences import Offence
+from swarmtrain.chaos.siege.phases import BREATH, CALM, TOGETHER, UNDISTURBED, draw_phases
 
 ALL = tuple(Offence)
 

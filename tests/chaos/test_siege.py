@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from swarmtrain.chaos.offences import Offence
-from swarmtrain.chaos.phases import TOGETHER, UNDISTURBED
-from swarmtrain.chaos.siege_report import WEIGHT_MAX
+from swarmtrain.chaos.siege.offences import Offence
+from swarmtrain.chaos.siege.phases import TOGETHER, UNDISTURBED
+from swarmtrain.chaos.siege.report import WEIGHT_MAX
 from tests.processes import living_in
 
 CHAOS = [sys.executable, "-m", "swarmtrain", "chaos"]

@@ -4,8 +4,8 @@ import logging
 
 import msgspec
 
-from swarmtrain.chaos.siege_report import Extent, PhaseReport, losses
-from swarmtrain.chaos.standing import (
+from swarmtrain.chaos.siege.report import Extent, PhaseReport, losses
+from swarmtrain.chaos.siege.standing import (
     evicted,
     marks_in_ledger,
     marks_in_log,

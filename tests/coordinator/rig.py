@@ -12,13 +12,13 @@ import msgspec
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from swarmtrain.coordinator.admission import Door, add_invite
 from swarmtrain.coordinator.app import CoordinatorApp
-from swarmtrain.coordinator.certificate import RunKeys, load_or_create
 from swarmtrain.coordinator.corpus_service import CorpusService
-from swarmtrain.coordinator.porch import Porch
+from swarmtrain.coordinator.disk.certificate import RunKeys, load_or_create
+from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.coordinator.door.admission import Door, add_invite
+from swarmtrain.coordinator.door.porch import Porch
 from swarmtrain.coordinator.shell import Shell
-from swarmtrain.coordinator.store import Store
 from swarmtrain.peer.network.control import ControlClient
 from swarmtrain_transport.actions import Append, CoordinatorAction, SendToPeer
 from swarmtrain_transport.wire.identity import Identity

@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from swarmtrain.config.settings import AdmissionSection
-from swarmtrain.coordinator.admission import (
+from swarmtrain.coordinator.disk.certificate import load_or_create
+from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.coordinator.door.admission import (
     ADDRESSES_MAX,
     ARRIVALS_AT_ONCE,
     ARRIVALS_PER_S,
@@ -19,8 +21,6 @@ from swarmtrain.coordinator.admission import (
     add_invite,
     standing_invite,
 )
-from swarmtrain.coordinator.certificate import load_or_create
-from swarmtrain.coordinator.store import Store
 from swarmtrain.error_table import TABLE
 from swarmtrain_transport import limits
 from swarmtrain_transport.wire.identity import Identity, knock_payload

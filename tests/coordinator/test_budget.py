@@ -2,7 +2,7 @@
 
 import pytest
 
-from swarmtrain.coordinator.budget import (
+from swarmtrain.coordinator.door.budget import (
     BLOCKED_FIRST_S,
     BLOCKED_MAX_S,
     BYTES_IN,

@@ -6,7 +6,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-from swarmtrain.coordinator.certificate import (
+from swarmtrain.coordinator.disk.certificate import (
     FRESH_KEY_FILE,
     RUN_KEY_FILE,
     TLS_FILE,

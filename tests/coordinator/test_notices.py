@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmtrain.coordinator import notices
-from swarmtrain.coordinator.notices import STANDS_S, Notices
+from swarmtrain.coordinator.organiser import notices
+from swarmtrain.coordinator.organiser.notices import STANDS_S, Notices
 from swarmtrain.status import waiting_words
 from swarmtrain_transport.coordinator.membership import CoordinatorStatus
 from swarmtrain_transport.wire.messages import Waiting

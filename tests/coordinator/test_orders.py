@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmtrain.coordinator.dossiers import OTHER, REASONS_MAX, Dossiers
-from swarmtrain.coordinator.store import Store
+from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.coordinator.organiser.dossiers import OTHER, REASONS_MAX, Dossiers
 from swarmtrain.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path

@@ -9,10 +9,10 @@ import pytest
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import AdmissionSection, RunSection
-from swarmtrain.coordinator.certificate import FRESH_KEY_FILE, RUN_KEY_FILE, TLS_FILE
-from swarmtrain.coordinator.run_directory import set_aside
-from swarmtrain.coordinator.store import SIDE_FILES, Store
-from swarmtrain.coordinator.store_errors import StoreFull
+from swarmtrain.coordinator.disk.certificate import FRESH_KEY_FILE, RUN_KEY_FILE, TLS_FILE
+from swarmtrain.coordinator.disk.run_directory import set_aside
+from swarmtrain.coordinator.disk.store import SIDE_FILES, Store
+from swarmtrain.coordinator.disk.store_errors import StoreFull
 from swarmtrain.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused, WrongKey
 from swarmtrain.status import ask

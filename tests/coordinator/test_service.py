@@ -13,10 +13,10 @@ import pytest
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import AdmissionSection, DataSection, RunConfig, RunSection
 from swarmtrain.coordinator import service
-from swarmtrain.coordinator.certificate import RUN_KEY_FILE
+from swarmtrain.coordinator.disk.certificate import RUN_KEY_FILE
+from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.coordinator.disk.store_errors import StoreFull, StoreLocked
 from swarmtrain.coordinator.service import reachable_host, serve
-from swarmtrain.coordinator.store import Store
-from swarmtrain.coordinator.store_errors import StoreFull, StoreLocked
 from swarmtrain.data.corpus import CorpusMissing
 from swarmtrain.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from swarmtrain.coordinator.register import InviteRow
-from swarmtrain.coordinator.run_directory import set_aside
-from swarmtrain.coordinator.store import FILE_NAME, Store
-from swarmtrain.coordinator.store_errors import (
+from swarmtrain.coordinator.disk.register import InviteRow
+from swarmtrain.coordinator.disk.run_directory import set_aside
+from swarmtrain.coordinator.disk.store import FILE_NAME, Store
+from swarmtrain.coordinator.disk.store_errors import (
     StoreConflict,
     StoreDamaged,
     StoreError,
@@ -66,8 +66,9 @@ def test_a_second_coordinator_on_the_same_directory_is_refused_at_once(tmp_path:
         Store.open(tmp_path)
     assert caught.value.exit_status == 75 and str(tmp_path) in caught.value.what
     code = (
-        "import sys; from pathlib import Path; from swarmtrain.coordinator.store import Store\n"
-        "from swarmtrain.coordinator.store_errors import StoreLocked\n"
+        "import sys; from pathlib import Path\n"
+        "from swarmtrain.coordinator.disk.store import Store\n"
+        "from swarmtrain.coordinator.disk.store_errors import StoreLocked\n"
         "try: Store.open(Path(sys.argv[1]))\nexcept StoreLocked: print('locked')"
     )
     assert in_another_process(code, tmp_path).stdout == "locked\n"

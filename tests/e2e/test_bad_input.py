@@ -15,7 +15,7 @@ from torch import nn
 import swarmtrain
 from swarmtrain import numerics
 from swarmtrain.cli.main import main
-from swarmtrain.coordinator.store import Store
+from swarmtrain.coordinator.disk.store import Store
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.records import Record
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain.coordinator.store import FILE_NAME, Store
-from swarmtrain.coordinator.store_errors import StoreError
+from swarmtrain.coordinator.disk.store import FILE_NAME, Store
+from swarmtrain.coordinator.disk.store_errors import StoreError
 from tests.coordinator.rig import Chain, join_body, run_body
 
 

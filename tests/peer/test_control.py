@@ -8,7 +8,7 @@ import lz4.block
 import pytest
 from aiohttp import WSMsgType, web
 
-from swarmtrain.coordinator.certificate import load_or_create
+from swarmtrain.coordinator.disk.certificate import load_or_create
 from swarmtrain.peer.network import control, patience
 from swarmtrain.peer.network.control import (
     CoordinatorUnreachable,

@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.service import serve
-from swarmtrain.coordinator.store import Store
 from swarmtrain.errors import UserError
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network import patience

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from swarmtrain.cli.main import main
-from swarmtrain.coordinator.store import FILE_NAME, Store
+from swarmtrain.coordinator.disk.store import FILE_NAME, Store
 from swarmtrain.errors import UserError
 from swarmtrain.verify.coordinator_state import prove_coordinator
 from swarmtrain_transport.wire.records import Attest, make_record

@@ -17,7 +17,7 @@ from swarmtrain.config.settings import (
     RunConfig,
     RunSection,
 )
-from swarmtrain.coordinator.store import Store
+from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk import identity_file
 from swarmtrain.peer.disk.storage import PeerStorage, link_path, links, result_path

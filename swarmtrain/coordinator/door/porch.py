@@ -19,7 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from swarmtrain.console.repeats import Repeats
 from swarmtrain.control_lane import CLOSE_TIMEOUT_S
-from swarmtrain.coordinator.admission import Doorstep
+from swarmtrain.coordinator.door.admission import Doorstep
 from swarmtrain_transport.links.link import PeerId
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.coordinator.certificate import (
+from swarmtrain.coordinator.disk.certificate import (
     FRESH_KEY_FILE,
     RUN_KEY_FILE,
     TLS_FILE,
@@ -20,8 +20,8 @@ from swarmtrain.coordinator.certificate import (
     load_or_create,
     note_begun,
 )
-from swarmtrain.coordinator.store import SIDE_FILES, Store
-from swarmtrain.coordinator.store_errors import StoreDamaged, StoreOfEarlierVersion, damaged
+from swarmtrain.coordinator.disk.store import SIDE_FILES, Store
+from swarmtrain.coordinator.disk.store_errors import StoreDamaged, StoreOfEarlierVersion, damaged
 from swarmtrain.errors import UserError, translate
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous

@@ -14,8 +14,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from swarmtrain.coordinator.register import REGISTER_TABLES, Register
-from swarmtrain.coordinator.store_errors import (
+from swarmtrain.coordinator.disk.register import REGISTER_TABLES, Register
+from swarmtrain.coordinator.disk.store_errors import (
     StoreError,
     conflict,
     damaged,

@@ -13,10 +13,12 @@ from typing import Any
 import msgspec
 
 from swarmtrain.config.settings import AdmissionSection
-from swarmtrain.coordinator.admission import SECONDS_PER_HOUR, add_invite, ban_words
-from swarmtrain.coordinator.certificate import SECRET_BYTES
-from swarmtrain.coordinator.dossiers import Dossier, Dossiers
-from swarmtrain.coordinator.order_forms import (
+from swarmtrain.coordinator.disk.certificate import SECRET_BYTES
+from swarmtrain.coordinator.disk.register import InviteRow
+from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.coordinator.door.admission import SECONDS_PER_HOUR, add_invite, ban_words
+from swarmtrain.coordinator.organiser.dossiers import Dossier, Dossiers
+from swarmtrain.coordinator.organiser.order_forms import (
     AnySaid,
     BanPeer,
     CreateInvite,
@@ -31,9 +33,7 @@ from swarmtrain.coordinator.order_forms import (
     ShowPeer,
     UnbanPeer,
 )
-from swarmtrain.coordinator.register import InviteRow
 from swarmtrain.coordinator.shell import Shell
-from swarmtrain.coordinator.store import Store
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Removal

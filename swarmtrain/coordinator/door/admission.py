@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from swarmtrain.config.settings import AdmissionSection
-from swarmtrain.coordinator.certificate import SECRET_BYTES, RunKeys
-from swarmtrain.coordinator.register import InviteRow
-from swarmtrain.coordinator.store import Store
+from swarmtrain.coordinator.disk.certificate import SECRET_BYTES, RunKeys
+from swarmtrain.coordinator.disk.register import InviteRow
+from swarmtrain.coordinator.disk.store import Store
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.departures import BANNED_WORDS
 from swarmtrain_transport.errors import RemoteFault

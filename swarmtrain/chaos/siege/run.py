@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from swarmtrain.chaos.offences import BOUNDED, Offence, Order
-from swarmtrain.chaos.phases import CALM, UNDISTURBED, Phase, draw_phases
 from swarmtrain.chaos.run import Chaos, Say, tidied
 from swarmtrain.chaos.setting import write_run_file
-from swarmtrain.chaos.siege_report import Extent, PhaseReport, SiegeReport, losses
-from swarmtrain.chaos.standing import (
+from swarmtrain.chaos.siege.offences import BOUNDED, Offence, Order
+from swarmtrain.chaos.siege.phases import CALM, UNDISTURBED, Phase, draw_phases
+from swarmtrain.chaos.siege.report import Extent, PhaseReport, SiegeReport, losses
+from swarmtrain.chaos.siege.standing import (
     evicted,
     marks_in_ledger,
     marks_in_log,
@@ -33,7 +33,7 @@ from swarmtrain.peer.disk import ledger_file
 from swarmtrain.status import ask_coordinator
 from swarmtrain_transport.wire.records import bodies_of
 
-_MODULE = "swarmtrain.chaos.hostile"
+_MODULE = "swarmtrain.chaos.siege.hostile"
 
 _INNER_STEPS = 25
 """Rounds of about a second: what an offence costs is deadlines, and rounds that are much shorter

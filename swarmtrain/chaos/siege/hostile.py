@@ -1,4 +1,4 @@
-"""A hostile member as a process: `python -m swarmtrain.chaos.hostile NAME STATE_DIR`.
+"""A hostile member as a process: `python -m swarmtrain.chaos.siege.hostile NAME STATE_DIR`.
 
 It is `swarmtrain join` in all that it does not lie about: its keys, door, lanes and machine are
 those of production, and it trains. The invite comes as the first line of standard input and an
@@ -21,8 +21,8 @@ import msgspec
 
 from swarmtrain import ending, events
 from swarmtrain.caps import NO_CAPS
-from swarmtrain.chaos.offences import Liar, Offence, Order
-from swarmtrain.chaos.talkback import Backtalker, Flooder
+from swarmtrain.chaos.siege.offences import Liar, Offence, Order
+from swarmtrain.chaos.siege.talkback import Backtalker, Flooder
 from swarmtrain.errors import UserError
 from swarmtrain.events import Event, Offended
 from swarmtrain.options import Endpoint, JoinOptions

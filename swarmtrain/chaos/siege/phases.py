@@ -9,8 +9,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarmtrain.chaos.offences import Offence, Order
 from swarmtrain.chaos.plan import calm_from_s
+from swarmtrain.chaos.siege.offences import Offence, Order
 
 _UNDISTURBED_SHARE = 0.2
 _TOGETHER_SHARE = 0.2

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain.coordinator.store_errors import conflict, translated
+from swarmtrain.coordinator.disk.store_errors import conflict, translated
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Join
 
