@@ -4,6 +4,8 @@ Production strategies, codecs and exchanges; only the network is left out. Nothi
 sums of equal parts are exact, so the bits are the same.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -71,10 +73,10 @@ class Swarm:
             if not result.slices:  # nobody is paired with who is alone
                 self.weights[peer] = strategy.solo(self.weights[peer])
                 continue
-            own = given[peer].contribution.decoded(0, exchange.num_values, result.window)
+            own = partial(given[peer].contribution.decoded, window=result.window)
             self.weights[peer] = strategy.apply(
-                self.gathered(result), [(0, exchange.num_values, True)], self.weights[peer], own,
-                op=op, own_share=self.share,
+                self.gathered(result), [(0, exchange.num_values, True)], self.weights[peer],
+                own, op=op, own_share=self.share,
             )  # fmt: skip
 
     def exchanged(self, first: Strategy, given: dict[bytes, OwnPart], op: int) -> Outcome:
