@@ -87,7 +87,7 @@ def follow(number: int, directory: Path, wire: Connection) -> None:
     identity = identity_of(number)
     machine = Participant(
         card_of(number), None, identity.sign, verify, list,  # type: ignore[arg-type]
-        storage.records, 0.0,
+        storage.records, 0.0, archive=storage.ledger,
     )  # fmt: skip
     wire.send_bytes(m.encode(machine.hello()))
     while letters := wire.recv():
@@ -168,7 +168,14 @@ class Run:
         self._store = Store.open(directory / "coordinator")
         key = identity_of(-1)
         self.machine = Rendezvous(
-            self._terms, key.peer_id, (), key.sign, verify, self._store.term, 0.0
+            self._terms,
+            key.peer_id,
+            (),
+            key.sign,
+            verify,
+            self._store.term,
+            0.0,
+            archive=self._store,
         )
         self._heed(self.machine.start(0.0))
         for number in range(num_peers):
@@ -263,7 +270,7 @@ class Run:
         operation = self.machine.first.operation
         for peer, message in reports[:-1]:
             if operation is not None:
-                operation.hear(peer, message, self.now_s)
+                operation.reports.hear(peer, message, self.now_s)
         self.say(*reports[-1])
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class Ledger:
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
         def ask(participant: Any, now_s: float) -> tuple[()]:
-            answer.put(participant.ledger.since(0))
+            answer.put(list(participant.ledger.since(0)))
             return ()
 
         thread.machine(ask)

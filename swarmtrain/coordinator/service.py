@@ -244,7 +244,7 @@ def _resumed(
     try:
         machine = Rendezvous(
             run_terms(config), keys.run_key_public, records, keys.sign, verify, store.term, now_s,
-            is_lost=keys.have_begun and not records,
+            is_lost=keys.have_begun and not records, archive=store,
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc

@@ -5,12 +5,14 @@ import struct
 import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from swarmtrain.config.file import canonical
 from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.peer.disk import ledger_file
+from swarmtrain.peer.disk.ledger_file import LedgerLog
 from swarmtrain.peer.disk.storage import PeerStorage, read_result, result_path, result_paths
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
@@ -43,6 +45,22 @@ def test_records_survive_and_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
     again.append_records([record(2)])
     again.close()
     assert path.read_bytes() == whole
+
+
+def test_records_are_read_from_any_index_on_without_the_whole_file(tmp_path: Path) -> None:
+    chain = [Record(index, bytes(32), 1, b"x" * 9, b"s" * 64) for index in range(2000)]
+    for index in range(1, len(chain)):
+        chain[index] = msgspec.structs.replace(chain[index], prev_hash=chain[index - 1].hash)
+    path = tmp_path / ledger_file.FILE_NAME
+    for begin in (0, 1000):
+        log = LedgerLog(path)
+        for start in range(begin, begin + 1000, 5):
+            log.append(chain[start : start + 5])
+        end = begin + 1000
+        for first, stop in ((0, 3), (3, 8), (254, 520), (end - 10, end + 10), (end, end + 1)):
+            assert log.read(first, stop) == chain[first : min(stop, end)]
+        assert log.num_records == end
+        log.close()
 
 
 def test_copies_of_a_program_have_places_of_their_own_and_find_them_again(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_random_worlds_keep_every_promise_where_each_op_moves_a_part_of_the_vect
 def test_random_worlds_keep_every_promise_where_records_come_few_at_a_time(monkeypatch):
     monkeypatch.setattr(limits, "RECORDS_WINDOW_BYTES", 1500)
     monkeypatch.setattr(limits, "RECORDS_BATCH_BYTES", 500)
+    monkeypatch.setattr(limits, "LEDGER_MEMORY_BYTES", 1000)
     results = list(run_seeds(range(24), peers=4, ops=3))
     wrong = [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
     assert not wrong

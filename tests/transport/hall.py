@@ -7,6 +7,7 @@ import msgspec
 
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, SendToPeer
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.ledger.chain import Archive
 from swarmtrain_transport.ledger.fold import num_chunks, set_id
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
@@ -53,6 +54,7 @@ class Hall:
         term: int = 1,
         *,
         is_lost: bool = False,
+        archive: Archive | None = None,
         **terms: Any,
     ) -> None:
         self.now_s = 0.0
@@ -60,7 +62,15 @@ class Hall:
         self.sent: dict[PeerId, list[Any]] = {}
         self.closed: list[PeerId] = []
         self.machine = Rendezvous(
-            terms_of(**terms), RUN_KEY, records, sign, verify, term, self.now_s, is_lost=is_lost
+            terms_of(**terms),
+            RUN_KEY,
+            records,
+            sign,
+            verify,
+            term,
+            self.now_s,
+            is_lost=is_lost,
+            archive=archive,
         )
         self.take(self.machine.start(0.0))
 

@@ -68,6 +68,9 @@ RECORDS_WINDOW_BYTES = 4 << 20
 """Bytes of records that one peer is sent beyond what it has acknowledged: 160 Mbit/s at 200 ms. An
 op of 64 peers has a fraction of it, so whoever is up to date hears every decision at once."""
 
+LEDGER_MEMORY_BYTES = 2 << 20
+"""Newest records in memory, where older ones can be read from a disk."""
+
 PEERS_MAX = 64
 """One level of direct exchange; above it groups are needed (protocol.md rule 8)."""
 

@@ -149,6 +149,18 @@ class Store(Register):
                 raise damaged(self.path, f"record {position} does not decode") from exc
         return tuple(records)
 
+    def read(self, first: int, stop: int) -> list[Record]:
+        """Records from index `first` on, before `stop`; they were checked when the log was opened.
+
+        Raises:
+            StoreError: the disk.
+        """
+        with translated(self.path):
+            rows = self._db.execute(
+                "SELECT bytes FROM log WHERE idx >= ? AND idx < ? ORDER BY idx", (first, stop)
+            ).fetchall()
+        return [record_from_bytes(data) for (data,) in rows]
+
     def append(self, record: Record) -> None:
         """Add the record in one transaction that is on the disk when this returns.
 

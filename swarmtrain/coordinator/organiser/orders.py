@@ -8,6 +8,7 @@ stay in the store. A secret is answered once, to the command that made it, and k
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -177,7 +178,7 @@ class Desk:
         """Bring the dossiers up to date, in portions: a ledger may have a million records."""
         ledger = self._machine.scribe.ledger
         while self._dossiers.num_read < len(ledger):
-            for record in ledger.since(self._dossiers.num_read)[:RECORDS_AT_ONCE]:
+            for record in islice(ledger.since(self._dossiers.num_read), RECORDS_AT_ONCE):
                 self._dossiers.read(self._reader.read(record))
             await asyncio.sleep(0)
 

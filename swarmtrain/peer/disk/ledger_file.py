@@ -6,10 +6,12 @@ comes after it, because the coordinator sends those records again. Whoever only 
 told where it stops to make sense, and changes nothing.
 """
 
+import os
 import struct
 import zlib
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,6 +34,9 @@ _FORM = 2
 
 _EARLIER_FORMS = (0,)
 
+_MARKED_RECORDS = 256
+"""To read from a record on, no more than so many before it are read too."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerFile:
@@ -41,11 +46,14 @@ class LedgerFile:
         records: of all whole segments before the first that is not.
         whole_bytes: where those segments end.
         num_bytes: where the file ends.
+        marks: index of a record, and where the segment that begins with it does, for one in some
+            hundred records.
     """
 
     records: list[Record]
     whole_bytes: int
     num_bytes: int
+    marks: list[tuple[int, int]] = field(default_factory=list, compare=False)
 
 
 def read(path: Path) -> LedgerFile:
@@ -73,6 +81,7 @@ def _is_of_earlier_form(data: bytes) -> bool:
 def parse(data: bytes) -> LedgerFile:
     """The records in the bytes of a file, whatever they are."""
     records: list[Record] = []
+    marks: list[tuple[int, int]] = []
     position = 0
     while position + _SEGMENT.size <= len(data):
         packed_bytes, plain_bytes, crc = _SEGMENT.unpack_from(data, position)
@@ -84,8 +93,72 @@ def parse(data: bytes) -> LedgerFile:
         if segment is None or not _follow(records[-1:] + segment):
             break
         records += segment
+        _mark(marks, segment[0].index, position)
         position = start + packed_bytes
-    return LedgerFile(records, position, len(data))
+    return LedgerFile(records, position, len(data), marks)
+
+
+def _mark(marks: list[tuple[int, int]], index: int, position: int) -> None:
+    if not marks or index >= marks[-1][0] + _MARKED_RECORDS:
+        marks.append((index, position))
+
+
+class LedgerLog:
+    """A file that is open: records are appended to it, and read again from any index on.
+
+    Args:
+        path: of the file; what is torn at its end is cut off.
+
+    Attributes:
+        num_records: in the file.
+
+    Raises:
+        OSError: it cannot be read or written.
+        UserError: SWT-E810, an earlier version has written it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        kept = read(path)
+        if kept.whole_bytes < kept.num_bytes:
+            os.truncate(path, kept.whole_bytes)
+        self.num_records = len(kept.records)
+        self._path, self._marks = path, kept.marks
+        # Unbuffered: what a full disk refused must not wait in a buffer and fail once more.
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Add a segment. OSError: nothing of it is kept."""
+        segment = memoryview(segment_of(records))
+        whole_bytes = os.fstat(self._file.fileno()).st_size
+        try:
+            while segment:
+                segment = segment[self._file.write(segment) :]
+        except OSError:
+            # A torn segment would hide those that follow it.
+            os.ftruncate(self._file.fileno(), whole_bytes)
+            raise
+        self.num_records += len(records)
+        _mark(self._marks, records[0].index, whole_bytes)
+
+    def read(self, first: int, stop: int) -> list[Record]:
+        """Records from index `first` on, before `stop`."""
+        found: list[Record] = []
+        place = bisect_right(self._marks, first, key=lambda mark: mark[0]) - 1
+        if place < 0:
+            return found
+        with self._path.open("rb") as file:
+            file.seek(self._marks[place][1])
+            while len(header := file.read(_SEGMENT.size)) == _SEGMENT.size:
+                packed_bytes, plain_bytes, _ = _SEGMENT.unpack(header)
+                segment = _unpacked(file.read(packed_bytes), plain_bytes) or []
+                found += [record for record in segment if first <= record.index < stop]
+                if not segment or segment[-1].index >= stop - 1:
+                    break
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def segment_of(records: Sequence[Record]) -> bytes:

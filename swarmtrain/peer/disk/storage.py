@@ -8,7 +8,6 @@ directory to one process.
 
 import errno
 import fcntl
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,6 +58,9 @@ class PeerStorage:
     Args:
         directory: exists.
 
+    Attributes:
+        ledger: this peer's copy of the ledger.
+
     Raises:
         UserError: SWT-E404, another process owns it; SWT-E401 or E403, it cannot be written;
             SWT-E810, an earlier version has written it.
@@ -70,13 +72,7 @@ class PeerStorage:
         self._lock = _take_lock(directory)
         try:
             (directory / "results").mkdir(exist_ok=True)
-            path = directory / ledger_file.FILE_NAME
-            kept = ledger_file.read(path)
-            if kept.whole_bytes < kept.num_bytes:
-                os.truncate(path, kept.whole_bytes)
-            self.records = kept.records
-            # Unbuffered: what a full disk refused must not wait in a buffer and fail once more.
-            self._ledger = path.open("ab", buffering=0)
+            self.ledger = ledger_file.LedgerLog(directory / ledger_file.FILE_NAME)
         except UserError:
             self._lock.close()
             raise
@@ -115,20 +111,20 @@ class PeerStorage:
         except OSError as error:
             raise _told(error, self.directory) from error
 
+    @property
+    def records(self) -> list[Record]:
+        """All records of the ledger copy, read anew."""
+        return self.ledger.read(0, self.ledger.num_records)
+
     def append_records(self, records: Sequence[Record]) -> None:
         """Keep newly accepted ledger records.
 
         Raises:
             UserError: SWT-E401, the disk is full; what was there is intact.
         """
-        segment = memoryview(ledger_file.segment_of(records))
-        whole_bytes = os.fstat(self._ledger.fileno()).st_size
         try:
-            while segment:
-                segment = segment[self._ledger.write(segment) :]
+            self.ledger.append(records)
         except OSError as error:
-            # A torn segment would hide those that follow it.
-            os.ftruncate(self._ledger.fileno(), whole_bytes)
             raise _told(error, self.directory) from error
 
     def keep_run(self, canonical: bytes) -> None:
@@ -265,7 +261,7 @@ class PeerStorage:
 
     def close(self) -> None:
         """Give the directory back."""
-        self._ledger.close()
+        self.ledger.close()
         self._lock.close()
 
 

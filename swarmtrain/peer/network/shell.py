@@ -134,7 +134,7 @@ class PeerShell:
             await self._status.open()
             assert self._participant is not None
             is_over = self._storage.is_over(self._participant.view.first.committed)
-            waits = self._waits or (bool(self._storage.records) and not is_over)
+            waits = self._waits or (self._storage.ledger.num_records > 0 and not is_over)
             self._control = ControlClient(
                 self._invite, self._identity, self._participant.hello, self, rng=self._rng,
                 prepare=partial(where.tell, self._participant), waits=waits,
@@ -169,7 +169,7 @@ class PeerShell:
         self._bandwidth = Bandwidth(zmq_link, self._loop, self._caps, self._storage.directory)
         self._participant = Participant(
             card, CodecArithmetic(), self._identity.sign, verify, self._shuffled,
-            self._storage.records, self._now_s(), Retention(self._spill),
+            self._storage.records, self._now_s(), Retention(self._spill), self._storage.ledger,
         )  # fmt: skip
         for op, slices in self._storage.results().items():
             self._participant.keep_result(op, slices)

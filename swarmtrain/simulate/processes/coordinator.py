@@ -77,9 +77,14 @@ class SimCoordinator(Process):
         self.is_alive = True
         self._stopped_until_s = 0.0
         self.machine = Rendezvous(
-            self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, self.now_s
-        )
+            self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, self.now_s,
+            archive=self,
+        )  # fmt: skip
         self._act(self.machine.start(self.now_s))
+
+    def read(self, first: int, stop: int) -> list[Record]:
+        """Records that are on the disk."""
+        return self.disk[first:stop]
 
     def crash(self, *, keeps_torn: bool = False) -> None:
         """kill -9. What was not yet delivered of its messages is lost.

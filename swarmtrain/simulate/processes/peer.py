@@ -96,6 +96,10 @@ class PeerDisk:
     manifest: StateManifest | None = None
     chunks: dict[bytes, bytes] = field(default_factory=dict)
 
+    def read(self, first: int, stop: int) -> list[Record]:
+        """Records of the ledger copy."""
+        return self.records[first:stop]
+
     def begin_download(self, manifest: StateManifest) -> None:
         """A state is being fetched; of what is here only its own chunks are kept."""
         self.manifest = manifest
@@ -268,7 +272,7 @@ class SimPeer(Process):
         arithmetic.sums_wrongly = scene.liar == peer_id
         self.machine = Participant(
             card, arithmetic, partial(quick_sign, peer_id), quick_verify,
-            self._shuffled, disk.records, self.now_s, self._memory.retention,
+            self._shuffled, disk.records, self.now_s, self._memory.retention, disk,
         )  # fmt: skip
         for result in disk.results:
             self.machine.keep_result(result.op, [piece.chunks for piece in result.slices])

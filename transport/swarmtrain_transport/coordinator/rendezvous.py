@@ -20,6 +20,7 @@ from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.scribe import Scribe
 from swarmtrain_transport.coordinator.status_view import describe, result_of
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.chain import Archive
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import (
     FIRST_GROUP,
@@ -64,6 +65,7 @@ class Rendezvous:
         now_s: the time; all timers start here.
         is_lost: the run key has signed a ledger before, and nothing of it is left here.
         more_groups: terms of the groups that there are beside the first, in their order.
+        archive: where older records are, None to keep all in memory.
 
     Attributes:
         groups: what is exchanged, by the groups' numbers.
@@ -84,9 +86,10 @@ class Rendezvous:
         *,
         is_lost: bool = False,
         more_groups: Sequence[RunTerms] = (),
+        archive: Archive | None = None,
     ) -> None:
         self.terms = terms
-        self.scribe = Scribe(records, sign, verify, term)
+        self.scribe = Scribe(records, sign, verify, term, archive)
         self.view = self.scribe.view
         self.attendance = Attendance(self.view, now_s)
         self.lines = self.attendance.lines
@@ -223,6 +226,7 @@ class Rendezvous:
             for group in self.groups.values():
                 group.pardon(absent_s)
         self._now_s = now_s
+        self.scribe.ledger.trim()
 
     def _next_due_s(self) -> float:
         times = [self._now_s + limits.EVICT_S]

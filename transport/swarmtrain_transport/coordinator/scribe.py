@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
 from swarmtrain_transport.coordinator.membership import PeerLine
-from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.ledger.chain import Archive, Ledger
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.batching import batches, size_of
@@ -39,6 +39,7 @@ class Scribe:
         sign: signs a record hash with the run key.
         verify: checks a signature.
         term: this life's number.
+        archive: where older records are, None to keep all in memory.
 
     Attributes:
         has_decided: whether this life has appended a record of its own.
@@ -47,8 +48,15 @@ class Scribe:
         RemoteFault: the records are not a legal chain.
     """
 
-    def __init__(self, records: Iterable[Record], sign: Sign, verify: Verify, term: int) -> None:
-        self.ledger = Ledger(verify)
+    def __init__(
+        self,
+        records: Iterable[Record],
+        sign: Sign,
+        verify: Verify,
+        term: int,
+        archive: Archive | None = None,
+    ) -> None:
+        self.ledger = Ledger(verify, archive)
         self.view = LedgerView()
         self.term = term
         self.has_decided = False
@@ -56,6 +64,7 @@ class Scribe:
         self._out: list[CoordinatorAction] = []
         for record in records:
             self.view.apply(record, self.ledger.append(record))
+            self.ledger.trim()
 
     @property
     def head(self) -> int:

@@ -1,7 +1,9 @@
-"""A verified ledger in memory: every record is checked against the chain before it is kept."""
+"""A verified ledger: every record is checked against the chain before it is kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.wire.records import (
     GENESIS_HASH,
@@ -12,46 +14,66 @@ from swarmtrain_transport.wire.records import (
     Verify,
 )
 
+_READ_AT_ONCE = 256
+"""Records read from the archive at once."""
+
+
+class Archive(Protocol):
+    """The durable copy of a ledger: what is there need not be in memory."""
+
+    def read(self, first: int, stop: int) -> Sequence[Record]:
+        """Records from index `first` on, before `stop`."""
+
 
 class Ledger:
-    """A verified chain in memory. Appending anything but the next legal record raises.
+    """A verified chain. Appending anything but the next legal record raises.
 
     Args:
         verify: signature check, so that the simulator need not spend 0.1 ms on each.
+        archive: where older records are, None to keep all of them in memory.
 
     Attributes:
         head_index: index of the newest record, -1 when empty.
+        head_hash: its hash, GENESIS_HASH when empty.
+        term: its term.
         reader: reads and writes the bodies of its records.
     """
 
-    def __init__(self, verify: Verify) -> None:
-        self._verify = verify
-        self._records: list[Record] = []
-        self._hashes: list[bytes] = []
+    def __init__(self, verify: Verify, archive: Archive | None = None) -> None:
+        self._verify, self._archive = verify, archive
+        self._recent: list[Record] = []
+        self._recent_bytes = 0
         self._run: Run | None = None
-        self.head_index = -1
+        self.head_index, self.head_hash, self.term = -1, GENESIS_HASH, 0
         self.reader = BodyReader()
 
     def __len__(self) -> int:
-        return len(self._records)
-
-    @property
-    def head_hash(self) -> bytes:
-        """Hash of the newest record, GENESIS_HASH when empty."""
-        return self._hashes[-1] if self._hashes else GENESIS_HASH
-
-    @property
-    def term(self) -> int:
-        """Term of the newest record."""
-        return self._records[-1].term if self._records else 0
+        return self.head_index + 1
 
     def hash_at(self, index: int) -> bytes | None:
         """Hash of record `index`, None where there is none."""
-        return self._hashes[index] if 0 <= index < len(self._hashes) else None
+        return next((record.hash for record in self.since(index)), None) if index >= 0 else None
 
-    def since(self, index: int) -> list[Record]:
-        """Records from `index` on."""
-        return self._records[index:]
+    def since(self, index: int) -> Iterator[Record]:
+        """Records from `index` on, older ones from the archive."""
+        first = len(self) - len(self._recent)
+        while index < first and self._archive is not None:
+            older = self._archive.read(index, min(first, index + _READ_AT_ONCE))
+            if not older:
+                raise LocalFault(f"record {index} is not in the archive")
+            yield from older
+            index += len(older)
+        yield from self._recent[max(0, index - first) :]
+
+    def trim(self) -> None:
+        """Let go of older records in memory. All that were appended are in the archive by now."""
+        if self._archive is None or self._recent_bytes <= limits.LEDGER_MEMORY_BYTES:
+            return
+        kept = kept_bytes = 0
+        while kept_bytes < limits.LEDGER_MEMORY_BYTES // 2 and kept < len(self._recent):
+            kept += 1
+            kept_bytes += len(self._recent[-kept].body)
+        self._recent, self._recent_bytes = self._recent[-kept:], kept_bytes
 
     def append(
         self, record: Record, judge: Callable[[Record, AnyBody], None] | None = None
@@ -66,7 +88,7 @@ class Ledger:
         Raises:
             RemoteFault: reason ``chain`` or ``signature``; the ledger is as before.
         """
-        if record.index != len(self._records) or record.prev_hash != self.head_hash:
+        if record.index != len(self) or record.prev_hash != self.head_hash:
             raise RemoteFault("chain", f"record {record.index} does not follow {self.head_index}")
         if record.term < self.term:
             raise RemoteFault("chain", f"term {record.term} after term {self.term}")
@@ -80,9 +102,9 @@ class Ledger:
             self._check_signed(record, digest, body.run_key)
         if judge is not None:
             judge(record, body)
-        self._records.append(record)
-        self._hashes.append(digest)
-        self.head_index = record.index
+        self._recent.append(record)
+        self._recent_bytes += len(record.body)
+        self.head_index, self.head_hash, self.term = record.index, digest, record.term
         if isinstance(body, Run):
             self._run = body
         self.reader.take(record, body)

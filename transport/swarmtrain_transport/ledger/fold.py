@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
@@ -48,7 +49,7 @@ OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
 OfGroup = Plan | OpDecision | Attest | Rewind | Checkpoint
 """Records of one group's ops and states."""
 
-COMMITS_KEPT = 256
+COMMITS_KEPT = 4 * limits.RESULT_KEEP_OPS
 """Committed ops whose plans a view remembers, for joiners that replay; older ones are in the
 ledger, and a joiner takes a newer snapshot."""
 
@@ -339,6 +340,7 @@ class GroupView(Lineage):
                 self.exchanged(op.plan, body)
         elif isinstance(body, Skip):
             self.skips[body.op] = body
+            self.forget_before(body.op)
         if op.outcome is not None:
             del self.ops[op.plan_id]
             self.standing.ended(op.plan, op.words, op.outcome)

@@ -8,6 +8,7 @@ which grow by the same link with each op that both are in.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -18,6 +19,11 @@ from swarmtrain_transport.wire.records import Attest, Commit, Plan, Skip
 OPS_KEPT = 256
 """For so many ops it is remembered who held which state, and what chains were before. A REWIND that
 goes further back begins all chains anew."""
+
+
+ENDS_KEPT = 4096
+"""For so many ops it is remembered whether they were skipped, and which state followed. Nobody goes
+on from an older one: results to catch up with are long gone."""
 
 
 @dataclass(slots=True)
@@ -62,8 +68,16 @@ class Lineage:
         if body.op in self.attests and not named:
             raise RemoteFault("order", f"second ATTEST of op {body.op}")
         self.attests.setdefault(body.op, body.state_root)
+        self.forget_before(body.op)
         if named:
             self.roots.setdefault(body.op, {}).update(named)
+
+    def forget_before(self, op: int) -> None:
+        """Of ops long before this one it is not remembered how they ended."""
+        stores: tuple[dict[int, Any], ...] = (self.attests, self.skips)
+        for store in stores:
+            while (oldest := next(iter(store), op)) <= op - ENDS_KEPT:
+                del store[oldest]
 
     def exchanged(self, plan: Plan, commit: Commit) -> None:
         """COMMIT of a pair op: the chains of those that it names grow."""
@@ -104,7 +118,8 @@ class Lineage:
         if roots:
             return root in roots.values() or (peer not in roots and op > self.cancelled_op)
         attested = self.root_after(op)
-        return attested == root or (attested is None and op > self.cancelled_op)
+        settled = max(self.cancelled_op, self.last_op - ENDS_KEPT)
+        return attested == root or (attested is None and op > settled)
 
     def may_hold(self, op: int, root: bytes) -> bool:
         """Whether somebody who reports this state after `op` has the run's, as far as the ledger

@@ -73,6 +73,10 @@ def in_result(plan: Plan, commit: Commit) -> int:
     return sum(count for peer, count in zip(named, plan.samples, strict=False) if peer in kept)
 
 
+_SUMS_KEPT = 4096
+"""Ops of which the sum is remembered: further back no REWIND goes."""
+
+
 @dataclass(slots=True)
 class SampleCount:
     """The fold of PLAN, COMMIT and REWIND to samples so far.
@@ -87,6 +91,8 @@ class SampleCount:
         """An op has its result."""
         if plan.samples:
             self.sums[plan.op] = self.after(plan.op - 1) + in_result(plan, commit)
+            while next(iter(self.sums)) <= plan.op - _SUMS_KEPT:
+                del self.sums[next(iter(self.sums))]
 
     def rewound(self, op: int) -> None:
         """Ops after this one are cancelled."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import WHOLE
-from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.ledger.chain import Archive, Ledger
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OpView
 from swarmtrain_transport.ledger.fragments import values_of
 from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED
@@ -27,17 +27,21 @@ class LedgerCopy:
     Args:
         verify: signature check.
         records: the copy of an earlier life.
+        archive: where older records are, None to keep all in memory.
 
     Raises:
         RemoteFault: the records are not a legal chain.
     """
 
-    def __init__(self, verify: Verify, records: Iterable[Record]) -> None:
+    def __init__(
+        self, verify: Verify, records: Iterable[Record], archive: Archive | None = None
+    ) -> None:
         self._verify = verify
-        self.ledger = Ledger(verify)
+        self.ledger = Ledger(verify, archive)
         self.view = LedgerView()
         for record in records:
             self.ledger.append(record, self.view.apply)
+            self.ledger.trim()
 
     def take(self, raw: bytes) -> tuple[Record, AnyBody] | None:
         """The next record, or None for one that is here already.

@@ -18,6 +18,7 @@ from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.collective.local import Card, LocalStats, hello_of, progress_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.chain import Archive
 from swarmtrain_transport.ledger.fold import OfGroup
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.group import GroupPeer
@@ -46,6 +47,7 @@ class Participant:
         records: our own copy of the ledger from an earlier life.
         now_s: the time.
         retention: keeps parts and results; None keeps them in memory.
+        archive: where older records are; None keeps all in memory.
 
     Attributes:
         groups: our part in each group that we are in, by its number; in group 0 until the ledger
@@ -65,9 +67,10 @@ class Participant:
         records: Iterable[Record],
         now_s: float,
         retention: Retention | None = None,
+        archive: Archive | None = None,
     ) -> None:
         self.card = card
-        self._copy = LedgerCopy(verify, records)
+        self._copy = LedgerCopy(verify, records, archive)
         self.view, self.ledger = self._copy.view, self._copy.ledger
         self.stats = LocalStats()
         self.groups: dict[int, GroupPeer] = {}
@@ -244,6 +247,7 @@ class Participant:
             RemoteFault: it contradicts the ledger or breaks the protocol.
         """
         self._now_s = now_s
+        self.ledger.trim()
         actions: list[do.PeerAction] = []
         match message:
             case say.Welcome():
