@@ -35,7 +35,7 @@ class Scene:
         self.real = Recorder()
         self.frozen: list[tuple[int, int]] = []
         self.link = FreezingLink(
-            self.real, SimpleNamespace(exchange=exchange), ROUND,
+            self.real, SimpleNamespace(first=SimpleNamespace(exchange=exchange)), ROUND,
             lambda sent, total: self.frozen.append((sent, total)),
         )  # fmt: skip
         self.chunks = chunks

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
@@ -426,12 +425,6 @@ class LedgerView:
             self.run = body
             self.run_tag = self.first.tag = _tag_of(record)
             self.first.config_hash = body.config_hash
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            """Readers that do not know of groups read of group 0."""
-            return getattr(self.groups[FIRST_GROUP], name)
 
     @property
     def first(self) -> GroupView:
