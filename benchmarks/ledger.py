@@ -225,14 +225,14 @@ class Run:
 
     def round(self) -> None:
         """One op from READY to ATTEST, everybody in it."""
-        op = self.machine.view.last_op + 1
+        op = self.machine.view.first.last_op + 1
         for peer in self._identities:
             self.say(peer, m.Ready(op, 8192, op - 1, state_root_of(op - 1)))
-        view = self.machine.view.in_progress
+        view = self.machine.view.first.in_progress
         if view is None:
             raise RuntimeError(f"op {op} was not planned")
         self._exchange(view)
-        if self.machine.view.commit_at(op) != op:
+        if self.machine.view.first.commit_at(op) != op:
             raise RuntimeError(f"op {op} was not committed")
         for peer in self._identities:
             self.say(peer, m.Applied(op, state_root_of(op)))

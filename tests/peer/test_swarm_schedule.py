@@ -36,7 +36,7 @@ def changed(config: RunConfig, **sections: dict[str, Any]) -> RunConfig:
 def naive_sum(member: Member) -> int:
     """Samples of all in all results, read off the ledger that a peer keeps."""
     total = 0
-    for op in member.machine_itself.view.commits.values():
+    for op in member.machine_itself.view.first.commits.values():
         told = dict(zip(op.weights, op.plan.samples, strict=True))
         is_paired = member.driver.is_paired  # who is in no pair makes its step too
         total += sum(told[peer] for peer in (told if is_paired else op.outcome.contributors))

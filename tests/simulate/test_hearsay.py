@@ -82,7 +82,10 @@ def test_one_liar_of_five_keeps_nobody_out_and_owns_nothing_in_the_end(kind, wan
     assert not world.invariants.excluded and not wrong_rounds(world)
     assert len(waited(world)) <= ROUNDS // 4
     assert len(owned(world, LIAR)) <= ROUNDS // 5 and max(owned(world, LIAR)) < ROUNDS
-    standing, everybody = world.swarm.coordinator.machine.view.standing, set(world.swarm.peers)
+    standing, everybody = (
+        world.swarm.coordinator.machine.view.first.standing,
+        set(world.swarm.peers),
+    )
     unfit = standing.unfit(ROUNDS + 1, everybody).keys()
     assert world.scene.deeds.keys() <= unfit | standing.sidelined(ROUNDS + 1, everybody)
 

@@ -167,8 +167,8 @@ def test_an_op_of_64_is_short() -> None:
     chain.add(chain.plan(KEYS[:64]))
     signed = {key: SignedRoot(key, key + key) for key in KEYS[:64]}
     chain.add(Freeze(1, tuple(KEYS[:64]), {}, roots=signed))
-    assert chain.view.op is not None
-    commit = commit_of(chain.view.op)
+    assert chain.view.first.op is not None
+    commit = commit_of(chain.view.first.op)
     chain.add(Commit(1, commit.plan_hash, commit.contributors, commit.slices, bytes(32),
                      (bytes(64),) * 64))  # fmt: skip
     assert sum(len(record.to_bytes()) for record in chain.records[before:]) < 19_000
