@@ -99,7 +99,7 @@ def fold(records: Iterable[Record]) -> tuple[LedgerView, int]:
         body = taken[1]
         if isinstance(body, Commit) and body.result_root != result_root(body):
             raise Unproved(f"COMMIT of op {body.op} names a result root that is not its own.")
-        if isinstance(body, Attest) and body.op in copy.view.first.skips:
+        if isinstance(body, Attest) and body.op in copy.view.group_of(body).skips:
             raise Unproved(f"ATTEST of op {body.op}, which was skipped and has no state.")
     if not count:
         raise Unproved("The ledger is empty.")

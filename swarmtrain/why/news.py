@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from swarmtrain.console.lines import counted
 from swarmtrain.why import story as why
 from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.ledger.fold import OfGroup
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
     AnyBody,
     BodyReader,
@@ -75,6 +77,9 @@ class News:
         ]
 
     def _sentences(self, body: AnyBody) -> Iterator[str]:
+        """What people are told of a record; of groups that they need not know of nothing."""
+        if isinstance(body, OfGroup) and body.group != FIRST_GROUP:
+            return
         match body:
             case Join():
                 yield self._came(body)

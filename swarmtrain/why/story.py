@@ -11,7 +11,8 @@ from swarmtrain.why import pairs as why_pairs
 from swarmtrain.why import words as why_words
 from swarmtrain_transport.kinds import GATHER, PAIR, WHOLE
 from swarmtrain_transport.ledger import matrix
-from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.fold import GroupView, LedgerView
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Attest,
@@ -56,12 +57,13 @@ _OWNER_REASONS = {
 }
 
 
-def explain_round(records: Iterable[Record], number: int) -> list[str]:
+def explain_round(records: Iterable[Record], number: int, group: int = FIRST_GROUP) -> list[str]:
     """The round's story, a sentence or two per line; empty if the ledger has no such round.
 
     Args:
         records: the ledger from its beginning, in order.
         number: of the round; round n ends with op n.
+        group: whose round it is.
     """
     names: dict[bytes, str] = {}
     lines: list[str] = []
@@ -73,6 +75,8 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
         body = reader.read(record)
         if isinstance(body, Join):
             names[body.peer] = name_of(body, names)
+        elif getattr(body, "group", group) != group:
+            pass
         elif isinstance(body, Rewind) and body.op < number and lines:
             lines.append(f"A REWIND went back to round {body.op}: {body.reason}. ")
             lines[-1] += "Whatever this round had decided was cancelled."
@@ -87,7 +91,7 @@ def explain_round(records: Iterable[Record], number: int) -> list[str]:
                 lines += why_pairs.committed(plan, freeze, body, names)
             else:
                 is_whole = plan is not None and plan.kind in WHOLE
-                lines += _told(body, names, view, is_whole=is_whole)
+                lines += _told(body, names, view.groups[group], is_whole=is_whole)
         view.apply(record, body)
     return [*lines, "It is still in progress."] if is_open else lines
 
@@ -100,15 +104,16 @@ def name_of(body: Join, names: dict[bytes, str]) -> str:
 
 
 def _told(
-    body: AnyBody, names: dict[bytes, str], view: LedgerView, *, is_whole: bool
+    body: AnyBody, names: dict[bytes, str], view: GroupView, *, is_whole: bool
 ) -> Iterator[str]:
     """One record's sentences; `view` is what the ledger says before it."""
     match body:
         case Plan():
             yield from _plan(body, names)
-            yield from why_words.resting(body, view.first.standing, names)
-        case Reassign(reason=matrix.AT_ODDS) if view.first.op is not None:
-            yield why_words.moved(body, view.first.op.owners[body.slice_index], names)
+            yield from why_words.resting(body, view.standing, names)
+        case Reassign(reason=matrix.AT_ODDS):
+            (op,) = (one for one in view.ops.values() if one.plan.op == body.op)
+            yield why_words.moved(body, op.owners[body.slice_index], names)
         case Reassign():
             reason = _OWNER_REASONS.get(body.reason, body.reason)
             yield (

@@ -1,10 +1,12 @@
 """Two groups of different layouts in one run, peers in one or both, ops of both at once."""
 
+import msgspec
 import pytest
 
 from swarmtrain_transport.wire.records import Commit, Group, Move, Skip, bodies_of
 from tests.transport.group_swarm import GroupSwarm
 from tests.transport.rig import A, B, C, D
+from tests.transport.swarm import Swarm
 
 STEPS = 60_000
 
@@ -74,3 +76,16 @@ def test_fragments_of_one_group_overlap_and_are_applied_in_order(seed: int) -> N
     assert any(2 in counts for counts in swarm.most_under_way), "two ops of one group at once"
     assert (2, 2) in swarm.most_under_way or (1, 2) in swarm.most_under_way
     assert not any(member.faults or member.halted for member in swarm.members.values())
+
+
+def test_status_tells_of_other_groups_and_a_run_of_one_says_nothing_of_them() -> None:
+    swarm = begun(3)
+    assert swarm.run(STEPS)
+    status = swarm.hall.status(swarm.now_s)
+    assert not isinstance(status.groups, msgspec.UnsetType)
+    (other,) = status.groups
+    assert (other.group, other.committed, other.rounds, other.num_values) == (1, 4, 4, 40)
+    assert other.peers == (B.hex(), C.hex()) and other.ops_under_way == ()
+    assert other.wanted_root == swarm.members[C].stages[1].described()[0].root.hex()
+    alone = Swarm(3).hall.status(0.0)
+    assert b"groups" not in msgspec.json.encode(alone)

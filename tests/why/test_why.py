@@ -14,7 +14,9 @@ from swarmtrain_transport.wire.records import (
     Conviction,
     Freeze,
     Gone,
+    Group,
     Member,
+    Move,
     Reassign,
     Rewind,
     SignedRoot,
@@ -23,7 +25,17 @@ from swarmtrain_transport.wire.records import (
     Times,
 )
 from tests.transport.gather_table import gather_plan
-from tests.transport.rig import A, B, C, Chain, commit_of, genesis_body, join_body, run_body
+from tests.transport.rig import (
+    A,
+    B,
+    C,
+    Chain,
+    commit_of,
+    genesis_body,
+    join_body,
+    plan_body,
+    run_body,
+)
 
 TIMES = Times(complete=1, owners=3, last_s=4.0, heard_s=6.5, frozen_s=10.0, deadline_s=10.0)
 
@@ -195,3 +207,17 @@ def test_the_command_reads_a_peers_own_ledger(tmp_path, capsys) -> None:
 def test_a_round_is_a_number(words, capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(dirs, "runs_dir", lambda: tmp_path)
     assert main(words) == 2
+
+
+def test_a_round_of_another_group_is_told_apart() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(Group(1, bytes(32)))
+    chain.add(Move(B, (0, 1)))
+    chain.add(Attest(0, bytes(32), 24, b"L" * 32, group=1))
+    chain.add(chain.plan())
+    view = chain.view.groups[1]
+    chain.add(plan_body((B,), 24, previous_outcome=view.last_outcome, group=1))
+    chain.add(Skip(1, "deadline", group=1))
+    assert told(chain).endswith("It is still in progress.") and "Skipped" not in told(chain)
+    story = "\n".join(explain_round(chain.records, 1, group=1))
+    assert "Round 1 was planned with lynx." in story and "Skipped: deadline." in story

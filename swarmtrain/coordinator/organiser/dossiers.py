@@ -58,7 +58,7 @@ class Dossiers:
         """The next record."""
         self.num_read += 1
         match body:
-            case Plan():
+            case Plan(group=0):
                 self._round = body.op
             case Join():
                 dossier = self._dossier(body.peer)

@@ -121,6 +121,19 @@ class RoundEvent(msgspec.Struct, frozen=True):
     times: int = 1
 
 
+class GroupStatus(msgspec.Struct, frozen=True):
+    """One group beside the first."""
+
+    group: int
+    round: int
+    committed: int
+    rounds: int
+    wanted_root: str
+    num_values: int
+    peers: tuple[str, ...]
+    ops_under_way: tuple[int, ...]
+
+
 class CoordinatorStatus(msgspec.Struct, frozen=True):
     """The coordinator's knowledge, for `status --json`.
 
@@ -129,6 +142,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     `door` tells if newcomers are let in ("open", "closed", "" where that is not known).
     `waiting_for` keeps the run from going on, `waiting_seen_s` is how many seconds ago somebody was
     here who had it, if that is known. `result` is the outcome of a finished run.
+    `groups` are those beside the first, of which all else is told; left out where there are none.
     """
 
     run: str
@@ -148,6 +162,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     door: str = ""
     waiting_seen_s: float | None = None
     result: str = ""
+    groups: tuple[GroupStatus, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 E = TypeVar("E", Exclusion, RoundEvent)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.attendance import Attendance
 from swarmtrain_transport.coordinator.claims import finite, shown
@@ -11,6 +13,7 @@ from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.history import History
 from swarmtrain_transport.coordinator.membership import (
     CoordinatorStatus,
+    GroupStatus,
     PeerLine,
     PeerStatus,
 )
@@ -36,6 +39,7 @@ class Coordinator(Protocol):
     view: LedgerView
     attendance: Attendance
     history: History
+    groups: dict[int, GroupCoordinator]
 
     @property
     def first(self) -> GroupCoordinator:
@@ -56,6 +60,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     chronicle = coordinator.first.chronicle
     root = view.root_after(view.last_op)
     text, seen_s = _waiting_for(coordinator)
+    later = [group for group in coordinator.groups.values() if group is not coordinator.first]
     are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return CoordinatorStatus(
         run=coordinator.terms.run_id,
@@ -75,7 +80,23 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         checkpoint_op=view.checkpoint.op if view.checkpoint else -1,
         waiting_for=text,
         result=result_of(coordinator) if coordinator.is_finished else "",
+        groups=tuple(_group(group) for group in later) if later else msgspec.UNSET,
         waiting_seen_s=None if seen_s is None else round(now_s - seen_s, 1),
+    )
+
+
+def _group(group: GroupCoordinator) -> GroupStatus:
+    view = group.view
+    root = None if view.goes_by_pairs else view.root_after(view.last_op)
+    return GroupStatus(
+        group=view.group,
+        round=max(0, view.last_op),
+        committed=view.committed,
+        rounds=group.terms.rounds,
+        wanted_root=root.hex() if root else "",
+        num_values=view.genesis.num_values if view.genesis else 0,
+        peers=tuple(peer.hex() for peer in view.members),
+        ops_under_way=tuple(op.plan.op for op in view.ops.values()),
     )
 
 
