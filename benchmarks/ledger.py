@@ -27,7 +27,6 @@ from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
-from swarmtrain_transport.collective.local import Card
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.kinds import MEAN
@@ -39,6 +38,7 @@ from swarmtrain_transport.ledger.signed import (
     root_over,
 )
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.card import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.identity import Identity, verify

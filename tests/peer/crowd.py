@@ -28,9 +28,9 @@ from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.collective.local import Card
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.card import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Record

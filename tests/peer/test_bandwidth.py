@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from swarmtrain.caps import NO_CAPS
 from swarmtrain.peer.network.bandwidth import Bandwidth
 from swarmtrain_transport import limits
-from swarmtrain_transport.collective.local import LocalStats
 from swarmtrain_transport.links.link import Address, LinkStats
 from swarmtrain_transport.links.widths import Path
+from swarmtrain_transport.peer.card import LocalStats
 
 PEER = b"p" * 32
 

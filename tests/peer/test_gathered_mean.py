@@ -18,11 +18,11 @@ from swarmtrain.peer.arithmetic import (
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state
-from swarmtrain_transport.collective.local import Card
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.links.memory_link import MemoryNetwork
+from swarmtrain_transport.peer.card import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.wire import messages as m

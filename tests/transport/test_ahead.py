@@ -8,12 +8,12 @@ from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.collective.exchange import Exchange
-from swarmtrain_transport.collective.local import Card, LocalStats
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView, OpView
 from swarmtrain_transport.ledger.pairing import contributors_of, drawn, order_of, partner_in
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.card import LocalStats
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
 from swarmtrain_transport.wire.records import Attest, Commit
@@ -48,8 +48,7 @@ class Side:
         self.view.op = view_of(pair_plan(tag=TAG, num_values=VALUES))
         self.view.members.update({peer: BOOT for peer in (A, B, C, D)})
         self.stats, self.blobs = LocalStats(), Blobs()
-        card = Card(me, boot, "name", me, "127.0.0.1", 4242)
-        self.ahead = Ahead(card, self.view, self.blobs.retention, self.stats)
+        self.ahead = Ahead(me, boot, self.view, self.blobs.retention, self.stats)
         self.fetcher = Fetcher(list)
         self.given = PlainContribution(values_of(me))
 

@@ -31,10 +31,10 @@ from swarmtrain.peer.view import PeerView, TrainerNote, view_of
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.retention import Retention
-from swarmtrain_transport.collective.local import Card
 from swarmtrain_transport.errors import RemoteFault, TransportError
 from swarmtrain_transport.links.link import Link, PeerId
 from swarmtrain_transport.links.zmq_link import ZmqLink
+from swarmtrain_transport.peer.card import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire.brings import UNSAID, Brings
 from swarmtrain_transport.wire.frames import Frame

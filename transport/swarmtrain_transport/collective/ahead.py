@@ -14,7 +14,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import SendFrame
 from swarmtrain_transport.arithmetic import Contribution, ContributionRefused
 from swarmtrain_transport.blocks.retention import Kept, Retention
-from swarmtrain_transport.collective.local import Card, LocalStats
+from swarmtrain_transport.collective.local import Local
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR
@@ -30,19 +30,20 @@ class Ahead:
     """One peer's part of the next op that is under way already.
 
     Args:
-        card: who we are.
+        me: own id.
+        boot: names this very process.
         view: the ledger's fold.
         retention: keeps what comes.
-        stats: what the shell knows of our link, and where useless frames are counted.
+        local: what is known of our link, and where useless frames are counted.
     """
 
     def __init__(
-        self, card: Card, view: GroupView, retention: Retention, stats: LocalStats
+        self, me: PeerId, boot: bytes, view: GroupView, retention: Retention, local: Local
     ) -> None:
-        self._me, self._boot = card.peer_id, card.boot
+        self._me, self._boot = me, boot
         self._view = view
         self._retention = retention
-        self._stats = stats
+        self._local = local
         self._op = -1
         self._partner: PeerId | None = None
         self._contribution: Contribution | None = None
@@ -85,7 +86,7 @@ class Ahead:
             self._contribution = None
             return []
         frames: list[SendFrame] = []
-        waiting = self._stats.waiting.get(partner, 0)
+        waiting = self._local.waiting.get(partner, 0)
         while len(frames) < limits.PUMP_CHUNKS and waiting < limits.AHEAD_BYTES:
             start = self._next_start
             if start >= stop:
@@ -120,7 +121,7 @@ class Ahead:
     @property
     def next_wakeup_s(self) -> float:
         """When to ask `due` again."""
-        if self._partner is not None and self._stats.waiting.get(self._partner, 0):
+        if self._partner is not None and self._local.waiting.get(self._partner, 0):
             return self._now_s + limits.AHEAD_PAUSE_S
         return self._now_s
 
@@ -137,7 +138,7 @@ class Ahead:
         # Of a later op somebody else would be drawn, and displace what the partner has given.
         is_next = plan is not None and op == plan.op + 1
         if plan is None or not is_next or peer != expected_partner(tag, op, plan, self._me):
-            self._stats.ignored["stale"] += 1
+            self._local.ignored["stale"] += 1
             return
         if (op, peer) != (self._kept_op, self._kept_of):
             self._forget()

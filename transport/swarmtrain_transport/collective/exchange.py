@@ -19,7 +19,7 @@ from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.ahead import Ahead, check_chunk
 from swarmtrain_transport.collective.centre import Centre
-from swarmtrain_transport.collective.local import LocalStats
+from swarmtrain_transport.collective.local import Local
 from swarmtrain_transport.collective.publisher import Publisher
 from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.collective.reducer import Reducer, Reducing
@@ -70,7 +70,7 @@ class Exchange:
         fetcher: shared with catch-up and sync, so that windows hold per peer.
         now_s: the time.
         sign: signs with our own key.
-        stats: what the shell knows of our link, and where frames are counted that change nothing.
+        local: what is known of our link, and where frames are counted that change nothing.
         commits: committed ops, by whose result the plan's rule may begin.
         ahead: what has come and gone before the op, None for nothing.
 
@@ -90,14 +90,14 @@ class Exchange:
         fetcher: Fetcher,
         now_s: float,
         sign: Sign,
-        stats: LocalStats,
+        local: Local,
         commits: Mapping[int, OpView],
         ahead: Ahead | None = None,
     ) -> None:
         self.view = view
-        self._me, self._run_tag, self._sign, self._stats = me, run_tag, sign, stats
+        self._me, self._run_tag, self._sign, self._local = me, run_tag, sign, local
         self._arithmetic, self._blobs = arithmetic, blobs
-        self._ignored = stats.ignored
+        self._ignored = local.ignored
         begins_from = commits.get(view.plan.centre)
         self._centre = None if begins_from is None else Centre(begins_from, blobs)
         order = [member.peer for member in view.plan.members]
@@ -127,7 +127,7 @@ class Exchange:
             self.giving = Giving.ENCODING
             # Not a method of ours: in a circle with us a whole vector would wait for the collector.
             self.sender = Sender(
-                me, view, contribution, run_tag, lambda owner: owner in stats.waiting,
+                me, view, contribution, run_tag, lambda owner: owner in local.waiting,
                 retention=blobs.retention, arithmetic=arithmetic,
             )  # fmt: skip
         self._word: Roots | Withdraw | None = None
@@ -386,10 +386,10 @@ class Exchange:
             contributors = self.view.slice_sets[index]
             if contributors is None or reducer.phase is Reducing.MADE or reducer.is_blind:
                 continue
-            result = reducer.finish(contributors, gauges=self._stats.gauged is None)
-            if reducer.seen and self._stats.gauged is None:
+            result = reducer.finish(contributors, gauges=self._local.gauged is None)
+            if reducer.seen and self._local.gauged is None:
                 plan = self.view.plan
-                self._stats.gauged = Gauged(plan.op, self.view.plan_id, index, reducer.seen)
+                self._local.gauged = Gauged(plan.op, self.view.plan_id, index, reducer.seen)
             if reducer.done is None or reducer.done.set_id != set_id(contributors):
                 actions += self._made(reducer, contributors, result)
         return actions

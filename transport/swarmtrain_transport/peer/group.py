@@ -14,9 +14,9 @@ from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES, Auditing
 from swarmtrain_transport.collective.exchange import Exchange
-from swarmtrain_transport.collective.local import Card, LocalStats
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OfGroup
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.card import Card, LocalStats
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.progression import Progression
 from swarmtrain_transport.peer.state_finder import StateFinder
@@ -83,7 +83,7 @@ class GroupPeer:
         self._fetcher = Fetcher(shuffle)
         self.states = StateFinder(me, self.view, self._fetcher, shuffle)
         self.audits = Auditing(me, self.view, self.blobs, self._fetcher, arithmetic, verify)
-        self.ahead = Ahead(card, self.view, retention, stats)
+        self.ahead = Ahead(me, card.boot, self.view, retention, stats)
         catchup = CatchUp(me, self.view, self.blobs, self._fetcher)
         self.place = Progression(card, self.view, catchup, self.states)
 

@@ -13,14 +13,14 @@ from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.blocks.serving import Serving
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES
-from swarmtrain_transport.collective.early import EarlyFrames
 from swarmtrain_transport.collective.exchange import Exchange
-from swarmtrain_transport.collective.local import Card, LocalStats, hello_of, progress_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Archive
 from swarmtrain_transport.ledger.fold import OfGroup
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.card import Card, LocalStats, hello_of, progress_of
+from swarmtrain_transport.peer.early import EarlyFrames
 from swarmtrain_transport.peer.group import GroupPeer
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire import messages as say
