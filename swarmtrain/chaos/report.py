@@ -45,8 +45,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     violations: tuple[Violation, ...]
     state_dir: str = ""
 
-    def _ending(self) -> Iterator[str]:
-        """The last lines for people: states, violations, the verdict."""
+    def in_words(self) -> Iterator[str]:
+        """The same for people: states, violations, the verdict."""
         for entry in self.state_roots:
             yield fact("state root", f"{entry.root[:16]}  {entry.peer}")
         for found in self.violations:
@@ -71,10 +71,10 @@ class Report(Outcome, frozen=True, kw_only=True):
     passed_over: int
 
     def in_words(self) -> Iterator[str]:
-        """The same for people."""
+        """See Outcome."""
         deeds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.deeds.items()))
         yield fact("deeds", f"{deeds or 'none'}; {self.passed_over} passed over")
         outcomes = f"{self.commits} committed, {self.skips} skipped, {self.rewinds} rewinds"
         again = f"{self.restarts} processes started again"
         yield fact("rounds", f"{self.rounds}: {outcomes}, {again}")
-        yield from self._ending()
+        yield from super().in_words()

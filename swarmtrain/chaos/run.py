@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -49,7 +49,7 @@ _FOUND_MAX = 20
 """Violations before it ends early."""
 
 
-def run_chaos(options: ChaosOptions, say: Say) -> Report:
+def run_chaos(options: ChaosOptions, say: Say) -> Outcome:
     """Break a run for a while, mend it, and judge it.
 
     Args:
@@ -65,10 +65,7 @@ def run_chaos(options: ChaosOptions, say: Say) -> Report:
     return tidied(Chaos(options, place, say).run(), options, place)
 
 
-AnyReport = TypeVar("AnyReport", bound=Outcome)
-
-
-def tidied(report: AnyReport, options: ChaosOptions, place: Place) -> AnyReport:
+def tidied(report: Outcome, options: ChaosOptions, place: Place) -> Outcome:
     """The report, naming its directory; one that nobody asked for and that shows no violation is
     removed."""
     if not report.violations and options.state_dir is None:
@@ -106,7 +103,7 @@ class Chaos:
         self._ended_s = 0.0
         self._signals: list[int] = []
 
-    def run(self) -> Report:
+    def run(self) -> Outcome:
         """From the first process to the verdict."""
         return self._judged(self.play())
 
@@ -185,7 +182,7 @@ class Chaos:
                 self._violated("stop", f"{name} did not leave within {_PATIENCE_S:.0f} s")
         self._check_signals(troupe)
 
-    def _judged(self, troupe: Troupe) -> Report:
+    def _judged(self, troupe: Troupe) -> Outcome:
         verdict = self._proved(troupe)
         return Report(
             **self._outcome(troupe, verdict, self._found), rounds=len(verdict.chain.outcomes),

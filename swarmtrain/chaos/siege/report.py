@@ -90,7 +90,7 @@ class SiegeReport(Outcome, frozen=True, kw_only=True):
     hostile_statuses: tuple[int, ...]
 
     def in_words(self) -> Iterator[str]:
-        """The same for people."""
+        """See Outcome."""
         without, with_it = self.undisturbed, self.offended
         for phase in self.phases:
             yield _row(phase, without.per_s)
@@ -107,7 +107,7 @@ class SiegeReport(Outcome, frozen=True, kw_only=True):
         statuses = ", ".join(str(status) for status in self.hostile_statuses) or "none"
         yield fact("hostile", f"came in {self.hostile_lives} times; ended by itself: {statuses}")
         yield fact("honest", f"{self.restarts} processes started again")
-        yield from self._ending()
+        yield from super().in_words()
 
 
 def losses(

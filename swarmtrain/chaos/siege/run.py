@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from swarmtrain.chaos.report import Outcome
 from swarmtrain.chaos.run import Chaos, Say, tidied
 from swarmtrain.chaos.setting import write_run_file
 from swarmtrain.chaos.siege.offences import BOUNDED, Offence, Order
@@ -49,7 +50,7 @@ _NAME = "mallory"
 """As in textbooks; a later life with another key has a number behind it."""
 
 
-def run_siege(options: ChaosOptions, say: Say) -> SiegeReport:
+def run_siege(options: ChaosOptions, say: Say) -> Outcome:
     """Let one member of a run misbehave for a while, and judge what it could do.
 
     Args:
@@ -62,7 +63,7 @@ def run_siege(options: ChaosOptions, say: Say) -> SiegeReport:
     """
     place = Place.make(options.state_dir, what="chaos")
     write_run_file(place, options.seed, options.peers, _INNER_STEPS)
-    return tidied(Siege(options, place, say).judged(), options, place)
+    return tidied(Siege(options, place, say).run(), options, place)
 
 
 @dataclass(slots=True)
@@ -110,11 +111,6 @@ class Siege(Chaos):
         self._commits: dict[int, float] = {}
         self._merged: dict[str, dict[int, float]] = {name: {} for name in self._founders}
         self._marks: Counter[str] = Counter()
-
-    def judged(self) -> SiegeReport:
-        """From the first process to the verdict."""
-        troupe = self.play()
-        return self._verdict(troupe)
 
     # ---- acts
 
@@ -237,7 +233,7 @@ class Siege(Chaos):
             self._violated("status", error.what)
         return +marks
 
-    def _verdict(self, troupe: Troupe) -> SiegeReport:
+    def _judged(self, troupe: Troupe) -> SiegeReport:
         verdict = self._proved(troupe)
         found = list(self._found)
         honest = {bytes.fromhex(life.peer): life.name for life in troupe.lives if life.peer}
