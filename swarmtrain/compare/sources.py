@@ -46,7 +46,7 @@ def sources() -> list[Path]:
 def code_digest() -> str:
     """Of the sources as they are when it is first asked for: those that are running."""
     trees = _trees()
-    return _digest((path.name, trees[path]) for path in sorted(trees))
+    return digest_of((path.name, trees[path]) for path in sorted(trees))
 
 
 def code_of(strategy: str, digest: str) -> str:
@@ -70,12 +70,8 @@ def key_of(plan: Plan, versions: str, code: str) -> str:
     return replace(plan, label="").key(f"{versions} code {code}")
 
 
-def digest_of(texts: Iterable[tuple[str, str]]) -> str:
-    """Hex digest of modules (name, source) without their comments and docstrings."""
-    return _digest((name, ast.parse(text)) for name, text in texts)
-
-
-def _digest(trees: Iterable[tuple[str, ast.Module]]) -> str:
+def digest_of(trees: Iterable[tuple[str, ast.Module]]) -> str:
+    """Hex digest of modules, by name, without their comments and docstrings."""
     total = hashlib.sha256()
     for name, tree in trees:
         for part in ast.walk(tree):
@@ -167,4 +163,4 @@ def _brought_code(strategy: str, point: EntryPoint) -> str:
     root = path.parents[module.count(".") + is_face]
     trees = reached(module, root, with_faces=True)
     names = ((str(place.relative_to(root)), trees[place]) for place in sorted(trees))
-    return " ".join([*words, _digest(names)])
+    return " ".join([*words, digest_of(names)])

@@ -12,7 +12,6 @@ from swarmtrain.compare.results import RunResult, Shelf
 from swarmtrain.compare.seats import run_plans
 from swarmtrain.compare.shards import PIECE_BYTES
 from swarmtrain.compare.sources import code_digest, code_of, key_of
-from swarmtrain.compare.swarm import Swarm
 from swarmtrain.data.corpus import Corpus, build_corpus
 from swarmtrain.errors import cleaned, misuse
 from swarmtrain.models.byte_transformer import build_model
@@ -23,19 +22,6 @@ from swarmtrain.strategies import make_strategy
 def versions(corpus: Corpus) -> str:
     """What a run's bits depend on besides its plan, apart from the processor."""
     return f"torch {torch.__version__} {platform.machine()} text {corpus.manifest_hash}"
-
-
-def run_one(plan: Plan, corpus: Corpus | None = None) -> RunResult:
-    """One run, from its beginning.
-
-    Args:
-        plan: what to run.
-        corpus: its text; None reads the built-in one.
-
-    Raises:
-        CorpusMissing: this Python comes without its sources.
-    """
-    return Swarm(plan, corpus or build_corpus(PIECE_BYTES)).run()
 
 
 def check(plans: Sequence[Plan]) -> None:

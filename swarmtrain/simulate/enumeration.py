@@ -73,7 +73,6 @@ class Finding:
         case: the case.
         violations: what did not hold; empty is good.
         commits, skips: outcomes of all ops.
-        num_survivors: peers alive at the end.
         roots_agree: whether all of them hold the same state root; of pair ops, any.
         op_seconds: of the longest op, from PLAN to its outcome, in virtual time.
         round_seconds: the longest time from one PLAN to the next.
@@ -84,7 +83,6 @@ class Finding:
     violations: tuple[Violation, ...]
     commits: int
     skips: int
-    num_survivors: int
     roots_agree: bool
     op_seconds: float
     round_seconds: float
@@ -113,7 +111,6 @@ def finding_of(case: Case, world: World) -> Finding:
         tuple(world.violations),
         decided.commits,
         decided.skips,
-        len(world.swarm.survivors),
         (len(roots) == 1 or case.kind == PAIR) and b"" not in roots,
         max(decided.op_seconds.values(), default=0.0),
         max((b - a for a, b in pairwise(decided.plan_s.values())), default=0.0),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from compare_text import TINY, small_corpus
+from compare_text import TINY, run_one, small_corpus
 
 from swarmtrain.compare import request
 from swarmtrain.compare.judge import Judge
@@ -13,7 +13,7 @@ from swarmtrain.compare.replica import Replica, begin, held_back, settings_of
 from swarmtrain.compare.results import Shelf
 from swarmtrain.compare.shards import shards
 from swarmtrain.compare.swarm import Swarm
-from swarmtrain.compare.sweep import run_all, run_one
+from swarmtrain.compare.sweep import run_all
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.simulate.processes.trainer import SharedDecoding
 from swarmtrain.strategies import make_strategy

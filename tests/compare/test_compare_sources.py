@@ -1,5 +1,6 @@
 """Keys of kept runs: over settings, versions and the code that a run is made by."""
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def test_a_key_is_over_settings_and_code_and_not_over_the_label():
 
 def test_the_digest_follows_what_code_does_and_not_what_is_said_of_it():
     def digest(text: str) -> str:
-        return sources.digest_of([("a.py", text)])
+        return sources.digest_of([("a.py", ast.parse(text))])
 
     plain = 'def f(x):\n    """One."""\n    return x + 1\n'
     said = '"""A."""\n# why\ndef f(x):\n    """Other."""\n    return x + 1  # so\n'
@@ -50,8 +51,8 @@ def test_sources_are_what_a_run_imports_and_nothing_that_reads_or_shows():
     }
     assert wanted <= names
     assert not names & {"html.py", "session.py", "errors.py", "sweep.py", "seats.py"}
-    texts = ((path.name, path.read_text(encoding="utf-8")) for path in found)
-    assert sources.code_digest() == sources.digest_of(texts)
+    trees = ((path.name, ast.parse(path.read_text(encoding="utf-8"))) for path in found)
+    assert sources.code_digest() == sources.digest_of(trees)
 
 
 def test_what_lies_beside_a_package_is_not_followed_and_its_own_parts_are(tmp_path):

@@ -46,11 +46,6 @@ class Process:
         self._stopped_until_s = max(self._stopped_until_s, self.clock.now_s + seconds)
         self.clock.at(self._stopped_until_s, self._go_on)
 
-    def wake_up(self) -> None:
-        """End a stop now."""
-        self._stopped_until_s = self.clock.now_s
-        self._go_on()
-
     def hear(self, event: Callable[[], object]) -> None:
         """Something happens to this process, now or when it goes on; nothing reaches a dead one."""
         if self.is_alive:
