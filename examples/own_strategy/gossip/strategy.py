@@ -26,7 +26,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.strategies.base import DecodeOwn, Exchange, OpKind
+from swarmtrain_optimizers.error_feedback import DecodeOwn
+from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 
 
 class Gossip:
