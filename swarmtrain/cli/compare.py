@@ -1,4 +1,4 @@
-"""`swarmtrain compare`: strategies side by side on this machine, with real codecs."""
+"""`swarmtrain compare`: strategies side by side on this machine, exchanging as in a run."""
 
 import json
 import sys
@@ -102,7 +102,7 @@ def compare(
 ) -> None:
     """Train with several strategies on the same data, model and number of tokens, and compare.
 
-    All replicas of a run live in one process; what they exchange goes through the real codecs.
+    All replicas of a run live in one process, with the coordinator and peers that a run has.
     Time is modelled: steps of a fixed length, and links as --net names them.
     """
     context.ensure_object(Situation).begin(verbose=verbose)

@@ -1,182 +1,329 @@
-"""A mean op without a network: the bytes that the exchange would move, summed as owners sum them.
+"""How replicas exchange: the production coordinator, participants and training machines of a run.
 
-The committed result is the same value that a peer's session hands to its driver. What a network
-adds, who is late and who dies, is drawn outside: such parts do not come here.
+Nobody waits by a clock. While somebody can make an inner step no time passes; an op moves in no
+time; and time passes when all wait for the coordinator, or where peers go apart. What moved is
+counted, and what it would have taken is modelled elsewhere.
+
+A contribution that is lost comes too late: its peer is not in the op's plan, unless the op waits
+for as many as it needs.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-
-import torch
-from torch import Tensor
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from swarmtrain.compare.costs import Traffic
-from swarmtrain.compare.encoding import (
-    CHUNK_VALUES,
-    Chunks,
-    Encoder,
+from swarmtrain.compare.plan import Pace, Plan
+from swarmtrain.compare.replica import Replica
+from swarmtrain.config.file import canonical, config_hash
+from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
+from swarmtrain.crowd import Crowd, Keys, Member
+from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.training.machine import (
+    Actions,
+    Applied,
+    Ended,
+    GiveAhead,
     Outcome,
-    Slices,
-    chunk_bounds,
-    num_bytes,
+    Ready,
+    TrainingMachine,
+    tell,
 )
-from swarmtrain.peer.arithmetic import codec_of, result_codec_of
-from swarmtrain.peer.training.own_work import OwnPart
-from swarmtrain_optimizers.robust.base import RobustRule
-from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.coordinator import slices
-from swarmtrain_transport.ledger.samples import weights_of
+from swarmtrain.simulate.ground.quick_keys import RUN_KEY, quick_sign, quick_verify
+from swarmtrain_optimizers.codec_facts import facts_of
+from swarmtrain_optimizers.strategies.base import OpKind
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.records import BodyReader, Commit, Freeze, Record, Skip
+from swarmtrain_transport.wire.records import Plan as PlanRecord
 
-Ranges = tuple[tuple[int, int], ...]
+_BOOT = b"compared"
+_CHUNK_VALUES = 262_144
+_WAIT_READY_S = 1.0
+_ENDLESS = 1 << 30
+"""Ops of a run, and between two checkpoints: the schedule ends it, and nobody joins or returns."""
+
+_KINDS = {OpKind.MEAN: MEAN, OpKind.GATHER: GATHER, OpKind.PAIR: PAIR}
+
+_PAYLOAD = frozenset(
+    {FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE, FrameKind.AHEAD}
+)
+
+_ALONE = "alone"
+"""FREEZE's word for the odd one of a pair op, who gave what nobody could take."""
 
 
-class MeanExchange:
-    """Makes the committed results of mean ops.
+@dataclass(slots=True)
+class OpTold:
+    """One op so far.
 
-    Args:
-        encoder: of parts and results.
-        rule: takes the place of the mean; None for the mean.
+    Attributes:
+        up, down: payload bytes of each peer.
+        ahead: those of all of them that went before the op was planned.
+        gave: in which tick each peer gave its part.
+        began: the tick in which the last of those that the plan names gave theirs.
+        left_out: contributions that are in no result: too late, or refused.
+        is_committed: whether it has a result.
     """
 
-    def __init__(self, encoder: Encoder, rule: RobustRule | None = None) -> None:
-        self._encoder = encoder
-        self._rule = rule
-        self._previous: dict[Ranges, Tensor] = {}
+    up: dict[PeerId, int]
+    down: dict[PeerId, int]
+    ahead: int = 0
+    gave: dict[PeerId, int] = field(default_factory=dict)
+    began: int = 0
+    left_out: int = 0
+    is_committed: bool = False
 
-    def run(
-        self,
-        parts: Mapping[PeerId, OwnPart],
-        lost: Collection[PeerId],
-        peers: Sequence[PeerId],
-        ranges: Ranges,
-    ) -> Outcome:
-        """The mean of those parts that arrive, or what the robust rule makes of them.
+    def traffic(self) -> Traffic:
+        """Everybody's bytes."""
+        total = sum(self.up.values())
+        return Traffic(self.up, self.down, self.ahead / total if total else 0.0)
 
-        Args:
-            parts: of every contributor, all for the same op; contributors own slices.
-            lost: contributors whose parts do not arrive.
-            peers: everybody who gets the result.
-            ranges: what of the vector the parts are: one of these after the other.
-        """
-        op = next(iter(parts.values())).op
-        num_values = sum(stop - start for start, stop in ranges)
-        weights = weights_of({peer: part.samples for peer, part in sorted(parts.items())})
-        window = self._encoder.window(sum(weights.values()), of_mean=True)
-        bounds = slices.cut(num_values, self._encoder.block, slices.shares([0.0] * len(parts)))
-        owned = {
-            owner: place
-            for owner, place in zip(weights, bounds, strict=True)
-            if place[1] > place[0]
-        }
-        tried = {peer: self._encoder.encoded(parts[peer], owned, window) for peer in weights}
-        sent = {peer: by_owner for peer, by_owner in tried.items() if by_owner is not None}
-        encoded = {peer: by_owner for peer, by_owner in sent.items() if peer not in lost}
-        made = self._made(encoded, weights, owned, window, ranges)
-        sums = tuple(
-            SliceResult(*owned[owner], tuple(encoded), chunks) for owner, chunks in made.items()
-        )
-        result = OpResult(op, window, CHUNK_VALUES, num_values, sums, b"", b"", False)
-        return Outcome(
-            op,
-            dict.fromkeys(peers, result) if sums else {},
-            _traffic(peers, sent, encoded, made),
-            tuple(peer for peer in weights if peer not in encoded),
+
+class _Peer(Member):
+    """A replica and its place in the run."""
+
+    def __init__(self, exchange: "Exchange", replica: Replica, step_s: float) -> None:
+        super().__init__(exchange, replica.peer, _BOOT, CodecArithmetic())
+        self.replica = replica
+        self._exchange = exchange
+        self._step_s, self._clock_s = step_s, 0.0
+        self.machine = TrainingMachine(
+            replica.peer, replica.driver, rounds=_ENDLESS, steps_per_round=_ENDLESS
         )
 
-    def _made(
-        self,
-        encoded: Mapping[PeerId, Slices],
-        weights: Mapping[PeerId, int],
-        owned: Mapping[PeerId, tuple[int, int]],
-        window: Window,
-        ranges: Ranges,
-    ) -> Slices:
-        """The result's chunks by owner; nothing if there is no result."""
-        if not encoded:
-            return {}
-        if self._rule is not None:
-            return self._ruled(self._rule, encoded, weights, owned, window, ranges)
-        return {
-            owner: self._summed(
-                [(by_owner[owner], weights[peer]) for peer, by_owner in encoded.items()],
-                place,
-                window,
+    def attach(self) -> None:
+        """Offer the replica's own weights as the run's first."""
+        driver = self.replica.driver
+        image = driver.offer()
+        self.tell(
+            lambda participant, now_s: participant.attach(
+                image.op, image.manifest, image.chunks or (), _ENDLESS, now_s, driver.fragments
             )
-            for owner, place in owned.items()
-        }
+        )
 
-    def _ruled(
-        self,
-        rule: RobustRule,
-        encoded: Mapping[PeerId, Slices],
-        weights: Mapping[PeerId, int],
-        owned: Mapping[PeerId, tuple[int, int]],
-        window: Window,
-        ranges: Ranges,
-    ) -> Slices:
-        """Whole vectors at once: what owners reach slice by slice with shared scalars."""
-        codec, results = codec_of(window), result_codec_of(window)
-        rows = [
-            torch.cat(
-                [
-                    codec.decode(chunk, high - low, window)
-                    for owner, place in owned.items()
-                    for (low, high), chunk in zip(
-                        chunk_bounds(*place), by_owner[owner], strict=True
-                    )
-                ]
-            )
-            for by_owner in encoded.values()
+    def step(self, schedule_step: int) -> None:
+        """One inner step."""
+        self.machine.begins_step(self._clock_s)
+        samples = self.replica.inner_step(schedule_step)
+        self._clock_s += self._step_s
+        self.machine.stepped(samples, self._clock_s)
+        self.advance()
+
+    def finish_round(self) -> None:
+        """Give what there is."""
+        self._do(self.machine.finish_round(self._clock_s))
+        self.advance()
+
+    def heard(self, news: Outcome | do.RecordAccepted) -> None:
+        """The network side says what became of an op; `advance` handles it."""
+        if not isinstance(news, do.RecordAccepted):
+            self.machine.heard(news)
+
+    def advance(self) -> int:
+        """Do what the training machine asks now; how much that was."""
+        count = 0
+        while actions := self.machine.advance(self._clock_s):
+            self._do(actions)
+            count += 1
+        return count
+
+    def _do(self, actions: Actions) -> None:
+        for action in actions:
+            match action:
+                case Ready():
+                    self._exchange.gives(self, action)
+                case GiveAhead() | Applied():
+                    self.tell(partial(tell, action))
+                case Ended(report):
+                    self._exchange.placed(self, report.round)
+
+    def sends(self, peer: PeerId, frame: Frame) -> None:
+        """A frame goes to a peer, who gets it."""
+        if frame.kind in _PAYLOAD:
+            self._exchange.moves(self.peer, peer, frame)
+        super().sends(peer, frame)
+
+
+class Exchange(Crowd):
+    """All replicas of a run, and what goes on between them.
+
+    Args:
+        plan: of the run.
+        replicas: everybody's training.
+
+    Attributes:
+        tick: the time in inner steps of the fastest peer, told by whoever steps.
+        peers: everybody, in the order of replicas.
+    """
+
+    def __init__(self, plan: Plan, replicas: Sequence[Replica]) -> None:
+        self.tick = 0
+        self._ended: list[int] = []
+        self._plan = plan
+        self._ids = [replica.peer for replica in replicas]
+        self._ops: dict[int, OpTold] = {}
+        self._op = 0
+        self._reader = BodyReader()
+        self._is_under_way = self._is_finishing = False
+        self._rng = random.Random(f"losses {plan.seed}")
+        self._late: list[tuple[_Peer, Ready]] = []
+        keys = Keys(
+            RUN_KEY, partial(quick_sign, RUN_KEY), lambda peer: partial(quick_sign, peer),
+            quick_verify,
+        )  # fmt: skip
+        fastest = sum(replica.speed == 1 for replica in replicas)
+        start_peers = fastest if plan.pace is Pace.APART else len(replicas)
+        super().__init__(_terms_of(plan, replicas[0], start_peers), keys)
+        is_paced = plan.pace is Pace.DYNAMIC
+        self.peers = [
+            _Peer(self, replica, 1 / replica.speed if is_paced else 1.0) for replica in replicas
         ]
-        try:
-            found = rule.aggregate(
-                rows, [weights[peer] for peer in encoded], previous=self._previous.get(ranges)
-            )
-        except ValueError:
-            return {}  # too few are left for the rule: a skip, as with too few contributors
-        self._previous[ranges] = found.values
-        return {
-            owner: tuple(
-                results.finish(found.values[low:high].double(), 1, window)
-                for low, high in chunk_bounds(*place)
-            )
-            for owner, place in owned.items()
-        }
+        self._leader = max(self.peers, key=lambda one: one.replica.speed)
 
-    def _summed(
-        self,
-        parts: Sequence[tuple[Chunks, int]],
-        place: tuple[int, int],
-        window: Window,
-    ) -> Chunks:
-        made = []
-        for index, (low, high) in enumerate(chunk_bounds(*place)):
-            total = self._encoder.arithmetic.accumulator(high - low, window)
-            for chunks, weight in parts:
-                total.add(chunks[index], weight)
-            made.append(total.finish(sum(weight for _, weight in parts)))
-        return tuple(made)
+    # ---- what whoever steps asks for
+
+    def begin(self) -> None:
+        """Everybody comes in; the first one's weights become the run's."""
+        for one in self.peers:
+            self.connect(one)
+        self.settle()
+        for one in self.peers:
+            one.attach()
+            self.settle()
+        self.run(lambda: all(one.replica.driver.op >= 0 for one in self.peers))
+
+    def settle_ops(self) -> None:
+        """Let all happen that can before the next inner step."""
+        self.settle()
+        while self._is_under_way or self._is_awaited:
+            if self._is_under_way:
+                self.run(lambda: not self._is_under_way)
+            else:
+                self._await_op()
+            self.settle()
+
+    def finish(self) -> None:
+        """The last round may be shorter: what was trained is merged. Of a strategy that exchanges
+        fragments in turn it is the next one's, as where a run ends."""
+        self._is_finishing = True
+        for one in self.peers:
+            one.machine.leave_soon()
+            one.advance()
+        self.settle_ops()
+        for one in self.peers:
+            one.finish_round()
+        self.settle_ops()
+
+    def take_ended(self) -> list[tuple[int, OpTold]]:
+        """Ops whose outcome has taken its place since this was asked last, by number."""
+        ended, self._ended = self._ended, []
+        return [(op, self._ops.pop(op)) for op in ended]
+
+    # ---- what peers tell
+
+    def gives(self, peer: _Peer, part: Ready) -> None:
+        """A part is given; it may be lost."""
+        self._told_of(part.part.op).gave[peer.peer] = self.tick
+        if self._rng.random() < self._plan.drop:
+            self._late.append((peer, part))
+        else:
+            peer.tell(partial(tell, part))
+
+    def placed(self, peer: _Peer, op: int) -> None:
+        """An op's outcome has taken its place at a peer."""
+        if peer is self._leader:
+            self._ended.append(op)
+
+    def moves(self, source: PeerId, target: PeerId, frame: Frame) -> None:
+        """Payload goes from one to another."""
+        size, is_ahead = len(frame.body), frame.kind is FrameKind.AHEAD
+        told = self._told_of(frame.set_id if is_ahead else self._op)
+        told.up[source] += size
+        told.down[target] += size
+        told.ahead += size * is_ahead
+
+    def logged(self, record: Record) -> None:
+        """The coordinator has decided something."""
+        body = self._reader.read(record)
+        match body:
+            case PlanRecord():
+                self._op, self._is_under_way = body.op, True
+                told = self._told_of(body.op)
+                planned = [member.peer for member in body.members if member.weight]
+                told.left_out = len(told.gave) - len(planned)
+                told.began = max(told.gave[peer] for peer in planned)
+            case Freeze():
+                refused = [reason for reason in body.excluded.values() if reason != _ALONE]
+                self._told_of(body.op).left_out += len(refused)
+            case Commit() | Skip():
+                self._is_under_way = False
+                self._told_of(body.op).is_committed = isinstance(body, Commit)
+                self._late = [(one, part) for one, part in self._late if part.part.op > body.op]
+
+    # ---- parts
+
+    def deliver(self) -> int:
+        """Crowd; and whoever trains handles what came."""
+        count = super().deliver()
+        while sum([one.advance() for one in self.peers]):
+            count += 1 + super().deliver()
+        return count
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether an op must begin, however few are ready, before anybody goes on."""
+        if self._is_finishing:
+            return any(one.replica.driver.is_waiting for one in self.peers)
+        held = [one.machine.holds_back for one in self.peers]
+        return any(held) if self._plan.pace is Pace.APART else all(held)
+
+    def _await_op(self) -> None:
+        began = self._op
+        until_s = self.now_s + 2 * _WAIT_READY_S
+        self.run(lambda: self._op > began or self.now_s >= until_s)
+        if self._op == began:
+            if not self._late:
+                raise RuntimeError("this run stands still")
+            peer, part = self._late.pop(self._rng.randrange(len(self._late)))
+            peer.tell(partial(tell, part))
+
+    def _told_of(self, op: int) -> OpTold:
+        if op not in self._ops:
+            self._ops[op] = OpTold(dict.fromkeys(self._ids, 0), dict.fromkeys(self._ids, 0))
+        return self._ops[op]
 
 
-def _traffic(
-    peers: Sequence[PeerId],
-    sent: Mapping[PeerId, Slices],
-    arrived: Collection[PeerId],
-    made: Slices,
-) -> Traffic:
-    """Each part goes to its owners, whether it arrives or not, each result to everybody else."""
-    up, down = dict.fromkeys(peers, 0), dict.fromkeys(peers, 0)
-    for peer, by_owner in sent.items():
-        for owner, chunks in by_owner.items():
-            if owner != peer:
-                size = num_bytes(chunks)
-                up[peer] += size
-                down[owner] += size if peer in arrived else 0
-    for owner, chunks in made.items():
-        size = num_bytes(chunks)
-        up[owner] += size * (len(peers) - 1)
-        for peer in peers:
-            if peer != owner:
-                down[peer] += size
-    return Traffic(up, down)
+def _terms_of(plan: Plan, replica: Replica, start_peers: int) -> RunTerms:
+    """What a run file of this plan would say of the exchange."""
+    config = plan.run_config()
+    kind = replica.driver.strategy.exchange(1).kind
+    result = facts_of(plan.codec).result if kind is OpKind.MEAN else plan.codec
+    return RunTerms(
+        run_id=config.run.name,
+        config=canonical(config),
+        config_hash=config_hash(config),
+        rounds=_ENDLESS,
+        codec=plan.codec,
+        exact=facts_of(plan.codec).exact and not plan.robust,
+        block=plan.block,
+        # A chunk goes ahead whole or not at all: a small model's anchor should be one.
+        chunk_values=min(_CHUNK_VALUES, replica.trainer.layout.padded),
+        e_max=0,
+        min_contributors=TELLABLE if plan.robust else 1,
+        start_peers=start_peers,
+        wait_ready_s=_WAIT_READY_S,
+        deadline_floor_s=config.exchange.deadline_floor_s,
+        deadline_cap_s=config.exchange.deadline_cap_s,
+        checkpoint_rounds=_ENDLESS,
+        snapshot_rounds=_ENDLESS,
+        equal_slices=True,
+        result_codec=result if result != plan.codec else "",
+        rule=plan.robust,
+        kind=_KINDS[kind],
+        scalars=WHOLE_VECTOR_RULES.get(plan.robust, ""),
+    )

@@ -1,4 +1,4 @@
-"""One peer of a comparison: the production trainer, strategy and driver, without a network."""
+"""One peer of a comparison: the production trainer, strategy and driver."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.strategies import StrategySettings, make_strategy
-from swarmtrain_transport.actions import LoadState
+from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 
@@ -78,15 +78,15 @@ class Replica:
         """Inner steps made after so many steps of the fastest peer, where nobody waits."""
         return int(tick * self.speed + 1e-9)
 
-    def inner_step(self, schedule_step: int) -> None:
-        """One inner step at the learning rate of step `schedule_step` of the run."""
+    def inner_step(self, schedule_step: int) -> int:
+        """One inner step at the learning rate of step `schedule_step` of the run; its samples."""
         samples = self.trainer.num_samples
         self.trainer.step = schedule_step
         if self.driver.strategy.takes_gradients:
             self.trainer.gradient_step()
         else:
             self.trainer.inner_step()
-        self.driver.stepped(self.trainer.num_samples - samples)
+        return self.trainer.num_samples - samples
 
 
 def settings_of(plan: Plan) -> StrategySettings:
@@ -127,12 +127,13 @@ def _arrivals(plan: Plan) -> int:
     return len(set(plan.relative_speeds())) if plan.pace is Pace.APART else 1
 
 
-def begin(replicas: Sequence[Replica]) -> None:
-    """Op 0: the first replica's weights become everybody's, as when peers join."""
-    image = replicas[0].driver.offer()
-    chunks = tuple(bytes(chunk) for chunk in image.chunks or ())
-    for replica in replicas:
-        replica.driver.load(LoadState(0, image.manifest, chunks))
+_EVER = 1 << 60
+"""Inner steps after which every strategy that exchanges at all is due."""
+
+
+def exchanges(strategy: Strategy) -> bool:
+    """Whether the strategy ever exchanges anything."""
+    return strategy.is_due(_EVER)
 
 
 def spread(replicas: Sequence[Replica]) -> float:

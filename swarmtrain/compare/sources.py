@@ -16,11 +16,14 @@ from pathlib import Path
 
 import swarmtrain
 import swarmtrain_optimizers
+import swarmtrain_transport
 from swarmtrain.compare.plan import Plan
 from swarmtrain_optimizers.strategies.registry import brought, facts_named
 
 _HOUSE = Path(swarmtrain.__file__).parent
-_OPTIMIZERS = Path(swarmtrain_optimizers.__file__).parent
+_LIBRARIES = tuple(
+    Path(str(library.__file__)).parent for library in (swarmtrain_optimizers, swarmtrain_transport)
+)
 
 _FIRST = "swarmtrain.compare.swarm"
 
@@ -37,8 +40,8 @@ _DIGITS = 16
 
 
 def sources() -> list[Path]:
-    """Every file that a run's bits depend on: swarmtrain_optimizers, and what of swarmtrain one
-    run imports. Not the transport, of which a comparison uses what protocols fix."""
+    """Every file that a run's bits depend on: swarmtrain_optimizers, swarmtrain_transport, and what
+    of swarmtrain one run imports."""
     return sorted(_trees())
 
 
@@ -96,7 +99,7 @@ def _is_text(line: ast.stmt) -> bool:
 
 
 def _trees() -> dict[Path, ast.Module]:
-    found = {path: _parsed(path) for path in _OPTIMIZERS.rglob("*.py")}
+    found = {path: _parsed(path) for library in _LIBRARIES for path in library.rglob("*.py")}
     return {**found, **reached(_FIRST, _HOUSE.parent)}
 
 

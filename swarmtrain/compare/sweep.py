@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from swarmtrain.compare.plan import Plan
-from swarmtrain.compare.replica import settings_of
+from swarmtrain.compare.plan import Pace, Plan
+from swarmtrain.compare.replica import exchanges, settings_of
 from swarmtrain.compare.results import RunResult, Shelf
 from swarmtrain.compare.seats import run_plans
 from swarmtrain.compare.shards import PIECE_BYTES
@@ -17,6 +17,7 @@ from swarmtrain.errors import cleaned, misuse
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
 from swarmtrain.strategies import make_strategy
+from swarmtrain_optimizers.strategies.base import KeepsPace, OpKind, Strategy
 
 
 def versions(corpus: Corpus) -> str:
@@ -33,12 +34,31 @@ def check(plans: Sequence[Plan]) -> None:
     for plan in plans:
         model = build_model(plan.run_config().model, plan.seed)
         try:
-            make_strategy(settings_of(plan), Layout.of(model, plan.block))
+            strategy = make_strategy(settings_of(plan), Layout.of(model, plan.block))
         except ValueError as error:
             raise misuse(
                 f"{cleaned(plan.label)!r} cannot be made: {cleaned(str(error))}.",
                 "Settings of one strategy are given as name:setting=value.",
             ) from error
+        _check_swarm(plan, strategy)
+
+
+def _check_swarm(plan: Plan, strategy: Strategy) -> None:
+    """Refuse what such a swarm never does in a run.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    label = cleaned(plan.label)
+    if not exchanges(strategy):
+        return
+    if plan.peers < 2 and strategy.exchange(1).kind is OpKind.PAIR:
+        raise misuse(f"{label!r} cannot run with one peer.", "It exchanges in pairs: take two.")
+    if plan.pace is Pace.DYNAMIC and not isinstance(strategy, KeepsPace):
+        raise misuse(
+            f"{label!r} keeps no pace: slow peers make all steps of a round, in a run as here.",
+            "Leave dynamic out, or compare delayed_nesterov, whose slow peers make fewer.",
+        )
 
 
 def run_all(

@@ -1,6 +1,6 @@
 """T4: peers that all have the same data give what one peer alone gives, whatever moves their parts.
 
-Production strategies, codecs and exchanges; only the network is left out. Nothing is near here: the
+Production strategies and codecs; only the network is left out. Nothing is near here: the
 sums of equal parts are exact, so the bits are the same.
 """
 
@@ -10,18 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarmtrain.compare.encoding import Encoder, Outcome
-from swarmtrain.compare.exchange import MeanExchange
-from swarmtrain.compare.gather import GatheredMeans, gather
-from swarmtrain.compare.pairs import exchange_pairs
-from swarmtrain.compare.replica import peer_id
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
+from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from tests.optimizers import every_strategy
+from tests.peer.one_process import exchanged
 
 torch.set_num_threads(1)
 SIZE, BLOCK, OPS = 64, 8, 9
+KINDS = {OpKind.MEAN: MEAN, OpKind.GATHER: GATHER, OpKind.PAIR: PAIR}
 OF_MEANS = sorted(set(every_strategy.MAKERS) - {"local", "noloco", "sparseloco"})
 
 
@@ -36,12 +34,12 @@ class Swarm:
 
     def __init__(self, name: str, codec: str, num_peers: int) -> None:
         self.peers: dict[bytes, Strategy] = {
-            peer_id(index): every_strategy.make(name, SIZE, BLOCK) for index in range(num_peers)
+            bytes([index + 1]) * 32: every_strategy.make(name, SIZE, BLOCK)
+            for index in range(num_peers)
         }
         # An eager peer goes ahead by its share: that alone depends on how many there are.
         self.share = 1 / 3 if name == "eager" else 1 / num_peers
-        self.encoder = Encoder(codec, BLOCK)
-        self.gathered = GatheredMeans(decode_result)
+        self.codec = codec
         self.weights = {peer: torch.zeros(SIZE) for peer in self.peers}
         self.steps = 0
         for peer, strategy in self.peers.items():
@@ -66,30 +64,18 @@ class Swarm:
             moved = strategy.weights_under_way()
             self.weights[peer] = weights if moved is None else moved
         self.train(exchange.delay_steps)
-        outcome = self.exchanged(first, given, op)
-        assert not outcome.left_out
+        kind, size = KINDS[exchange.kind], exchange.num_values
+        results = exchanged(given, size, self.codec, BLOCK, kind=kind)
         for peer, strategy in self.peers.items():
-            result = outcome.results[peer]
+            result = results[peer]
             if not result.slices:  # nobody is paired with who is alone
                 self.weights[peer] = strategy.solo(self.weights[peer])
                 continue
             own = partial(given[peer].contribution.decoded, window=result.window)
             self.weights[peer] = strategy.apply(
-                self.gathered(result), [(0, exchange.num_values, True)], self.weights[peer],
+                decode_result(result), [(0, exchange.num_values, True)], self.weights[peer],
                 own, op=op, own_share=self.share,
             )  # fmt: skip
-
-    def exchanged(self, first: Strategy, given: dict[bytes, OwnPart], op: int) -> Outcome:
-        exchange = first.exchange(op)
-        match exchange.kind:
-            case OpKind.MEAN:
-                return MeanExchange(self.encoder).run(given, [], [*given], exchange.ranges)
-            case OpKind.GATHER:
-                size = exchange.num_values
-                return gather(self.encoder, given, [], [*given], size, self.gathered)
-            case OpKind.PAIR:
-                size = exchange.num_values
-                return exchange_pairs(self.encoder, given, [], size, seed=1, ahead=0.5)
 
     def bits(self) -> list[bytes]:
         """Of weights, state and what waits; the same at every peer."""

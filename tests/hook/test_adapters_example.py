@@ -10,10 +10,10 @@ from torch import nn
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.crowd import MemoryLane
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.model_weights import ModelWeights
 from tests.peer import crowd
-from tests.peer.lanes import MemoryLane
 
 torch.set_num_threads(1)
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -36,6 +36,7 @@ SWARMTRAIN = (
     "strategies why",
     "status",
     "coordinator peer",
+    "crowd",
     "simulate verify",
     "compare",
     "api",

@@ -11,44 +11,15 @@ import dataclasses
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-from swarmtrain_transport.links.link import Address, Link, LinkHandler, LinkStats, PeerId
-from swarmtrain_transport.links.memory_link import MemoryNetwork
+from swarmtrain.crowd import Lane, LaneEnd, MemoryLane
+from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.wire.frames import Frame
 from swarmtrain_transport.wire.identity import Identity
 
 _DEADLINE_S = 20.0
 """Real seconds for a frame over loopback: only a failing test waits so long."""
-
-
-class LaneEnd(Link, Protocol):
-    """A link that says where it listens."""
-
-    @property
-    def address(self) -> Address: ...
-
-
-class Lane(Protocol):
-    """All links of one crowd."""
-
-    def open(self, peer: PeerId, handler: LinkHandler) -> LaneEnd: ...
-    def pump(self, max_frames: int) -> int: ...
-    def kill(self, peer: PeerId) -> None: ...
-    def close(self) -> None: ...
-
-
-class MemoryLane:
-    def __init__(self) -> None:
-        self._network = MemoryNetwork()
-        self.pump, self.kill = self._network.pump, self._network.kill
-
-    def open(self, peer: PeerId, handler: LinkHandler) -> LaneEnd:
-        return self._network.open(Address(peer, peer, "192.0.2.1", 0), handler)
-
-    def close(self) -> None:
-        """Nothing is open but memory."""
 
 
 class ZmqLane:

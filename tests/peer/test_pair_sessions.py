@@ -79,7 +79,7 @@ def test_anchors_travel_during_the_inner_steps_and_are_not_sent_again(
             monkeypatch.setattr(one.link, "send", counted)
         crowd.run()
         assert_agreed(members, 5)
-        plan = next(iter(members[0].machine_itself.view.first.commits.values())).plan
+        plan = next(iter(members[0].participant.view.first.commits.values())).plan
         count, half = num_chunks(plan, 0), members[0].toy.layout.padded // plan.chunk_values
         assert count == 2 * half
         for chunk in range(count):  # nobody's partner was expected in the first round
@@ -94,7 +94,7 @@ def test_a_codec_that_the_file_names_carries_pairs(tmp_path: Path, codec: str):
         members = founded(crowd)
         crowd.run()
         assert_agreed(members, 4)
-        plans = [op.plan for op in members[0].machine_itself.view.first.commits.values()]
+        plans = [op.plan for op in members[0].participant.view.first.commits.values()]
         told = {(plan.kind, plan.codec, plan.result_codec, plan.exact) for plan in plans}
         assert told == {("pair", codec, "", False)}
 
@@ -150,7 +150,7 @@ def test_after_a_power_cut_who_is_attested_goes_on_from_its_own_checkpoint(tmp_p
         crowd.run()
         assert_agreed(again, again[0].driver.op)
         assert again[0].driver.op >= 8
-        attested = again[0].machine_itself.view.first.roots[3]
+        attested = again[0].participant.view.first.roots[3]
         assert len(attested) >= 2
         for one, roots in zip(again, told, strict=True):
             began, _ = one.began_with

@@ -88,7 +88,7 @@ def assert_paired(members: list[Member]) -> None:
         assert len(report.chain) == 32 and report.outcome == "merged"
     for one in members:
         last = [report.chain for report in one.reports if report.partner][-1]
-        assert one.machine_itself.view.first.chains[one.peer] == last
+        assert one.participant.view.first.chains[one.peer] == last
         anchor = state_of(one)["anchor"]
         assert torch.isfinite(anchor).all()
         assert torch.equal(one.toy.read_weights(), anchor)
@@ -192,7 +192,7 @@ def test_every_codec_carries_a_run(tmp_path: Path, codec: str):
         crowd.kill(members.pop())
         crowd.run()
         assert_agreed(members, 3)
-        plans = [op.plan for op in members[0].machine_itself.view.first.commits.values()]
+        plans = [op.plan for op in members[0].participant.view.first.commits.values()]
         assert {(plan.codec, plan.exact) for plan in plans} == {(codec, codec != "none")}
 
 
@@ -214,7 +214,7 @@ def test_t11_a_mean_that_lost_something_is_the_same_for_all_in_every_strategy(
         crowd.run()
         assert_agreed(members, 4)
         assert all(len(one.roots) == 5 for one in members)  # op 0 and every round, each compared
-        plans = [op.plan for op in members[0].machine_itself.view.first.commits.values()]
+        plans = [op.plan for op in members[0].participant.view.first.commits.values()]
         assert {plan.codec for plan in plans} == {codec}
 
 
@@ -223,7 +223,7 @@ def test_sparse_values_are_gathered_by_all_and_wait_in_error_feedback(tmp_path: 
         members = founded(crowd)
         crowd.run()
         assert_agreed(members)
-        plans = [op.plan for op in members[0].machine_itself.view.first.commits.values()]
+        plans = [op.plan for op in members[0].participant.view.first.commits.values()]
         assert {(plan.kind, plan.codec, plan.result_codec) for plan in plans} == {
             ("gather", "topk-4", "")
         }
@@ -253,7 +253,7 @@ def test_slow_peers_make_fewer_steps_and_all_are_done_together(tmp_path: Path):
         members = [crowd.add(number, step_s=step_s) for number, step_s in speeds.items()]
         crowd.run()
         assert_agreed(members)
-        first, *later = [op.plan for op in members[0].machine_itself.view.first.commits.values()]
+        first, *later = [op.plan for op in members[0].participant.view.first.commits.values()]
         assert [member.weight for member in first.members] == [255, 255, 255]
         for plan in later:
             assert plan.fastest_steps_per_s == pytest.approx(100)
@@ -286,7 +286,7 @@ def test_a_robust_rule_carries_a_run_through_a_death(tmp_path: Path, rule: str):
         crowd.kill(members.pop())
         crowd.run()
         assert_agreed(members, members[0].driver.op)
-        plans = [op.plan for op in members[0].machine_itself.view.first.commits.values()]
+        plans = [op.plan for op in members[0].participant.view.first.commits.values()]
         assert {(plan.rule, plan.exact) for plan in plans} == {(rule, False)}
 
 
@@ -305,7 +305,7 @@ def test_centered_clipping_begins_from_the_last_result_as_soon_as_all_have_it(
         late = crowd.add(4)
         crowd.run()
         assert_agreed([*members, late], 10)
-        views = members[0].machine_itself.view
+        views = members[0].participant.view
         plans = {op: view.plan for op, view in views.commits.items()}
         assert not views.skips and len(plans) == 10
         assert any(late.peer in view.weights for view in views.commits.values())

@@ -36,7 +36,7 @@ def changed(config: RunConfig, **sections: dict[str, Any]) -> RunConfig:
 def naive_sum(member: Member) -> int:
     """Samples of all in all results, read off the ledger that a peer keeps."""
     total = 0
-    for op in member.machine_itself.view.first.commits.values():
+    for op in member.participant.view.first.commits.values():
         told = dict(zip(op.weights, op.plan.samples, strict=True))
         is_paired = member.driver.is_paired  # who is in no pair makes its step too
         total += sum(told[peer] for peer in (told if is_paired else op.outcome.contributors))
@@ -94,9 +94,9 @@ def test_the_outer_rate_follows_the_contributors_and_all_agree(tmp_path: Path):
         lost = state_of(members[0])["anchor"]
     (tmp_path / "other").mkdir()
     with crowd_of(config_of("diloco"), tmp_path / "other") as crowd:
-        founded(crowd)
+        (member, *_) = founded(crowd)
         crowd.run()
-        assert not torch.equal(lost, state_of(next(iter(crowd.members.values())))["anchor"])
+        assert not torch.equal(lost, state_of(member)["anchor"])
 
 
 def test_diloco_by_contributors_steps_as_a_diloco_of_that_rate() -> None:

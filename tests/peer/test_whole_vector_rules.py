@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarmtrain.compare.encoding import Encoder
-from swarmtrain.compare.exchange import MeanExchange
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.peer.arithmetic import (
     CodecArithmetic,
@@ -19,7 +17,7 @@ from swarmtrain.peer.arithmetic import (
 )
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.simulate.processes.memory import SimFile
-from swarmtrain_optimizers.robust import RULES, rule_named
+from swarmtrain_optimizers.robust import RULES
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.collective.reducer import Reducer
 from swarmtrain_transport.ledger.fold import chunk_range, num_chunks, window_of
@@ -27,6 +25,7 @@ from swarmtrain_transport.ledger.scalars import Table, totals
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Got, Roots
 from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, SliceFreeze
+from tests.peer.one_process import exchanged
 from tests.peer.whole_op import BLOCK, CHUNK, WholeOp, drawn, plan_of, step_of
 from tests.transport.rig import A, B, C, D, E, view_of
 
@@ -51,16 +50,17 @@ def in_one_process(
     before: dict[PeerId, Tensor] | None = None,
 ) -> Tensor:
     """With `before`, of a second op: the first had those values."""
-    exchange = MeanExchange(Encoder(codec, BLOCK), rule_named(rule))
-    results = []
+    found = None
     for op, values_of in enumerate([given] if before is None else [before, given]):
         parts = {
             peer: OwnPart(op, TensorContribution(one), SAMPLES[peer])
             for peer, one in values_of.items()
+            if values_of is not given or peer not in lost
         }
-        dropped = lost if values_of is given else ()
-        results.append(exchange.run(parts, dropped, PEERS, ((0, SIZE),)).results[A])
-    return decode_result(results[-1])
+        results = exchanged(parts, SIZE, codec, BLOCK, rule=rule, previous=found)
+        found = decode_result(next(iter(results.values())))
+    assert found is not None
+    return found
 
 
 def assert_near(found: Tensor, wanted: Tensor, codec: str) -> None:
