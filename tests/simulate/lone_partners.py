@@ -14,7 +14,7 @@ from swarmtrain_transport.peer.progression import Progression
 
 def one_crossing_makes_a_pair_whole():
     def make(is_whole):
-        return lambda at, pair: len(policies._missing(at, pair)) < len(pair)
+        return lambda at, pair: len(policies._lacking(at, pair)) < len(pair)
 
     return replaced(policies, "_is_whole", make)
 

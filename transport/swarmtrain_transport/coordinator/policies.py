@@ -176,27 +176,21 @@ def _is_spread(at: Moment, peer: PeerId, needed: int = 1) -> bool:
 
 def skip_pair(at: Moment) -> Skip | None:
     """When too few pairs are left that may become whole; at D_op, unless enough are."""
-    plan, whole = at.view.plan, _whole_pairs(at)
-    if at.view.frozen is None:
-        able = _published(at) | at.contributors
-        hopeful = [pair for pair in _pairs(at) if set(pair) <= able]
-    else:
-        hopeful = whole + _open_pairs(at)
-    if 2 * len(hopeful) < plan.min_contributors:
+    plan, (whole, still_open) = at.view.plan, _sorted_pairs(at)
+    if 2 * len(whole + still_open) < plan.min_contributors:
         return Skip(plan.op, "too few pairs are left")
-    is_over = at.view.frozen is not None and at.is_over
+    is_over = at.is_over and at.view.frozen is not None
     return Skip(plan.op, "deadline") if is_over and 2 * len(whole) < plan.min_contributors else None
 
 
 def freeze_pair(at: Moment) -> Freeze | Skip | None:
     """Return the contributors that have published, once all have that live and have a partner that
     has, or may still."""
-    given = _published(at)
-    able = given | at.contributors
-    hopeful = [pair for pair in _pairs(at) if set(pair) <= able]
-    if at.now_s < at.timers.scatter_s and any(not set(pair) <= given for pair in hopeful):
+    given, (_, hopeful) = _published(at), _sorted_pairs(at)
+    ready = _pairs(at, given)
+    if at.now_s < at.timers.scatter_s and len(ready) < len(hopeful):
         return None
-    if 2 * sum(set(pair) <= given for pair in hopeful) < at.view.plan.min_contributors:
+    if 2 * len(ready) < at.view.plan.min_contributors:
         return Skip(at.view.plan.op, "too few contributions were published in time")
     return _freeze_of(at, given)
 
@@ -204,44 +198,37 @@ def freeze_pair(at: Moment) -> Freeze | Skip | None:
 def commit_pair(at: Moment) -> Commit | None:
     """The whole pairs, when no other can become whole, or at D_gather. Nobody waits for a partner
     for longer than the op lasts, and nobody need be told anything of another pair."""
-    whole, still_open = _whole_pairs(at), _open_pairs(at)
+    whole, still_open = _sorted_pairs(at)
     if (still_open and not at.is_late) or 2 * len(whole) < at.view.plan.min_contributors:
         return None
-    lacking = {taker for pair in still_open for _, taker in _missing(at, pair)}
+    lacking = {taker for pair in still_open for taker in _lacking(at, pair)}
     return _commit_of(at, {peer for pair in whole for peer in pair}, lacking)
 
 
-def _pairs(at: Moment) -> list[Pair]:
-    return pairs_in(contributors_of(at.view.plan))
+def _pairs(at: Moment, among: AbstractSet[PeerId]) -> list[Pair]:
+    """Pairs of which both are among these."""
+    return [pair for pair in pairs_in(contributors_of(at.view.plan)) if among >= set(pair)]
 
 
-def _named_pairs(at: Moment) -> list[Pair]:
-    return [pair for pair in _pairs(at) if set(pair) <= set(at.view.frozen or ())]
-
-
-def _whole_pairs(at: Moment) -> list[Pair]:
-    return [pair for pair in _named_pairs(at) if _is_whole(at, pair)]
-
-
-def _open_pairs(at: Moment) -> list[Pair]:
-    """Pairs that may become whole: who lacks its partner's half lives, and the partner, who alone
-    has it, too."""
-    return [
-        pair
-        for pair in _named_pairs(at)
-        if not _is_whole(at, pair) and all(set(two) <= at.live for two in _missing(at, pair))
-    ]
+def _sorted_pairs(at: Moment) -> tuple[list[Pair], list[Pair]]:
+    """Pairs that are whole, and those that may become so: of whom, after FREEZE, both live, as who
+    lacks its partner's half can have it from the partner alone."""
+    if at.view.frozen is None:
+        return [], _pairs(at, _published(at) | at.contributors)
+    named = _pairs(at, set(at.view.frozen))
+    whole = [pair for pair in named if _is_whole(at, pair)]
+    return whole, [pair for pair in named if pair not in whole and at.live >= set(pair)]
 
 
 def _is_whole(at: Moment, pair: Pair) -> bool:
     """Return True if each of the two has said that it holds all that the other gave."""
-    return not _missing(at, pair)
+    return not _lacking(at, pair)
 
 
-def _missing(at: Moment, pair: Pair) -> list[Pair]:
-    """Giver and taker of each half that has not crossed."""
-    crossings = (pair, pair[::-1])
-    return [two for two in crossings if not at.reports.is_with(_index(at, two[0]), {two[1]})]
+def _lacking(at: Moment, pair: Pair) -> list[PeerId]:
+    """Return those of the two that have not said that they hold what the other gave."""
+    halves = [(_index(at, giver), taker) for giver, taker in (pair, pair[::-1])]
+    return [taker for index, taker in halves if not at.reports.is_with(index, {taker})]
 
 
 # ---- all kinds
