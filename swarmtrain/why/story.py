@@ -53,6 +53,7 @@ _OWNER_REASONS = {
     "owner idle": "its owner spoke, but moved no byte of what it owed",
     "owner silent": "its owner did not publish the sum in time",
     "owner alone has it": "nobody but its owner held a legal result in time",
+    "too few have it": "no more than half held its sum in time",
     "unreachable for most": "its owner could not be reached by most contributors",
 }
 

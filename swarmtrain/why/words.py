@@ -14,6 +14,7 @@ Names = Mapping[bytes, str]
 _BLAMED = {
     "owner silent": "did not publish its sum",
     "owner alone has it": "alone held what it had summed",
+    "too few have it": "brought what it had summed to too few",
     "behind": "did not say that it held the result",
 }
 

@@ -54,7 +54,7 @@ def test_every_seventh_death_and_trouble_at_a_message_of_an_op_is_harmless_and_s
 
 
 def test_commits_of_what_nobody_holds_are_noticed(monkeypatch):
-    monkeypatch.setattr(policies, "_is_spread", lambda at, peer, needed=1: True)
+    monkeypatch.setattr(policies, "_is_spread", lambda at, peer: True)
     monkeypatch.setattr(Reports, "is_held", lambda self, index, among, needed: True)
     assert "I8" in found(range(500, 504))
 
@@ -62,8 +62,8 @@ def test_commits_of_what_nobody_holds_are_noticed(monkeypatch):
 def test_who_is_left_out_of_commit_without_need_is_noticed(monkeypatch):
     whole, policy = policies._is_spread, policies.POLICIES[GATHER]
 
-    def but_the_first(at, peer, needed=1):
-        return peer != at.view.owners[0] and whole(at, peer, needed)
+    def but_the_first(at, peer):
+        return peer != at.view.owners[0] and whole(at, peer)
 
     def without_it(at):
         return policy.commit(replace(at, live=at.live - {at.view.owners[0]}))

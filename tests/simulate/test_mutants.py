@@ -12,9 +12,10 @@ from mutants import MUTANTS, OPS, PEERS, Catch, hunt, hunt_seeds, main
 from swarmtrain.simulate.enumeration import run_case
 from swarmtrain.simulate.seeds import run_seed
 
-UNSEEN = ("M6", "P2", *WORD_MUTANTS, *AUDIT_MUTANTS)
+UNSEEN = ("M6", "M12", "P2", *WORD_MUTANTS, *AUDIT_MUTANTS)
 ENUMERATED = [name for name in MUTANTS if name not in UNSEEN]
-"""A result is lost only when several die; the enumeration knows one fault, random worlds many.
+"""A result is lost only when several die, and two of three can do without one that has forgotten
+everything (M12); the enumeration knows one fault, random worlds many.
 Nobody lies in it. Its three peers make one pair: if that is not whole, nothing is committed."""
 
 

@@ -148,7 +148,7 @@ def test_the_chunks_of_the_dead_may_be_with_different_peers():
     assert op.committed() == (A, B, C, D)
 
 
-def test_after_d_gather_three_holders_are_enough():
+def test_after_d_gather_it_is_enough_if_more_than_half_hold_it():
     op = gather_table(A, B, C, D)
     op.frozen()
     for peer in (A, B, C):
@@ -197,18 +197,20 @@ def test_one_who_never_says_that_it_has_a_contribution_is_named_and_not_its_cont
     for peer in (A, B):
         op.have(peer, A, B, C)
     op.have(C, B)
-    commit = op.decide(DEADLINE_S)
-    assert isinstance(commit, Commit) and commit.behind == (C,)
+    commit = op.decide(GATHER_S)
+    assert isinstance(commit, Commit)
+    assert (commit.contributors, commit.behind) == ((A, B, C), (C,)), "of three, two are enough"
 
 
-def test_two_holders_of_three_are_too_few_until_d_op_which_leaves_the_contribution_out():
-    op = gather_table()
+def test_what_few_of_many_say_that_they_hold_is_left_out():
+    peers = tuple(bytes([number]) * 32 for number in range(1, 8))
+    op = gather_table(*peers)
     op.frozen()
-    for peer in (A, B, C):
-        op.have(peer, A, B)
-    op.have(B, C)  # and C itself
-    assert op.decide(GATHER_S) is None
-    assert op.committed(DEADLINE_S) == (A, B)
+    for peer in peers:
+        op.have(peer, *peers[:6])
+    for peer in peers[:2]:
+        op.have(peer, peers[6])
+    assert op.committed(GATHER_S) == peers[:6], "with its contributor three of seven have the last"
 
 
 def test_a_contribution_that_nobody_can_get_is_left_out_at_d_gather():

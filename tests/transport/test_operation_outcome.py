@@ -25,6 +25,8 @@ from tests.transport.table import (
     with_receivers,
 )
 
+SEVEN = tuple(bytes([number]) * 32 for number in range(1, 8))
+
 # ---- reports that do not count
 
 
@@ -368,7 +370,44 @@ def test_who_is_given_a_slice_in_the_last_moment_or_never_is_not_to_blame() -> N
 def test_an_owner_and_one_other_cannot_say_that_its_slice_has_come_through() -> None:
     moved = given_late(D).decide(GATHER_S)
     assert isinstance(moved, Reassign)
-    assert (moved.slice_index, moved.reason) == (4, "owner alone has it")
+    assert (moved.slice_index, moved.reason) == (4, "too few have it")
+
+
+def test_fewer_than_half_cannot_say_that_a_slice_has_come_through() -> None:
+    """Three of seven say that they hold what one of them owns; the others never see it."""
+    few = SEVEN[4:]
+    op = table(*SEVEN)
+    op.freeze()
+    for index in op.indexes:
+        op.done(index)
+        op.have(index, *(few if index == 6 else SEVEN))
+    assert op.decide(GATHER_S - 0.1) is None
+    moved = op.decide(GATHER_S)
+    assert isinstance(moved, Reassign)
+    assert (moved.slice_index, moved.reason) == (6, "too few have it")
+    assert moved.owner != SEVEN[6]
+    over = table(*SEVEN)
+    over.freeze()
+    for index in over.indexes:
+        over.done(index)
+        over.have(index, *few[:2])
+    assert over.decide(GATHER_S) is None, "nothing has come through: time is short"
+    skip = over.decide(100.0)
+    assert isinstance(skip, Skip)
+    assert skip.blamed == dict.fromkeys(SEVEN, "too few have it")
+
+
+def test_a_result_that_four_of_seven_hold_is_committed_and_two_of_three_are_enough() -> None:
+    for peers, holders in ((SEVEN, SEVEN[:4]), ((A, B, C), (A, B))):
+        op = table(*peers)
+        op.freeze()
+        for index in op.indexes:
+            op.done(index)
+            op.have(index, *holders)
+        assert op.decide(GATHER_S - 0.1) is None
+        commit = op.decide(GATHER_S)
+        assert isinstance(commit, Commit)
+        assert commit.behind == tuple(peer for peer in peers if peer not in holders)
 
 
 def test_one_owner_that_reports_and_publishes_late_does_not_stretch_the_pace() -> None:

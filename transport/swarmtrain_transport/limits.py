@@ -206,9 +206,6 @@ E_MIN_FLOOR = -90
 E_MAX_CEILING = 100
 """Highest scale exponent: a mean and its outer step stay far below float32's infinity."""
 
-RESULT_HOLDERS = 3
-"""Live holders that every result chunk needs before COMMIT once the gather deadline passed."""
-
 RESULT_KEEP_OPS = 16
 """Results of this many ops stay in memory for joiners and for peers that fell behind."""
 

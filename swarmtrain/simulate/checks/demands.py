@@ -7,7 +7,7 @@ from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
-from swarmtrain_transport.kinds import PAIR, WHOLE
+from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Plan, Skip
 
@@ -130,8 +130,8 @@ class Demands:
             return
         sound = {peer.peer_id for peer in planned if self.is_sound(peer, begun_s)} & named
         sound -= deeds.keys()
-        if deeds and len(sound) < limits.RESULT_HOLDERS:
-            return  # one that never says that it holds a result makes its holders too few (T8)
+        if len(sound) <= len(deeds):
+            return  # who never says that it holds a result is no minority of so few (T8)
         if seen.plans[skip.op].kind == PAIR:
             sound = paired(seen.plans[skip.op], sound)
         able = [peer.number for peer in planned if peer.peer_id in sound]
@@ -157,7 +157,7 @@ class Demands:
     def promises(self, op_kind: str, planned: int) -> bool:
         """Return True if anything is promised to the honest contributors of an op: where hostile
         members are not few nothing is."""
-        return not self._scene.deeds or planned >= (4 if op_kind in WHOLE else 3)
+        return not self._scene.deeds or planned >= (4 if op_kind == PAIR else 3)
 
 
 def partners_in(plan: Plan) -> dict[PeerId, PeerId]:

@@ -42,9 +42,6 @@ from swarmtrain_transport.wire.records import (
     SliceFreeze,
 )
 
-_HOLDERS = 3
-"""Every chunk of a result is with so many who live, if so many do (T8)."""
-
 _RETRY_S = 1.0
 """Beyond twice the deadline, an op may end this much later: reconnects and wake-ups."""
 
@@ -213,12 +210,11 @@ class Invariants:
         if plan.kind == GATHER:
             self._check_gathered(commit, live)
             return
-        needed = min(_HOLDERS, max(1, len(live)))
         for index, outcome in enumerate(commit.slices):
             if len(outcome.contributors) < plan.min_contributors:
                 self._violated("I6", f"op {commit.op} slice {index}: too few contributors")
             holders = [peer for peer in self._swarm.survivors if holds(peer, outcome.root)]
-            if live and len(holders) < needed:
+            if live and 2 * len(holders) <= len(live):
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
 
@@ -241,8 +237,7 @@ class Invariants:
             holders = [peer for peer in self._swarm.survivors if holds(peer, outcome.root)]
             others = [peer for peer in live if peer.peer_id != spec.owner]
             is_alone = others and all(peer.peer_id == spec.owner for peer in holders)
-            needed = min(_HOLDERS, max(1, len(live)))
-            if live and (len(holders) < needed or is_alone):
+            if live and (2 * len(holders) <= len(live) or is_alone):
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op}: {name}'s is held by {numbers} alone")
 

@@ -22,6 +22,7 @@ from swarmtrain_transport.wire.records import Times
 
 SILENT = "owner silent"
 ALONE = "owner alone has it"
+FEW = "too few have it"
 """Why an owner is relieved, or an op has ended without a result."""
 
 
@@ -144,20 +145,21 @@ def unsound(at: Moment, index: int) -> str:
     """Return the fault of an owner whose slice should have come through, "" for none."""
     if at.reports.current(index) is None:
         return SILENT
-    return "" if _is_spread(at, index) else ALONE
+    if is_common(at, index):
+        return ""
+    return FEW if at.reports.is_held(index, at.live - {at.view.owners[index]}, 1) else ALONE
 
 
 def stuck(at: Moment, index: int) -> str:
     """Return the fault of a live owner after D_gather, "" for none.
 
-    If it alone holds some chunk, while most other slices have come through, it cannot be reached,
-    or its publication cannot be decoded. If they have not, time is short.
+    If its slice has not come through, while most others have, it cannot be reached, its publication
+    cannot be decoded, or a few falsely say that they hold it. If they have not, time is short.
     """
-    others = [other for other in range(len(at.view.owners)) if other != index]
     fault = unsound(at, index)
-    if fault == ALONE and 2 * sum(_is_spread(at, other) for other in others) <= len(others):
-        return ""
-    return fault
+    others = [other for other in range(len(at.view.owners)) if other != index]
+    is_short = 2 * sum(is_common(at, other) for other in others) <= len(others)
+    return "" if is_short and fault != SILENT else fault
 
 
 def blamed(at: Moment) -> dict[PeerId, str]:
@@ -190,15 +192,11 @@ def late(at: Moment) -> set[PeerId]:
     return {at.view.owners[index] for index in first if came_s[index] > due_s}
 
 
-def elsewhere(at: Moment) -> int:
-    """How many others must hold a slice for it to have come through: where there are enough, two,
-    so that its owner and one other cannot make it so by their word."""
-    return min(limits.RESULT_HOLDERS - 1, max(1, len(at.waiting_for) - 2))
-
-
-def _is_spread(at: Moment, index: int) -> bool:
-    """Return True if enough peers other than its owner hold each chunk of the slice."""
-    return at.reports.is_held(index, at.live - {at.view.owners[index]}, elsewhere(at))
+def is_common(at: Moment, index: int) -> bool:
+    """Return True if a result has come through: more than half of the live contributors hold each
+    chunk, or any member where no contributor lives. A minority can neither feign nor prevent it."""
+    holders = at.waiting_for or at.live
+    return at.reports.is_held(index, holders, len(at.waiting_for) // 2 + 1)
 
 
 def _common_s(at: Moment, slice_try: SliceTry) -> float:

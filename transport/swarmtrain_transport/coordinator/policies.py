@@ -1,4 +1,15 @@
-"""Policies of the kinds of op: when an op is given up, frozen and committed."""
+"""Policies of the kinds of op: when an op is given up, frozen and committed.
+
+Each kind has three pure functions of a moment: `skip` (T9), `freeze` (T4) and `commit` (T8). One
+more kind takes three more functions and a line in `POLICIES`. Slices that can move are reassigned
+in `disputes`, in ops of every kind.
+
+A mean waits for the results of all owners. In a gather or a pair op nobody else can publish a
+contributor's values, so FREEZE names those who have published, and COMMIT those of them whose
+contributions are safe: held by enough others or, in a pair, each by the other. FREEZE keeps the
+signed roots, so a restarted coordinator still counts on a contributor that has died meanwhile, if
+members hold its bytes.
+"""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -98,10 +109,10 @@ def freeze_mean(at: Moment) -> Freeze | Reassign | Skip | None:
 def commit_mean(at: Moment) -> Commit | None:
     """Every slice is published and held enough. A late or joining receiver is never waited for:
     only FREEZE's contributors are."""
-    needed, indexes = _holders_needed(at), range(len(at.view.owners))
+    indexes = range(len(at.view.owners))
     if None in at.view.slice_sets or len(at.reports.published) < len(indexes):
         return None
-    if not all(at.reports.is_held(index, at.live, needed) for index in indexes):
+    if not all(faults.is_common(at, index) for index in indexes):
         return None
     if not at.is_late and not all(at.reports.is_with(index, at.waiting_for) for index in indexes):
         return None
@@ -135,17 +146,13 @@ def freeze_gather(at: Moment) -> Freeze | Skip | None:
 def commit_gather(at: Moment) -> Commit | None:
     """Leave out at once a contributor that is dead and held by nobody; one that lives, at D_gather
     if most others have come through. At D_op commit all that is held enough, if that is enough."""
-    frozen = set(at.view.frozen or ())
-    waiting_for, needed, elsewhere = at.waiting_for, _holders_needed(at), faults.elsewhere(at)
+    frozen, waiting_for = set(at.view.frozen or ()), at.waiting_for
     spread = {peer for peer in frozen if _is_spread(at, peer)}
-    safe = {peer for peer in spread if at.reports.is_held(_index(at, peer), at.live, needed)}
-    common = {peer for peer in spread if _is_spread(at, peer, elsewhere)}
+    common = {peer for peer in spread if faults.is_common(at, _index(at, peer))}
     kept = spread | waiting_for
-    if at.is_late and 2 * len(common) > len(frozen):
+    if at.is_over or (at.is_late and 2 * len(common) > len(frozen)):
         kept = common
-    if at.is_over:
-        kept = safe
-    if len(kept) < max(1, at.view.plan.min_contributors) or not kept <= safe:
+    if len(kept) < max(1, at.view.plan.min_contributors) or not kept <= common:
         return None
     is_all_held = all(at.reports.is_with(_index(at, peer), waiting_for) for peer in spread)
     if not at.is_late and not (waiting_for <= spread and is_all_held):
@@ -164,11 +171,10 @@ def _may_stay(at: Moment, peer: PeerId) -> bool:
     return peer in at.live or _is_spread(at, peer)
 
 
-def _is_spread(at: Moment, peer: PeerId, needed: int = 1) -> bool:
-    """Return True if each chunk of a contribution is held by `needed` other live peers (by all if
-    they are fewer), or by the contributor itself if nobody else is alive."""
-    others = at.live - {peer} or at.live
-    return at.reports.is_held(_index(at, peer), others, min(needed, len(others)))
+def _is_spread(at: Moment, peer: PeerId) -> bool:
+    """Return True if each chunk of a contribution is held by another live peer, or by the
+    contributor itself if nobody else is alive."""
+    return at.reports.is_held(_index(at, peer), at.live - {peer} or at.live, 1)
 
 
 # ---- pairs
@@ -232,11 +238,6 @@ def _lacking(at: Moment, pair: Pair) -> list[PeerId]:
 
 
 # ---- all kinds
-
-
-def _holders_needed(at: Moment) -> int:
-    """How many live peers must hold each chunk of what is committed."""
-    return min(limits.RESULT_HOLDERS, max(1, len(at.waiting_for)))
 
 
 def _index(at: Moment, peer: PeerId) -> int:
