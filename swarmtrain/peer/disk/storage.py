@@ -157,7 +157,8 @@ class PeerStorage:
         if not result.slices:
             return  # a pair op that had nothing for this peer
         data = msgpack.packb([list(piece.chunks) for piece in result.slices])
-        self._write(result_path(self.directory, result.op), data)
+        # One comes with every round, which no disk shall slow down; a damaged one is not believed.
+        self._write(result_path(self.directory, result.op), data, sync=False)
         if is_half and result.chain:
             self._write(link_path(self.directory, result.op), result.chain)
             for path in _numbered(self.directory, _LINK):
@@ -237,7 +238,7 @@ class PeerStorage:
         Raises:
             UserError: SWT-E401, the disk is full; chunks kept before are intact.
         """
-        # Thousands come in a row, on the network's thread; whoever reads one checks its hash.
+        # Thousands come in a row, on the network's thread, and are checked when they are read.
         self._write(self.directory / DOWNLOAD / f"{digest.hex()}.chunk", data, sync=False)
 
     def download(self) -> tuple[bytes, list[bytes]] | None:
