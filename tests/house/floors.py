@@ -62,5 +62,6 @@ STRANGERS = (
     ("swarmtrain.coordinator", "swarmtrain.peer"),
     ("swarmtrain.data", "swarmtrain.models"),
     ("swarmtrain_transport.coordinator", "swarmtrain_transport.peer"),
+    ("swarmtrain_transport.collective", "swarmtrain_transport.kinds"),
 )
-"""Packages on one line that do not know each other all the same."""
+"""Packages and modules that do not know each other, although their lines would let them."""

@@ -159,15 +159,11 @@ class Exchange:
         return actions + self._finish_owned() + self._pump()
 
     def is_early(self, frame: Frame) -> bool:
-        """Return True if a frame is of another plan, of another op, or an invitation whose REASSIGN
-        has not come yet."""
-        if frame.kind is FrameKind.AHEAD:
-            return frame.set_id != self.view.plan.op
-        if frame.plan_id != self.view.plan_id:
-            return True
+        """Return True if a frame of this op is an invitation whose REASSIGN has not come yet."""
+        if frame.kind is not FrameKind.RANGES:
+            return False
         attempts, index = self.view.attempts, frame.slice_index
-        is_later = 0 <= index < len(attempts) and frame.attempt > attempts[index]
-        return is_later and frame.kind is FrameKind.RANGES
+        return 0 <= index < len(attempts) and frame.attempt > attempts[index]
 
     def frame(self, peer: PeerId, frame: Frame, now_s: float) -> list[PeerAction]:
         """A frame of this op.
