@@ -15,7 +15,7 @@ from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
 from swarmtrain_transport.wire.records import Freeze, Reassign
 from tests.transport.bench import TAG, Bench, on_paper
 from tests.transport.plain_arithmetic import PlainArithmetic
-from tests.transport.rig import CHUNK, A, B, C
+from tests.transport.rig import CHUNK, A, B, C, plan_body, view_of
 
 
 def haves(bench: Bench, peer: PeerId) -> list[int]:
@@ -145,6 +145,32 @@ def test_a_published_chunk_that_cannot_be_decoded_is_not_kept_and_not_reported()
         assert not fresh.pushed(B, result(bench, 1, 1, good[1]), 1.0)
         (have,) = fresh.reports(again=True)
         assert have.chunks == (False, True)
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_a_chunk_that_another_op_shares_is_found_although_that_one_gives_it_up(has_it) -> None:
+    """Weights that do not move make the same chunks in every op, and several may be under way."""
+    bench = Bench().begin()
+    bench.deliver_all()
+    blobs, fetcher = Blobs(), Fetcher(list)
+    views = bench.view, view_of(plan_body(op=2))
+    one, other = (
+        Receiver(A, view, transfers_of(view.plan), blobs, fetcher, PlainArithmetic(), 0.0)
+        for view in views
+    )
+    chunks = peer_chunks(bench)
+    digests = tuple(content_hash(chunk) for chunk in chunks)
+    for view, receiver in zip(views, (one, other), strict=True):
+        receiver.hashes(Hashes(view.plan_id, 1, 0, view.all_planned_id, digests), 0.0)
+        receiver.tick(limits.PUSH_QUIET_S)
+    if has_it:
+        for chunk, body in enumerate(chunks):
+            one.pushed(B, result(bench, 1, chunk, body), 1.0)
+    one.close()
+    assert not any(fetcher.is_wanted(digest) for digest in digests)
+    haves = other.ask_again()
+    assert [have.chunks for have in haves] == ([(True, True)] if has_it else [])
+    assert all(fetcher.is_wanted(digest) is not has_it for digest in digests)
 
 
 def peer_chunks(bench: Bench) -> tuple[bytes, ...]:

@@ -225,7 +225,7 @@ class Exchange:
                     actions.append(self._ranges(reducer, peer))
         if self.sender is not None and self.giving is Giving.ENCODING:
             actions += self._encode_more(self.sender)
-        actions += self._told(self._receiver.reports(again=False))
+        actions += self._told(self._receiver.ask_again() + self._receiver.reports(again=False))
         return actions + self._pump() if self.sender is not None else actions
 
     @property

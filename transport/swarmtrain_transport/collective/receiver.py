@@ -238,6 +238,23 @@ class Receiver:
             if now_s >= self._patience_s(one):
                 self._pull(one)
 
+    def ask_again(self) -> list[Have]:
+        """Look for what is asked for, in case that another op, which may share chunks with this
+        one, has them by now or has given them up."""
+        reports = []
+        for one in self._slices:
+            if one.phase is not Taking.ASKED or one.named is None:
+                continue
+            for digest in dict.fromkeys(one.named.chunk_hashes):
+                if not one.wants(digest) or self._fetcher.is_wanted(digest):
+                    continue
+                body = self._blobs.get(digest)
+                if body is not None:
+                    reports += self.arrived(digest, body)
+                else:
+                    self._fetcher.want(digest, self._holders(one.transfer.index), spread=False)
+        return reports
+
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
