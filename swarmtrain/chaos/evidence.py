@@ -1,4 +1,4 @@
-"""What the directories of a stopped run prove, and the judgement over all of it. Loads torch."""
+"""Evidence in the directories of a stopped run, and the judgement over all of it. Loads torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from swarmtrain_transport.wire.records import AnyBody, bodies_of
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found.
+    """Findings of a judgement.
 
     Attributes:
         bodies: of all records of the coordinator's ledger.

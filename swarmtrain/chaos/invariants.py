@@ -1,6 +1,7 @@
-"""What must hold of a run whatever was done to it, read from its ledger and from what its peers
-said. Pure: records and events in, violations out. The names are those of protocol.md where it has
-one; what needs the bytes of parts and accumulators is the simulator's affair.
+"""Invariants of a run under any faults, read from its ledger and from the words of its peers.
+
+Pure: records and events in, violations out. The names are those of protocol.md where it has one;
+invariants that need the bytes of parts and accumulators are the simulator's affair.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ class Life:
 
 @dataclass(slots=True)
 class Chain:
-    """What a ledger decided.
+    """Decisions of a ledger.
 
     Attributes:
         outcomes: what stands per op at the end.
@@ -68,7 +69,7 @@ class Chain:
 
 
 def read_chain(bodies: Iterable[AnyBody]) -> tuple[Chain, list[Violation]]:
-    """What the records decide, and where they contradict each other."""
+    """Return the decisions of the records, and where they contradict each other."""
     reader = _Reader()
     for body in bodies:
         reader.take(body)

@@ -1,8 +1,8 @@
-"""What shall be broken, when, and for how long: drawn from a seed. Pure, so the same seed means the
-same plan on every machine; how far the run has come when a deed falls due is another matter.
+"""The plan of faults: what is broken, when, and for how long, drawn from a seed.
 
-Two rules: so many peers stay untouched that rounds can be committed, and the last part of the time
-is calm, so that everybody can catch up before states are compared.
+Pure, so the same seed means the same plan on every machine; how far the run has come when a deed
+falls due is another matter. Two rules: so many peers stay untouched that rounds can be committed,
+and the last part of the time is calm, so that everybody can catch up before states are compared.
 """
 
 import random
@@ -11,8 +11,8 @@ from enum import StrEnum
 
 
 class Deed(StrEnum):
-    """What can be done to a run. Data links are those by which others reach the peer, its control
-    link the one to the coordinator."""
+    """Deeds against a run. Data links are those by which others reach the peer, its control link is
+    the one to the coordinator."""
 
     KILL = "kill"
     STOP = "stop"
@@ -30,7 +30,7 @@ class Deed(StrEnum):
 
 
 COORDINATORS = frozenset({Deed.RESTART, Deed.STOP_COORDINATOR})
-"""What is done to the coordinator."""
+"""Deeds against the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class _Draw:
         return found
 
     def _step(self, now_s: float) -> Step | None:
-        """What happens now, None if nothing may."""
+        """Return the deed that happens now, None if nothing may."""
         deed = self._rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         lasts_s = self._lasts_s(deed, now_s)
         if deed in COORDINATORS:

@@ -1,7 +1,7 @@
 """TCP relays on loopback: links that can be cut, held in one direction, garbled, and healed.
 
-What goes through is other people's encryption; a relay sees bytes and forwards them. All relays
-live on one event loop on a thread of its own, so that the caller's own waiting delays nobody.
+A relay sees other people's encrypted bytes and forwards them. All relays live on one event loop on
+a thread of its own, so that the caller's own waiting delays nobody.
 """
 
 import asyncio

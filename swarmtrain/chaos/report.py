@@ -1,4 +1,4 @@
-"""What a chaos has shown, as one object and as lines for people. Pure."""
+"""The result of a chaos, as one object and as lines for people. Pure."""
 
 from collections.abc import Iterator
 

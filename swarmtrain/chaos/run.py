@@ -246,7 +246,7 @@ class Chaos:
     # ---- news
 
     def _wait(self, troupe: Troupe, limit_s: float, holds: Callable[[], bool]) -> bool:
-        """Whether it came to hold within the time."""
+        """Wait until it holds; return False if it did not within the time."""
         until_s = time.monotonic() + limit_s
         while not holds():
             if time.monotonic() > until_s or len(self._found) >= _FOUND_MAX:

@@ -44,7 +44,7 @@ class Actor:
 
     @property
     def is_well(self) -> bool:
-        """Whether it takes part and nothing is being done to it."""
+        """True if it takes part and nothing is being done to it."""
         return self.is_running and self.is_in_place and self.harmed is None and not self.may_end
 
 
@@ -160,7 +160,7 @@ class Troupe:
             self.relays.hold(actor.control, Way.BACK)
 
     def mend(self, step: Step) -> None:
-        """Undo it. Who was ended is started again, at once or as soon as it has ended."""
+        """Undo it. An ended process is started again, at once or as soon as it has ended."""
         if step.deed is Deed.RESTART:
             self.restarts += 1
             self.processes.start_coordinator()

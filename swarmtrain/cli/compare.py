@@ -167,7 +167,7 @@ def _run(
 
 
 def _shelf(out: Path | None) -> "Shelf":
-    """Where finished runs are kept. The place that nobody named may fail without harm."""
+    """Return the folder of finished runs. The default folder may fail without harm."""
     from swarmtrain import dirs
     from swarmtrain.compare.results import Shelf
 
@@ -184,7 +184,7 @@ def _tell(result: "RunResult", is_kept: bool) -> None:
 
 
 def _begin_html(path: Path) -> str:
-    """What the file needs, before hours of work and not after them."""
+    """Check the needs of the report before hours of work, not after them."""
     from swarmtrain.compare import html
 
     script = html.plotly_script()

@@ -1,4 +1,4 @@
-"""What `main` must know of the running command when something goes wrong.
+"""The running command as `main` must know it when something goes wrong.
 
 The one mutable thing of the command line: made in `main`, handed down as typer's context object.
 """

@@ -1,4 +1,4 @@
-"""What a run file's strategy asks of it: the settings that it takes, and those that fit no other.
+"""Demands of a run file's strategy on it: the settings that it takes, and those that fit no other.
 
 Everything here comes from the strategy's facts; a strategy that nobody brings here asks nothing.
 """
@@ -39,8 +39,8 @@ _UNUSED: MappingProxyType[str, tuple[Setting, str]] = MappingProxyType(
 
 
 def not_here(config: RunConfig) -> Problem | None:
-    """What the organiser's machine finds out before anybody joins: a strategy that nobody brings
-    here is a misspelt one. Peers of a run say so when they make it."""
+    """Check on the organiser's machine, before anybody joins: a strategy that nobody brings here is
+    a misspelt one. Peers of a run say so when they make it."""
     for key, name in (
         ("outer.strategy", config.outer.strategy),
         *((f"strategy.{name}", name) for name in config.strategy),
@@ -62,7 +62,7 @@ def not_here(config: RunConfig) -> Problem | None:
 
 
 def strategy_problems(config: RunConfig) -> Iterator[Problem]:
-    """What the strategy would leave undone, or cannot work with."""
+    """Check for settings that the strategy would leave undone, or cannot work with."""
     name = config.outer.strategy
     if _NAME.fullmatch(name) is None:
         yield Problem("outer.strategy", f"must be a strategy's name, it is {cleaned(name)!r}")
@@ -113,7 +113,7 @@ def _wanted(facts: StrategyFacts) -> dict[str, tuple[Setting, str]]:
 
 
 def own_problems(owner: str, own: dict[str, Setting]) -> Iterator[Problem]:
-    """What cannot stand in the section [strategy.NAME] of this owner."""
+    """Check for keys that cannot stand in the section [strategy.NAME] of this owner."""
     if _NAME.fullmatch(owner) is None or len(own) > _OWN_SETTINGS_MAX:
         yield Problem(f"strategy.{cleaned(owner)}", "must be a strategy's name and few settings")
     facts = facts_here(owner)

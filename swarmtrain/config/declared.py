@@ -30,7 +30,7 @@ def plain(kind: Any) -> Any:
 
 
 def declared(kind: Any) -> Meta:
-    """What is declared of a setting beside its type."""
+    """The declaration of a setting beside its type."""
     if typing.get_origin(kind) is typing.Annotated:
         meta: Meta = typing.get_args(kind)[1]
         return meta
@@ -43,13 +43,13 @@ def extra(kind: Any, key: str) -> str:
 
 
 def description(section: type[msgspec.Struct], key: str) -> str:
-    """What a setting is, in a few words."""
+    """Describe a setting in a few words."""
     kinds = {field.name: field.type for field in msgspec.structs.fields(section)}
     return declared(kinds[key]).description or ""
 
 
 def is_of(value: object, kind: Any) -> bool:
-    """Whether a value is of the type; its range is not looked at."""
+    """Return True if a value is of the type; its range is not looked at."""
     try:
         msgspec.convert(value, plain(kind))
     except msgspec.ValidationError:

@@ -1,8 +1,8 @@
 """The run file: from TOML to checked settings, and to the canonical bytes that are hashed.
 
 Every key is looked up by hand before msgspec converts its value, because a person who mistyped
-`inner_stpes` needs the line and the right word, not a parser's path. What peers receive is the
-canonical form, which is hostile input: it passes the same checks. Nothing here is ever executed.
+`inner_stpes` needs the line and the right word, not a parser's path. Peers receive the canonical
+form, which is hostile input: it passes the same checks. Nothing here is ever executed.
 """
 
 import difflib
@@ -290,7 +290,7 @@ class _Reader:
 
 
 def _with_defaults(config: RunConfig, tables: dict[str, Any]) -> RunConfig:
-    """What the file does not say is as its strategy has it."""
+    """Fill in the strategy's own defaults where the file says nothing."""
     for path, default in config.facts.defaults.items():
         section, _, key = path.partition(".")
         if path == "outer.fragments" and config.model.kind == "custom":

@@ -1,4 +1,4 @@
-"""Whether the built-in model can be cut into as many fragments as a run file asks for.
+"""Check that the built-in model can be cut into as many fragments as a run file asks for.
 
 Known before any model is made: its parameters' names and sizes follow from four numbers.
 """
@@ -18,7 +18,7 @@ def parameters_of(model: ModelSection) -> list[tuple[str, int]]:
 
 
 def fragment_problems(config: RunConfig) -> Iterator[Problem]:
-    """What peers would find out when they join."""
+    """Find now the trouble that peers would find when they join."""
     fragments, block = config.outer.fragments, config.exchange.block
     if config.model.kind == "custom" or fragments == 1:
         return

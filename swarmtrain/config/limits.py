@@ -51,7 +51,7 @@ def _range_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def warnings(config: RunConfig) -> tuple[str, ...]:
-    """What will work, but hardly as it was meant."""
+    """Return warnings: settings that will work, but hardly as they were meant."""
     if facts_here(config.outer.strategy) is None or not loses_for_good(config):
         return ()
     remedy = (

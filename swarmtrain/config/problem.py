@@ -1,11 +1,11 @@
-"""What is wrong with one setting of a run file, and what no setting may be."""
+"""The error of one setting of a run file, and the bounds of every setting."""
 
 from dataclasses import dataclass
 
 from swarmtrain.errors import cleaned
 
 INTEGER_MAX = 2**63 - 1
-"""What msgpack and every reader of it can hold."""
+"""Largest whole number that msgpack and every reader of it can hold."""
 
 
 @dataclass(frozen=True, slots=True)

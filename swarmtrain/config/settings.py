@@ -35,7 +35,7 @@ _DAY_S = 86_400.0
 
 
 def _said(what: str, span: str = "", default: str = "") -> Meta:
-    """What a setting is, where its type says its range; or `span` does."""
+    """Declare a setting in words, where its type says its range; or `span` does."""
     return Meta(description=what, extra={"span": span, "default": default})
 
 
@@ -239,7 +239,7 @@ class ExchangeSection(_Section, frozen=True):
 
 
 class AdmissionSection(_Section, frozen=True):
-    """Who may come in."""
+    """Admission of peers."""
 
     invite_uses: Annotated[
         int, _between(0, _BILLION, "peers that one invite lets in; 0: any number")
@@ -274,7 +274,7 @@ class CheckpointSection(_Section, frozen=True):
 
 
 Setting = Value
-"""What a strategy's own setting may be."""
+"""Types of a strategy's own settings."""
 
 _NOT_HERE = StrategyFacts(name="", maker="", about="")
 """Taken for a strategy that nobody brings here; whoever makes it says that it is missing."""

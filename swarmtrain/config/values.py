@@ -1,4 +1,4 @@
-"""What fits together in a run file about how values travel: codec, error feedback, robust rule."""
+"""Checks across settings on how values travel: codec, error feedback, robust rule."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,8 @@ TELLABLE = 3
 
 
 def loses_for_good(config: RunConfig) -> bool:
-    """Whether a codec leaves values out, or sends wrong ones on average, and nothing makes up."""
+    """Return True if a codec leaves values out, or sends wrong ones on average, and nothing makes
+    up."""
     facts = config.facts
     if not facts_of(config.exchange.codec).is_biased or facts.feeds_back:
         return False
@@ -31,7 +32,7 @@ def loses_for_good(config: RunConfig) -> bool:
 
 
 def value_problems(config: RunConfig) -> Iterator[Problem]:
-    """What cannot work, or would be left undone without a word."""
+    """Check for combinations that cannot work, or would be left undone without a word."""
     codec = config.exchange.codec
     try:
         facts = facts_of(codec)

@@ -43,7 +43,7 @@ class Picture:
 
 
 class View(Protocol):
-    """Where a run shows itself."""
+    """A place on which a run shows itself."""
 
     def say(self, text: str) -> None:
         """A sentence, above the table."""

@@ -1,7 +1,7 @@
-"""What a demo whose rounds go by pairs shows: that both of every pair tell the same chain. Pure.
+"""Proof of a demo whose rounds go by pairs: both of every pair tell the same chain. Pure.
 
-There is no common state to compare. After each exchange both partners have put the same link at the
-end of what each has exchanged so far; whoever had applied another half, or had another past, would
+There is no common state to compare. After each exchange both partners put the same link at the end
+of their own chain of exchanges; a peer that had applied another half, or had another past, would
 tell another one.
 """
 
@@ -29,7 +29,7 @@ class PeerChain(msgspec.Struct, frozen=True):
 
 
 class PairChains(msgspec.Struct, frozen=True):
-    """What was found of all pairs.
+    """Findings over all pairs.
 
     Attributes:
         equal: exchanges after which both partners have told the same chain.
@@ -47,7 +47,7 @@ class PairChains(msgspec.Struct, frozen=True):
 
 
 def compare(told: Told, num_alone: int) -> PairChains:
-    """What partners have told, side by side.
+    """Compare the chains that partners have told.
 
     Args:
         told: of every exchange, by all who lived to tell.

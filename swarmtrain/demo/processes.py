@@ -33,7 +33,7 @@ class Ended:
 
 Heard = Event | Ended | CoordinatorStatus
 News = tuple[str, Heard]
-"""Who, and what."""
+"""A process by its name, and its news."""
 
 _LOOK_S = 0.05
 """How often a process that shall end is looked at."""

@@ -1,4 +1,4 @@
-"""What a demo has shown: the numbers at its end, as one object and as lines for people. Pure."""
+"""The result of a demo: the numbers at its end, as one object and as lines for people. Pure."""
 
 from collections.abc import Iterator
 from pathlib import Path

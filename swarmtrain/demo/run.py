@@ -237,7 +237,7 @@ def _asking(state_dir: Path, processes: Processes) -> Iterator[None]:
 
 
 def _introduction(options: DemoOptions, config: RunConfig, place: Place) -> Iterator[str]:
-    """What is about to happen, for somebody who knows nothing of it."""
+    """Announce the demo to somebody who knows nothing of it."""
     peers = "1 peer trains" if options.peers == 1 else f"{options.peers} peers train"
     steps = config.steps_per_round
     yield (
@@ -252,7 +252,7 @@ def _introduction(options: DemoOptions, config: RunConfig, place: Place) -> Iter
 
 
 def _exchange_of(config: RunConfig) -> str:
-    """What is exchanged, from the middle of a sentence on."""
+    """Describe the exchange, from the middle of a sentence on."""
     if config.facts.kind is OpKind.PAIR:
         return (
             "meets one other peer, another one each round: over encrypted sockets both give what "

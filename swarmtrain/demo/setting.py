@@ -1,4 +1,4 @@
-"""What a demo begins with: who takes part, where its files are, and the run file.
+"""The beginning of a demo: its cast, the places of its files, and the run file.
 
 The run file is written out with comments because it is meant to be read, and to be used again with
 `swarmtrain up`. Its numbers were tuned so that a round takes seconds on two cores and the loss
@@ -41,7 +41,7 @@ _VICTIM_INDEX = 2
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who takes part.
+    """The peers of a demo.
 
     Attributes:
         founders: peers at the start.
@@ -120,7 +120,7 @@ class Place:
 
     @property
     def logs(self) -> Path:
-        """What the processes said."""
+        """Folder of the processes' logs."""
         return self.root / "logs"
 
     def peer(self, name: str) -> Path:
@@ -128,7 +128,7 @@ class Place:
         return self.root / "peers" / name
 
     def log(self, name: str) -> Path:
-        """What one process said."""
+        """Log of one process."""
         return self.logs / f"{name}.log"
 
 
@@ -195,7 +195,8 @@ snapshot_rounds = 2           # newcomers download the state of such a round and
 
 
 def _outer(facts: StrategyFacts) -> Iterator[str]:
-    """What the strategy is shown with: its section, and one of its own where it asks for that."""
+    """Return the run file's part for the strategy: its section, and one of its own where it asks
+    for that."""
     yield _line("strategy", facts.name, facts.about)
     said: type[msgspec.Struct] = OuterSection
     for path, value in facts.demo.items():

@@ -84,7 +84,7 @@ class Killed:
 
 @dataclass(slots=True)
 class Facts:
-    """What is known for sure, for view and report.
+    """Facts that are known for sure, for view and report.
 
     Attributes:
         names: peers' names by their keys in hex.
@@ -109,7 +109,7 @@ class Facts:
 
 
 class Story:
-    """What happens in a demo.
+    """The course of a demo.
 
     Args:
         cast: who takes part.

@@ -14,7 +14,7 @@ _NUM_BYTES = 240
 
 
 def write_lines(model_path: Path, section: ModelSection, seed: int) -> str:
-    """What the model writes after "def", as printable lines.
+    """Let the model write after "def"; return printable lines.
 
     Args:
         model_path: a safetensors file with the weights by parameter name.

@@ -1,8 +1,8 @@
-"""What strategies with one anchor have in common: two sets of buffers and their checks.
+"""The common part of strategies with one anchor: two sets of buffers and their checks.
 
 The anchor and the outer optimizer's state are written into spare buffers, which take their place
-when nothing can fail any more: until then the old state is whole. Not here: what becomes of a
-peer's own work, which every strategy says for itself.
+when nothing can fail any more: until then the old state is whole. Not here: the fate of a peer's
+own work, which every strategy decides for itself.
 """
 
 from collections.abc import Mapping

@@ -21,14 +21,15 @@ from swarmtrain_optimizers.strategies.facts import OpKind as OpKind
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What one op moves.
+    """The values that one op moves, and how.
 
     Attributes:
         kind: who gets what.
         ranges: (start, stop) parts of the padded vector on whole blocks, in order, apart; the op's
             vector is these parts one after the other.
-        delay_steps: inner steps between a contribution and the place of its result: who has it
-            earlier waits with it, who has it later waits for it. 0: nobody steps meanwhile.
+        delay_steps: inner steps between a contribution and the place of its result. A peer that has
+            the result earlier waits with it, one that has it later waits for it. 0: nobody steps
+            meanwhile.
         vectors: how many vectors the parts are taken of, one whole vector after the other.
     """
 
@@ -56,15 +57,15 @@ class Strategy(Protocol):
 
     @property
     def takes_gradients(self) -> bool:
-        """Whether `pseudo_gradient` wants the gradient at the weights instead of the weights: then
+        """True if `pseudo_gradient` wants the gradient at the weights instead of the weights: then
         the driver makes no inner optimizer step, and every op is one step."""
 
     def exchange(self, op: int) -> Exchange:
-        """What op `op`, counted from 1, moves: the same on every peer."""
+        """Return the exchange of op `op`, counted from 1: the same on every peer."""
 
     def is_due(self, steps_since_outer: int) -> bool:
-        """Whether an exchange is due after this many inner steps since the last op's contribution,
-        or, where nobody steps during an op, since its end."""
+        """Return True if an exchange is due after this many inner steps since the last op's
+        contribution or, where nobody steps during an op, since its end."""
 
     def set_initial(self, weights: Tensor) -> None:
         """Begin as op 0 with these weights, (num_values,); everything else is zero."""
@@ -85,14 +86,14 @@ class Strategy(Protocol):
         """
 
     def local_arrays(self) -> list[tuple[str, Tensor]]:
-        """What belongs to this peer alone and should survive its restart; may be empty."""
+        """State that belongs to this peer alone and should survive its restart; may be empty."""
 
     def load_local(self, arrays: Mapping[str, Tensor]) -> None:
         """Take back `local_arrays`. Only valid if no later op included this peer (rule 9)."""
 
     def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
-        """What this peer contributes to the op that starts, (exchange.num_values,), not changed
-        until the op ends.
+        """This peer's contribution to the op that starts, (exchange.num_values,), not changed until
+        the op ends.
 
         Args:
             weights: (num_values,) the weights now, or with `takes_gradients` the gradient; copied.
@@ -138,7 +139,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SwarmFacts:
-    """What everybody knows of an op that ends, beside its result.
+    """Common knowledge of an op that ends, beside its result.
 
     Attributes:
         samples_before: in all results before it; 0 where the run does not count them.
@@ -196,10 +197,11 @@ class DropsBroken(Protocol):
     """
 
     def drop_broken(self, weights: Tensor) -> Tensor:
-        """Between two ops: drop what waits and is not finite, and work on such weights.
+        """Between two ops: drop waiting work that is not finite, and go on from such weights.
 
         Nothing changes where all is finite. Where it is not, finite neighbours go too: beside NaN
-        there are numbers on their way to it. So the unit is what one op moves.
+        there are numbers on their way to it. So the unit is the part of the vector that one op
+        moves.
 
         Args:
             weights: (num_values,) the weights now.

@@ -1,4 +1,4 @@
-"""What every strategy looks at in what it is handed: whether it fits, whether it is finite."""
+"""Checks of the arguments that every strategy is handed: they must fit, and be finite."""
 
 from collections.abc import Mapping, Sequence
 
@@ -35,5 +35,5 @@ def check_arrays(
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether no value is NaN or infinite."""
+    """Return True if no value is NaN or infinite."""
     return bool(torch.isfinite(tensor).all())

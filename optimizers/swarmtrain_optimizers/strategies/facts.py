@@ -2,8 +2,9 @@
 
 Each strategy states them in the face of its package. The run file's checks, the coordinator's
 plans, `swarmtrain compare`, the demo and docs/run-file.md read them there and name no strategy
-themselves. A package that brings a strategy states them in the same way. Whoever imports facts must
-not load torch: the coordinator reads them. Not here: which strategies there are (`registry`).
+themselves. A package that brings a strategy states them in the same way. A module that imports
+facts must not load torch: the coordinator reads them. Not here: the list of strategies
+(`registry`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,12 +27,12 @@ MEANS_TAKE = frozenset({"inner_steps", "lr", "momentum", "error_feedback"})
 
 
 class OpKind(Enum):
-    """Who gets what of whom.
+    """Kind of exchange: how contributions reach the peers.
 
-    MEAN: everybody the weighted mean, made once by the owners of its slices.
-    GATHER: everybody every contribution, of which each peer makes the weighted mean itself.
-    PAIR: one partner's contribution, drawn anew for each op: two vectors, a difference and then an
-        anchor.
+    MEAN: everybody gets the weighted mean, made once by the owners of its slices.
+    GATHER: everybody gets every contribution, and makes the weighted mean itself.
+    PAIR: each gets the contribution of one partner, drawn anew for each op: two vectors, a
+    difference and then an anchor.
     """
 
     MEAN = "mean"
@@ -47,7 +48,7 @@ class OwnSettings(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What `swarmtrain compare` takes where nobody says otherwise.
+    """Rates that `swarmtrain compare` takes where nobody says otherwise.
 
     Attributes:
         inner_lr: the inner optimizer's highest learning rate.

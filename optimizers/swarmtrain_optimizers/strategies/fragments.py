@@ -1,4 +1,4 @@
-"""Which part of the vector belongs to which fragment: by layers, cut at whole blocks.
+"""Fragments: parts of the vector by layers, cut at whole blocks.
 
 The vector keeps the model's order and a fragment is a few ranges of it, so nothing is permuted and
 no codec is asked anything new. Where two fragments meet inside a block, the boundary moves to the

@@ -37,7 +37,7 @@ _ROOMS = (diloco, streaming, delayed, eager, delayed_nesterov, ddp, sparseloco, 
 BUILT_IN: Mapping[str, StrategyFacts] = MappingProxyType(
     {room.FACTS.name: room.FACTS for room in _ROOMS}
 )
-"""What this version brings itself, in the order in which people read of it."""
+"""Strategies that this version brings itself, in the order in which people read of them."""
 
 
 def brought(name: str) -> tuple[EntryPoint, ...]:
@@ -89,7 +89,7 @@ def maker_of(facts: StrategyFacts) -> "Callable[..., Strategy]":
 
 
 def _loaded(name: str, place: str) -> object:
-    """What stands at ``module:name``."""
+    """Return the object at ``module:name``."""
     module, _, attribute = place.partition(":")
     try:
         return getattr(import_module(module), attribute)

@@ -1,9 +1,9 @@
-"""What becomes of a peer's work where the op is waited for: protocol.md rules 9 and 10.
+"""The fate of a peer's work where the op is waited for: protocol.md rules 9 and 10.
 
-Every peer keeps the anchor phi and the outer optimizer's state and makes the outer step itself
-from the same decoded bytes, so there is no parameter server and nothing to broadcast. DiLoCo and
-what differs from it in the outer step or the codec alone are made of this. Not here: the exchange,
-and the inner optimizer, whose state stays with its peer from round to round.
+Every peer keeps the anchor phi and the outer optimizer's state and makes the outer step itself from
+the same decoded bytes, so there is no parameter server and nothing to broadcast. DiLoCo is made of
+this, and so are strategies that differ from it in the outer step or the codec alone. Not here: the
+exchange, and the inner optimizer, whose state stays with its peer from round to round.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """`swarmtrain chaos --hostile`: a run with one hostile member among honest ones, and its judgement.
 
-The honest peers are left alone by us; whatever happens to them the hostile member has done. It is
-a process of its own (`hostile`) that is told what to do phase by phase (`phases`). Who is thrown
-out, or dies of what it does, comes back with a new key: whoever has an invite can.
+We leave the honest peers alone; any harm to them is the hostile member's doing. It is a process of
+its own (`hostile`) that is told its offence phase by phase (`phases`). When it is thrown out, or
+dies of its own deed, it comes back with a new key, as anybody with an invite can.
 """
 
 from collections import Counter
@@ -220,7 +220,7 @@ class Siege(Chaos):
     # ---- judgement
 
     def _marked(self) -> Counter[str]:
-        """Where the hostile member is named now: in a peer's ledger, in `status`, in logs."""
+        """Find the places that name the hostile member now: a peer's ledger, `status`, logs."""
         keys = self._hostile.keys
         copy = ledger_file.read(self._place.peer(self._founders[0]) / ledger_file.FILE_NAME)
         marks = marks_in_ledger(bodies_of(copy.records), keys)

@@ -1,9 +1,9 @@
 """A peer's own copy of the ledger on disk: lz4 segments of records, appended and never changed.
 
-Each segment has its length and its CRC, and its records follow those before it by hash. What a
-crash cut short, a disk has changed or does not follow is dropped at the next start, with all that
-comes after it, because the coordinator sends those records again. Whoever only looks at the file is
-told where it stops to make sense, and changes nothing.
+Each segment has its length and its CRC, and its records follow those before it by hash. Segments
+that a crash cut short or a disk has changed are dropped at the next start, with all that comes
+after them, because the coordinator sends those records again. A mere reader of the file is told
+where it stops to make sense, and changes nothing.
 """
 
 import os
@@ -40,7 +40,7 @@ _MARKED_RECORDS = 256
 
 @dataclass(frozen=True, slots=True)
 class LedgerFile:
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
         records: of all whole segments before the first that is not.
@@ -173,7 +173,7 @@ def _framed(data: bytes) -> bytes:
 
 
 def _follow(records: Sequence[Record]) -> bool:
-    """Whether each is the next link after the one before it; the first of all has index 0."""
+    """Return True if each is the next link after the one before it; the first of all has index 0."""
     if records[0].index and len(records) == 1:
         return False
     return all(

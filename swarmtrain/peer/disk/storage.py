@@ -1,4 +1,4 @@
-"""What a peer keeps in its state directory: identity, run file, ledger copy, results, checkpoints.
+"""A peer's state directory: identity, run file, ledger copy, results, checkpoints.
 
 Results of ops after a checkpoint let a peer go on from the run's newest op although the
 checkpoint is older: state = checkpoint + replay. Those since its oldest checkpoint stay, so that
@@ -38,7 +38,7 @@ PROOFS = "proofs"
 """Folder of proofs of wrong sums, a file per round (audit.Proof)."""
 
 OWN_FILE = "own.safetensors"
-"""What belongs to this peer alone: error feedback, work that no round has taken yet."""
+"""State of this peer alone: error feedback, work that no round has taken yet."""
 
 _MANIFEST = "manifest.bin"
 _RESULT = ".bin"
@@ -174,7 +174,7 @@ class PeerStorage:
         self._write(self.directory / OWN_FILE, data)
 
     def own(self) -> bytes | None:
-        """What `keep_own` kept last."""
+        """Return the arrays that `keep_own` kept last."""
         try:
             return (self.directory / OWN_FILE).read_bytes()
         except FileNotFoundError:
@@ -267,7 +267,7 @@ class PeerStorage:
 
 
 def result_path(directory: Path, op: int) -> Path:
-    """Where the result of an op lies in a state directory."""
+    """Return the path of an op's result in a state directory."""
     return directory / "results" / f"{op:08d}{_RESULT}"
 
 
@@ -277,7 +277,7 @@ def result_paths(directory: Path) -> list[Path]:
 
 
 def link_path(directory: Path, op: int) -> Path:
-    """Where the link of this peer's chain lies that a pair op has made, 32 bytes."""
+    """Return the path of the link, 32 bytes, that a pair op has added to this peer's chain."""
     return directory / "results" / f"{op:08d}{_LINK}"
 
 

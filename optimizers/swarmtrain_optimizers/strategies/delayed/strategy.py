@@ -78,7 +78,7 @@ class Delayed(Giving):
         self._held.residual = arrays["held"].detach().clone()
 
     def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
-        """What the round did, plus what is held; the weights leave it behind.
+        """The round's own difference, plus the part that is held; the weights leave it behind.
 
         Raises:
             RuntimeError: the last op was ended by neither `apply` nor `skip`.
@@ -162,7 +162,7 @@ class Delayed(Giving):
         included: Sequence[tuple[int, int, bool]],
         decoded_own: DecodeOwn | None,
     ) -> Tensor | None:
-        """What is held after this op, or None for a peer that gave nothing."""
+        """Return the part that is held after this op, or None for a peer that gave nothing."""
         pending = self._pending
         if pending is None:
             return None

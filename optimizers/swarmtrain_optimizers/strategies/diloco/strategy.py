@@ -1,7 +1,7 @@
 """DiLoCo: inner steps alone, then one outer Nesterov step on the mean pseudo-gradient.
 
-What happens to a peer whose part was left out follows protocol.md rules 9 and 10, as in every
-strategy whose ops are waited for (`synchronous`).
+A peer whose part was left out follows protocol.md rules 9 and 10, as in every strategy whose ops
+are waited for (`synchronous`).
 
 References:
     Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models,

@@ -194,7 +194,7 @@ class NoLoCo(Anchored):
 def pairs_of(
     peers: Iterable[bytes], op: int, *, seed: int
 ) -> tuple[tuple[tuple[bytes, bytes], ...], bytes | None]:
-    """Who exchanges with whom in an op: a permutation that all draw alike, taken two by two.
+    """Draw the pairs of an op: a permutation that all draw alike, taken two by two.
 
     The permutation orders peers by a hash of seed, op and id: no generator whose bits might change
     from version to version has a part in it.
@@ -205,7 +205,7 @@ def pairs_of(
         seed: the run's.
 
     Returns:
-        The pairs, each ordered by id, and who is left over, if their number is odd.
+        The pairs, each ordered by id, and the peer that is left over, if their number is odd.
     """
     draw = b"swarmtrain pairs %d %d " % (seed, op)
     order = sorted(set(peers), key=lambda peer: (hashlib.sha256(draw + peer).digest(), peer))

@@ -1,4 +1,4 @@
-"""SparseLoCo: a few of the values, two bits each, and what was not sent waits in error feedback.
+"""SparseLoCo: a few of the values, two bits each; the rest waits in error feedback.
 
 Everybody gets every contribution (`OpKind.GATHER`) and makes the mean of them in the order of the
 peers' ids, which is what `apply` is given. There is no outer momentum: old differences are let go

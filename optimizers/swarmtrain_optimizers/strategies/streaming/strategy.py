@@ -278,7 +278,7 @@ def _put_(vector: Tensor, ranges: Ranges, values: Tensor) -> None:
 
 
 def _lying_at(ranges: Ranges, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Where values [start, stop) of a fragment lie in the whole vector."""
+    """Return the places of values [start, stop) of a fragment in the whole vector."""
     position = 0
     for low, high in ranges:
         first, last = max(start - position, 0), min(stop - position, high - low)
