@@ -173,7 +173,7 @@ def _framed(data: bytes) -> bytes:
 
 
 def _follow(records: Sequence[Record]) -> bool:
-    """Return True if each is the next link after the one before it; the first of all has index 0."""
+    """Return True if each is the link after the one before it; the first has index 0."""
     if records[0].index and len(records) == 1:
         return False
     return all(
