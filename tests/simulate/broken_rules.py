@@ -174,9 +174,11 @@ def weights_are_raw_counts():
 def a_join_voids_the_op():
     def make(follow):
         def nervous(self, body):
-            if isinstance(body, Join) and self.exchange is not None:
-                self.exchange.close()
-                self.exchange = None
+            if isinstance(body, Join):
+                for group in self.groups.values():
+                    for exchange in group.exchanges.values():
+                        exchange.close()
+                    group.exchanges.clear()
             return follow(self, body)
 
         return nervous
@@ -342,7 +344,10 @@ MUTANTS = {
         "a block is flushed when it is small beside what came before",
         small_parts_are_flushed_beside_large_ones, (("I3", ""),),
     ),
-    "M10": Mutant("raw sample counts as weights", weights_are_raw_counts, (("fault", "weights"),)),
+    "M10": Mutant(
+        "raw sample counts as weights",
+        weights_are_raw_counts, (("rule 2", "weights"), ("fault", "weights")),
+    ),
     "M11": Mutant(
         "membership fences data: a join voids the op",
         a_join_voids_the_op, (("L3", ""), ("L1", "")), with_newcomer,

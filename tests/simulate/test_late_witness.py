@@ -54,10 +54,10 @@ def voided_by_every_history():
     heard = Rendezvous._on_history
 
     def forgetful(self, peer, message):
-        before = self.operation
+        before = self.first.operation
         actions = heard(self, peer, message)
-        if isinstance(message, History) and self.operation is before is not None:
-            self.operation = type(before)(before.view, self._now_s)
+        if isinstance(message, History) and self.first.operation is before is not None:
+            self.first.adopted(self._now_s)
         return actions
 
     with mock.patch.object(Rendezvous, "_on_history", forgetful):

@@ -82,7 +82,7 @@ def test_the_command_runs_worlds_of_pair_ops(capsys):
     arguments = ["simulate", "--seeds", "1", "--peers", "3", "--ops", "2", "--kind"]
     assert main([*arguments, "pair"]) == 0
     assert main([*arguments, "trio"]) == 2
-    assert "mean, gather or pair" in capsys.readouterr().err
+    assert "'mean', 'gather', 'pair'" in capsys.readouterr().err
 
 
 def test_the_same_seed_is_the_same_world():
