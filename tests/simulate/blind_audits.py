@@ -29,7 +29,7 @@ def an_auditors_word_convicts():
         def credulous(self, peer, message, now_s):
             view = self._view.commits.get(message.op)
             drawn = draw(view) if view is not None else None
-            if drawn is None or drawn.auditor != peer or drawn.owner in self._view.convicted:
+            if drawn is None or drawn.auditor != peer or drawn.owner in self._scribe.view.convicted:
                 return {}
             place = (drawn.slice_index, drawn.chunk)
             return {drawn.owner: Conviction(message.op, *place, message.proof_hash)}
