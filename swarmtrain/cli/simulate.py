@@ -33,6 +33,9 @@ def simulate(
         int, typer.Option(min=1, max=16, help="Parts of the vector that rounds move in turn.")
     ] = 1,
     kind: Annotated[Kind, typer.Option(help="What ops do with contributions.")] = Kind.MEAN,
+    groups: Annotated[
+        int, typer.Option(min=1, max=2, help="2: some peers are in a second group, too.")
+    ] = 1,
     first_seed: Annotated[int, typer.Option(min=0, help="The first world's seed.")] = 0,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Run this one world alone.", show_default=False)
@@ -62,9 +65,9 @@ def simulate(
         print(f"{time_s:12.6f}  {who:<12} {what}")
 
     if trace and seed is not None:
-        run_seed(seed, peers, ops, show, fragments=fragments, kind=kind.value)
+        run_seed(seed, peers, ops, show, fragments=fragments, kind=kind.value, groups=groups)
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
-    summary = run(chosen, peers, ops, processes, tell, fragments, kind.value)
+    summary = run(chosen, peers, ops, processes, tell, fragments, kind.value, groups)
     if as_json:
         print(json.dumps(asdict(summary)))
     else:

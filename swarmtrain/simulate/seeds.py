@@ -91,6 +91,7 @@ def world_of(
     fragments: int = 1,
     kind: str = MEAN,
     rule: str = "",
+    groups: int = 1,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -103,6 +104,7 @@ def world_of(
         fragments: parts of the vector that ops move in turn.
         kind: of the ops.
         rule: in the place of the mean.
+        groups: 2 for a second group beside the first.
     """
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
     rng = random.Random(int.from_bytes(digest[:8], "little"))
@@ -128,6 +130,7 @@ def world_of(
         kind=kind,
         codec=codec,
         rule=rule,
+        groups=groups,
     )
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds)
     return world
@@ -142,9 +145,10 @@ def run_seed(
     fragments: int = 1,
     kind: str = MEAN,
     rule: str = "",
+    groups: int = 1,
 ) -> SeedResult:
     """Run one world to its end; the arguments are those of `world_of`."""
-    world = world_of(seed, peers, ops, trace, kinds, fragments, kind, rule)
+    world = world_of(seed, peers, ops, trace, kinds, fragments, kind, rule, groups)
     weather = world.scene.weather
     assert isinstance(weather, DrawnWeather)
     return _outcome(seed, world, weather)
@@ -196,9 +200,10 @@ def run_seeds(
     processes: int = 1,
     fragments: int = 1,
     kind: str = MEAN,
+    groups: int = 1,
 ) -> Iterator[SeedResult]:
     """Run many worlds; results come in the order of the seeds."""
-    one = partial(run_seed, peers=peers, ops=ops, fragments=fragments, kind=kind)
+    one = partial(run_seed, peers=peers, ops=ops, fragments=fragments, kind=kind, groups=groups)
     if processes == 1:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -226,6 +231,7 @@ def simulate(
     tell: Callable[[SeedResult], None],
     fragments: int = 1,
     kind: str = MEAN,
+    groups: int = 1,
 ) -> Summary:
     """Run many worlds and add them up.
 
@@ -237,10 +243,11 @@ def simulate(
         tell: hears of every world as it ends.
         fragments: parts of the vector that ops move in turn.
         kind: of the ops.
+        groups: 2 for a second group beside the first.
     """
     summary = Summary()
     began_s = time.perf_counter()
-    for result in run_seeds(seeds, peers, ops, processes, fragments, kind):
+    for result in run_seeds(seeds, peers, ops, processes, fragments, kind, groups):
         summary.add(result)
         tell(result)
     summary.seconds = round(time.perf_counter() - began_s, 1)

@@ -25,6 +25,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.participant import Actions as PeerActions
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 
 LONELY_S = 5.0
 """Without the coordinator for this long, a waiting peer trains on, and a leaving one goes."""
@@ -163,17 +164,21 @@ Action = Told | Loaded | KeepResult | Ended | Evaluate
 Actions = tuple[Action, ...]
 
 
-def tell(action: Told, participant: Participant, now_s: float) -> PeerActions:
-    """Give the participant the event that an action stands for."""
+def tell(
+    action: Told, participant: Participant, now_s: float, group: int = FIRST_GROUP
+) -> PeerActions:
+    """Give the participant the event of a group that an action stands for."""
     match action:
         case Ready(part, steps_per_s):
-            return participant.ready(part.op, part.contribution, part.samples, now_s, steps_per_s)
+            return participant.ready(
+                part.op, part.contribution, part.samples, now_s, steps_per_s, group
+            )
         case GiveAhead(op, known, rounds):
-            if participant.view.first.committed >= rounds:
+            if participant.view.groups[group].committed >= rounds:
                 return ()  # no op comes after the last one
-            return participant.give_ahead(op, known, known.start, now_s)
+            return participant.give_ahead(op, known, known.start, now_s, group)
         case Applied(image):
-            return participant.applied(image.op, image.manifest, image.chunks, now_s)
+            return participant.applied(image.op, image.manifest, image.chunks, now_s, group)
 
 
 class TrainingMachine:

@@ -28,6 +28,7 @@ from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import (
+    AnyBody,
     Attest,
     BodyReader,
     Commit,
@@ -79,6 +80,7 @@ class Invariants:
         self._drags = Drags(swarm.scene)
         self._reader = BodyReader()
         self._roots: dict[int, bytes] = {}
+        self._staged: dict[tuple[int, int], bytes] = {}
         self._results: dict[int, tuple[Buffer, ...]] = {}
         self._books: dict[PeerId, Books] = {}
         self._given: set[tuple[int, PeerId]] = set()
@@ -98,6 +100,9 @@ class Invariants:
             self._violated("I1", f"record {record.index} is decided a second time")
         self.decided.log.append(record)
         body = self._reader.read(record)
+        if getattr(body, "group", 0):
+            self._of_second_group(body)
+            return
         if isinstance(body, Plan):
             self._begun(body)
         elif isinstance(body, Freeze):
@@ -129,6 +134,20 @@ class Invariants:
         self._drags.logged(body)
         if self._scene.weather is not None:
             self._scene.weather.logged(body)
+
+    def _of_second_group(self, body: AnyBody) -> None:
+        """What a group beside the first decides is judged by its states alone (I2), but for a
+        conviction, which must be of the liar there, too."""
+        if isinstance(body, Gone):
+            self.decided.roster.discard(body.peer)
+            if body.peer != self._scene.liar:
+                self._violated("T8", f"{self._scene.name_of(body.peer)} is convicted, wrongly")
+
+    def staged(self, peer: SimPeer, group: int, op: int, root: bytes) -> None:
+        """I2 in a group beside the first: who has applied the same ops has the same state."""
+        place = peer.machine.view.groups[group].rewinds, op
+        if self._staged.setdefault(place, root) != root:
+            self._violated("I2", f"peer {peer.number}: another state after op {op} of the group")
 
     def is_told(self, index: int) -> bool:
         """Whether somebody with whom nothing is wrong holds this record."""
@@ -397,12 +416,24 @@ class Invariants:
         """L2: after the faults everybody reaches the end."""
         survivors = self._swarm.survivors
         late = {p.number: p.machine.applied_op for p in survivors if not p.is_finished}
-        if late:
+        if late and not self._has_lost_second_group:
             self._violated("L2", f"not everybody reaches the end; applied ops are {late}")
         ill = [peer.peer_id for peer in survivors if peer.peer_id in self._scene.flipped]
         if ill:
             names = ", ".join(sorted(map(self._scene.name_of, ill)))
             self._violated("T15", f"at the end the states of {names} differ, and are not healed")
+
+    @property
+    def _has_lost_second_group(self) -> bool:
+        """Whether nobody is left who holds a state of the second group, which has trained: then it
+        waits for ever, as it must. (Of the first group faults leave somebody.)"""
+        parts = [peer.machine.groups[1] for peer in self._swarm.survivors if peer.stages]
+        has_trained = any(
+            peer.machine.view.groups[1].last_op > 0
+            for peer in self._swarm.survivors
+            if 1 in peer.machine.view.groups
+        )
+        return has_trained and not any(part.place.applied_op >= 0 for part in parts)
 
     def _violated(self, invariant: str, story: str) -> None:
         self._scene.violation(invariant, story)

@@ -211,8 +211,8 @@ class Lies:
         """A peer has read a record: with a COMMIT its next audit begins, and its last one ended."""
         if self._scene.liar is None or peer.peer_id == self._scene.liar:
             return
-        kind, _, op = outline_of(record)
-        if kind != tag_of(Commit):
+        kind, group, op = outline_of(record)
+        if kind != tag_of(Commit) or group:
             return
         look = self._looks.pop(peer.peer_id, None)
         if look is not None and look.peer is peer:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.ground.handicaps import Handicap
@@ -41,6 +41,7 @@ class Conditions:
         kind: of the ops.
         codec: of parts and results; sums are watched as int8's are.
         rule: of mean ops, in the place of the mean; with it three contributors are needed.
+        groups: 2 for a second group of another layout, in which some of the peers are too.
     """
 
     num_peers: int = 3
@@ -62,6 +63,7 @@ class Conditions:
     kind: str = MEAN
     codec: str = "int8"
     rule: str = ""
+    groups: int = 1
 
     @property
     def op_values(self) -> int:
@@ -72,6 +74,16 @@ class Conditions:
     def num_values(self) -> int:
         """Length of the vector."""
         return self.fragments * self.op_values
+
+    @property
+    def stage_values(self) -> int:
+        """Length of the second group's vector."""
+        return self.op_values // 2 + self.chunk_values
+
+    @property
+    def stage_peers(self) -> int:
+        """How many peers the second group has, as long as there are so many."""
+        return max(2, self.num_peers // 2)
 
     @property
     def retain_bytes(self) -> int:
@@ -113,6 +125,13 @@ class Conditions:
         """One line's rate; slow and fast ones are equally likely on a logarithmic scale."""
         low, high = self.rates
         return 0.0 if high <= 0 else float(low * (high / low) ** rng.random())
+
+    def stage_terms(self) -> tuple[RunTerms, ...]:
+        """Terms of the second group, if there is one: of means, and it begins with whom it has."""
+        if self.groups == 1:
+            return ()
+        alone = replace(self, kind=MEAN, codec="int8", rule="", fragments=1, min_contributors=1)
+        return (replace(alone.terms(), start_peers=1, group=1),)
 
     def terms(self) -> RunTerms:
         """The run file's part of it."""

@@ -41,6 +41,7 @@ class SimCoordinator(Process):
         terms: of the run.
         sign: stands in for the run key.
         verify: its counterpart.
+        more_groups: terms of a second group, if there is one.
 
     Attributes:
         watch: looks on.
@@ -49,12 +50,14 @@ class SimCoordinator(Process):
     watch: CoordinatorWatch
 
     def __init__(
-        self, scene: Scene, control: ControlLanes, terms: RunTerms, sign: Sign, verify: Verify
-    ) -> None:
+        self, scene: Scene, control: ControlLanes, terms: RunTerms, sign: Sign, verify: Verify,
+        more_groups: tuple[RunTerms, ...] = (),
+    ) -> None:  # fmt: skip
         super().__init__(scene.clock, *scene.skew())
         self._scene = scene
         self._control = control
         self.terms = terms
+        self._more_groups = more_groups
         self.disk: list[Record] = []
         self.machine: Rendezvous | None = None
         self.term = 0
@@ -78,7 +81,7 @@ class SimCoordinator(Process):
         self._stopped_until_s = 0.0
         self.machine = Rendezvous(
             self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, self.now_s,
-            archive=self,
+            archive=self, more_groups=self._more_groups,
         )  # fmt: skip
         self._act(self.machine.start(self.now_s))
 
@@ -108,9 +111,20 @@ class SimCoordinator(Process):
         """A peer is at the door."""
         assert self.machine is not None
         try:
-            self._act(self.machine.connected(peer, hello, self.now_s))
+            let_in = self.machine.connected(peer, hello, self.now_s)
+            self._act([*let_in, *self._placed(self.machine)])
         except RemoteFault as fault:
             self.watch.refused(peer, fault)
+
+    def _placed(self, machine: Rendezvous) -> list[do.CoordinatorAction]:
+        """Put peers into the second group until it has as many as it should."""
+        if len(machine.groups) < 2:
+            return []
+        view, wanted = machine.view, self._scene.conditions.stage_peers
+        missing = wanted - len(view.groups[1].members)
+        outside = [peer for peer in view.roster if peer not in view.groups[1].members]
+        chosen = outside[: max(0, missing)]
+        return [act for peer in chosen for act in machine.place(peer, (0, 1), self.now_s)]
 
     def message(self, peer: PeerId, message: PeerMessage) -> None:
         """A message of a connected peer."""
@@ -195,4 +209,5 @@ class SimCoordinator(Process):
         if self.machine.next_wakeup_s > max(self.now_s, wakeup_s):
             self._sleep()  # put off since: cheaper than a new timer with every message
         else:
-            self._act(self.machine.tick(max(self.now_s, wakeup_s)))
+            due = self.machine.tick(max(self.now_s, wakeup_s))
+            self._act([*due, *self._placed(self.machine)])

@@ -39,6 +39,7 @@ from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.quick_keys import quick_sign, quick_verify
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.memory import WatchedMemory
+from swarmtrain.simulate.processes.stage import Stage
 from swarmtrain.simulate.processes.trainer import (
     PretendedTrainer,
     SharedDecoding,
@@ -115,6 +116,11 @@ class PeerDisk:
         del self.results[:-_RESULTS_KEPT]
 
 
+def group_of(action: do.LoadState | do.ApplyResult | do.OpSkipped) -> int:
+    """Whose outcome it is."""
+    return action.result.group if isinstance(action, do.ApplyResult) else action.group
+
+
 class PeerWatch(Protocol):
     """Looks on at what peers do."""
 
@@ -141,6 +147,9 @@ class PeerWatch(Protocol):
 
     def rooted(self, peer: "SimPeer", op: int, root: bytes) -> None:
         """A peer has this state root after an op."""
+
+    def staged(self, peer: "SimPeer", group: int, op: int, root: bytes) -> None:
+        """A peer has this state root after an op of a group beside the first."""
 
     def proved(self, peer: "SimPeer", op: int) -> None:
         """A peer keeps a proof against an owner of this op."""
@@ -285,6 +294,8 @@ class SimPeer(Process):
             num_values=conditions.num_values, snapshot_rounds=SNAPSHOT_ROUNDS,
             contribution=WholeContribution, decode=host.decode,
         )  # fmt: skip
+        self.stages: dict[int, Stage] = {}
+        self._ended: set[int] = set()
         self._training = TrainingMachine(
             peer_id,
             self.driver,
@@ -325,6 +336,7 @@ class SimPeer(Process):
         self._host.control.connect(self)
         image = self._restored() or self.driver.offer()
         self.later(0.0005, lambda: self._attach(image))
+        self._enter(tuple(self.machine.groups))
 
     def _restored(self) -> StateImage | None:
         saved = self.disk.image
@@ -334,6 +346,24 @@ class SimPeer(Process):
         parts = torch.split(flat, [spec.num_values for spec in saved.manifest.arrays])
         names = [spec.name for spec in saved.manifest.arrays]
         return self.driver.restored(saved.op, dict(zip(names, parts, strict=True)))
+
+    def _enter(self, groups: tuple[int, ...]) -> None:
+        """Train in these groups beside the first."""
+        for group in self.stages.keys() - set(groups):
+            self.stages.pop(group).leave()
+        for group in sorted(set(groups) - self.stages.keys() - {0}):
+            rng = random.Random(f"{self.number} {self.machine.card.boot.hex()} {group}")
+            stage = Stage(self, group, self._scene.conditions, self._host.decode, rng)
+            self.stages[group] = stage
+            self.later(0.0005, stage.attach)
+
+    def act(self, actions: Actions) -> None:
+        """Do what the machine asks."""
+        self._act(actions)
+
+    def staged(self, group: int, op: int, root: bytes) -> None:
+        """The state in a group beside the first after an op has this root."""
+        self.watch.staged(self, group, op, root)
 
     def _attach(self, image: StateImage) -> None:
         assert image.chunks is not None
@@ -427,23 +457,28 @@ class SimPeer(Process):
                 self.link.allow(action.address)
             case do.RevokePeer():
                 self.link.revoke(action.peer)
+            case do.LoadState() | do.ApplyResult() | do.OpSkipped() if group_of(action):
+                self.later(_APPLY_S, partial(self._stage_hears, group_of(action), action))
+            case do.Moved():
+                self._enter(action.groups)
             case do.LoadState() | do.ApplyResult() | do.OpSkipped():
                 index = self.machine.ledger.head_index
                 self.later(_APPLY_S, partial(self._trainer_hears, action, index))
             case do.RecordAccepted():
                 self.disk.records.append(action.record)
                 self.watch.accepted(self, action.record)
-            case do.DownloadBegun():
+            case do.DownloadBegun(group=0):
                 self.disk.begin_download(action.manifest)
-            case do.KeepChunk():
+            case do.KeepChunk(group=0):
                 self.disk.chunks[action.digest] = action.data
-            case do.Rewound():
+            case do.Rewound(group=0):
                 self.disk.results[:] = [kept for kept in self.disk.results if kept.op <= action.op]
             case do.RunFinished():
-                self.is_finished = True
+                self._ended.add(action.group)
+                self.is_finished = self._ended >= self.machine.groups.keys()
             case do.Halt():
                 self._halt(action)
-            case do.KeepProof():
+            case do.KeepProof(group=0):
                 self.watch.proved(self, action.op)
             case do.PeerFault():
                 self.watch.blamed(action)
@@ -469,6 +504,12 @@ class SimPeer(Process):
         if self._wakeup_s == wakeup_s:
             self._wakeup_s = float("inf")
             self._act(self.machine.tick(max(self.now_s, wakeup_s)))
+
+    def _stage_hears(
+        self, group: int, outcome: do.LoadState | do.ApplyResult | do.OpSkipped
+    ) -> None:
+        if group in self.stages:
+            self.stages[group].hears(outcome)
 
     # ---- the pretended training thread
 

@@ -50,7 +50,7 @@ class Swarm:
         self.control = ControlLanes(scene)
         self.coordinator = SimCoordinator(
             scene, self.control, scene.conditions.terms(), partial(quick_sign, RUN_KEY),
-            quick_verify,
+            quick_verify, scene.conditions.stage_terms(),
         )  # fmt: skip
         self.control.coordinator = self.coordinator
 

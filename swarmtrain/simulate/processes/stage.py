@@ -1,0 +1,140 @@
+"""One simulated peer's training in a second group: another layout, another driver, ops of its own.
+
+Nothing stands still for it: the peer trains in both groups at once, and messages of both share its
+lanes. Its state is not saved: whoever comes back takes the others'.
+"""
+
+import random
+from functools import partial
+from typing import Protocol
+
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.machine import (
+    Action,
+    Applied,
+    GiveAhead,
+    Ready,
+    TrainingMachine,
+    tell,
+)
+from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS, Conditions
+from swarmtrain.simulate.processes.trainer import (
+    PretendedTrainer,
+    SharedDecoding,
+    WholeContribution,
+)
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.participant import Actions, Participant
+
+STEPS = 2
+
+_LAYOUT = b"stage".ljust(32)
+_LR = 0.7
+_MOMENTUM = 0.9
+_STEP_S = 0.35
+_SAMPLES = 64
+
+
+class Owner(Protocol):
+    """The process that a stage is part of."""
+
+    peer_id: PeerId
+    machine: Participant
+
+    @property
+    def now_s(self) -> float:
+        """Its clock."""
+
+    def later(self, delay_s: float, event: partial[None]) -> None:
+        """Something that it does, if it still lives then."""
+
+    def act(self, actions: Actions) -> None:
+        """Do what the machine asks."""
+
+    def staged(self, group: int, op: int, root: bytes) -> None:
+        """The state in a group after an op has this root."""
+
+
+class Stage:
+    """The training in one group.
+
+    Args:
+        owner: whose it is.
+        group: which.
+        conditions: of the world.
+        decode: results that peers share.
+        rng: of its steps.
+    """
+
+    def __init__(
+        self, owner: Owner, group: int, conditions: Conditions, decode: SharedDecoding,
+        rng: random.Random,
+    ) -> None:  # fmt: skip
+        num_values = conditions.stage_values
+        self._owner, self._group = owner, group
+        self._trainer = PretendedTrainer(num_values, rng)
+        strategy = DiLoCo(
+            num_values, inner_steps=STEPS, lr=_LR, momentum=_MOMENTUM, error_feedback=True
+        )
+        self._driver = Driver(
+            owner.peer_id, strategy, self._trainer, layout=_LAYOUT, num_values=num_values,
+            snapshot_rounds=SNAPSHOT_ROUNDS, contribution=WholeContribution, decode=decode,
+        )  # fmt: skip
+        self._training = TrainingMachine(
+            owner.peer_id, self._driver, rounds=conditions.rounds, steps_per_round=STEPS,
+            lonely_s=float("inf"),
+        )  # fmt: skip
+        self._is_training = self._is_left = False
+
+    def attach(self) -> None:
+        """Bring a state to begin with, or to be replaced."""
+        image = self._driver.offer()
+        assert image.chunks is not None
+        owner = self._owner
+        owner.act(
+            owner.machine.attach(
+                image.op, image.manifest, image.chunks, SNAPSHOT_ROUNDS, owner.now_s,
+                self._driver.fragments, self._group,
+            )
+        )  # fmt: skip
+
+    def leave(self) -> None:
+        """The peer is in the group no more."""
+        self._is_left = True
+
+    def hears(self, outcome: do.LoadState | do.ApplyResult | do.OpSkipped) -> None:
+        """What became of an op."""
+        if not self._is_left:
+            self._training.heard(outcome)
+            self._after()
+
+    def _after(self) -> None:
+        while not self._is_left and (actions := self._training.advance(self._owner.now_s)):
+            for action in actions:
+                self._do(action)
+        self._train()
+
+    def _do(self, action: Action) -> None:
+        owner = self._owner
+        if isinstance(action, Applied):
+            owner.staged(self._group, action.image.op, action.image.manifest.root)
+        if isinstance(action, Applied | Ready | GiveAhead):
+            owner.act(tell(action, owner.machine, owner.now_s, self._group))
+
+    def _train(self) -> None:
+        """Go on with the inner steps, unless the training machine holds them back."""
+        owner, training = self._owner, self._training
+        training.network(owner.now_s, is_connected=True, is_exchanging=owner.machine.is_exchanging)
+        if not (self._is_training or self._is_left or training.holds_back):
+            self._is_training = True
+            training.begins_step(owner.now_s)
+            owner.later(_STEP_S, partial(self._step))
+
+    def _step(self) -> None:
+        self._is_training = False
+        if not self._is_left:
+            self._trainer.inner_step()
+            self._training.stepped(_SAMPLES, self._owner.now_s)
+            self._after()
