@@ -508,8 +508,13 @@ class SimPeer(Process):
     def _stage_hears(
         self, group: int, outcome: do.LoadState | do.ApplyResult | do.OpSkipped
     ) -> None:
-        if group in self.stages:
-            self.stages[group].hears(outcome)
+        try:
+            if group in self.stages:
+                self.stages[group].hears(outcome)
+        except RemoteFault:
+            if not self.arithmetic.forges_results:
+                raise
+            self.kill()  # alone in the group it has believed itself
 
     # ---- the pretended training thread
 
