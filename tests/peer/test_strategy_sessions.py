@@ -305,7 +305,7 @@ def test_centered_clipping_begins_from_the_last_result_as_soon_as_all_have_it(
         late = crowd.add(4)
         crowd.run()
         assert_agreed([*members, late], 10)
-        views = members[0].participant.view
+        views = members[0].participant.view.first
         plans = {op: view.plan for op, view in views.commits.items()}
         assert not views.skips and len(plans) == 10
         assert any(late.peer in view.weights for view in views.commits.values())
