@@ -4,8 +4,10 @@
 
 Production machines: Rendezvous and its SQLite store in this process; a Participant with its state
 directory in another, there from the first record on; and a newcomer in a third one, when the rounds
-are over. What so many peers would report of an undisturbed mean is made up here, with true
-signatures; nothing is trained and nothing travels. Linux only: it reads memory from /proc.
+are over. Its bytes and seconds are those until it knows every decision; the older records, which
+follow in the background, are not in them. What so many peers would report of an undisturbed mean is
+made up here, with true signatures; nothing is trained and nothing travels. Linux only: it reads
+memory from /proc.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -111,7 +114,7 @@ class Follower:
 
     number: int
     directory: Path
-    letters: list[bytes] = field(default_factory=list)
+    letters: deque[bytes] = field(default_factory=deque)
     num_bytes: int = 0
     head: int = -1
 
@@ -127,14 +130,13 @@ class Follower:
         self.peer = identity_of(self.number).peer_id
 
     def put(self, message: m.CoordinatorMessage) -> None:
-        data = m.encode(message)
-        self.num_bytes += len(data)
-        self.letters.append(data)
+        self.letters.append(m.encode(message))
 
     def talk(self, now_s: float) -> list[m.PeerMessage]:
-        """Hand over what waits; the answers."""
-        self.wire.send((now_s, self.letters))
-        self.letters = []
+        """Hand over the next message; the answers."""
+        letter = self.letters.popleft()
+        self.num_bytes += len(letter)
+        self.wire.send((now_s, [letter]))
         said, self.head = self.wire.recv()
         return [m.decode_from_peer(data) for data in said]
 
@@ -211,11 +213,11 @@ class Run:
         self._heed(self.machine.connected(follower.peer, hello, self.now_s))
         return follower
 
-    def relay(self) -> None:
-        """Let the followers read and answer until nothing is on its way."""
-        for follower in self.followers.values():
-            while follower.letters:
-                self.say(follower.peer, *follower.talk(self.now_s))
+    def relay(self, follower: Follower, *, until_head: bool = False) -> None:
+        """Let a follower read and answer, one message at a time, until nothing is on its way or it
+        knows every record."""
+        while follower.letters and not (until_head and follower.head >= self.machine.scribe.head):
+            self.say(follower.peer, *follower.talk(self.now_s))
 
     def acknowledge(self) -> None:
         """Everybody holds every record and says so."""
@@ -239,7 +241,8 @@ class Run:
         self.now_s += ROUND_S
         self.acknowledge()
         self._heed(self.machine.tick(self.now_s))
-        self.relay()
+        for follower in self.followers.values():
+            self.relay(follower)
 
     def _exchange(self, view: OpView) -> None:
         peers = tuple(self._identities)
@@ -293,7 +296,7 @@ def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
     """Run the rounds, let the newcomer in, and weigh everybody."""
     run = Run(num_peers, directory, rounds)
     witness = run.add_follower(_WITNESS)
-    run.relay()
+    run.relay(witness)
     before = run.ledger_bytes
     for _ in range(rounds):
         run.round()
@@ -303,19 +306,23 @@ def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
     began_s = time.perf_counter()
     hello: Any = joiner.hello
     run._heed(run.machine.connected(joiner.peer, hello, run.now_s))
-    while joiner.head < run.machine.scribe.head:
-        run.relay()
-    joiner_s = time.perf_counter() - began_s
+    run.relay(joiner, until_head=True)
+    joiner_s, joiner_bytes = time.perf_counter() - began_s, joiner.num_bytes
+    run.relay(joiner)
+    joiner.end()
+    kept = PeerStorage(joiner.directory).ledger.num_records
+    if kept != len(run.machine.scribe.ledger):
+        raise RuntimeError(f"the newcomer has kept {kept} records")
+    run.relay(witness)
     if witness.head < run.machine.scribe.head:
         raise RuntimeError("the peer has not followed")
     row = {
         "bytes_per_op": round(bytes_per_op),
-        "joiner_bytes": joiner.num_bytes,
+        "joiner_bytes": joiner_bytes,
         "joiner_seconds": round(joiner_s, 2),
         "coordinator_rss_mb": round(resident_mb(), 1),
         "peer_rss_mb": round(witness.end(), 1),
     }
-    joiner.end()
     run.close()
     return row
 

@@ -46,6 +46,7 @@ from swarmtrain_transport.wire.messages import (
     Knock,
     LeaseRequest,
     Leave,
+    Older,
     PeerMessage,
     Progress,
     Ready,
@@ -355,7 +356,7 @@ class CoordinatorApp:
             message = self._texts.believed(peer, message)
         waited = outlet.waiting_bytes
         self._shell.receive(peer, outlet, message)
-        if isinstance(message, Progress):
+        if isinstance(message, Progress | Older):
             # Records that it asks for by acknowledging others; all at once they would be counted
             # when it comes in.
             now_s = self._shell.now_s()

@@ -86,6 +86,17 @@ def test_random_worlds_keep_every_promise_where_records_come_few_at_a_time(monke
     assert not wrong
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["mean", "pair"])
+def test_random_worlds_keep_every_promise_where_newcomers_begin_with_a_snapshot(monkeypatch, kind):
+    monkeypatch.setattr(limits, "SNAPSHOT_EVERY_BYTES", 2500)
+    monkeypatch.setattr(limits, "RECORDS_BATCH_BYTES", 1000)
+    monkeypatch.setattr(limits, "LEDGER_MEMORY_BYTES", 1000)
+    results = list(run_seeds(range(16), peers=4, ops=4, kind=kind))
+    wrong = [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
+    assert not wrong
+
+
 @pytest.mark.parametrize(("seed", "peers", "ops", "story"), ONCE_FAILED)
 def test_a_world_that_once_failed_is_clean(seed, peers, ops, story):
     assert run_seed(seed, peers, ops, kinds=OLDER_KINDS).violations == (), story

@@ -68,6 +68,13 @@ RECORDS_WINDOW_BYTES = 4 << 20
 """Bytes of records that one peer is sent beyond what it has acknowledged: 160 Mbit/s at 200 ms. An
 op of 64 peers has a fraction of it, so whoever is up to date hears every decision at once."""
 
+SNAPSHOT_EVERY_BYTES = 1 << 20
+"""A SNAPSHOT follows so many bytes of records: with its image, about as large, that is what a
+newcomer reads before it takes part."""
+
+IMAGE_BYTES_MAX = 64 << 20
+"""Largest image of a fold that a newcomer takes: dozens of times that of 64 peers."""
+
 LEDGER_MEMORY_BYTES = 2 << 20
 """Newest records in memory, where older ones can be read from a disk."""
 

@@ -20,6 +20,7 @@ import lz4.block
 from swarmtrain.errors import earlier_version
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.wire.batching import batches
 from swarmtrain_transport.wire.records import Record, record_from_bytes
 
 FILE_NAME = "ledger.bin"
@@ -127,7 +128,11 @@ class LedgerLog:
         self._file = path.open("ab", buffering=0)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add a segment. OSError: nothing of it is kept."""
+        """Add records, in segments of bounded size. OSError: nothing of the last one is kept."""
+        for batch in batches(records):
+            self._append(batch)
+
+    def _append(self, records: Sequence[Record]) -> None:
         segment = memoryview(segment_of(records))
         whole_bytes = os.fstat(self._file.fileno()).st_size
         try:

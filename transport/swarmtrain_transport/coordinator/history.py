@@ -159,6 +159,9 @@ class History:
             if was_missing and not self.is_missing:
                 self._settled_s = now_s + limits.LEDGER_WAIT_S
         has_grown = len(self._scribe.ledger) > asked_from  # maybe by what another has told
+        if told.first_index > asked_from and not has_grown and self.is_open:
+            self.wait(peer, guest)  # it began with a SNAPSHOT: somebody else has what comes before
+            return None
         if not has_grown or not self._scribe.is_behind(guest.hello):
             return guest
         self._settled_s = max(self._settled_s, now_s + limits.SUSPECT_S)

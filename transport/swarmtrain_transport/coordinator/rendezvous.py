@@ -34,6 +34,7 @@ from swarmtrain_transport.wire.messages import (
     Hello,
     Leave,
     Offer,
+    Older,
     PeerMessage,
     Progress,
     Ready,
@@ -150,6 +151,8 @@ class Rendezvous:
             Welcome(self.scribe.term, self.terms.run_id, self._run_key, self.terms.config,
                     self.scribe.ledger.head_index),
         )  # fmt: skip
+        if hello.head_index < 0:
+            self.scribe.send_image(peer, line, self._now_s)
         self.scribe.send_records(peer, line, self._now_s)
         for number in self.view.groups_of(peer):
             if number in self.groups:
@@ -266,6 +269,8 @@ class Rendezvous:
                 self.attendance.progressed(line, message, self._now_s, owes=owes)
                 for known in self.groups.values():
                     known.chronicle.gauges.hear(peer, message.gauged, known.view)
+            case Older():
+                self.scribe.send_older(peer, message.first_index)
             case CheckpointWritten():
                 self.scribe.note_checkpoint(peer, message)
             case Leave():
@@ -341,6 +346,7 @@ class Rendezvous:
             self.departures.bury(self._now_s)
             for group in self.groups.values():
                 group.settle(self._now_s)
+            self.scribe.snapshot()
         newest = self.scribe.head
         for peer, line in self.lines.items():
             if line.sent_index != newest and line.connected:

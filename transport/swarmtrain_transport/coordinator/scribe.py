@@ -6,16 +6,19 @@ strictly in index order, each from its own index on.
 
 from collections.abc import Iterable
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
 from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.ledger.chain import Archive, Ledger
 from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.snapshots import Snapshots
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.batching import batches, size_of
 from swarmtrain_transport.wire.messages import (
     CheckpointWritten,
     CoordinatorMessage,
     Hello,
+    Image,
     Records,
     Refused,
 )
@@ -62,8 +65,9 @@ class Scribe:
         self.has_decided = False
         self._sign = sign
         self._out: list[CoordinatorAction] = []
+        self._snapshots = Snapshots(self.ledger, self.view)
         for record in records:
-            self.view.apply(record, self.ledger.append(record))
+            self.ledger.append(record, self._snapshots.apply)
             self.ledger.trim()
 
     @property
@@ -77,7 +81,7 @@ class Scribe:
         record = make_record(
             len(ledger), ledger.head_hash, self.term, body, self._sign, ledger.reader
         )
-        self.view.apply(record, self.ledger.append(record))
+        self.ledger.append(record, self._snapshots.apply)
         self.has_decided = True
         self._out.append(Append(record))
 
@@ -103,7 +107,7 @@ class Scribe:
             for data in records:
                 record = record_from_bytes(data)
                 if self.ledger.hash_at(record.index) != record.hash:
-                    self.ledger.append(record, self.view.apply)
+                    self.ledger.append(record, self._snapshots.apply)
                     taken.append(record)
         finally:
             if taken:
@@ -124,6 +128,28 @@ class Scribe:
             line.sent(batch[-1].index, now_s, sum(map(size_of, batch)))
             if not line.has_room:
                 return
+
+    def snapshot(self) -> None:
+        """SNAPSHOT, where one is due."""
+        if self._snapshots.is_due:
+            self.append(self._snapshots.next())
+
+    def send_image(self, peer: PeerId, line: PeerLine, now_s: float) -> None:
+        """Let a newcomer begin with the newest SNAPSHOT, if there is one."""
+        newest, image = self._snapshots.record, self._snapshots.image
+        if newest is None:
+            return
+        first = next(self.ledger.since(0)).to_bytes(), newest.to_bytes()
+        for offset in range(0, len(image), limits.RECORDS_BATCH_BYTES):
+            piece = image[offset : offset + limits.RECORDS_BATCH_BYTES]
+            self.send(peer, Image(len(image), offset, piece, first if not offset else ()))
+        line.sent(newest.index, now_s, len(image))
+
+    def send_older(self, peer: PeerId, first_index: int) -> None:
+        """Send some of the records that the peer asks for."""
+        for batch in batches(self.ledger.since(max(0, first_index))):
+            self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
+            return
 
     def refuse(self, peer: PeerId, code: str, text: str) -> None:
         """Say why, then close."""

@@ -11,7 +11,9 @@ from swarmtrain_transport.wire.records import (
     BodyReader,
     Record,
     Run,
+    Snapshot,
     Verify,
+    body_of,
 )
 
 _READ_AT_ONCE = 256
@@ -37,6 +39,7 @@ class Ledger:
         head_hash: its hash, GENESIS_HASH when empty.
         term: its term.
         reader: reads and writes the bodies of its records.
+        base: the record after which it begins while older ones are not here yet, else -1.
     """
 
     def __init__(self, verify: Verify, archive: Archive | None = None) -> None:
@@ -46,6 +49,31 @@ class Ledger:
         self._run: Run | None = None
         self.head_index, self.head_hash, self.term = -1, GENESIS_HASH, 0
         self.reader = BodyReader()
+        self.base = -1
+
+    def begin_at(self, run: Record, snapshot: Record) -> Snapshot:
+        """Begin after a SNAPSHOT; `whole` says when the records before it are here too.
+
+        Args:
+            run: record 0.
+            snapshot: the SNAPSHOT.
+
+        Raises:
+            RemoteFault: reason ``chain`` or ``signature``; the ledger is empty as before.
+        """
+        first, body = body_of(run), body_of(snapshot)
+        if run.index or not isinstance(first, Run) or not isinstance(body, Snapshot):
+            raise RemoteFault("chain", "a ledger begins with RUN, or after a SNAPSHOT")
+        for record in (run, snapshot):
+            self._check_signed(record, record.hash, first.run_key)
+        self._run, self.base = first, snapshot.index
+        self.head_index, self.head_hash = snapshot.index, snapshot.hash
+        self.term = snapshot.term
+        return body
+
+    def whole(self) -> None:
+        """The archive has all records by now."""
+        self.base = -1
 
     def __len__(self) -> int:
         return self.head_index + 1
@@ -57,6 +85,8 @@ class Ledger:
     def since(self, index: int) -> Iterator[Record]:
         """Records from `index` on, older ones from the archive."""
         first = len(self) - len(self._recent)
+        if index <= self.base:
+            raise LocalFault(f"record {index} is not here yet")
         while index < first and self._archive is not None:
             older = self._archive.read(index, min(first, index + _READ_AT_ONCE))
             if not older:
@@ -67,7 +97,11 @@ class Ledger:
 
     def trim(self) -> None:
         """Let go of older records in memory. All that were appended are in the archive by now."""
-        if self._archive is None or self._recent_bytes <= limits.LEDGER_MEMORY_BYTES:
+        if (
+            self._archive is None
+            or self.base >= 0
+            or self._recent_bytes <= limits.LEDGER_MEMORY_BYTES
+        ):
             return
         kept = kept_bytes = 0
         while kept_bytes < limits.LEDGER_MEMORY_BYTES // 2 and kept < len(self._recent):

@@ -107,6 +107,7 @@ class OpView:
         roots: what the contributors have signed, from FREEZE.
         scalars: what the rule needs of their whole vectors, from FREEZE.
         words: who was said to be at fault, and by whom.
+        bodies: of its records, PLAN first, as they are in the ledger.
         unfit: who should be given no slice while others can be, and how much speaks against each.
         plan_id: first 8 bytes of the plan's hash: the fence of its data frames.
         weights: planned contributors and their weights.
@@ -128,6 +129,7 @@ class OpView:
     roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
     scalars: bytes = b""
     unfit: Mapping[PeerId, int] = field(default_factory=dict)
+    bodies: list[bytes] = field(default_factory=list)
     words: Words = field(init=False)
     plan_id: int = field(init=False)
     weights: Mapping[PeerId, int] = field(init=False)
@@ -320,6 +322,7 @@ class GroupView(Lineage):
             raise RemoteFault("order", f"PLAN of op {body.op} names another history")
         unfit = self.standing.unfit(body.op, [member.peer for member in body.members])
         self.op = OpView.of(body, record.hash, unfit)
+        self.op.bodies.append(record.body)
         self.ops[self.op.plan_id] = self.op
         self.goes_by_pairs = body.kind == PAIR
 
@@ -330,6 +333,7 @@ class GroupView(Lineage):
         if isinstance(body, Commit | Skip) and body.op != self.last_op + 1:
             raise RemoteFault("order", f"outcome of op {body.op} after op {self.last_op}")
         op.apply(body)
+        op.bodies.append(record.body)
         if isinstance(body, Commit):
             self.commits[body.op] = op
             self.commits.pop(body.op - COMMITS_KEPT, None)
@@ -421,7 +425,7 @@ class LedgerView:
             self._move(body)
         elif isinstance(body, Group):
             self._group(record, body)
-        else:
+        elif isinstance(body, Run):
             self.run = body
             self.run_tag = self.first.tag = _tag_of(record)
             self.first.config_hash = body.config_hash

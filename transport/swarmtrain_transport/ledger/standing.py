@@ -253,7 +253,7 @@ class Standing:
         for peer, reason in blamed.items():
             if reason != "behind":
                 self.owners.setdefault(peer, Score()).fault(op, is_fatal=True)
-        for peer in (words.relieved.keys() | late) - blamed.keys():
+        for peer in sorted((words.relieved.keys() | late) - blamed.keys()):
             self.owners.setdefault(peer, Score()).fault(op)
         for peer in set(words.owners) - words.relieved.keys() - late:
             self._went_well(self.owners, peer, is_good=is_committed)
@@ -279,7 +279,7 @@ class Standing:
             scores[peer].good()
 
     def _noted(self, words: Words, lacked: Mapping[PeerId, Mapping[PeerId, str]]) -> None:
-        for peer in words.left_out.keys() | lacked.keys():
+        for peer in sorted(words.left_out.keys() | lacked.keys()):
             conduct = self.conducts.pop(peer, None) or Conduct()
             self.conducts[peer] = conduct
             if peer in words.left_out:

@@ -1,21 +1,25 @@
 """A peer's own copy of the ledger: verified record by record, folded as it grows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import WHOLE
 from swarmtrain_transport.ledger.chain import Archive, Ledger
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OpView
 from swarmtrain_transport.ledger.fragments import values_of
 from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED
+from swarmtrain_transport.ledger.image import become, from_image
 from swarmtrain_transport.ledger.pairing import check_drawn
 from swarmtrain_transport.ledger.plan_rules import check_centre, check_plan
 from swarmtrain_transport.ledger.signed import is_signature, result_payload
+from swarmtrain_transport.ledger.snapshots import Snapshots
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Freeze,
     Plan,
     Record,
+    Snapshot,
     Verify,
     record_from_bytes,
 )
@@ -29,6 +33,10 @@ class LedgerCopy:
         records: the copy of an earlier life.
         archive: where older records are, None to keep all in memory.
 
+    Attributes:
+        older: the records before the SNAPSHOT that this copy began with, as far as they have come
+            since, and their own fold; None once all are here.
+
     Raises:
         RemoteFault: the records are not a legal chain.
     """
@@ -39,8 +47,11 @@ class LedgerCopy:
         self._verify = verify
         self.ledger = Ledger(verify, archive)
         self.view = LedgerView()
+        self._snapshots = Snapshots(self.ledger, self.view)
+        self.older: LedgerCopy | None = None
+        self._base_hash = b""
         for record in records:
-            self.ledger.append(record, self.view.apply)
+            self.ledger.append(record, self._snapshots.apply)
             self.ledger.trim()
 
     def take(self, raw: bytes) -> tuple[Record, AnyBody] | None:
@@ -54,6 +65,45 @@ class LedgerCopy:
             return None
         return record, self.ledger.append(record, self._judge)
 
+    def begin_with(self, raw: Sequence[bytes], image: bytes) -> None:
+        """Begin with a SNAPSHOT instead of the first record.
+
+        Args:
+            raw: record 0 and the SNAPSHOT.
+            image: what it names.
+
+        Raises:
+            RemoteFault: they are not signed, or do not belong together.
+        """
+        if len(raw) != len(("RUN", "SNAPSHOT")):
+            raise RemoteFault("snapshot", f"{len(raw)} records beside an image")
+        run, snapshot = map(record_from_bytes, raw)
+        if self.ledger.begin_at(run, snapshot) != Snapshot(content_hash(image), len(image)):
+            raise RemoteFault("snapshot", "the image is not the one that SNAPSHOT names")
+        view, self.ledger.reader = from_image(image)
+        if view.run != self.ledger.run or view.run_tag != int.from_bytes(run.hash[:8], "little"):
+            raise RemoteFault("snapshot", "the image is of another run")
+        become(self.view, view)
+        self.older, self._base_hash = LedgerCopy(self._verify, ()), snapshot.hash
+
+    def take_older(self, raw: bytes) -> Record | None:
+        """The next of the records before that SNAPSHOT, checked and folded like any other; None
+        for one that is here already. The SNAPSHOT itself is the last of them.
+
+        Raises:
+            RemoteFault: as `take`; reason ``snapshot``: they do not lead to what it names.
+        """
+        taken = self.older.take(raw) if self.older is not None else None
+        if taken is None:
+            return None
+        record, _ = taken
+        if record.index == self.ledger.base:
+            if record.hash != self._base_hash:
+                raise RemoteFault("snapshot", "the records before the SNAPSHOT are of another run")
+            self.older = None
+            self.ledger.whole()
+        return record
+
     def _judge(self, record: Record, body: AnyBody) -> None:
         """Fold a legal link. A record that is refused is not kept, so it is refused again."""
         if isinstance(body, Plan):
@@ -62,7 +112,7 @@ class LedgerCopy:
             for op in self.view.group_of(body).ops.values():
                 if op.plan.op == body.op:
                     check_given(op, body, self._verify)
-        self.view.apply(record, body)
+        self._snapshots.apply(record, body)
 
     @staticmethod
     def _check_plan(group: GroupView, plan: Plan) -> None:

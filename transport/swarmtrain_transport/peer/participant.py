@@ -34,6 +34,8 @@ Actions = tuple[do.PeerAction, ...]
 _OF_FETCHES = frozenset({FrameKind.PIECE, FrameKind.MISSING}) | AUDIT_FRAMES
 """Frames that say by what they name, not by their plan, for which group they are."""
 
+_OTHER_HISTORY = "What the coordinator says of the run's past is not what its records say"
+
 
 class Participant:
     """The whole peer, sans IO.
@@ -86,6 +88,8 @@ class Participant:
         self._connected = self._is_sorted = False
         self._progress_s = self._now_s = now_s
         self._unsaid_bytes = 0
+        self._image = bytearray()
+        self._image_records: tuple[bytes, ...] = ()
 
     def _enter(self, number: int) -> None:
         self.groups[number] = GroupPeer(
@@ -255,11 +259,20 @@ class Participant:
                 for group in self.groups.values():
                     group.states.reconnected()
                 self._welcome_index = message.now_index
+                self._image.clear()
                 if not len(self.ledger) and message.now_index < 0:
                     raise RemoteFault("welcome", "the coordinator has no ledger")
                 actions += self._resend()
-            case say.Records():
-                actions += self._on_records(message)
+            case say.Records() | say.Image():
+                try:
+                    if isinstance(message, say.Image):
+                        actions += self._on_image(message)
+                    else:
+                        actions += self._on_records(message)
+                except RemoteFault as fault:
+                    if fault.reason != "snapshot":
+                        raise
+                    return self._halted("SWT-E562", f"{_OTHER_HISTORY} ({fault.detail}).")
             case say.Hashes():
                 for group in self.groups.values():
                     actions += group.hashes(message, now_s)
@@ -271,13 +284,13 @@ class Participant:
                     ended.place.finished_op, ended.place.final_loss = message.op, message.loss
             case say.Tell():
                 # Its disk was restored from a backup; what it decided since is with us.
+                if message.first_index <= self.ledger.base:  # older ones have not come yet
+                    return (do.SendControl(say.History(self.ledger.base + 1, ())),)
                 newer = next(batches(self.ledger.since(message.first_index)), [])
                 told = tuple(record.to_bytes() for record in newer)
                 return (do.SendControl(say.History(message.first_index, told)),)
             case say.Refused():
-                for group in self.groups.values():
-                    group.place.is_halted = True
-                return (do.Halt(message.code, message.text),)
+                return self._halted(message.code, message.text)
             case _:
                 raise RemoteFault("type", f"{type(message).__name__} is not expected here")
         if not self._is_sorted and self._is_informed():
@@ -287,13 +300,54 @@ class Participant:
                 actions += group.forget_after(group.view.last_op)
         return self._go_on(actions)
 
+    def _halted(self, code: str, text: str) -> Actions:
+        for group in self.groups.values():
+            group.place.is_halted = True
+        return (do.Halt(code, text),)
+
     def control_down(self, now_s: float) -> Actions:
         """The control connection closed; ops in progress go on as far as they can."""
         self._now_s = now_s
         self._connected = False
         return ()
 
+    def _on_image(self, message: say.Image) -> list[do.PeerAction]:
+        """A piece of what a newcomer begins with."""
+        if len(self.ledger):
+            return []  # of an older connection
+        is_next = message.offset == len(self._image) < message.num_bytes
+        if not is_next or message.num_bytes > limits.IMAGE_BYTES_MAX:
+            raise RemoteFault("snapshot", f"a piece at {message.offset} of {message.num_bytes}")
+        if not message.offset:
+            self._image_records = message.records
+        self._image += message.data
+        if len(self._image) < message.num_bytes:
+            return []
+        self._copy.begin_with(self._image_records, bytes(self._image))
+        self._image.clear()
+        actions: list[do.PeerAction] = [*self.start(self._now_s)]
+        for group in self.groups.values():
+            group.states.roster_changed()
+        return [*actions, do.SendControl(self._progress()), *self._ask_older()]
+
+    def _ask_older(self) -> list[do.PeerAction]:
+        """The records before the SNAPSHOT that we began with come one message after the other."""
+        older = self._copy.older
+        return [do.SendControl(say.Older(len(older.ledger)))] if older is not None else []
+
+    def _on_older(self, message: say.Records) -> list[do.PeerAction]:
+        actions: list[do.PeerAction] = []
+        base = self.ledger.base
+        for raw in message.records:
+            if (record := self._copy.take_older(raw)) is not None:
+                actions.append(do.RecordAccepted(record))
+            if self._copy.older is None:  # our copy on the disk goes on without a gap
+                return [*actions, *map(do.RecordAccepted, self.ledger.since(base + 1))]
+        return [*actions, *self._ask_older()]
+
     def _on_records(self, message: say.Records) -> list[do.PeerAction]:
+        if message.first_index <= self.ledger.base:
+            return self._on_older(message)
         actions: list[do.PeerAction] = []
         roster_changed = False
         for raw in message.records:
@@ -302,7 +356,8 @@ class Participant:
             if taken is None:
                 continue
             record, body = taken
-            actions.append(do.RecordAccepted(record))
+            if self._copy.older is None:
+                actions.append(do.RecordAccepted(record))
             actions += self._follow(body)
             roster_changed = roster_changed or isinstance(body, Join | Gone | Move)
         if roster_changed:
@@ -457,7 +512,7 @@ class Participant:
         actions: list[do.PeerAction] = [do.SendControl(self._progress())]
         for group in self.groups.values():
             actions += group.resend(self._now_s)
-        return actions
+        return [*actions, *self._ask_older()]
 
     def _progress(self) -> say.Progress:
         self._unsaid_bytes = 0

@@ -183,10 +183,18 @@ class Stranded(Message, frozen=True, tag="stranded", omit_defaults=True):
 
 
 class History(Message, frozen=True, tag="history"):
-    """Answer to TELL: consecutive ledger records that the coordinator has lost."""
+    """Answer to TELL: consecutive ledger records that the coordinator has lost; from a later index
+    on, and none, where the older ones have not come here yet."""
 
     first_index: int
     records: tuple[bytes, ...]
+
+
+class Older(Message, frozen=True, tag="older"):
+    """Ask for ledger records from this index on that came before the SNAPSHOT this peer began
+    with."""
+
+    first_index: int
 
 
 class Gauged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -282,6 +290,16 @@ class Records(Message, frozen=True, tag="records"):
     records: tuple[bytes, ...]
 
 
+class Image(Message, frozen=True, tag="image"):
+    """A piece of the image that the newest SNAPSHOT names, for a newcomer. The first piece brings
+    record 0 and that record."""
+
+    num_bytes: int
+    offset: int
+    data: bytes
+    records: tuple[bytes, ...] = ()
+
+
 class Hashes(Message, frozen=True, tag="hashes"):
     """Relayed as soon as SLICE_DONE is accepted, so that anybody may serve the chunks."""
 
@@ -333,11 +351,12 @@ class Refused(Message, frozen=True, tag="refused"):
 
 PeerMessage = (
     Knock | Hello | Offer | Ready | Roots | Got | SliceDone | Have | Withdraw | Applied
-    | Stranded | Accuse | History | Progress | CheckpointWritten | Evaluated | LeaseRequest | Leave
+    | Stranded | Accuse | History | Older | Progress | CheckpointWritten | Evaluated | LeaseRequest
+    | Leave
 )  # fmt: skip
 CoordinatorMessage = (
-    Challenge | Welcome | Tell | Records | Hashes | Accused | LeaseGrant | Waiting | Finished
-    | Refused
+    Challenge | Welcome | Tell | Records | Image | Hashes | Accused | LeaseGrant | Waiting
+    | Finished | Refused
 )  # fmt: skip
 
 

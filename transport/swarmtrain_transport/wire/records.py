@@ -5,7 +5,7 @@ head hash holds the whole history (protocol.md part 2, LOG). `fold` says what a 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -303,9 +303,17 @@ class Checkpoint(Body, frozen=True, tag="CHECKPOINT", omit_defaults=True):
     group: int = FIRST_GROUP
 
 
+class Snapshot(Body, frozen=True, tag="SNAPSHOT"):
+    """The fold of all records before this one has this image (`image`): hash and length. Whoever
+    has folded them checks it; a newcomer takes the image and the records after this one."""
+
+    image_hash: bytes
+    num_bytes: int
+
+
 AnyBody = (
     Run | Group | Join | Move | Gone | Unban | Plan | Reassign | Freeze | SliceFreeze | Commit
-    | Skip | Attest | Rewind | Checkpoint
+    | Skip | Attest | Rewind | Checkpoint | Snapshot
 )  # fmt: skip
 
 _KINDS = kinds_of(AnyBody)
@@ -391,13 +399,22 @@ def body_of(record: Record, plan: bytes = b"") -> AnyBody:
 
 
 class BodyReader:
-    """Reads the bodies of records that follow each other from the first one on.
+    """Reads the bodies of records that follow each other.
+
+    Args:
+        plans: those of a reader that has read the records before, none before the first one.
 
     It remembers the newest few PLANs of each group: by these the records of an op name its members.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, plans: Sequence[tuple[int, int, bytes]] = ()) -> None:
         self._plans: dict[int, dict[int, bytes]] = {}
+        for group, op, body in plans:
+            self._plans.setdefault(group, {})[op] = body
+
+    def plans(self) -> list[tuple[int, int, bytes]]:
+        """Group, op and body of each PLAN that is remembered: another reader goes on with these."""
+        return [(g, op, body) for g, plans in self._plans.items() for op, body in plans.items()]
 
     def plan_of(self, group: int, op: int) -> bytes:
         """Body of an op's PLAN record, b"" if it is none of the newest."""

@@ -1,0 +1,225 @@
+"""SNAPSHOT: peers check it against their own fold, and a newcomer begins with it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import (
+    Record,
+    Snapshot,
+    bodies_of,
+    make_record,
+    outline_of,
+    tag_of,
+)
+from tests.transport.hall import Hall, opened
+from tests.transport.rig import A, B, C, D, run_body, sign, verify
+from tests.transport.swarm import Member
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SNAPSHOT_EVERY_BYTES", 3000)
+    monkeypatch.setattr(limits, "RECORDS_BATCH_BYTES", 1500)
+
+
+def long_run(ops: int = 12) -> Hall:
+    hall = opened(A, B, C)
+    for op in range(1, ops + 1):
+        hall.run_op(op, A, B, C)
+        for peer in (A, B, C):
+            hall.ack(peer)
+    return hall
+
+
+class Newcomer:
+    """D, its machine, and what its disk holds."""
+
+    def __init__(self, hall: Hall) -> None:
+        self.hall = hall
+        self.machine = Member(D, b"boot", 0.0).machine
+        self.disk: list[Record] = []
+        self.halts: list[do.Halt] = []
+        self.allowed: set[bytes] = set()
+        hall.join(D)
+
+    def read(self, count: int = 1, change: Any = None) -> None:
+        """Take in so many messages and say what follows."""
+        told, self.hall.sent[D] = self.hall.sent[D][:count], self.hall.sent[D][count:]
+        for message in told:
+            actions = self.machine.control(change(message) if change else message, 0.0)
+            for action in actions:
+                match action:
+                    case do.RecordAccepted():
+                        assert action.record.index == len(self.disk), "its disk has no gap"
+                        self.disk.append(action.record)
+                    case do.SendControl():
+                        self.hall.say(D, action.message)
+                    case do.Halt():
+                        self.halts.append(action)
+                    case do.AllowPeer():
+                        self.allowed.add(action.address.peer_id)
+
+    def read_all(self) -> None:
+        while self.hall.sent[D]:
+            self.read()
+
+
+def test_snapshots_come_every_so_many_bytes_and_everybody_agrees() -> None:
+    hall = long_run()
+    assert 3 <= len(hall.bodies(Snapshot)) <= 12
+    copy = LedgerCopy(verify, ())
+    for record in hall.records:
+        copy.take(record.to_bytes())
+    assert copy.view == hall.machine.view
+    again = Hall(tuple(hall.records), term=2)
+    assert again.machine.view == hall.machine.view
+
+
+def test_a_newcomer_takes_part_before_it_has_the_records_before_the_snapshot() -> None:
+    hall = long_run()
+    newcomer = Newcomer(hall)
+    total = sum(len(record.to_bytes()) for record in hall.records)
+    tail = [message for message in hall.sent[D] if isinstance(message, m.Records)]
+    assert sum(len(raw) for message in tail for raw in message.records) < total / 3
+    while newcomer.machine.ledger.head_index < hall.machine.scribe.head:
+        newcomer.read()
+    assert newcomer.machine.view == hall.machine.view
+    assert newcomer.machine._is_informed() and newcomer.allowed == {A, B, C}
+    assert newcomer.disk == []
+    newcomer.read_all()
+    assert newcomer.disk == hall.records and newcomer.machine.ledger.base == -1
+    hall.run_op(13, A, B, C)
+    newcomer.read_all()
+    assert newcomer.disk == hall.records and newcomer.machine.view == hall.machine.view
+
+
+def test_records_that_come_meanwhile_follow_the_older_ones_on_the_disk() -> None:
+    hall = long_run()
+    newcomer = Newcomer(hall)
+    for op in range(13, 18):
+        newcomer.read(2)
+        hall.run_op(op, A, B, C)
+        hall.ack(A), hall.ack(B), hall.ack(C)
+    newcomer.read_all()
+    assert newcomer.disk == hall.records and newcomer.machine.view == hall.machine.view
+    copy = LedgerCopy(verify, newcomer.disk)
+    assert copy.view == hall.machine.view
+
+
+def test_who_reconnects_halfway_goes_on() -> None:
+    hall = long_run()
+    newcomer = Newcomer(hall)
+    for _ in range(60):
+        newcomer.read(3)
+        hello = newcomer.machine.hello()
+        hall.join(D, boot=hello.boot, head_index=hello.head_index, head_hash=hello.head_hash)
+        if newcomer.machine._copy.older is None and len(newcomer.machine.ledger):
+            break
+    newcomer.read_all()
+    assert newcomer.disk == hall.records and newcomer.machine.view == hall.machine.view
+
+
+def test_who_was_here_is_sent_records_alone() -> None:
+    hall = long_run()
+    head = hall.records[2]
+    hall.join(B, head_index=2, head_hash=head.hash)
+    assert not any(isinstance(message, m.Image) for message in hall.sent[B])
+    assert hall.heard(B)[0].index == 3
+
+
+def test_a_peer_refuses_a_snapshot_of_another_fold() -> None:
+    hall = long_run(1)
+    copy = LedgerCopy(verify, hall.records)
+    false = make_record(len(hall.records), hall.records[-1].hash, 1, Snapshot(bytes(32), 9), sign)
+    with pytest.raises(RemoteFault) as caught:
+        copy.take(false.to_bytes())
+    assert caught.value.reason == "snapshot" and len(copy.ledger) == len(hall.records)
+    member = Member(A, b"another life", 0.0).machine
+    for record in hall.records:
+        member.control(m.Records(record.index, (record.to_bytes(),)), 0.0)
+    (halt,) = member.control(m.Records(false.index, (false.to_bytes(),)), 0.0)
+    assert isinstance(halt, do.Halt) and halt.code == "SWT-E562"
+
+
+def flipped(message: Any) -> Any:
+    if not isinstance(message, m.Image):
+        return message
+    data = bytearray(message.data)
+    data[len(data) // 2] ^= 1
+    return msgspec.structs.replace(message, data=bytes(data))
+
+
+def test_an_altered_image_ends_the_newcomer() -> None:
+    newcomer = Newcomer(long_run())
+    while newcomer.hall.sent[D] and not newcomer.halts:
+        newcomer.read(1, flipped)
+    assert [halt.code for halt in newcomer.halts] == ["SWT-E562"]
+
+
+def test_older_records_that_do_not_lead_to_the_snapshot_end_the_newcomer() -> None:
+    """A coordinator that lies about the past to newcomers is found out in the background."""
+    hall, other = long_run(), long_run(13)
+    newcomer = Newcomer(hall)
+    while newcomer.machine.ledger.head_index < hall.machine.scribe.head:
+        newcomer.read()
+    false = [make_record(0, bytes(32), 1, run_body(config_hash=b"x" * 32), sign)]
+    for body in bodies_of(other.records)[1 : newcomer.machine.ledger.base]:
+        if not isinstance(body, Snapshot):
+            false.append(make_record(len(false), false[-1].hash, 1, body, sign))
+    with pytest.raises(RemoteFault):
+        for record in false:
+            newcomer.machine.control(m.Records(record.index, (record.to_bytes(),)), 0.0)
+
+
+def test_what_is_not_here_yet_is_not_told_to_a_restored_coordinator() -> None:
+    hall = long_run()
+    newcomer = Newcomer(hall)
+    while newcomer.machine.ledger.head_index < hall.machine.scribe.head:
+        newcomer.read()
+    (said,) = newcomer.machine.control(m.Tell(3), 0.0)
+    base = newcomer.machine.ledger.base
+    assert isinstance(said, do.SendControl) and said.message == m.History(base + 1, ())
+    with pytest.raises(LocalFault):
+        next(newcomer.machine.ledger.since(3))
+    (said,) = newcomer.machine.control(m.Tell(base + 1), 0.0)
+    assert isinstance(said, do.SendControl) and isinstance(said.message, m.History)
+    assert said.message.records
+
+
+def test_a_restored_coordinator_waits_for_who_can_tell_where_another_began_later() -> None:
+    hall = long_run()
+    newest = hall.records[-1]
+    hello = {"head_index": newest.index, "head_hash": newest.hash}
+    again = Hall(tuple(hall.records[:8]), term=1)
+    again.join(D, **hello)
+    again.say(D, m.History(newest.index, ()))
+    assert not any(isinstance(message, m.Refused) for message in again.sent[D])
+    again.join(A, **hello)
+    while len(again.records) < len(hall.records):
+        index = [told for told in again.sent[A] if isinstance(told, m.Tell)][-1].first_index
+        again.say(A, m.History(index, (hall.records[index].to_bytes(),)))
+    again.alive(2 * limits.SUSPECT_S + 1.0, A)
+    assert any(isinstance(message, m.Welcome) for message in again.sent[D])
+
+
+def test_a_ledger_begins_with_run_or_a_signed_snapshot() -> None:
+    hall = long_run()
+    run, first = hall.records[0], hall.records[1]
+    snapshot = next(r for r in hall.records if outline_of(r).kind == tag_of(Snapshot))
+    stranger = msgspec.structs.replace(snapshot, signature=b"s" * 32)
+    for pair in ((run, first), (first, snapshot), (run, stranger), (snapshot, run)):
+        ledger = Ledger(verify)
+        with pytest.raises(RemoteFault):
+            ledger.begin_at(*pair)
+        assert len(ledger) == 0
+    ledger = Ledger(verify)
+    ledger.begin_at(run, snapshot)
+    assert (len(ledger), ledger.head_hash) == (snapshot.index + 1, snapshot.hash)
