@@ -16,6 +16,12 @@ from tests.transport.swarm import Member
 RECORD_BYTES = 100_000
 
 
+@pytest.fixture(autouse=True)
+def no_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes back after long reads records alone; newcomers stand for it here."""
+    monkeypatch.setattr(limits, "SNAPSHOT_EVERY_BYTES", 1 << 40)
+
+
 def long_ledger(num_bytes: int) -> tuple[Record, ...]:
     """A run that lasts: comings and goings stand for its ops."""
     chain = Chain(run_body())
