@@ -1,9 +1,9 @@
 """Broken rules, one at a time: a simulator that does not find them is not testing.
 
-Each mutant of `broken_rules.py`, `blind_audits.py`, `lone_partners.py` and `credulous.py` replaces
-one rule of the production machines by what a looser reading of the protocol would do. Random
-worlds, which are clean without the mutant, must then show a violation, and of the kind that the
-rule is there to prevent:
+Each mutant of `broken_rules.py`, `blind_audits.py`, `lone_partners.py`, `credulous.py` and
+`unchecked.py` replaces one rule of the production machines by what a looser reading of the protocol
+would do. Random worlds, which are clean without the mutant, must then show a violation, and of the
+kind that the rule is there to prevent:
 
     python tests/simulate/mutants.py M1 --seeds 2000 --json
 
@@ -25,12 +25,13 @@ from broken_rules import MUTANTS as RULE_MUTANTS
 from broken_rules import Mutant
 from credulous import WORD_MUTANTS
 from lone_partners import PAIR_MUTANTS
+from unchecked import UNCHECKED_MUTANTS
 
 from swarmtrain.simulate.enumeration import Case, cases, run_case
 from swarmtrain.simulate.ground.scene import Violation
 from swarmtrain.simulate.seeds import run_seed
 
-MUTANTS = RULE_MUTANTS | WORD_MUTANTS | AUDIT_MUTANTS | PAIR_MUTANTS
+MUTANTS = RULE_MUTANTS | WORD_MUTANTS | AUDIT_MUTANTS | PAIR_MUTANTS | UNCHECKED_MUTANTS
 
 _STEP = 37
 """Cases are taken with this stride, then with the next offset: all kinds come early."""

@@ -34,8 +34,8 @@ DRAGS = (MUTE, UNSENT, GREEDY)
 FORGERIES = (FORGES, DIPS, BENDS, SPOILS)
 
 _MANTISSA_BITS = 7
-_DIP = 3
-"""So many powers of two below the window."""
+_DIP = 12
+"""So many powers of two below the window: sums in its unit are no integers then."""
 
 _GIVEN = (FrameKind.PART, FrameKind.RESULT, FrameKind.RANGES, FrameKind.CREDIT, FrameKind.AHEAD)
 _SAID = (Roots, Got, SliceDone, Have)
