@@ -70,7 +70,7 @@ def test_an_owner_whose_results_nobody_can_decode_loses_its_slice_and_stops_no_r
 
 def test_a_peer_that_boasts_of_its_samples_is_worth_four_others():
     world = run({1: Handicap(boasts=True)}, rounds=3)
-    # It has one of the others' samples for each of theirs, two and three, and four of the median.
+    # Peer 2 has three times the samples of peer 0, a boast four times those of the median.
     assert weights_of(world, 1) == [255] * 3
     assert [weights_of(world, number)[0] for number in (0, 2)] == [21, 63]
 

@@ -13,6 +13,7 @@ from swarmtrain.simulate.checks.books import Books
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import Demands
 from swarmtrain.simulate.checks.drags import Drags
+from swarmtrain.simulate.checks.exclusions import Exclusions
 from swarmtrain.simulate.checks.holding import holds, state_of
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.pair_checks import PairChecks
@@ -84,6 +85,8 @@ class Invariants:
         self._results: dict[int, tuple[Buffer, ...]] = {}
         self._books: dict[PeerId, Books] = {}
         self._given: set[tuple[int, PeerId]] = set()
+        self._exclusions: dict[PeerId, Exclusions] = {}
+        self._restored: set[PeerId] = set()
         self._deadline_s = 0.0
 
     # ---- the coordinator
@@ -279,12 +282,19 @@ class Invariants:
             self.pairs.contributed(peer, part.op)
         self._check_books(peer)
 
-    def loaded(self, peer: SimPeer) -> None:
+    def loaded(self, peer: SimPeer, *, takes_back: bool) -> None:
         """A peer took over shared state; its books begin anew."""
         self._scene.flipped.discard(peer.peer_id)
         self._given = {given for given in self._given if given[1] != peer.peer_id}
         is_lossy = peer.driver.is_paired or not self._scene.conditions.error_feedback
-        self._books[peer.peer_id] = Books(peer.trainer.moved, is_lossy=is_lossy)
+        self._exclusions[peer.peer_id] = Exclusions(self._scene.conditions.num_values)
+        self._restored.discard(peer.peer_id)
+        moved = peer.trainer.moved
+        if takes_back:  # what it has kept was done in an earlier life
+            residual, _ = self._kept(peer)
+            moved = moved - residual.double()
+            self._restored.add(peer.peer_id)
+        self._books[peer.peer_id] = Books(moved, is_lossy=is_lossy)
 
     def state_of(self, peer: SimPeer) -> list[Tensor]:
         """A copy of what no SKIP may change."""
@@ -348,9 +358,30 @@ class Invariants:
             for (start, stop, _), here in zip(result.ranges, sent, strict=True):
                 if here:
                     books.send(ranges, start, stop, decoded)
+        if has_given:
+            parts = zip(result.ranges, sent, strict=True)
+            included = [(start, stop, here) for (start, stop, _), here in parts]
+            if self._exclusions[peer.peer_id].ended(peer, ranges, included):
+                story = f"peer {peer.number}: work that was left out three times is not dropped"
+                self._violated("rule 9", f"{story} in op {result.op}, or other work is")
+        self._take_back(peer, result, books)
         for start, stop in getattr(peer.strategy, "dropped", ()):
             books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))
         self._check_books(peer)
+
+    def _take_back(self, peer: SimPeer, result: OpResult, books: Books) -> None:
+        """Error feedback that was restored is spent if a later op had this peer's part."""
+        if peer.peer_id not in self._restored:
+            return
+        is_named = any(peer.peer_id in named for _, _, named in result.ranges)
+        if is_named or not result.replayed:
+            self._restored.discard(peer.peer_id)
+        if is_named and result.replayed:
+            residual, _ = self._kept(peer)
+            if residual.any():
+                story = f"peer {peer.number}: error feedback was restored that op {result.op} had"
+                self._violated("rule 9", story)
+            books.write_off(0, residual.numel(), peer.trainer.moved, *self._kept(peer))
 
     def _kept(self, peer: SimPeer) -> tuple[Tensor, Tensor]:
         """What is still to be sent: the error feedback, and what the weights are ahead."""

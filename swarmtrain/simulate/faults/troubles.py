@@ -190,7 +190,7 @@ class Troubles:
             disk = PeerDisk(list(disk.records))
         elif kept == "torn":
             whole = self._rng.randint(0, len(disk.records))
-            disk = PeerDisk(disk.records[:whole], disk.image, list(disk.results))
+            disk = PeerDisk(disk.records[:whole], disk.image, disk.own, list(disk.results))
         elif kept == "nothing":
             disk = PeerDisk()
         back_s = self._seconds(0.05, 40.0)

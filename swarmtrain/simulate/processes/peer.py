@@ -86,6 +86,7 @@ class PeerDisk:
     Attributes:
         records: its copy of the ledger.
         image: the newest state that was saved.
+        own: what was this peer's own then, by name.
         results: committed results kept for others.
         manifest: of a state whose download was begun and not ended.
         chunks: what is here of it, by hash.
@@ -93,6 +94,7 @@ class PeerDisk:
 
     records: list[Record] = field(default_factory=list)
     image: Image | None = None
+    own: dict[str, torch.Tensor] = field(default_factory=dict)
     results: list[OpResult] = field(default_factory=list)
     manifest: StateManifest | None = None
     chunks: dict[bytes, bytes] = field(default_factory=dict)
@@ -130,8 +132,8 @@ class PeerWatch(Protocol):
     def contributed(self, peer: "SimPeer", part: OwnPart) -> None:
         """A peer gave its part to an op."""
 
-    def loaded(self, peer: "SimPeer") -> None:
-        """A peer took over shared state."""
+    def loaded(self, peer: "SimPeer", *, takes_back: bool) -> None:
+        """A peer took over shared state, and what it had saved of its own with it or not."""
 
     def state_of(self, peer: "SimPeer") -> list[torch.Tensor]:
         """A copy of what no SKIP may change."""
@@ -200,7 +202,7 @@ class _WatchedDriver(Driver):
     def load(self, action: do.LoadState) -> StateImage:
         self._acts()
         image = super().load(action)
-        self._watch.loaded(self._peer)
+        self._watch.loaded(self._peer, takes_back=self._has_kept)
         return image
 
     def end_op(self, result: OpResult) -> StateImage:
@@ -345,7 +347,9 @@ class SimPeer(Process):
         flat = torch.from_numpy(np.frombuffer(b"".join(saved.chunks), dtype="<f4").copy())
         parts = torch.split(flat, [spec.num_values for spec in saved.manifest.arrays])
         names = [spec.name for spec in saved.manifest.arrays]
-        return self.driver.restored(saved.op, dict(zip(names, parts, strict=True)))
+        return self.driver.restored(
+            saved.op, dict(zip(names, parts, strict=True)), self.disk.own or None
+        )
 
     def _enter(self, groups: tuple[int, ...]) -> None:
         """Train in these groups beside the first."""
@@ -537,6 +541,8 @@ class SimPeer(Process):
                 self.watch.rooted(self, image.op, image.manifest.root)
                 if image.chunks is not None and image.op % _SAVED_ROUNDS == 0:
                     self.disk.image = image
+                    arrays = self.strategy.local_arrays()
+                    self.disk.own = {name: array.clone() for name, array in arrays}
                 self._act(tell(action, self.machine, self.now_s))
             case Ready() | GiveAhead():
                 self._act(tell(action, self.machine, self.now_s))
