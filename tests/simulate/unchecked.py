@@ -198,7 +198,7 @@ def frames_are_not_fenced():
 
     def make(on_frame):
         def lax(self, peer, frame):
-            exchange = self.exchange
+            exchange = self.first.exchange
             if exchange is not None and frame.kind in (FrameKind.PART, FrameKind.RESULT):
                 attempts = exchange.view.attempts
                 if frame.slice_index < len(attempts):
