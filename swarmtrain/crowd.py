@@ -31,7 +31,7 @@ _TICKS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Who signs what.
+    """Keys of a crowd.
 
     Attributes:
         run_key: public key of the run.

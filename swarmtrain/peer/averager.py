@@ -100,12 +100,12 @@ class Averager:
 
     @property
     def included(self) -> bool:
-        """Whether our vector is in the newest mean, in all of its slices."""
+        """True if our vector is in the newest mean, in all of its slices."""
         return self._vectors.included
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has made its rounds; there will be no more."""
+        """True if the run has made its rounds; there will be no more."""
         return self._machine.is_finished
 
     def start(self) -> None:
@@ -166,7 +166,7 @@ class Averager:
             vectors.forget()
 
     def traffic(self) -> Traffic:
-        """What was sent and heard so far, asked of the network thread."""
+        """Ask the network thread for the bytes sent and heard so far."""
         answer: queue.SimpleQueue[Traffic] = queue.SimpleQueue()
 
         def ask(participant: Participant, now_s: float) -> Actions:
@@ -217,7 +217,8 @@ class Averager:
 
 
 class _Vectors:
-    """What the training machine steps: the vector of the call under way, and the newest mean.
+    """The task that the training machine steps: the vector of the call under way, and the newest
+    mean.
 
     Args:
         me: own id.
@@ -259,7 +260,7 @@ class _Vectors:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the vector is given and its op has no outcome yet."""
+        """True if the vector is given and its op has no outcome yet."""
         return self._given_to > self.op
 
     @property
@@ -269,7 +270,7 @@ class _Vectors:
 
     @property
     def has_steps(self) -> bool:
-        """Whether there is a vector that was not averaged yet."""
+        """True if there is a vector that was not averaged yet."""
         return self._given is not None and self.outcome is None
 
     @property
@@ -342,7 +343,7 @@ class _Image:
 
 
 class _State:
-    """What PLAN and late comers need of a run without state: zeros, then a digest.
+    """Return the state of a run without state, for PLAN and late comers: zeros, then a digest.
 
     Args:
         num_values: length of the vectors.

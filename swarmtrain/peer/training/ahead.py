@@ -1,4 +1,4 @@
-"""What of the next op's contribution is known when its round begins, in a form that can be sent.
+"""The part of the next op's contribution that is known when its round begins, in a form to be sent.
 
 NoLoCo's anchor, for instance, does not change while its round lasts: it travels to the expected
 partner during the inner steps, and only the difference is left to exchange at the end.

@@ -126,22 +126,22 @@ class Driver:
 
     @property
     def is_paired(self) -> bool:
-        """Whether ops go by pairs: then state is each peer's own, and no result can be replayed."""
+        """True if ops go by pairs: then state is each peer's own, and no result can be replayed."""
         return self._strategy.exchange(1).kind is OpKind.PAIR
 
     @property
     def is_waiting(self) -> bool:
-        """Whether our part is given and its op has no outcome yet."""
+        """True if our part is given and its op has no outcome yet."""
         return self._own is not None
 
     @property
     def is_due(self) -> bool:
-        """Whether the inner steps of the next op are done."""
+        """True if the inner steps of the next op are done."""
         return self.op >= 0 and self._own is None and self._strategy.is_due(self.steps)
 
     @property
     def has_steps(self) -> bool:
-        """Whether inner steps were made that no part holds yet."""
+        """True if inner steps were made that no part holds yet."""
         return self.steps > 0
 
     @property
@@ -153,8 +153,8 @@ class Driver:
 
     @property
     def is_at_place(self) -> bool:
-        """Whether our part is given, and its result's place reached: an outcome that is here
-        before waits, one that is not is waited for."""
+        """True if our part is given and its result's place is reached: an outcome that came earlier
+        waits for this, and one that has not come is waited for."""
         return self._own is not None and self.steps - self._given[0] >= self._delay(self._own.op)
 
     @property
@@ -204,9 +204,11 @@ class Driver:
         return self._own
 
     def known_ahead(self) -> tuple[int, Known] | None:
-        """The next op and what is known of our part of it before its inner steps, None for nothing.
+        """Return the next op and the known part of our contribution to it before its inner steps,
+        None without one.
 
-        Where rounding is drawn anew for each op, other bytes would be published than were sent."""
+        Where rounding is drawn anew for each op, other bytes would be published than were sent.
+        """
         strategy = self._strategy
         is_drawn = self._seed_of is not None
         if self.op < 0 or is_drawn or not isinstance(strategy, KnowsAhead):
@@ -221,7 +223,7 @@ class Driver:
 
     @property
     def keeps_pace(self) -> bool:
-        """Whether the strategy lets a slow peer make fewer inner steps, so that nobody waits."""
+        """True if the strategy lets a slow peer make fewer inner steps, so that nobody waits."""
         return isinstance(self._strategy, KeepsPace)
 
     def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
@@ -329,12 +331,12 @@ class Driver:
         return self._image(op, copy=self._is_copied(op))
 
     def _is_copied(self, op: int) -> bool:
-        """Whether the state after an op is kept for others. Where ops go by pairs it always is:
-        nobody else has it, and no replay leads from an older one to it."""
+        """Return True if the state after an op is kept for others. Where ops go by pairs it always
+        is: nobody else has it, and no replay leads from an older one to it."""
         return self.is_paired or op % self._snapshot_rounds == 0
 
     def _padding(self, op: int) -> tuple[tuple[int, int], ...]:
-        """Where the op's vector holds no values of the model."""
+        """Return the places at which the op's vector holds no values of the model."""
         wanted = self._strategy.exchange(op)
         found, position = [], 0
         for start, stop in wanted.ranges * wanted.vectors:

@@ -1,4 +1,4 @@
-"""The training side of a peer's ops, sans IO: what a training loop does between two inner steps.
+"""The training side of a peer's ops, sans IO: the decisions of a training loop between inner steps.
 
 Events say that an inner step was made, that an op has an outcome, how the network stands, and that
 the peer should leave. `advance` then answers with what the shell must do: one outcome or one
@@ -34,7 +34,7 @@ _JUDGED_STEPS = 20
 """Rounds of one inner step between two evaluations."""
 
 Outcome = do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished
-"""What the network side tells of the run, in its order."""
+"""News of the run from the network side, in its order."""
 
 
 class Image(Protocol):
@@ -60,29 +60,29 @@ class Trainee(Standing, Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether our part is given and its op has no outcome yet."""
+        """True if our part is given and its op has no outcome yet."""
 
     @property
     def is_at_place(self) -> bool:
-        """Whether the outcome of our part has its place here."""
+        """True if the outcome of our part has its place here."""
 
     @property
     def is_due(self) -> bool:
-        """Whether a part is to be given now."""
+        """True if a part is to be given now."""
 
     @property
     def keeps_pace(self) -> bool:
-        """Whether a slow peer makes fewer inner steps."""
+        """True if a slow peer makes fewer inner steps."""
 
     @property
     def has_steps(self) -> bool:
-        """Whether there is anything to give."""
+        """True if there is anything to give."""
 
     def stepped(self, samples: int) -> None:
         """One inner step was made."""
 
     def contribute(self) -> OwnPart:
-        """What is given to the next op."""
+        """Return the contribution to the next op."""
 
     def known_ahead(self) -> tuple[int, Known] | None:
         """The next op and what is known of our part of it."""
@@ -273,8 +273,8 @@ class TrainingMachine:
     # ---- what follows
 
     def advance(self, now_s: float) -> Actions:
-        """Take one outcome whose place is reached, or give a part that is due; () for neither.
-        What is returned must be done before the next call."""
+        """Take one outcome whose place is reached, or give a part that is due; () for neither. The
+        caller carries out the returned actions before the next call."""
         if self._outcomes and not self._is_early(self._outcomes[0]):
             return self._take(self._outcomes.popleft())
         if self._driver.is_due and not self.should_stop:
@@ -283,12 +283,12 @@ class TrainingMachine:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the run is over, or the round after which the peer was to leave."""
+        """True if the run is over, or the round after which the peer was to leave."""
         return self.is_finished or (self._is_leaving and self._round_ended)
 
     @property
     def holds_back(self) -> bool:
-        """Whether no inner step may be made now: there is no state yet, or the step's outcome is
+        """True if no inner step may be made now: there is no state yet, or the step's outcome is
         still awaited, with the coordinator or at the end of a round made alone."""
         if self.should_stop:
             return False
@@ -296,7 +296,7 @@ class TrainingMachine:
 
     @property
     def is_alone(self) -> bool:
-        """Whether inner steps are made although an outcome is awaited."""
+        """True if inner steps are made although an outcome is awaited."""
         return self._waits and self._is_lonely and self._extra_steps < self._steps_per_round
 
     # ---- parts
@@ -355,6 +355,6 @@ class TrainingMachine:
         return (*told, Ended(report, result), *judged)
 
     def _ahead(self) -> Actions:
-        """What the next op's partner will get from us is on its way during the inner steps."""
+        """Send the next op's partner the known part of our contribution during the inner steps."""
         known = None if self._is_leaving else self._driver.known_ahead()
         return () if known is None else (GiveAhead(*known, self._rounds),)

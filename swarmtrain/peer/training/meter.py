@@ -1,4 +1,4 @@
-"""What a training peer shows of itself: loss and speed."""
+"""Meters of a training peer: loss and speed."""
 
 from collections.abc import Callable
 

@@ -1,12 +1,12 @@
 """The live weights of somebody else's model, as the driver reads and replaces them.
 
-A parameter of bfloat16 or float16 cannot hold what the exchange computes in float32. What rounding
-cut off is remembered and given back at the next reading, so that the difference that a peer sends
-is what its own steps changed, and not the rounding of the last result. What is beyond a type's
-range is cut off too: there the parameter holds the largest value that it can.
+A parameter of bfloat16 or float16 cannot hold the exchange's float32 results. The part that
+rounding cut off is remembered and given back at the next reading, so that the difference that a
+peer sends is the change of its own steps, and not the rounding of the last result. Values beyond a
+type's range are cut off too: there the parameter holds the largest value that it can.
 
-Not here: buffers, frozen parameters and optimizer state, which stay with the peer, but for what an
-optimizer remembers of weights that had become NaN (`moments`).
+Not here: buffers, frozen parameters and optimizer state, which stay with the peer, but for an
+optimizer's memory of weights that had become NaN (`moments`).
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""What an optimizer remembers of weights that were no numbers any more.
+"""An optimizer's memory of weights that were no numbers any more.
 
 A NaN in a parameter is a NaN in its moments, and these would make every later weight one too: a
 peer that the run's weights have healed would be lost again after one step. A gradient of 1e25
@@ -72,12 +72,13 @@ def _tensors(state: dict[str, Any]) -> Iterator[Tensor]:
 
 
 def _is_unused(state: dict[str, Any]) -> bool:
-    """Whether it counts steps, and none has been made with it."""
+    """Return True if it counts steps, and none has been made with it."""
     return "step" in state and float(state["step"]) == 0
 
 
 def _makes_at_once(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether one of its kind has state before any step: one is made to see."""
+    """Return True if a fresh optimizer of its class has state before its first step; one is made to
+    find out."""
     try:
         fresh = type(optimizer)([torch.zeros(2, 2, requires_grad=True)], **optimizer.defaults)
     except Exception:  # somebody else's, which wants to be made in another way
@@ -86,7 +87,8 @@ def _makes_at_once(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _has_history(state: dict[str, Any]) -> bool:
-    """Whether it holds lists of what was, as LBFGS does: nothing in them means anything at zero."""
+    """Return True if it holds lists of past values, as LBFGS does: nothing in them means anything
+    at zero."""
     return any(isinstance(value, list) for value in state.values())
 
 

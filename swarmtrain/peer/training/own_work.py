@@ -1,9 +1,9 @@
-"""What becomes of a peer's own part of an op: what others made of it, and when it is dropped.
+"""A peer's own part of an op: what others decode of it, and when it is dropped.
 
 Work that is not finite can be in no mean, now or later, and would spoil every later part: waiting
 for its third exclusion (protocol.md rule 9) gains nothing, and an op that is skipped counts none.
-So it is dropped at the end of the first op that it was given to and is not in. Not here: work that
-is finite, which strategies keep as they say.
+So it is dropped at the end of the first op that it was given to and is not in. Finite work is not
+dropped here: strategies keep it by their own rules.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ from swarmtrain_transport.result import OpResult
 
 
 class OwnContribution(Contribution, Protocol):
-    """What is given to an op, and what the others make of it. `TensorContribution` is one."""
+    """A contribution to an op that can be decoded as the others decode it, as `TensorContribution`
+    can."""
 
     def decoded(self, start: int, stop: int, window: Window) -> Tensor:
         """(stop - start,) float32, for error feedback."""
@@ -28,7 +29,7 @@ class OwnContribution(Contribution, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """What this peer gives to the next op."""
+    """This peer's contribution to the next op."""
 
     op: int
     contribution: OwnContribution
@@ -36,7 +37,7 @@ class OwnPart:
 
 
 def decoded_own(own: OwnContribution, result: OpResult, start: int, stop: int) -> Tensor:
-    """What the others decoded from our part of one slice, (stop - start,), chunk by chunk."""
+    """Decode our part of one slice as the others do, (stop - start,), chunk by chunk."""
     pieces = [
         own.decoded(low, min(low + result.chunk_values, stop), result.window)
         for low in range(start, stop, result.chunk_values)
@@ -45,11 +46,11 @@ def decoded_own(own: OwnContribution, result: OpResult, start: int, stop: int) -
 
 
 def is_lost(values: Tensor | None, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
-    """Whether a part can never be sent and was not: where all went well this costs nothing.
+    """Return True if a part can never be sent and was not: where all went well this costs nothing.
 
     Args:
-        values: what the part was made of; None where nothing was given.
-        included: (start, stop, whether it is in the result); empty where there is no result.
+        values: the values that the part was made of; None where nothing was given.
+        included: (start, stop, True if it is in the result); empty where there is no result.
     """
     was_sent = bool(included) and all(here for _, _, here in included)
     return values is not None and not was_sent and not is_finite(values)

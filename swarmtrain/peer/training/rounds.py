@@ -56,14 +56,14 @@ def in_words(report: RoundReport) -> str:
 
 
 class Standing(Protocol):
-    """Where a peer stands after an op. A `Driver` is one."""
+    """The facts of a peer that a round's report needs; a `Driver` has them."""
 
     included: bool
     is_alone: bool
 
     @property
     def is_paired(self) -> bool:
-        """Whether ops go by pairs."""
+        """True if ops go by pairs."""
 
 
 def report_of(result: OpResult, driver: Standing, *, took_part: bool, me: PeerId) -> RoundReport:

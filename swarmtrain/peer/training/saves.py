@@ -1,8 +1,8 @@
-"""What a peer saves of its training, and what it finds of it when it comes back.
+"""A peer's saved training: writing it, and finding it when the peer comes back.
 
-The shared state is a checkpoint, which everybody could have written. Beside it lies what belongs
-to this peer alone, such as error feedback, bound to that checkpoint's op and state root: with any
-other state, or damaged, it is passed over, for going on without it is always right.
+The shared state is a checkpoint, which everybody could have written. Beside it lies the state that
+belongs to this peer alone, such as error feedback, bound to that checkpoint's op and state root:
+with any other state, or damaged, it is passed over, for going on without it is always right.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """A peer's training thread: the training machine between inner steps, with disk, hooks and inbox.
 
 Shared by the command and by the hook. Between two inner steps it looks into the inbox, lets the
-machine decide, and does what that asks: tell the network side, keep results and checkpoints,
-evaluate. Where the machine holds the training back, it waits. Not here: any decision about rounds.
+machine decide, and does as it says: tell the network side, keep results and checkpoints, evaluate.
+Where the machine holds the training back, it waits. Not here: any decision about rounds.
 """
 
 import queue
@@ -56,7 +56,7 @@ _GLANCE_S = 0.25
 
 @dataclass(slots=True)
 class Hooks:
-    """What the owner of a session wants to hear or can do. All run on the training thread.
+    """Callbacks of a session's owner. All run on the training thread.
 
     Attributes:
         evaluate: validation loss of an anchor (padded,) float32, None if this peer cannot.
@@ -174,12 +174,12 @@ class Session:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is over."""
+        """True if the run is over."""
         return self._machine.is_finished
 
     @property
     def should_stop(self) -> bool:
-        """Whether the run is over, or the round is after which the peer was asked to leave."""
+        """True if the run is over, or the round after which the peer was asked to leave."""
         return self._machine.should_stop
 
     @property

@@ -34,14 +34,14 @@ class StateImage:
 def image_of(
     strategy: Strategy, layout: bytes, num_values: int, op: int, *, copy: bool
 ) -> StateImage:
-    """What the strategy's state is after an op.
+    """Return the strategy's state after an op, as a manifest with its bytes.
 
     Args:
         strategy: whose.
         layout: digest of the model's parameter names and shapes, 32 bytes.
         num_values: values of the model without padding.
         op: after which.
-        copy: whether the bytes are kept, and not only their hashes.
+        copy: True if the bytes are kept, and not only their hashes.
     """
     arrays = strategy.state_arrays()
     specs = tuple(ArraySpec(name, num_values) for name, _ in arrays)

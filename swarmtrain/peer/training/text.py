@@ -73,7 +73,7 @@ class TextFeed:
 
     @property
     def has_train(self) -> bool:
-        """Whether training pieces wait to be taken."""
+        """True if training pieces wait to be taken."""
         return self._delivery is not None
 
     @property

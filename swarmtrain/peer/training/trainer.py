@@ -197,7 +197,7 @@ class BuiltinTrainer:
         seed: int,
         vector: Tensor | None = None,
     ) -> str:
-        """What the model writes after `prompt`; bytes that are not UTF-8 become replacement marks.
+        """Let the model write after `prompt`; bytes that are not UTF-8 become replacement marks.
 
         Args:
             prompt: at least one byte; not part of what is returned.
