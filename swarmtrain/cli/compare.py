@@ -11,18 +11,18 @@ import typer
 from swarmtrain.cli.arguments import EndsAsJson, Verbose
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
+from swarmtrain.compare.plan import Attack, Pace, Plan
 from swarmtrain.error_table import EXIT_DONE
 from swarmtrain.errors import UserError, misuse
 
 if TYPE_CHECKING:
-    from swarmtrain.compare.plan import Plan
     from swarmtrain.compare.results import RunResult, Shelf
 
 
 INNER_STEPS = 50
 """Of a round, unless somebody says otherwise."""
 
-ATTACK = "sign-flip"
+ATTACK = Attack.SIGN_FLIP
 """Of hostile peers, unless somebody says otherwise."""
 
 Strategies = Annotated[
@@ -49,7 +49,7 @@ Dynamic = Annotated[
 ]
 NonIid = Annotated[bool, typer.Option("--noniid", help="Each peer reads other files.")]
 Hostile = Annotated[int, typer.Option(min=0, help="Peers that attack.")]
-AttackName = Annotated[str, typer.Option(help="sign-flip, noise or nan.")]
+AttackName = Annotated[Attack, typer.Option(help="What they give instead of a difference.")]
 Robust = Annotated[
     str,
     typer.Option(
@@ -107,7 +107,6 @@ def compare(
     """
     context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.compare import request
-    from swarmtrain.compare.plan import Pace, Plan
 
     given = {
         "codec": codec, "inner": inner, "inner_lr": inner_lr, "outer_lr": outer_lr,
@@ -117,7 +116,7 @@ def compare(
         label="", strategy="", codec="", peers=peers, steps=steps, inner_steps=inner_steps,
         size=model, speeds=request.parse_speeds(speeds, peers),
         pace=Pace.DYNAMIC if dynamic else Pace.WAIT, noniid=noniid, hostile=hostile,
-        attack=request.attack_of(attack), robust=robust, drop=drop, net=net,
+        attack=attack, robust=robust, drop=drop, net=net,
     )  # fmt: skip
     if dynamic and not speeds:
         raise misuse("--dynamic changes nothing without --speeds.", "Give each peer a speed.")

@@ -12,7 +12,7 @@ from typing import get_args
 
 import msgspec
 
-from swarmtrain.compare.plan import NETS, SIZES, Attack, Pace, Plan
+from swarmtrain.compare.plan import NETS, SIZES, Pace, Plan
 from swarmtrain.config.asked import own_problems, own_settings
 from swarmtrain.config.declared import out_of_range, plain
 from swarmtrain.config.settings import ExchangeSection, InnerSection, OuterSection, Setting
@@ -341,16 +341,3 @@ def _check_together(plan: Plan) -> None:
             f"The peers of {label!r} cannot go apart.",
             "Its ops need everybody at the same inner step: pace is wait or dynamic.",
         )
-
-
-def attack_of(text: str) -> Attack:
-    """An attack by its name.
-
-    Raises:
-        UserError: SWT-E610.
-    """
-    try:
-        return Attack(text)
-    except ValueError:
-        names = ", ".join(attack.value for attack in Attack)
-        raise misuse(f"{cleaned(text)!r} is no attack.", f"There are: {names}.") from None

@@ -110,7 +110,6 @@ def test_finished_runs_are_kept_and_damaged_ones_made_again(tmp_path, corpus):
         (["--codec", "int9"], "int9"),
         (["--net", "pigeon"], "pigeon"),
         (["--model", "large"], "large"),
-        (["--attack", "words"], "words"),
         (["--speeds", "1,1"], "4 peers"),
         (["--speeds", "1,1,0,nan"], "0 in '1,1,0,nan'"),
         (["--speeds", "1,1,one,1"], "4 peers"),
@@ -145,6 +144,12 @@ def test_what_cannot_be_meant_is_refused_with_its_value(capsys, words, hint):
     code, _, err = ending(capsys, *words)
     assert (code, err.split()[0]) == (2, "SWT-E610")
     assert hint in err
+
+
+def test_an_attack_that_there_is_not_is_refused_with_those_that_there_are(capsys):
+    assert main(["compare", "--hostile", "1", "--attack", "words"]) == 2
+    err = capsys.readouterr().err
+    assert "'words'" in err and "'sign-flip', 'noise', 'nan'" in err
 
 
 def test_settings_of_one_strategy_win_over_those_of_all_and_these_over_presets():
