@@ -3,6 +3,7 @@
 import pytest
 
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire.records import (
     Attest,
     Freeze,
@@ -13,7 +14,18 @@ from swarmtrain_transport.wire.records import (
     Skip,
     body_of,
 )
-from tests.transport.rig import LAYOUT, A, B, C, Chain, begun_chain, commit_of, join_body, plan_body
+from tests.transport.rig import (
+    LAYOUT,
+    A,
+    B,
+    C,
+    Chain,
+    begun_chain,
+    commit_of,
+    join_body,
+    plan_body,
+    verify,
+)
 
 SETTINGS = b"s" * 32
 ROOT = b"G" * 32
@@ -114,3 +126,17 @@ def test_ops_of_one_group_overlap_as_long_as_they_move_other_fragments() -> None
     chain.add(Skip(2, "deadline", group=1))
     plan_of_group_1(chain, 8)
     assert [op.plan.op for op in view.ops.values()] == [3, 4] and view.last_op == 2
+
+
+def test_a_peer_refuses_a_plan_that_names_who_is_not_in_the_group() -> None:
+    chain = grouped_chain()
+    outcome = chain.view.groups[1].last_outcome
+    for peers in ((B, C), (A, B)):
+        copy = LedgerCopy(verify, chain.records)
+        plan = plan_body(peers, 16, previous_outcome=outcome, group=1)
+        raw = chain.next_record(plan).to_bytes()
+        if A not in peers:
+            assert copy.take(raw) is not None
+        else:
+            with pytest.raises(RemoteFault, match="a member is not in the group"):
+                copy.take(raw)

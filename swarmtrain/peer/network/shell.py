@@ -333,13 +333,13 @@ class PeerShell:
                     self._link.revoke(action.peer)
                 case do.RecordAccepted():
                     accepted.append(action.record)
-                case do.Rewound():
+                case do.Rewound(group=0):
                     self._storage.forget_results_after(action.op)
-                case do.DownloadBegun():
+                case do.DownloadBegun(group=0):
                     self._storage.begin_download(action.manifest)
-                case do.KeepChunk():
+                case do.KeepChunk(group=0):
                     self._storage.keep_chunk(action.digest, action.data)
-                case do.KeepProof():
+                case do.KeepProof(group=0):
                     self._storage.keep_proof(action.op, action.data)
                 case do.PeerFault():
                     self._complaints.count(action.peer, action.reason, action.detail)
