@@ -92,6 +92,7 @@ def world_of(
     kind: str = MEAN,
     rule: str = "",
     groups: int = 1,
+    overlap: str = "",
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -105,6 +106,7 @@ def world_of(
         kind: of the ops.
         rule: in the place of the mean.
         groups: 2 for a second group beside the first.
+        overlap: as in `Conditions`.
     """
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
     rng = random.Random(int.from_bytes(digest[:8], "little"))
@@ -131,6 +133,7 @@ def world_of(
         codec=codec,
         rule=rule,
         groups=groups,
+        overlap=overlap,
     )
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds)
     return world
@@ -146,9 +149,10 @@ def run_seed(
     kind: str = MEAN,
     rule: str = "",
     groups: int = 1,
+    overlap: str = "",
 ) -> SeedResult:
     """Run one world to its end; the arguments are those of `world_of`."""
-    world = world_of(seed, peers, ops, trace, kinds, fragments, kind, rule, groups)
+    world = world_of(seed, peers, ops, trace, kinds, fragments, kind, rule, groups, overlap)
     weather = world.scene.weather
     assert isinstance(weather, DrawnWeather)
     return _outcome(seed, world, weather)

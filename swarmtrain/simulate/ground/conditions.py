@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.ground.handicaps import Handicap
+from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
+from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.coordinator.planning import RunTerms
@@ -42,6 +44,8 @@ class Conditions:
         codec: of parts and results; sums are watched as int8's are.
         rule: of mean ops, in the place of the mean; with it three contributors are needed.
         groups: 2 for a second group of another layout, in which some of the peers are too.
+        overlap: ``delayed``, ``eager`` or ``streaming``: a result of a mean op has its place later
+            than where it was given, a round or a step; "" for at once.
     """
 
     num_peers: int = 3
@@ -64,6 +68,7 @@ class Conditions:
     codec: str = "int8"
     rule: str = ""
     groups: int = 1
+    overlap: str = ""
 
     @property
     def op_values(self) -> int:
@@ -90,14 +95,22 @@ class Conditions:
         """What a peer declares that it will keep of others' parts."""
         return 2 * self.num_values * (self.num_peers + _EXTRA_PEERS)
 
-    def strategy(self, inner_steps: int, lr: float, momentum: float) -> DiLoCo | Streaming | NoLoCo:
+    def strategy(
+        self, inner_steps: int, lr: float, momentum: float
+    ) -> DiLoCo | Delayed | Streaming | NoLoCo:
         """What peers do with it. A fragment lies in two places, as a model's layers do; with a
         partner momentum counts half, as it must stay below the rate."""
         if self.kind == PAIR:
             return NoLoCo(
                 self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum / 2, pull=lr
             )
-        if self.fragments == 1:
+        if self.overlap in ("delayed", "eager"):
+            late = Eager if self.overlap == "eager" else Delayed
+            return late(
+                self.num_values, inner_steps=inner_steps, lr=lr / 2, momentum=momentum / 2,
+                error_feedback=self.error_feedback,
+            )  # fmt: skip
+        if self.fragments == 1 and not self.overlap:
             return DiLoCo(
                 self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum,
                 error_feedback=self.error_feedback,
@@ -111,8 +124,8 @@ class Conditions:
                 for i in range(self.fragments)
             ],
             inner_steps=self.fragments * inner_steps,
-            delay_steps=0, mixing=0.0, lr=lr, momentum=momentum,
-            error_feedback=self.error_feedback,
+            delay_steps=int(bool(self.overlap)), mixing=0.5 if self.overlap else 0.0,
+            lr=lr, momentum=momentum, error_feedback=self.error_feedback,
         )  # fmt: skip
 
     def skew(self, rng: random.Random) -> tuple[float, float]:

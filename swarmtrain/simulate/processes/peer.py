@@ -47,6 +47,7 @@ from swarmtrain.simulate.processes.trainer import (
 )
 from swarmtrain.simulate.processes.watch import NAN_SCALE, WatchedArithmetic
 from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.errors import RemoteFault
@@ -326,6 +327,8 @@ class SimPeer(Process):
         """One value of the state is another from now on, and nobody notices but by its root."""
         self._scene.flipped.add(self.peer_id)
         dict(self.strategy.state_arrays())["anchor"][0] += _FLIP
+        if isinstance(self.strategy, Delayed):
+            self.strategy.base[0] += _FLIP
         weights = self.trainer.read_weights()
         weights[0] += _FLIP
         self.trainer.write_weights(weights)

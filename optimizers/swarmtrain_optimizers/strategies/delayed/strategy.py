@@ -60,6 +60,11 @@ class Delayed(Giving):
         self._base = self._anchor.clone()  # (num_values,) the weights that the round began with
         self._pending: Tensor | None = None  # (num_values,) what the op under way was given
 
+    @property
+    def base(self) -> Tensor:
+        """(num_values,) the weights that the round began with; only read."""
+        return self._base
+
     def exchange(self, op: int) -> Exchange:
         """The mean of the whole vector, at its place one round later."""
         return Exchange(OpKind.MEAN, ((0, self._num_values),), self._inner_steps)
