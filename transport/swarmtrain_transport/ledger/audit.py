@@ -1,4 +1,4 @@
-"""After COMMIT one chunk is summed once more, and a wrong sum becomes a proof.
+"""Audits: after COMMIT one chunk is summed once more, and a wrong sum becomes a proof.
 
 The ledger draws, by the hash of the COMMIT that nobody can choose, an auditor among the op's
 contributors and one chunk of the result. The auditor asks the contributors for that chunk of what
@@ -40,12 +40,12 @@ from swarmtrain_transport.wire.records import Commit, Verify, pack_struct
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What one op's audit looks at, and who looks.
+    """The draw of one op's audit.
 
     Attributes:
-        auditor: who asks.
-        slice_index, chunk: what is summed again.
-        owner: who has summed it.
+        auditor: the peer that asks.
+        slice_index, chunk: the chunk that is summed again.
+        owner: the peer that has summed it.
         contributors: whose parts are in it.
     """
 
@@ -185,7 +185,7 @@ def _decoded(data: Buffer, kind: type, reason: str, most: int = limits.FRAME_BYT
 
 
 def is_shown(view: OpView, drawn: Drawn, peer: PeerId, shown: Shown) -> bool:
-    """Whether this is what the contributor has signed for the drawn chunk."""
+    """Return True if this is the chunk that the contributor has signed."""
     signed, index = view.roots.get(peer), drawn.slice_index
     if signed is None or len(shown.slice_roots) != len(view.plan.slices):
         return False
@@ -200,7 +200,7 @@ def is_shown(view: OpView, drawn: Drawn, peer: PeerId, shown: Shown) -> bool:
 
 
 def check_part(view: OpView, drawn: Drawn, shown: Shown, arithmetic: Arithmetic) -> None:
-    """Whether a shown part may be added.
+    """Check that a shown part may be added.
 
     Raises:
         RemoteFault: reason ``length`` or ``scale``.

@@ -1,7 +1,7 @@
-"""What a chain of decisions means: the fold that coordinator and peers share.
+"""The fold that coordinator and peers share: the meaning of a chain of decisions.
 
-Both sides read the same records into the same view, so a restarted coordinator and a late peer
-know exactly what was decided, and nothing else is state (protocol.md, COORDINATOR STATE).
+Both sides read the same records into the same view, so a restarted coordinator and a late peer know
+exactly what was decided, and nothing else is state (protocol.md, COORDINATOR STATE).
 """
 
 import hashlib
@@ -93,7 +93,7 @@ def window_of(plan: Plan) -> Window:
 
 @dataclass(slots=True)
 class OpView:
-    """What the ledger says of one op so far.
+    """One op as the ledger tells it so far.
 
     Attributes:
         plan, plan_hash: the PLAN record.
@@ -167,8 +167,8 @@ class OpView:
         return None
 
     def may_count(self, slice_index: int, attempt: int, name: int) -> bool:
-        """Whether what is published under this name is, or may still become, the slice's result;
-        what a contributor publishes itself is named by its content (`gathered`)."""
+        """Return True if a publication under this name is, or may still become, the slice's result;
+        a contributor's own publication is named by its content (`gathered`)."""
         if not 0 <= slice_index < len(self.owners) or attempt != self.attempts[slice_index]:
             return False
         if self.plan.kind not in WHOLE:
@@ -451,7 +451,7 @@ class LedgerView:
         return tuple(number for number, group in self.groups.items() if peer in group.members)
 
     def address_of(self, peer: PeerId) -> Address:
-        """Where a roster member listens. KeyError if it is not in the roster."""
+        """Return a roster member's address. KeyError if it is not in the roster."""
         join = self.roster[peer]
         return Address(peer, join.curve_key, join.host, join.port)
 

@@ -1,8 +1,8 @@
-"""Which part of the vector an op moves, where the run goes through it in parts.
+"""Fragments: the part of the vector that an op moves, where the run goes through it in parts.
 
 Op n moves fragment (n - 1) mod their number: nobody has to say so, and a round that is skipped or
-rewound changes nothing for the others. What lies in a fragment only the peers know (Douillard et
-al., Streaming DiLoCo, arXiv 2501.18512); here it has a length.
+rewound changes nothing for the others. Only the peers know a fragment's place in the vector
+(Douillard et al., Streaming DiLoCo, arXiv 2501.18512); here it has a length.
 """
 
 from swarmtrain_transport.errors import RemoteFault
@@ -21,7 +21,7 @@ def values_of(genesis: Attest, op: int, block: int, kind: str = MEAN) -> int:
 
 
 def genesis_of(offer: Offer, block: int, layout: bytes = b"") -> Attest:
-    """What the first peer's offer makes of a run that has no state.
+    """Return op 0's ATTEST from the first peer's offer to a run that has no state.
 
     Args:
         layout: the only one that the run file allows, b"" where peers bring the model.

@@ -1,11 +1,11 @@
-"""What slices, names and outcome are where contributions stay whole: of gather and pair ops.
+"""Slices, names and outcome where contributions stay whole: of gather and pair ops.
 
 Slice j is contributor j's own contribution, whole: its owner is j for good, its only attempt is 0,
-and what it publishes is not made of anything. So what is published is named by its content: the
-first 8 bytes of its root take the place of the contributors' set id. A HAVE that was meant for
-other bytes of the same contributor, before a coordinator's restart, counts for nothing then.
+and nothing was summed for it. So a publication is named by its content: the first 8 bytes of its
+root take the place of the contributors' set id. A HAVE that was meant for other bytes of the same
+contributor, before a coordinator's restart, counts for nothing then.
 
-Pure functions of what is planned and signed.
+Pure functions of the plan and of signatures.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Commit, Plan, SignedRoot, SliceOutcome, SliceSpec
 
 NOTHING_SUMMED = b""
-"""What a contributor signs as the inputs of its own contribution."""
+"""Inputs that a contributor signs for its own contribution."""
 
 
 def gathered_slices(contributors: Sequence[PeerId], num_values: int) -> tuple[SliceSpec, ...]:
@@ -32,7 +32,8 @@ def content_name(root: bytes) -> int:
 def outcome_of(
     owners: Sequence[PeerId], roots: Mapping[PeerId, SignedRoot], kept: Collection[PeerId]
 ) -> tuple[SliceOutcome, ...]:
-    """What COMMIT says of each slice: who is kept stands for itself, the others for nothing.
+    """Return COMMIT's outcome of each slice: a kept contributor stands for itself, the others for
+    nothing.
 
     Args:
         owners: of the slices, in order.
@@ -51,8 +52,8 @@ def is_kept(
     roots: Mapping[PeerId, SignedRoot],
     commit: Commit,
 ) -> bool:
-    """Whether COMMIT names some of FREEZE's contributors, enough of them, with what they have
-    signed; of a pair op, both of each pair.
+    """Return True if COMMIT names some of FREEZE's contributors, enough of them, with the roots
+    that they have signed; of a pair op, both of each pair.
 
     Args:
         plan: of the op.

@@ -1,9 +1,9 @@
-"""The folded view as bytes: what a SNAPSHOT record names by its hash.
+"""The folded view as bytes, which a SNAPSHOT record names by its hash.
 
-Whoever has folded the same records has the same image, to the bit: dicts stand in the order in
-which records have filled them, sets are sorted. An op is told by the bodies of its own records,
-which are short, and folded from them again. The plans by which later records name members are in
-it too.
+Everybody who has folded the same records has the same image, to the bit: dicts stand in the order
+in which records have filled them, sets are sorted. An op is told by the bodies of its own records,
+which are short, and folded from them again. The plans by which later records name members are in it
+too.
 """
 
 from collections import Counter

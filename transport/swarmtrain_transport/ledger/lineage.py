@@ -1,4 +1,4 @@
-"""Which states the ledger knows: what led to each, who holds which, and whose word counts.
+"""Lineage: the states that the ledger knows, what led to each, and who holds which.
 
 Where ops are means or gathers there is one state after each op, and ATTEST says its root. Where
 they go by pairs states are each peer's own: ATTEST says who has reported which, and all of these
@@ -28,16 +28,16 @@ on from an older one: results to catch up with are long gone."""
 
 @dataclass(slots=True)
 class Lineage:
-    """What the fold of the ledger says of states.
+    """The fold of the ledger, as far as it is about states.
 
     Attributes:
-        goes_by_pairs: whether the newest PLAN is of a pair op: then all are, and no state but that
+        goes_by_pairs: True if the newest PLAN is of a pair op: then all are, and no state but that
             after op 0 is shared.
         last_op: newest op that has an outcome (0 once op 0 is attested, -1 before).
         skips: ops that have changed nothing.
         attests: attested state roots by op.
         roots: after pair ops, whose state has which root; of the newest ops.
-        chains: per peer the newest link of what it has exchanged in pairs.
+        chains: per peer the newest link of its exchanges in pairs.
         links: per pair op, per peer that has exchanged, its chain before and after.
         cancelled_op: newest op whose outcome a REWIND has cancelled, 0 without one.
     """
@@ -108,11 +108,11 @@ class Lineage:
     # ---- questions
 
     def is_trusted(self, op: int, root: bytes, peer: PeerId = b"") -> bool:
-        """Whether a state that a peer kept from an earlier life may be gone on from.
+        """Return True if a peer may go on from a state that it kept from an earlier life.
 
         An op whose contributors went before a majority of them had reported has no ATTEST. Its
-        state is what the committed results made it, so it counts, unless a REWIND may have
-        cancelled the very op that led to it. So does a peer's own state that ATTEST does not name.
+        state follows from the committed results, so it counts, unless a REWIND may have cancelled
+        the very op that led to it. So does a peer's own state that ATTEST does not name.
         """
         roots = self.roots.get(self.commit_at(op), {})
         if roots:
@@ -122,8 +122,8 @@ class Lineage:
         return attested == root or (attested is None and op > settled)
 
     def may_hold(self, op: int, root: bytes) -> bool:
-        """Whether somebody who reports this state after `op` has the run's, as far as the ledger
-        says: where states are each peer's own it does not."""
+        """Return True if a peer that reports this state after `op` has the run's, as far as the
+        ledger says: where states are each peer's own it does not."""
         is_own = self.goes_by_pairs and self.commit_at(op) > 0
         return is_own or self.root_after(op) in (None, root)
 

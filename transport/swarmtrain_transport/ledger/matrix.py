@@ -1,4 +1,4 @@
-"""The matrix rule: who is at fault when some contributions are missing at some owners.
+"""The matrix rule: the party at fault when some contributions are missing at some owners.
 
 Rows are owners' slices, columns contributors. A gap may mean that the contributor is slow or that
 the owner cannot be reached, and either of the two may lie: it is one peer's word against another's.
@@ -52,12 +52,13 @@ def in_words(word: str, whose: str) -> str:
 
 
 def voices_needed(planned: int, owners: int) -> int:
-    """How many owners must say that they lack a contribution before it is left out.
+    """Return the number of owners that must say that they lack a contribution before it is left
+    out.
 
     Args:
         planned: contributors of the op.
-        owners: those besides the contributor who have a say. Who has lost its slice meanwhile has
-            had its say all the same, or the last few would be all that are left.
+        owners: those besides the contributor who have a say. An owner that has lost its slice
+            meanwhile has had its say all the same, or the last few would be all that are left.
     """
     return max(2, min((planned - 1) // 2 + 1, owners, limits.VOICES))
 

@@ -1,10 +1,11 @@
-"""Who exchanges with whom in a pair op: drawn by the ledger, so that everybody knows it.
+"""Pairing: the partners of a pair op, drawn by the ledger, so that everybody knows them.
 
 The contributors of a pair op stand two by two: slices 2i and 2i + 1 are partners, and if their
 number is odd the last one has none. The draw is made twice. The contributors of an op are paired
-for the next one as soon as its PLAN is known; pairs of which both are ready then stand, and what
-one partner wants to give may be on its way before. Who is left, because its partner is absent or
-because it has just come, is paired by the same draw: so one absent peer spoils one pair.
+for the next one as soon as its PLAN is known; pairs of which both are ready then stand, and one
+partner's contribution may be on its way before. Peers that are left, because their partner is
+absent or because they have just come, are paired by the same draw: so one absent peer spoils one
+pair.
 
 Pure. The draw is a hash of run, op and key: no generator whose bits might change has a part in it.
 """
@@ -115,7 +116,7 @@ def check_drawn(
     plan: Plan,
     apart: Mapping[PeerId, AbstractSet[PeerId]] = NOBODY,
 ) -> None:
-    """Whether the contributors of a pair op stand as they are drawn: the coordinator chooses
+    """Check that the contributors of a pair op stand as they are drawn: the coordinator chooses
     nobody's partner.
 
     Args:

@@ -40,7 +40,7 @@ def centre_of(view: GroupView, op: int) -> int:
 
 
 def check_centre(view: GroupView, plan: Plan) -> None:
-    """Whether a PLAN names the result that its rule may begin from: one of other values, or one
+    """Check the result that PLAN names as the beginning of its rule: one of other values, or one
     that is not known, would be read as if it fitted.
 
     Raises:
@@ -100,7 +100,8 @@ def check_plan(plan: Plan, num_values: int) -> None:
 
 
 def _are_contributions(plan: Plan, num_values: int) -> bool:
-    """Whether each contributor has its slice, in the members' order, and that is the vector."""
+    """Check that each contributor has its slice, in the members' order, and that it is the whole
+    vector."""
     contributors = [member.peer for member in plan.members if member.weight]
     is_whole = num_values > 0 and plan.block > 0 and num_values % plan.block == 0
     return is_whole and plan.slices == gathered_slices(contributors, num_values)

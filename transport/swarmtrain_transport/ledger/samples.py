@@ -1,8 +1,8 @@
-"""How much the whole swarm has trained on: what a schedule by tokens goes by.
+"""Samples that the whole swarm has trained on: the measure of a schedule by tokens.
 
 PLAN repeats what contributors said in READY, COMMIT names those who are in the result, so the sum
 follows from the ledger alone: a newcomer and a restarted peer know it as the others do, and a
-REWIND takes back what it cancels. Where ops go by pairs everybody planned counts: who is in no pair
+REWIND takes back what it cancels. Where ops go by pairs everybody planned counts: a peer in no pair
 makes its step too. Only runs whose schedule asks for it tell samples. Pure.
 
 References:
@@ -24,7 +24,7 @@ def believed(samples: Sequence[int]) -> tuple[int, ...]:
 
     A boast would take the mean, and bring the run's end nearer for everybody, so each counts up to
     some times the low median; of two that is some times the other. Honest work beyond it counts
-    less. Who says less than nothing has said nothing.
+    less. A negative count is none.
     """
     told = [max(0, count) for count in samples]
     most = limits.SAMPLES_SPREAD * statistics.median_low(told) if told else 0

@@ -26,7 +26,8 @@ NORMS = "norms"
 PRODUCTS = "products"
 CENTRED = "centred"
 SCALARS = frozenset({NONE, NORMS, PRODUCTS, CENTRED})
-"""What PLAN may ask owners for. `CENTRED` are products, also with the centre that PLAN names."""
+"""Scalars that PLAN may ask owners for. `CENTRED` are products, also with the centre that PLAN
+names."""
 
 CENTRE: PeerId = b""
 """Stands for the centre among contributors, behind them all."""
@@ -48,7 +49,8 @@ def pair_of(one: PeerId, other: PeerId) -> Pair:
 
 
 def vectors(contributors: Iterable[PeerId], centre: int) -> tuple[PeerId, ...]:
-    """What is measured: contributors in the order of their keys, then the centre, if any."""
+    """Return the measured vectors: contributors in the order of their keys, then the centre, if
+    any."""
     return (*sorted(contributors), *([CENTRE] if centre else []))
 
 
@@ -77,12 +79,12 @@ def unpack_row(data: bytes, order: Sequence[PeerId]) -> dict[PeerId, float]:
 
 
 def are_norms(norms: Sequence[float]) -> bool:
-    """Whether these can be squared norms."""
+    """Return True if these can be squared norms."""
     return all(0.0 <= norm <= _NORM_MAX for norm in norms)
 
 
 class Table:
-    """What one owner says of one attempt at its slice. The first word on a pair stands."""
+    """One owner's numbers for one attempt at its slice. The first word on a pair stands."""
 
     def __init__(self, scalars: str, planned: Sequence[PeerId]) -> None:
         self._scalars = scalars
@@ -109,7 +111,7 @@ class Table:
         return self._numbers[pair_of(*pair)]
 
     def fits(self, peer: PeerId, norm: float, others: Sequence[PeerId]) -> bool:
-        """Whether the contributor was measured as it says itself, and with these others too.
+        """Return True if the contributor was measured as it says itself, and with these others too.
 
         Args:
             peer: whose.
@@ -127,7 +129,7 @@ class Table:
         return self._numbers.get((peer, peer), norm) != norm
 
     def _is_possible(self, norm: float, peer: PeerId, other: PeerId) -> bool:
-        """Whether a product was reported and is none beyond those of the lengths."""
+        """Return True if a product was reported and is none beyond those of the lengths."""
         number, square = self._numbers.get(pair_of(peer, other)), self._numbers.get((other, other))
         if number is None or square is None or not are_norms([square]):
             return False
@@ -135,10 +137,10 @@ class Table:
 
 
 def pairs_of(scalars: str, contributors: Sequence[PeerId]) -> list[Pair]:
-    """Whose numbers FREEZE carries, in its order: norms, or the upper triangle row by row.
+    """Return whose numbers FREEZE carries, in its order: norms, or the upper triangle row by row.
 
     Args:
-        scalars: what PLAN asks for.
+        scalars: the kind that PLAN asks for.
         contributors: as `vectors` has them.
     """
     if scalars == NORMS:
@@ -151,7 +153,7 @@ def pairs_of(scalars: str, contributors: Sequence[PeerId]) -> list[Pair]:
 
 
 def totals(scalars: str, contributors: Sequence[PeerId], tables: Sequence[Table]) -> bytes:
-    """What FREEZE carries: every number added up in the order of the slices.
+    """Return FREEZE's scalars: every number added up in the order of the slices.
 
     Raises:
         KeyError: an owner has not reported one of them.
@@ -166,7 +168,7 @@ def totals(scalars: str, contributors: Sequence[PeerId], tables: Sequence[Table]
 
 
 def check_totals(scalars: str, contributors: Sequence[PeerId], data: bytes) -> None:
-    """Whether FREEZE carries what PLAN asked for.
+    """Check that FREEZE carries the scalars that PLAN asked for.
 
     Raises:
         RemoteFault: reason ``order``.

@@ -1,4 +1,4 @@
-"""What contributors and owners put their names to, so that a wrong sum can be shown to anybody.
+"""Signed payloads of contributors and owners, so that a wrong sum can be shown to anybody.
 
 A contribution is a Merkle tree of two wide levels: the hashes of a slice's encoded chunks make its
 slice root, the slice roots make the contribution root. The contributor signs that root while it
@@ -31,7 +31,7 @@ def root_over(hashes: Sequence[bytes]) -> bytes:
 
 
 def contribution_payload(plan_hash: bytes, root: bytes) -> bytes:
-    """What a contributor signs: its contribution root under this very plan."""
+    """Return the bytes that a contributor signs: its contribution root under this very plan."""
     return _CONTRIBUTION + plan_hash + root
 
 
@@ -43,16 +43,17 @@ def inputs_of(slice_roots: Mapping[PeerId, bytes]) -> bytes:
 def result_payload(
     plan_hash: bytes, slice_index: int, attempt: int, slice_root: bytes, inputs: bytes
 ) -> bytes:
-    """What an owner signs: this result of (slice, attempt) is the mean of these inputs."""
+    """Return the bytes that an owner signs: this result of (slice, attempt) is the mean of these
+    inputs."""
     place = slice_index.to_bytes(4, "little") + attempt.to_bytes(4, "little")
     return _RESULT + plan_hash + place + slice_root + inputs
 
 
 def is_signature(data: bytes) -> bool:
-    """Whether it has a signature's length, before anybody spends time on it."""
+    """Return True if it has a signature's length, before anybody spends time on it."""
     return 0 < len(data) <= SIGNATURE_BYTES_MAX
 
 
 def are_hashes(values: Sequence[bytes]) -> bool:
-    """Whether all of them have a hash's length."""
+    """Return True if all of them have a hash's length."""
     return all(len(value) == limits.HASH_BYTES for value in values)

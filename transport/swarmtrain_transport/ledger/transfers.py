@@ -37,7 +37,7 @@ class Transfer:
 
     @property
     def is_verbatim(self) -> bool:
-        """Whether its result is what its one giver has encoded, and named by its content."""
+        """True if its result is its one giver's bytes, named by their content."""
         return not self.movable
 
 

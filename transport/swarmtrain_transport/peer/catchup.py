@@ -118,7 +118,7 @@ class CatchUp:
     def _paired(
         self, view: OpView, commit: Commit, *, replayed: bool, samples_before: int
     ) -> OpResult | None:
-        """What a pair op brings us: our partner's half, or nothing at all."""
+        """Return the result of a pair op for us: our partner's half, or nothing at all."""
         nothing = [()] * len(commit.slices)
         empty = result_of(view, nothing, replayed=replayed, samples_before=samples_before)
         partner = partner_of(view, self._me)
@@ -146,15 +146,15 @@ class CatchUp:
         return link_of(op, (known[ordered[0]][0], known[ordered[1]][0]), (first, second))
 
     def is_known(self, op: int) -> bool:
-        """Whether the view still remembers the plan and outcome of a committed op."""
+        """Return True if the view still remembers the plan and outcome of a committed op."""
         return op in self._view.commits
 
     def has_centre(self, op: int) -> bool:
-        """Whether READY of `op` may say that the result is here which its rule begins from."""
+        """Return True if READY of `op` may say that its rule's beginning is here."""
         return has_centre(self._view, self._blobs, op)
 
     def is_lost(self) -> bool:
-        """Whether a piece that is waited for is, again and again, with nobody who is here."""
+        """True if a piece that is waited for is, again and again, with nobody who is here."""
         return any(self._fetcher.rounds(digest) >= limits.LOST_ROUNDS for digest in self._wanted)
 
     def give_up(self) -> None:

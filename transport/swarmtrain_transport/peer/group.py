@@ -118,7 +118,7 @@ class GroupPeer:
         return []
 
     def forget_after(self, op: int) -> Actions:
-        """What is kept of later ops was cancelled, and would take the place of what is to come."""
+        """Forget later ops: they were cancelled, and would take the place of those to come."""
         self.blobs.rewound(op)
         return [do.Rewound(op, self.view.group)]
 
@@ -196,7 +196,7 @@ class GroupPeer:
         return [action for one in self.exchanges.values() for action in one.tick(now_s)]
 
     def requests(self, now_s: float) -> Actions:
-        """What to ask of others now."""
+        """Return the requests to make of others now."""
         run_tag = self._ledger.run_tag
         asks: Actions = [
             do.SendFrame(peer, Frame(FrameKind.GET, run_tag, body=digest))
@@ -205,11 +205,11 @@ class GroupPeer:
         return asks + self.states.requests(run_tag, now_s)
 
     def gifts(self, now_s: float, *, in_op: bool) -> Actions:
-        """What goes ahead to the next op's partner now, and what audits ask.
+        """Return the frames that go ahead to the next op's partner now, and the requests of audits.
 
         Args:
             now_s: the time.
-            in_op: whether an op of ours is under way, in whatever group.
+            in_op: True if an op of ours is under way, in whatever group.
         """
         run_tag = self._ledger.run_tag
         given: Actions = [*self.ahead.due(run_tag, now_s)]
@@ -233,7 +233,7 @@ class GroupPeer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is wanted of anybody. Asked after every event, so it calls nothing."""
+        """True if nothing is wanted of anybody. Asked after every event, so it calls nothing."""
         is_asking = self._fetcher.wants or self.states.download.chunks
         return not (is_asking or self.ahead.is_giving) and self.audits.is_idle
 

@@ -127,7 +127,7 @@ class LedgerCopy:
 
 
 def check_given(view: OpView, freeze: Freeze, verify: Verify) -> None:
-    """Whether FREEZE of contributions that stay whole names what was signed: a coordinator cannot
+    """Check that FREEZE of contributions that stay whole names signed roots: a coordinator cannot
     make one up. (Of a mean op the auditor and its proof look at that.)
 
     Raises:

@@ -1,7 +1,7 @@
 """A peer as one machine: it follows the ledger, takes part in ops, catches up, serves others.
 
-Events in, actions out. The same machine runs in production, in the simulator and in replay. What
-belongs to one group is in `group`; here is what a peer has once.
+Events in, actions out. The same machine runs in production, in the simulator and in replay. `group`
+holds the part of one group; here are the parts that a peer has once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -119,7 +119,7 @@ class Participant:
 
     @property
     def is_exchanging(self) -> bool:
-        """Whether an op that this process takes part in is under way."""
+        """True if an op that this process takes part in is under way."""
         return any(group.exchanges for group in self.groups.values())
 
     @property
@@ -202,8 +202,8 @@ class Participant:
         self, op: int, contribution: Contribution, start: int, now_s: float,
         group: int = FIRST_GROUP,
     ) -> Actions:  # fmt: skip
-        """What we will give to a pair op is known from value `start` on, before its inner steps:
-        it goes to the expected partner. The contribution is asked for no other values."""
+        """Our contribution to a pair op is known from value `start` on, before its inner steps:
+        that part goes to the expected partner. The contribution is asked for no other values."""
         self._now_s = now_s
         if (part := self.groups.get(group)) is None:
             return ()
@@ -368,7 +368,7 @@ class Participant:
         return actions
 
     def _follow(self, body: AnyBody) -> list[do.PeerAction]:
-        """What one new record means for us."""
+        """Follow one new record."""
         me = self.card.peer_id
         if isinstance(body, Join | Move) and body.peer == me:
             return self._moved(self.view.groups_of(me))
@@ -406,7 +406,7 @@ class Participant:
     # ---- events from the data lane
 
     def frame(self, peer: PeerId, frame: Frame, now_s: float) -> Actions:
-        """A frame of an authenticated peer. What breaks the protocol is not used but named."""
+        """Take a frame of an authenticated peer. A breach of the protocol is not used but named."""
         self._now_s = now_s
         try:
             return self._on_frame(peer, frame)
@@ -499,7 +499,7 @@ class Participant:
         return tuple(actions)
 
     def _is_informed(self) -> bool:
-        """Whether we have every record that WELCOME promised."""
+        """Return True if we have every record that WELCOME promised."""
         return self._welcome_index is not None and self.ledger.head_index >= self._welcome_index
 
     # ---- small parts

@@ -55,7 +55,7 @@ class Progression:
         self._applying = -1
         """Op whose result the trainer works on; -1 for none."""
         self._chain = b""
-        """What `chain` will be once the trainer has answered."""
+        """The value that `chain` will have once the trainer has answered."""
         self._is_void = False
         self._stranded_op = -1
         self._num_healed = 0
@@ -73,7 +73,7 @@ class Progression:
         return True
 
     def contribution_to(self, op: int) -> Contribution | None:
-        """What we give to an op, None if we give nothing."""
+        """Return our contribution to an op, None if we give nothing."""
         pending = self.pending.get(op)
         return pending.contribution if pending is not None else None
 
@@ -88,10 +88,9 @@ class Progression:
             self.attested()
 
     def attested(self) -> None:
-        """The ledger has spoken on some state. If ours is another than the run's (T15), it is
-        given up for the run's own; a machine whose state differs again and again computes
-        otherwise than the others and must stop. Where ops go by pairs ours is our own.
-        """
+        """The ledger has spoken on some state. If ours is another than the run's (T15), it is given
+        up for the run's own; a machine whose state differs again and again computes otherwise than
+        the others and must stop. Where ops go by pairs ours is our own."""
         root = self._view.root_after(self.applied_op)
         if self._busy or self.applied_op < 0 or root is None:
             return
@@ -118,7 +117,7 @@ class Progression:
         self.pending.clear()
 
     def advance(self, *, connected: bool) -> list[do.PeerAction]:
-        """What is due now."""
+        """Return the actions that are due now."""
         if self._busy or self.is_halted:
             return []
         if self._num_healed > limits.HEALS_MAX:
@@ -166,7 +165,7 @@ class Progression:
 
     @property
     def _due_next(self) -> Pending | None:
-        """What READY says: of several contributions the one whose op is planned next."""
+        """Return READY's content: of several contributions the one whose op is planned next."""
         ops = sorted(self.pending)
         op = next((op for op in ops if op >= self._view.next_op), ops[-1] if ops else None)
         return None if op is None else self.pending[op]
@@ -190,9 +189,9 @@ class Progression:
         return [do.ApplyResult(result)]
 
     def _may_pass(self, op: int, *, is_member: bool) -> bool:
-        """Whether our state leads to one after a pair op. It does if that op was none of ours, as
-        nothing is replayed; or if it was, and this very process has what it gave. It does not if an
-        earlier life of ours has exchanged in it: then somebody's later state helps.
+        """Return True if our state leads to one after a pair op. It does if that op was none of
+        ours, as nothing is replayed; or if it was, and this very process has its contribution. It
+        does not if an earlier life of ours has exchanged in it: then somebody's later state helps.
         """
         if partner_of(self._view.commits[op], self._card.peer_id) is None:
             return not self._is_far_behind
@@ -200,7 +199,7 @@ class Progression:
 
     @property
     def _is_far_behind(self) -> bool:
-        """Whether the results that follow our state are forgotten by everybody who is not."""
+        """Return True if everybody else has forgotten the results that follow our state."""
         return self._view.commits_since(self.applied_op) > limits.RESULT_KEEP_OPS
 
     def _overtake(self, connected: bool) -> list[do.PeerAction]:
@@ -245,7 +244,7 @@ class Progression:
         return actions + self._stranded()
 
     def _stranded(self) -> list[do.PeerAction]:
-        """What to do without what is asked for: wait, unless nobody can ever bring it."""
+        """Go on without the missing pieces: wait, unless nobody can ever bring them."""
         if self.finished_op is None or set(self._view.members) - {self._card.peer_id}:
             return []
         self.is_halted = True

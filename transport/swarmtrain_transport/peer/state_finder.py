@@ -1,6 +1,6 @@
-"""Where a peer gets the shared state from: its own, if the ledger attests it, else from others.
+"""Source of the shared state: a peer's own, if the ledger attests it, else downloaded from others.
 
-Nobody's word is taken: the ledger attests a root, and whatever has that root is the state. The
+Nobody's word is taken: the ledger attests a root, and anything with that root is the state. The
 first peer of a new run offers its own as op 0 (protocol.md part 1 rule 4, part 2 T13).
 """
 
@@ -75,19 +75,20 @@ class StateFinder:
         self._snapshot_rounds = max(1, snapshot_rounds)
 
     def resume(self, manifest: bytes, chunks: Iterable[bytes]) -> None:
-        """What an earlier life of this peer has kept of a download. Its hashes say what it is."""
+        """Take the part of a download that an earlier life of this peer has kept. Its hashes name
+        it."""
         self._kept = {content_hash(chunk): chunk for chunk in chunks}
         self._kept_root = content_hash(manifest)
         self._kept[self._kept_root] = manifest
 
     @property
     def is_attached(self) -> bool:
-        """Whether the trainer is there, so that a state can be loaded at all."""
+        """True if the trainer is there, so that a state can be loaded at all."""
         return self._own is not None
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a download is under way."""
+        """True if a download is under way."""
         return self._sync is not None
 
     @property
@@ -113,7 +114,7 @@ class StateFinder:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a download is under way whose pieces are with nobody."""
+        """True if a download is under way whose pieces are with nobody."""
         return self._sync is not None and self._sync.is_lost
 
     def close(self) -> None:
@@ -146,7 +147,7 @@ class StateFinder:
         self.download.missing(peer, digest, now_s)
 
     def requests(self, run_tag: int, now_s: float) -> list[PeerAction]:
-        """What to ask of whom now."""
+        """Return the requests to make now, and of whom."""
         return [
             SendFrame(ask.peer, Frame(FrameKind.GET, run_tag, body=wanted.pack()))
             for ask in self.download.requests(now_s)
@@ -158,7 +159,7 @@ class StateFinder:
         return self.download.wakeups()
 
     def step(self) -> list[PeerAction]:
-        """What to do next; LoadState once a state is there."""
+        """Decide the next action; LoadState once a state is there."""
         assert self._own is not None
         own_op, manifest, chunks = self._own
         genesis, group = self._view.genesis, self._view.group
@@ -197,7 +198,7 @@ class StateFinder:
         return actions
 
     def _is_own_good(self, op: int, root: bytes) -> bool:
-        """Whether our own state may be gone on from."""
+        """Return True if we may go on from our own state."""
         if not self._oldest_op <= op <= self._view.last_op:
             return False
         if self._view.commits_since(op) > limits.RESULT_KEEP_OPS and self._donors():
@@ -215,8 +216,8 @@ class StateFinder:
         ]
 
     def _newest(self) -> tuple[int, int, int]:
-        """What candidates follow from: an op's ATTEST comes after its outcome, or never; of a pair
-        op another may follow."""
+        """Facts that candidates follow from: an op's ATTEST comes after its outcome, or never; of a
+        pair op another may follow."""
         newest = max(self._view.attests, default=-1)
         return self._view.last_op, newest, len(self._view.roots.get(newest, ()))
 

@@ -174,7 +174,7 @@ class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
 
 
 class Times(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is known of a peer that is left out of an op. Times are seconds after PLAN.
+    """Evidence on a peer that is left out of an op. Times are seconds after PLAN.
 
     Attributes:
         complete: slices whose owner had its contribution whole.
@@ -194,7 +194,7 @@ class Times(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class SignedRoot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What one contributor has given to an op: the root over its slice roots, signed by it."""
+    """One contributor's part of an op: the root over its slice roots, signed by it."""
 
     root: bytes
     signature: bytes
