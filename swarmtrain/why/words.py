@@ -15,7 +15,6 @@ _BLAMED = {
     "owner silent": "did not publish its sum",
     "owner alone has it": "alone held what it had summed",
     "too few have it": "brought what it had summed to too few",
-    "behind": "did not say that it held the result",
 }
 
 

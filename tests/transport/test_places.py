@@ -106,7 +106,7 @@ BODIES = (
     Freeze(1, (B, A), {STRANGER: "late"}),
     SliceFreeze(1, 0, 1, (A, C), {B: "absent"}),
     Reassign(1, 0, 1, B, "owner lost", {C: "roots"}),
-    Skip(1, "deadline", {B: "behind"}),
+    Skip(1, "deadline", {B: "owner silent"}),
     Attest(1, bytes(32), roots=((A, b"x" * 32), (D, b"y" * 32))),
 )  # fmt: skip
 
@@ -140,7 +140,7 @@ def test_places_are_those_of_the_ops_own_plan() -> None:
         reader.read(plan)
         made.append(plan)
     for group, op, peers in ((0, 1, (A, B)), (1, 1, (B, C)), (1, 2, (C, D))):
-        skip = Skip(op, "deadline", dict.fromkeys(peers, "behind"), group=group)
+        skip = Skip(op, "deadline", dict.fromkeys(peers, "owner silent"), group=group)
         record = make_record(1, bytes(32), 1, skip, sign, reader)
         assert not any(peer in record.body for peer in peers)
         made.append(record)

@@ -187,10 +187,6 @@ def test_an_op_that_was_skipped_for_somebody_bars_at_once() -> None:
     run.freeze({})
     run.add(Skip(run.op + 1, "deadline", {B: "owner silent", C: "owner alone has it"}))
     assert set(run.unfit()) == {B, C}
-    run.begin()
-    run.freeze({})
-    run.add(Skip(run.op + 1, "deadline", {D: "behind"}))
-    assert run.sidelined() == {D}
 
 
 # ---- words of one against the other

@@ -163,13 +163,11 @@ def stuck(at: Moment, index: int) -> str:
 
 
 def blamed(at: Moment) -> dict[PeerId, str]:
-    """For whom an op has waited to its end: owners of slices that did not come through, or else
-    contributors who have not fetched what they could."""
+    """For whom an op has waited to its end: owners of slices that did not come through."""
     if at.view.frozen is None or None in at.view.slice_sets:
         return {}
     owners = enumerate(at.view.owners)
-    at_fault = {owner: fault for index, owner in owners if (fault := unsound(at, index))}
-    return at_fault or dict.fromkeys(sorted(behind(at)), "behind")
+    return {owner: fault for index, owner in owners if (fault := unsound(at, index))}
 
 
 def behind(at: Moment) -> set[PeerId]:

@@ -1,7 +1,7 @@
 """One group's side of the coordinator: its peers' states, its plans, its ops under way.
 
 Ops are planned in the order of their numbers, and their outcomes are logged in that order too, so
-that everybody applies them alike; an outcome that is decided early waits for its turn. In between
+that everybody applies them alike; an op that could end early waits for its turn. In between
 ops go on side by side, as long as no two of them move the same values (protocol.md rule 9).
 """
 
@@ -59,13 +59,10 @@ class GroupCoordinator:
         self._agreement = Agreement(scribe, view, self.followers, self.chronicle)
         self._pace = Pace()
         self._slicing = Slicing()
-        self._decided: dict[int, OpDecision] = {}
-        """Outcomes that wait for those of earlier ops."""
         self._take_up(now_s)
 
     def _take_up(self, now_s: float) -> None:
         """Go on with what the ledger says is under way."""
-        self._decided.clear()
         self.operations = {plan_id: OpDecider(op, now_s) for plan_id, op in self.view.ops.items()}
 
     @property
@@ -168,12 +165,11 @@ class GroupCoordinator:
         for plan_id, operation in list(self.operations.items()):
             while plan_id in self.operations:
                 alive = self.followers.alive(now_s)
-                decision = self._decided.get(plan_id) or operation.decide(alive, now_s, lives)
+                decision = operation.decide(alive, now_s, lives)
                 if decision is None:
                     break
                 if isinstance(decision, Commit | Skip) and operation is not self.operation:
-                    self._decided[plan_id] = decision
-                    break
+                    break  # asked again in its turn: who holds a result now may be gone then
                 self._log(operation, decision, now_s)
 
     def _log(self, operation: OpDecider, decision: OpDecision, now_s: float) -> None:
@@ -189,7 +185,6 @@ class GroupCoordinator:
         elif isinstance(decision, Commit | Skip):
             operation.teach(self._pace, now_s)
             self._attendance.op_ended(self.view.members)
-            self._decided.pop(operation.view.plan_id, None)
             del self.operations[operation.view.plan_id]
 
     def _plan_next(self, now_s: float) -> None:

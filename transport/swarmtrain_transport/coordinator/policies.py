@@ -61,9 +61,10 @@ class Policy(NamedTuple):
 
 
 def skip_mean(at: Moment) -> Skip | None:
-    """At D_op, or when too few are left who could give."""
+    """At D_op, unless all is held by then; or when too few are left who could give."""
     if at.is_over:
-        return Skip(at.view.plan.op, "deadline", faults.blamed(at))
+        is_safe = at.view.frozen is not None and commit_mean(at) is not None
+        return None if is_safe else Skip(at.view.plan.op, "deadline", faults.blamed(at))
     if len(at.contributors) < at.view.plan.min_contributors:
         return Skip(at.view.plan.op, "too few contributors are left")
     return None

@@ -218,7 +218,7 @@ class Standing:
         """An op has its outcome."""
         self._is_mutual = plan.kind == PAIR
         given = contributors_of(plan)
-        blamed = outcome.blamed if isinstance(outcome, Skip) else {}
+        blamed = outcome.blamed.keys() if isinstance(outcome, Skip) else set[PeerId]()
         at_fault = dict(words.at_fault)
         lacked = {peer: dict(said) for peer, said in words.lacked.items()}
         if isinstance(outcome, Commit):
@@ -231,8 +231,6 @@ class Standing:
         for peer in given:
             if peer in at_fault:
                 self.contributors.setdefault(peer, Score()).fault(plan.op)
-            elif blamed.get(peer) == "behind":
-                self.contributors.setdefault(peer, Score()).fault(plan.op, is_fatal=True)
             elif isinstance(outcome, Commit) and peer in outcome.contributors:
                 self._went_well(self.contributors, peer, is_good=peer not in words.short)
         late = set(outcome.late) & set(words.owners) if isinstance(outcome, Commit) else set()
@@ -245,15 +243,14 @@ class Standing:
         self,
         op: int,
         words: Words,
-        blamed: Mapping[PeerId, str],
+        blamed: AbstractSet[PeerId],
         late: AbstractSet[PeerId],
         *,
         is_committed: bool,
     ) -> None:
-        for peer, reason in blamed.items():
-            if reason != "behind":
-                self.owners.setdefault(peer, Score()).fault(op, is_fatal=True)
-        for peer in sorted((words.relieved.keys() | late) - blamed.keys()):
+        for peer in sorted(blamed):
+            self.owners.setdefault(peer, Score()).fault(op, is_fatal=True)
+        for peer in sorted((words.relieved.keys() | late) - blamed):
             self.owners.setdefault(peer, Score()).fault(op)
         for peer in set(words.owners) - words.relieved.keys() - late:
             self._went_well(self.owners, peer, is_good=is_committed)

@@ -261,9 +261,8 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
 
 
 class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):
-    """The op ends without a result; nobody changes anything. `blamed` are those for whom it has
-    waited to the end: ``owner silent``, ``owner alone has it``, ``too few have it``, or ``behind``.
-    """
+    """The op ends without a result; nobody changes anything. `blamed` are owners for whom it has
+    waited to the end: ``owner silent``, ``owner alone has it``, or ``too few have it``."""
 
     op: int
     reason: str
