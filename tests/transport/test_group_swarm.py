@@ -1,5 +1,7 @@
 """Two groups of different layouts in one run, peers in one or both, ops of both at once."""
 
+import random
+
 import msgspec
 import pytest
 
@@ -89,3 +91,30 @@ def test_status_tells_of_other_groups_and_a_run_of_one_says_nothing_of_them() ->
     assert other.wanted_root == swarm.members[C].stages[1].described()[0].root.hex()
     alone = Swarm(3).hall.status(0.0)
     assert b"groups" not in msgspec.json.encode(alone)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_overlapping_ops_live_through_deaths_moves_restarts_and_lost_frames(seed: int) -> None:
+    rng = random.Random(seed)
+    swarm = begun(seed, fragments=((8, 16), (16, 16, 8)), at_once=2 + seed % 2, rounds=6)
+    swarm.add_to(D, 0, 1)
+    for _ in range(3):
+        for _ in range(rng.randrange(50, 600)):
+            swarm.step()
+        match rng.choice(("death", "restart", "move", "loss")):
+            case "death":
+                peer = rng.choice(list(swarm.members))
+                swarm.kill(peer)
+                for _ in range(rng.randrange(10, 300)):
+                    swarm.step()
+                swarm.add_to(peer, 0, 1)
+            case "restart":
+                swarm.restart_coordinator()
+            case "move":
+                swarm.move(D, *rng.choice(((0,), (1,), (0, 1))))
+            case _:
+                source, target = rng.sample([A, B, C, D], 2)
+                swarm.lose_frames(source, target)
+    assert swarm.run(80_000)
+    assert all(view.committed == 6 for view in swarm.hall.view.groups.values())
+    assert not any(member.faults for member in swarm.members.values())
