@@ -2,6 +2,7 @@
 
 import ipaddress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from swarmtrain_transport.errors import RemoteFault
@@ -28,6 +29,7 @@ class Address:
     port: int
 
 
+@lru_cache(maxsize=1024)
 def is_dialable(host: str) -> bool:
     """Return True if this is the IP address of one machine, which others may be told to dial.
 
