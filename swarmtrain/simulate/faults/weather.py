@@ -62,6 +62,10 @@ _HOSTILE_EVERY = 5
 """Among so many worlds one has an owner that signs wrong sums, one a member that says of others
 what is not so, and one a member that gives nothing: that is its first fault."""
 
+_STRIKES_MAX = 1000
+"""Then it is calm: a coordinator that is stopped again and again would keep a world from its end
+for minutes, and show nothing new."""
+
 _NEVER = 1 << 62
 _CALM_OPS = 2
 """Commits at the end of a run during which nothing goes wrong any more."""
@@ -109,6 +113,8 @@ class RepeatedWeather(Troubles):
 
     def _do(self, strike: Strike) -> None:
         """Something goes wrong now, if it may."""
+        if len(self.strikes) >= _STRIKES_MAX:
+            self.calm()
         if self.is_calm:
             return
         self.strikes.append(strike)
