@@ -309,6 +309,7 @@ def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
     run.relay(joiner, until_head=True)
     joiner_s, joiner_bytes = time.perf_counter() - began_s, joiner.num_bytes
     run.relay(joiner)
+    memory_mb = resident_mb()
     joiner.end()
     kept = PeerStorage(joiner.directory).ledger.num_records
     if kept != len(run.machine.scribe.ledger):
@@ -320,7 +321,7 @@ def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
         "bytes_per_op": round(bytes_per_op),
         "joiner_bytes": joiner_bytes,
         "joiner_seconds": round(joiner_s, 2),
-        "coordinator_rss_mb": round(resident_mb(), 1),
+        "coordinator_rss_mb": round(memory_mb, 1),
         "peer_rss_mb": round(witness.end(), 1),
     }
     run.close()
