@@ -206,8 +206,8 @@ def _pairs_and_sparse() -> list[Shape]:
 
 def _other_swarms() -> list[Shape]:
     muon = Trial("diloco:inner=muon", "diloco-muon")
-    waiting = Trial("delayed_nesterov", speeds=UNEQUAL)
-    dynamic = Trial("delayed_nesterov:pace=dynamic", speeds=UNEQUAL)
+    waiting = Trial("delayed_nesterov", "diloco", speeds=UNEQUAL)
+    dynamic = Trial("delayed_nesterov:pace=dynamic", "diloco", speeds=UNEQUAL)
     return [
         Shape("muon", "muon + diloco: loss below adamw + diloco",
               (muon, DILOCO), loss_ratio, Bar(Sense.AT_MOST)),
