@@ -1,8 +1,8 @@
 """A run in one process: the production coordinator and participants over memory links.
 
 Nothing here waits and nothing has a thread: messages move when they are asked to, and time is a
-number that passes when nothing else can happen. So the same crowd does the same every time. What
-its members train, keep and do with outcomes is theirs.
+number that passes when nothing else can happen. So the same crowd does the same every time.
+Training, storage and the use of outcomes are its members' own.
 """
 
 from abc import ABC, abstractmethod
@@ -51,7 +51,7 @@ class LaneEnd(Link, Protocol):
 
     @property
     def address(self) -> Address:
-        """Where others reach it."""
+        """Address at which others reach it."""
 
 
 class Lane(Protocol):

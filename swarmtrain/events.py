@@ -1,7 +1,7 @@
 """Events of a running coordinator or peer, as `--json-events` writes them: a JSON object a line.
 
-Whoever starts processes reads them as the same values. A line that is none of these is no error: a
-newer version may say more.
+A program that starts processes reads them as the same values. A line that is none of these is no
+error: a newer version may say more.
 """
 
 import sys

@@ -102,7 +102,7 @@ def check(strategy: Strategy, facts: StrategyFacts) -> None:
 
 
 def settings_of(config: RunConfig) -> StrategySettings:
-    """What a run file says of its strategy."""
+    """Return the part of a run file that is about its strategy."""
     outer, by_tokens = config.outer, config.inner.schedule == "tokens"
     return StrategySettings(
         name=outer.strategy,

@@ -38,7 +38,7 @@ class Traffic:
         return self._moving_s(net) * (1 - self.ahead) + ROUND_TRIPS * net.round_trip_s
 
     def ahead_s(self, net: Net) -> float:
-        """What travels before."""
+        """Seconds of the bytes that travel before the op."""
         return self._moving_s(net) * self.ahead
 
     def _moving_s(self, net: Net) -> float:

@@ -1,8 +1,9 @@
-"""How replicas exchange: the production coordinator, participants and training machines of a run.
+"""The exchange of replicas: the production coordinator, participants and training machines of a
+run.
 
 Nobody waits by a clock. While somebody can make an inner step no time passes; an op moves in no
-time; and time passes when all wait for the coordinator, or where peers go apart. What moved is
-counted, and what it would have taken is modelled elsewhere.
+time; and time passes when all wait for the coordinator, or where peers go apart. The bytes that
+moved are counted here, and their seconds are modelled elsewhere.
 
 A contribution that is lost comes too late: its peer is not in the op's plan, unless the op waits
 for as many as it needs.
@@ -276,7 +277,7 @@ class Exchange(Crowd):
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether an op must begin, however few are ready, before anybody goes on."""
+        """Return True if an op must begin, however few are ready, before anybody goes on."""
         if self._is_finishing:
             return any(one.replica.driver.is_waiting for one in self.peers)
         held = [one.machine.holds_back for one in self.peers]
@@ -299,7 +300,7 @@ class Exchange(Crowd):
 
 
 def _terms_of(plan: Plan, replica: Replica, start_peers: int) -> RunTerms:
-    """What a run file of this plan would say of the exchange."""
+    """Return the part of this plan that a run file would say of the exchange."""
     config = plan.run_config()
     kind = replica.driver.strategy.exchange(1).kind
     result = facts_of(plan.codec).result if kind is OpKind.MEAN else plan.codec

@@ -1,8 +1,8 @@
-"""What a hostile peer gives instead of its difference, as bytes that its codec can make.
+"""A hostile peer's values instead of its difference, as bytes that its codec can make.
 
 It follows the protocol otherwise: it trains, it owns slices and sums them honestly, for wrong sums
 are found by audits. Values beyond the codec's window are cut to it, since anything larger would be
-refused at the door; NaN is refused there too, which is all that happens to that attack.
+refused at the door; NaN is refused there too, and nothing else comes of that attack.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ at E_MAX = 0. Honest differences are a hundredth of it."""
 
 
 def contribution_of(attack: Attack, seed: int) -> Callable[[Tensor], TensorContribution]:
-    """What the driver of a hostile peer makes of its values.
+    """The driver of a hostile peer: it replaces the peer's values.
 
     Args:
         attack: how.

@@ -1,8 +1,8 @@
-"""What one run of a comparison is: every setting that its bits depend on, and nothing else.
+"""One run of a comparison: every setting that its bits depend on, and nothing else.
 
 A plan is a value. Its key names the file that keeps the finished run, so a sweep that was stopped
-goes on where it was; whatever changes the bits is therefore a field here, and torch's version is in
-the key beside it. Not here: any work, and torch.
+goes on where it was; therefore everything that changes the bits is a field here, and torch's
+version is in the key beside it. Not here: any work, and torch.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ KEPT_FORM = 3
 
 
 class Pace(Enum):
-    """What fast peers do while slow ones finish their inner steps.
+    """Behaviour of fast peers while slow ones finish their inner steps.
 
-    WAIT: wait, so that all make the same number of steps.
-    DYNAMIC: nothing; who is slow makes fewer steps in a round, floor(inner_steps x speed / fastest)
-        (dynamic local updates, arXiv 2401.09135, section 5).
-    APART: nothing; everybody makes all steps of its own round, and an op has whoever is done.
+    WAIT: wait, so that all make the same number of steps. DYNAMIC: nothing; a slow peer makes fewer
+    steps in a round, floor(inner_steps x speed / fastest) (dynamic local updates, arXiv 2401.09135,
+    section 5). APART: nothing; everybody makes all steps of its own round, and an op has those who
+    are done.
     """
 
     WAIT = "wait"
@@ -195,7 +195,8 @@ class Plan:
         return tuple(speed / max(speeds) for speed in speeds)
 
     def run_config(self) -> RunConfig:
-        """What the built-in trainer reads: its learning rate goes by `steps` inner steps."""
+        """Return the settings that the built-in trainer reads: its learning rate goes by `steps`
+        inner steps."""
         size = SIZES[self.size]
         inner = InnerSection(
             optimizer=self.inner,

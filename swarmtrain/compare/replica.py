@@ -90,7 +90,7 @@ class Replica:
 
 
 def settings_of(plan: Plan) -> StrategySettings:
-    """What a plan says of its strategy, as a run file would."""
+    """Return the part of a plan that a run file would say of its strategy."""
     config = plan.run_config()
     return StrategySettings(
         name=plan.strategy,
@@ -132,7 +132,7 @@ _EVER = 1 << 60
 
 
 def exchanges(strategy: Strategy) -> bool:
-    """Whether the strategy ever exchanges anything."""
+    """True if the strategy ever exchanges anything."""
     return strategy.is_due(_EVER)
 
 
@@ -150,8 +150,8 @@ _WAITING = frozenset({"error_feedback", "held"})
 
 
 def held_back(replicas: Sequence[Replica], first: Tensor) -> float:
-    """What waits for a later op, averaged over peers, over the way that the anchor went: in error
-    feedback, and of strategies that run late what the last op did not take.
+    """Measure the values that wait for a later op, averaged over peers, against the anchor's whole
+    way: in error feedback, and of strategies that run late those that the last op did not take.
 
     Args:
         replicas: all of them.

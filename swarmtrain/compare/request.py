@@ -1,7 +1,7 @@
-"""What the command line asks for, turned into plans: one per strategy and seed.
+"""The command line's request, turned into plans: one per strategy and seed.
 
-A strategy may carry settings of its own, `diloco:codec=none:inner_steps=500`, so that one table
-can hold what differs in nothing else. Checked here once, without loading torch.
+A strategy may carry settings of its own, `diloco:codec=none:inner_steps=500`, so that one table can
+hold rows that differ in nothing else. Checked here once, without loading torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +66,7 @@ _OF_RUN_FILE: Mapping[str, tuple[type[msgspec.Struct], str]] = MappingProxyType(
         "mixing": (OuterSection, "mixing"),
     }
 )
-"""Where a run file has them, and so their ranges."""
+"""Their places in a run file, and so their ranges."""
 
 
 def takes(facts: StrategyFacts) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ class Shelf:
 
     @property
     def directory(self) -> Path | None:
-        """Where runs are kept; None if they are not."""
+        """Folder in which runs are kept; None if they are not."""
         return self._directory
 
     def find(self, key: str) -> RunResult | None:

@@ -27,7 +27,7 @@ from swarmtrain.data.corpus import Corpus, build_corpus
 from swarmtrain.errors import UserError
 
 Finished = tuple[Plan, RunResult, float]
-"""What was run, what came out, and the seconds that it took."""
+"""A run, its result, and the seconds that it took."""
 
 
 def cores() -> int:
@@ -124,7 +124,7 @@ def _text() -> Corpus:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Who is started in here is never told of Ctrl+C, not even before it could ignore it; this
+    """Keep Ctrl+C from processes that are started in here, even before they could ignore it; this
     process hears of it afterwards."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -31,7 +31,7 @@ _NO_BITS = frozenset({
     "swarmtrain.compare.html", "swarmtrain.compare.table", "swarmtrain.compare.request",
     "swarmtrain.errors", "swarmtrain.error_table", "swarmtrain.dirs",
 })  # fmt: skip
-"""What reads, shows and refuses settings. Those themselves are in a plan."""
+"""Modules that only read, show and refuse settings. The settings themselves are in a plan."""
 
 _NO_FACTS = frozenset({"about", "paper", "rates", "swept", "demo", "description"})
 """Of a strategy's facts, what no bit depends on: rates are in a plan."""
@@ -53,7 +53,7 @@ def code_digest() -> str:
 
 
 def code_of(strategy: str, digest: str) -> str:
-    """What a run of this strategy is made by, for its key.
+    """Return the digest of the code that makes a run of this strategy, for its key.
 
     Args:
         strategy: its name; of one that a package brings, the package counts too.
@@ -108,9 +108,9 @@ def reached(first: str, root: Path, *, with_faces: bool = False) -> Mapping[Path
 
     Args:
         first: the module's dotted name.
-        root: directory that its topmost package, or itself, lies in. What else lies there, as all
-            that is installed may, is not looked at.
-        with_faces: whether ``__init__.py`` counts; those of swarmtrain hold nothing.
+        root: directory that its topmost package, or itself, lies in. Its other contents, as all
+            that is installed may be, are not looked at.
+        with_faces: True if ``__init__.py`` counts; those of swarmtrain hold nothing.
     """
     found: dict[Path, ast.Module] = {}
     waiting, seen = [first], set(_NO_BITS)

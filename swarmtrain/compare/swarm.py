@@ -100,7 +100,7 @@ class Swarm:
         self._count()
 
     def _count(self) -> None:
-        """What has ended moved so much and took so long."""
+        """Count an op that has ended: its bytes and its seconds."""
         strategy = self._leader.driver.strategy
         for op, told in self._exchange.take_ended():
             self._costs.exchanged(
@@ -134,7 +134,7 @@ class Swarm:
 
     @property
     def _exchanges(self) -> bool:
-        """Whether the strategy ever exchanges anything."""
+        """True if the strategy ever exchanges anything."""
         return exchanges(self._leader.driver.strategy)
 
     def _loss(self) -> float | None:
@@ -150,7 +150,7 @@ class Swarm:
 
     @property
     def _is_paired(self) -> bool:
-        """Whether every replica has an anchor of its own."""
+        """True if every replica has an anchor of its own."""
         return self._leader.driver.strategy.exchange(1).kind is OpKind.PAIR
 
     def _root_of(self, replica: Replica) -> bytes:

@@ -21,7 +21,7 @@ from swarmtrain_optimizers.strategies.base import KeepsPace, OpKind, Strategy
 
 
 def versions(corpus: Corpus) -> str:
-    """What a run's bits depend on besides its plan, apart from the processor."""
+    """Versions that a run's bits depend on besides its plan, apart from the processor."""
     return f"torch {torch.__version__} {platform.machine()} text {corpus.manifest_hash}"
 
 

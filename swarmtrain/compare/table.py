@@ -22,7 +22,7 @@ def text_table(rows: Sequence[Row]) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """What a row shows in each column."""
+    """Return a row's text for each column."""
     return (
         row.strategy,
         row.codec,

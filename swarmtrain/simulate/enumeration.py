@@ -103,7 +103,7 @@ def run_case(case: Case) -> Finding:
 
 
 def finding_of(case: Case, world: World) -> Finding:
-    """What a world that has run to its end shows."""
+    """Findings of a world that has run to its end."""
     roots = {peer.machine.state_root for peer in world.swarm.survivors}
     decided = world.invariants.decided
     return Finding(

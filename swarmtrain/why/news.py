@@ -77,7 +77,7 @@ class News:
         ]
 
     def _sentences(self, body: AnyBody) -> Iterator[str]:
-        """What people are told of a record; of groups that they need not know of nothing."""
+        """Tell people of a record; of groups that they need not know of nothing."""
         if isinstance(body, OfGroup) and body.group != FIRST_GROUP:
             return
         match body:

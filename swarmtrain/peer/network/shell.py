@@ -371,7 +371,7 @@ class PeerShell:
     # ---- numbers
 
     def _refresh(self) -> None:
-        """What PROGRESS will say."""
+        """Bring the numbers of PROGRESS up to date."""
         participant, link, control = self._participant, self._zmq, self._control
         if participant is None or link is None:
             return

@@ -54,7 +54,7 @@ class Image(Protocol):
 
 
 class Trainee(Standing, Protocol):
-    """What takes part in ops: a `Driver`, or whoever averages without a model."""
+    """A task that takes part in ops: a `Driver`, or an average without a model."""
 
     op: int
 

@@ -37,7 +37,7 @@ class Books:
         self.tolerance = BOOKS_TOLERANCE
         self._is_lossy = is_lossy
         self._covered: Exact = moved.numpy().copy()
-        """What was sent, and what had been done when the account began."""
+        """Values that were sent, and work that had been done when the account began."""
 
     def send(self, ranges: Ranges, start: int, stop: int, decoded: Tensor) -> None:
         """Values [start, stop) of a part are in a result; `ranges` are the places of the part in

@@ -1,4 +1,4 @@
-"""What the ledger of a simulated world says, as far as checks ask for it."""
+"""Decisions in the ledger of a simulated world, as far as checks ask for them."""
 
 from dataclasses import dataclass, field
 
@@ -58,7 +58,7 @@ class Decided:
         self.is_over = self.commits >= self.swarm.scene.conditions.rounds
 
     def rewound(self, index: int, op: int) -> None:
-        """What was decided after `op` is cancelled (T12); ops begin again with the next one."""
+        """Cancel the decisions after `op` (T12); ops begin again with the next one."""
         self.rewound_index = index
         for store in (self.outcomes, self.plans, self.frozen):
             for later in [key for key in store if key > op]:

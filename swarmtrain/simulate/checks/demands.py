@@ -1,4 +1,4 @@
-"""What may be demanded of whom: liveness holds only for those with whom nothing was wrong."""
+"""Demands on peers: liveness holds only for those with whom nothing was wrong."""
 
 import math
 from collections.abc import Set as AbstractSet
@@ -20,11 +20,11 @@ contributor takes it to be under way for two more, is asked once more, and sends
 
 
 class Demands:
-    """Who was in trouble, and until when.
+    """Book of the peers that were in trouble, and until when.
 
     Args:
         swarm: its peers.
-        decided: what was logged.
+        decided: the decisions that were logged.
     """
 
     def __init__(self, swarm: Swarm, decided: Decided) -> None:
@@ -58,11 +58,11 @@ class Demands:
         return {key for key, death_s in self._death_s.items() if death_s >= since_s}
 
     def lost(self, source: PeerId) -> None:
-        """What this peer had sent to another is lost; nothing else is wrong with it."""
+        """Note that something that this peer had sent is lost; nothing else is wrong with it."""
         self._lost_s[source] = self._scene.clock.now_s
 
     def has_lost(self, source: SimPeer, since_s: float) -> bool:
-        """Whether something that this peer sent was lost since then."""
+        """Return True if something that this peer sent was lost since then."""
         return self._lost_s.get(source.peer_id, -math.inf) >= since_s
 
     def trouble_all(self, seconds: float) -> None:
@@ -70,20 +70,20 @@ class Demands:
         self._all_until_s = max(self._all_until_s, self._scene.clock.now_s + seconds + GRACE_S)
 
     def is_quiet(self, since_s: float) -> bool:
-        """Whether the coordinator has been well since then."""
+        """Return True if the coordinator has been well since then."""
         return self._all_until_s < since_s
 
     def is_sound(self, peer: SimPeer, since_s: float) -> bool:
-        """Whether nothing but death could have kept this peer from an op that began then."""
+        """Return True if nothing but death could have kept this peer from an op that began then."""
         return peer.is_able and self._until_s.get(peer.peer_id, -1.0) < since_s
 
     def _is_linked(self, peer: SimPeer, since_s: float) -> bool:
-        """Whether the others could reach this peer since then; it may have been deaf."""
+        """Return True if the others could reach this peer since then; it may have been deaf."""
         return peer.is_able and self._apart_until_s.get(peer.peer_id, -1.0) < since_s
 
     def check_fair(self, op: int, left_out: set[PeerId]) -> None:
-        """Not in protocol.md's list: nobody who is able is left out, unless some link is bad: the
-        matrix rule may then take one end of it for the other. What was lost just before a deadline
+        """Not in protocol.md's list: no able peer is left out, unless some link is bad: the matrix
+        rule may then take one end of it for the other. A frame that was lost just before a deadline
         cannot be there again in time, and D_repair may be shorter than sending it again takes."""
         if any(peer.is_cut or peer.is_handicapped for peer in self._swarm.survivors):
             return
@@ -161,7 +161,7 @@ class Demands:
 
 
 def partners_in(plan: Plan) -> dict[PeerId, PeerId]:
-    """Who was to exchange with whom; an odd one is not in it."""
+    """Return the pairs that were drawn; an odd one is not in them."""
     named = [member.peer for member in plan.members if member.weight]
     pairs = list(zip(named[::2], named[1::2], strict=False))
     return dict(pairs) | {second: first for first, second in pairs}

@@ -14,10 +14,10 @@ _IN_ROW = 3
 
 
 class Drags:
-    """Who was at fault how often in a row.
+    """Count of each peer's faults in a row.
 
     Args:
-        scene: where violations are told.
+        scene: the place where violations are told.
     """
 
     def __init__(self, scene: Scene) -> None:

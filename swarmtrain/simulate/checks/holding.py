@@ -1,4 +1,4 @@
-"""What a simulated peer holds, asked of its memory and not of its word."""
+"""The holdings of a simulated peer, asked of its memory and not of its word."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from swarmtrain_transport import limits
 
 
 def holds(peer: SimPeer, slice_root: bytes) -> bool:
-    """Whether a peer has a slice's hash list and every chunk that it names."""
+    """Return True if a peer has a slice's hash list and every chunk that it names."""
     joined = peer.machine.first.blobs.get(slice_root)
     if joined is None:
         return False

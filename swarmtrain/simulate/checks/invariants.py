@@ -1,8 +1,9 @@
-"""What must hold after every event (protocol.md part 2, INVARIANTS), checked as things happen.
+"""Invariants that hold after every event (protocol.md part 2, INVARIANTS), checked as things
+happen.
 
 The checker hears of every record that is logged, every result that is applied and every part that
-is given, and recomputes with plain sums what the machines did with exact ones. It shares nothing
-with them but the codec. Where a rule is not in protocol.md's list its name says so.
+is given, and recomputes with plain sums the results that the machines made with exact ones. It
+shares nothing with them but the codec. Where a rule is not in protocol.md's list its name says so.
 """
 
 import torch
@@ -140,7 +141,7 @@ class Invariants:
             self._scene.weather.logged(body)
 
     def _of_second_group(self, body: AnyBody) -> None:
-        """What a group beside the first decides is judged by its states alone (I2), but for a
+        """Judge a decision of a group beside the first: by its states alone (I2), but for a
         conviction, which must be of the liar there, too."""
         if isinstance(body, Gone):
             self.decided.roster.discard(body.peer)
@@ -154,7 +155,7 @@ class Invariants:
             self._violated("I2", f"peer {peer.number}: another state after op {op} of the group")
 
     def is_told(self, index: int) -> bool:
-        """Whether somebody with whom nothing is wrong holds this record."""
+        """Return True if somebody with whom nothing is wrong holds this record."""
         now_s = self._scene.clock.now_s
         return any(
             peer.machine.ledger.head_index >= index and self.demands.is_sound(peer, now_s)
@@ -162,7 +163,7 @@ class Invariants:
         )
 
     def _rewound(self, index: int, op: int) -> None:
-        """What was decided after `op` is cancelled (T12); ops begin again with the next one."""
+        """Cancel the decisions after `op` (T12); ops begin again with the next one."""
         self.decided.rewound(index, op)
         for store in (self._results, self._roots):
             for later in [key for key in store if key > op]:
@@ -387,7 +388,7 @@ class Invariants:
             books.write_off(0, residual.numel(), peer.trainer.moved, *self._kept(peer))
 
     def _kept(self, peer: SimPeer) -> tuple[Tensor, Tensor]:
-        """What is still to be sent: the error feedback, and what the weights are ahead."""
+        """Return the values still to be sent: the error feedback, and the weights' lead."""
         strategy = peer.strategy
         local = dict(strategy.local_arrays())
         if isinstance(strategy, Delayed):
@@ -463,8 +464,8 @@ class Invariants:
 
     @property
     def _has_lost_second_group(self) -> bool:
-        """Whether nobody is left who holds a state of the second group, which has trained: then it
-        waits for ever, as it must. (Of the first group faults leave somebody.)"""
+        """Return True if nobody is left who holds a state of the second group, which has trained:
+        then it waits for ever, as it must. (Of the first group faults leave somebody.)"""
         parts = [peer.machine.groups[1] for peer in self._swarm.survivors if peer.stages]
         has_trained = any(
             peer.machine.view.groups[1].last_op > 0

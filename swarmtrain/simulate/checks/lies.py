@@ -69,12 +69,12 @@ class _Look:
 
 
 class Lies:
-    """What a hostile owner has done, and who has found it out.
+    """Deeds of a hostile owner, and the peers that have found it out.
 
     Args:
         swarm: its peers; its scene knows who sums wrongly, or has done so.
-        decided: what was logged.
-        demands: with whom something was wrong.
+        decided: the decisions that were logged.
+        demands: the peers with whom something was wrong.
 
     Attributes:
         counts: ops with a wrong sum (``told``), with one in the ``drawn`` chunk, with a proof
@@ -181,7 +181,7 @@ class Lies:
         self._check_proof(op)
 
     def _check_proof(self, op: int) -> None:
-        """What is proved wrong must be wrong; it is known as soon as somebody has applied it."""
+        """Check that a proof is of a wrong sum; it is known once somebody has applied it."""
         wrong = self._wrong.get(op)
         if op in self._proved and wrong is not None and self._ended[op].place not in wrong:
             self._violated(f"a right sum of op {op} is proved wrong")

@@ -1,8 +1,8 @@
-"""What must hold of pair ops, where nothing is shared by all but who has exchanged what with whom.
+"""Invariants of pair ops, where nothing is shared by all but who has exchanged what with whom.
 
 COMMIT names pairs that were whole when it was logged; both of a pair apply the very half that the
-other gave, and end with equal chains; nobody else applies anything, and nobody steps alone whom
-COMMIT names. Chains are made again here, plainly.
+other gave, and end with equal chains; nobody else applies anything, and nobody that COMMIT names
+steps alone. Chains are made again here, plainly.
 """
 
 import hashlib
@@ -100,7 +100,8 @@ class PairChecks:
         self._given[op, peer.peer_id, peer.machine.card.boot] = ahead
 
     def applying(self, peer: SimPeer, result: OpResult, commit: Commit) -> None:
-        """Who COMMIT names applies its partner's half, and nobody else applies anything."""
+        """Check that a peer that COMMIT names applies its partner's half, and that nobody else
+        applies anything."""
         self._unchanged.pop(peer.peer_id, None)
         name, op = f"peer {peer.number}", result.op
         if not result.slices:

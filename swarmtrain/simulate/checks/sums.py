@@ -1,5 +1,5 @@
-"""What a result must be: the mean of exactly the contributors that COMMIT names, summed plainly,
-or what a rule makes of them that sees their whole vectors."""
+"""The result that an op must have: the mean of exactly the contributors that COMMIT names, summed
+plainly, or the result of a rule over their whole vectors."""
 
 from collections.abc import Callable
 
@@ -102,7 +102,7 @@ class NamedSums:
 
 
 def _agree(wanted: Tensor, found: Tensor, plan: Plan) -> bool:
-    """Whether a result is what it must be: to the bit, and with a rule of whole vectors, which
+    """Return True if a result is as it must be: to the bit, and with a rule of whole vectors, which
     owners follow with numbers that were added in another order, to a step of int8."""
     if same_bits(wanted, found):
         return True

@@ -146,8 +146,8 @@ class Hostile:
         return f"peer {sender.number} claims {type(message).__name__}, {times} times"
 
     def _second_word(self, sender: SimPeer) -> PeerMessage | None:
-        """Where contributions stay whole: somebody signs what it does not have, and for all the
-        coordinator knows that is its contribution, the first one or another one."""
+        """Sign bytes that one does not have, where contributions stay whole: as far as the
+        coordinator knows that is the contribution, the first one or another one."""
         machine = self._swarm.coordinator.machine
         operation = machine.first.operation if machine is not None else None
         if operation is None or operation.view.plan.kind not in WHOLE:

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated world, and at which message."""
+"""Faults of a simulated world, and the messages at which they strike."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ COORDINATOR = -1
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens at boundary `boundary`, before that message is heard.
+    """Faults at boundary `boundary`, before that message is heard.
 
     Attributes:
         boundary: number of the message.

@@ -1,4 +1,4 @@
-"""What can go wrong in a simulated world, kind by kind: whom it hits, and for how long.
+"""Troubles of a simulated world, kind by kind: whom they hit, and for how long.
 
 Everything is drawn from one generator that the weather seeds before each strike.
 """
@@ -33,7 +33,7 @@ ADDED = (FORGERY, FLIP, LATE)
 """Other worlds have one of these, beside what they have always had."""
 
 OWNERS_DEEDS = (HOSTILE_OWNER, HOSTILE_WORDS, FORGERY)
-"""Where contributions stay whole there are no owners."""
+"""Kinds that need owners; where contributions stay whole there are none."""
 
 LONGEST_S = 400.0
 """A world's faults stop after so long at the latest."""
@@ -112,7 +112,7 @@ class Troubles:
         return self._rng.choice(peers) if peers else None
 
     def _can_lose(self, *victims: SimPeer | None) -> bool:
-        """Whether the newest state stays with somebody. Reckless weathers leave any state at
+        """Return True if the newest state stays with somebody. Reckless weathers leave any state at
         all: then REWIND has to find the way back. A run without one waits for it for ever."""
         # Whoever is hostile may be thrown out at any time.
         liars = {self._scene.liar, *self._scene.deeds, *self._scene.flipped}
@@ -264,7 +264,8 @@ class Troubles:
         return f"death of the coordinator for {back_s:.2f} s; a torn record is kept: {keeps}"
 
     def _crash_and_death(self) -> str | None:
-        """Whoever was counted on is not there any more when the coordinator is back."""
+        """Take away the peers that were counted on, so that they are gone when the coordinator is
+        back."""
         story, death = self._crash(), self._death()
         return story if death is None else death if story is None else f"{story}; {death}"
 

@@ -1,11 +1,11 @@
-"""Draws what goes wrong in one world: everything from its seed, until the run is nearly over.
+"""The weather: draws the faults of one world from its seed, until the run is nearly over.
 
-A seed is harsh or mild, and knows only some kinds of trouble: worlds in which everything happens
-at once hide what a single fault does. Faults strike at boundaries, because that is where ops are
+A seed is harsh or mild, and knows only some kinds of trouble: worlds in which everything happens at
+once hide the effect of a single fault. Faults strike at boundaries, because that is where ops are
 in the middle of something; their ends are moments in time. Then it is calm: links heal, everybody
 goes on, and the run must reach its end.
 
-What is drawn is when which kind strikes. Each strike draws the rest from a seed of its own, so a
+The weather draws when which kind strikes. Each strike draws the rest from a seed of its own, so a
 list of strikes repeats a world even when worlds are drawn otherwise one day (`RepeatedWeather`).
 """
 
@@ -226,7 +226,7 @@ class DrawnWeather(RepeatedWeather):
         self._do(Strike(number, kind, self._draw.getrandbits(32)))
 
     def _may_lie(self) -> bool:
-        """Whether nobody does so yet, and there are others without whom a run is no run."""
+        """Return True if nobody does so yet, and there are others without whom a run is no run."""
         synced = [peer for peer in self._swarm.survivors if peer.machine.applied_op >= 0]
         are_honest = self._scene.liar is None and not self._scene.deeds
         return are_honest and len(synced) > 1

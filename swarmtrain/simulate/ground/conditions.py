@@ -1,4 +1,4 @@
-"""What a world is like before anything goes wrong in it: its lines, disks, clocks and terms."""
+"""A world before anything goes wrong in it: its lines, disks, clocks and terms."""
 
 import random
 from collections.abc import Mapping
@@ -92,14 +92,14 @@ class Conditions:
 
     @property
     def retain_bytes(self) -> int:
-        """What a peer declares that it will keep of others' parts."""
+        """Bytes of others' parts that a peer declares it will keep."""
         return 2 * self.num_values * (self.num_peers + _EXTRA_PEERS)
 
     def strategy(
         self, inner_steps: int, lr: float, momentum: float
     ) -> DiLoCo | Delayed | Streaming | NoLoCo:
-        """What peers do with it. A fragment lies in two places, as a model's layers do; with a
-        partner momentum counts half, as it must stay below the rate."""
+        """Return the strategy of the peers. A fragment lies in two places, as a model's layers do;
+        with a partner momentum counts half, as it must stay below the rate."""
         if self.kind == PAIR:
             return NoLoCo(
                 self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum / 2, pull=lr

@@ -1,6 +1,6 @@
 """The control lane of a simulated world: one ordered connection per peer, which may break or stall.
 
-What is under way when an end dies is lost. A stalled direction loses nothing and keeps its order:
+Messages under way when an end dies are lost. A stalled direction loses nothing and keeps its order:
 everything comes late, as on a path whose packets vanish for a while.
 """
 
@@ -36,7 +36,7 @@ class PeerEnd(Protocol):
     connection: int
 
     def greeting(self) -> Hello:
-        """What it says first."""
+        """The peer's first message."""
 
     def later(self, delay_s: float, event: Callable[[], object]) -> None:
         """Something that it does, if it still lives then."""
@@ -113,7 +113,7 @@ class ControlLanes:
         self._up(peer, lambda: coordinator.hear(come_in), "HELLO")
 
     def is_open(self, peer: PeerEnd, connection: int) -> bool:
-        """Whether this connection of the peer stands."""
+        """Return True if this connection of the peer stands."""
         return peer.is_alive and self._connected.get(peer.peer_id) == connection
 
     def cut_all(self, peers: Iterable[PeerEnd]) -> None:

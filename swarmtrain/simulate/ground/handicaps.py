@@ -1,11 +1,11 @@
-"""What is wrong with one peer of a simulated world from its start."""
+"""Handicaps: defects of one peer of a simulated world from its start."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Handicap:
-    """What is wrong with one peer from the start.
+    """Defects of one peer from the start.
 
     Attributes:
         slowness: its inner steps take so many times as long.

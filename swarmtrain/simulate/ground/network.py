@@ -1,8 +1,8 @@
 """The data lane of a simulated world: latency, rates, loss at reconnect, one-way partitions.
 
-Frames are immutable, so most travel as they are; of every few one is packed into bytes and
-unpacked again by the production code, and hostile bytes always are. Who may speak is decided by
-the production allow-list, as in both real links.
+Frames are immutable, so most travel as they are; of every few one is packed into bytes and unpacked
+again by the production code, and hostile bytes always are. The production allow-list decides who
+may speak, as in both real links.
 """
 
 import random
@@ -151,7 +151,7 @@ class SimNetwork:
         self._cut.discard((source, target))
 
     def is_cut(self, source: PeerId, target: PeerId) -> bool:
-        """Whether frames of the one do not reach the other."""
+        """Return True if frames of the one do not reach the other."""
         return (source, target) in self._cut
 
     def heal_all(self) -> None:

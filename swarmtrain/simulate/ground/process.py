@@ -1,7 +1,7 @@
-"""What a simulated process has in common with others: it lives, may be stopped, and has a clock.
+"""The common part of simulated processes: each lives, may be stopped, and has a clock.
 
 A stopped process (SIGSTOP, a laptop's lid, a long fsync) misses nothing that reached its machine:
-what came meanwhile is handled in order as soon as it goes on.
+messages that came meanwhile are handled in order as soon as it goes on.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ class Process:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it does nothing now although it lives."""
+        """True if it does nothing now although it lives."""
         return self.clock.now_s < self._stopped_until_s
 
     def stop(self, seconds: float) -> None:

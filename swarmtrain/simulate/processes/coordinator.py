@@ -90,10 +90,10 @@ class SimCoordinator(Process):
         return self.disk[first:stop]
 
     def crash(self, *, keeps_torn: bool = False) -> None:
-        """kill -9. What was not yet delivered of its messages is lost.
+        """kill -9. Messages that were not yet delivered are lost.
 
         Args:
-            keeps_torn: whether a record that was being written at this moment is on the disk.
+            keeps_torn: True if a record that was being written at this moment is on the disk.
         """
         if self._is_writing and keeps_torn:
             record = self._to_do[0]

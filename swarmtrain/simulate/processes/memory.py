@@ -1,7 +1,7 @@
-"""What a simulated peer keeps, and where: I10 of protocol.md part 2.
+"""The store of a simulated peer, in memory or in a file: I10 of protocol.md part 2.
 
 One peer in three has memory for all, one for nothing at all and one for a little, and the file of
-that one is full every now and then. None of it may change what happens: no draw of the world's
+that one is full every now and then. None of it may change the outcome: no draw of the world's
 chance is used for it.
 """
 

@@ -165,7 +165,7 @@ class PeerWatch(Protocol):
 
 
 class Host(Protocol):
-    """What a peer's process runs on."""
+    """Surroundings of a peer's process."""
 
     scene: Scene
     network: SimNetwork
@@ -315,12 +315,12 @@ class SimPeer(Process):
 
     @property
     def is_handicapped(self) -> bool:
-        """Whether something was wrong with it from its start."""
+        """True if something was wrong with it from its start."""
         return self.handicap != Handicap()
 
     @property
     def is_able(self) -> bool:
-        """Whether nothing but death could keep its part out of an op."""
+        """Return True if nothing but death could keep its part out of an op."""
         return not (self.is_cut or self.is_leaving or self.is_handicapped)
 
     def flip(self) -> None:
@@ -406,7 +406,7 @@ class SimPeer(Process):
     # ---- the lanes
 
     def greeting(self) -> Hello:
-        """What it says first on a new connection."""
+        """Return its first message on a new connection."""
         return self.machine.hello()
 
     def on_frame(self, peer: PeerId, frame: Frame) -> None:

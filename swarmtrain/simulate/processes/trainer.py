@@ -1,4 +1,4 @@
-"""What stands in for training: weights that inner steps move by drawn differences.
+"""A stand-in for training: weights that inner steps move by drawn differences.
 
 And the two values of the exchange that a shell supplies, in a form that suits tiny chunks: a
 contribution that is encoded once as a whole and cut into chunks afterwards, because blocks do not
@@ -92,7 +92,7 @@ class WholeContribution:
         return self._scales[2 * (start // block) : 2 * (stop // block)] + self._bytes[start:stop]
 
     def decoded(self, start: int, stop: int, window: Window) -> Tensor:
-        """What the others decode from values [start, stop)."""
+        """Decode values [start, stop) as the others do."""
         if self._decoded is None or window != self._window:
             size = self._values.numel()
             payload = self.encode(0, size, window)

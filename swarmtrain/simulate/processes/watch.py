@@ -14,7 +14,7 @@ Report = Callable[[str, str], None]
 _EXACT = 2.0**53
 
 NAN_SCALE = b"\xc0\x7f"
-"""What no encoder writes."""
+"""A scale that no encoder writes."""
 
 
 class WatchedArithmetic:

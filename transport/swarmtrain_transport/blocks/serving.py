@@ -99,7 +99,7 @@ class Serving:
         self._counted_s, self._rate = now_s, rate
 
     def _with(self, digest: bytes) -> Blobs | None:
-        """Where this blob is, of whichever group."""
+        """Find the group's store that has this blob."""
         return next((blobs for blobs in self.shelves if digest in blobs), None)
 
     def _frame(self, wanted: Wanted, run_tag: int) -> Frame:

@@ -1,4 +1,4 @@
-"""What the ops of a process share with the rest of it."""
+"""The part of a process that its ops share with the rest of it."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -46,7 +46,7 @@ class Moment:
 
     @property
     def view(self) -> OpView:
-        """What the ledger says of the op."""
+        """The ledger's view of the op."""
         return self.reports.view
 
     @property

@@ -1,4 +1,4 @@
-"""What peers have reported of one op: who has given what, what is published, who holds it.
+"""Reports of peers on one op: who has given what, what is published, who holds it.
 
 Reports are monotone and idempotent. Nothing is decided here, and nothing survives a restart: peers
 report again (protocol.md, COORDINATOR STATE). Every slice is a transfer (`ledger.transfers`), so
