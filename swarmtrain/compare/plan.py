@@ -42,7 +42,7 @@ class Pace(Enum):
 
 
 class Attack(Enum):
-    """What hostile peers give instead of their difference.
+    """Gifts of hostile peers instead of their difference.
 
     SIGN_FLIP: minus ten times of it.
     NOISE: normal noise with a hundred times its root mean square.

@@ -20,12 +20,12 @@ CHUNK_VALUES = 262_144
 and a 10 Mbit/s link still shows progress every 0.2 s."""
 
 STATE_CHUNK_BYTES = 4 << 20
-"""What one hash of the state vouches for, and what a joiner that died need not fetch again: a
+"""Part of the state that one hash vouches for, and that a joiner that died need not fetch again: a
 model of 50 M values has 100 of them, so its manifest is small."""
 
 STATE_PIECE_BYTES = 512 << 10
-"""What is asked of a donor at a time: several may share a small model, a link of 1 Mbit/s shows
-progress within FETCH_TIMEOUT_S, and a donor whose exchange begins can stop after 0.04 s at
+"""Piece that is asked of a donor at a time: several may share a small model, a link of 1 Mbit/s
+shows progress within FETCH_TIMEOUT_S, and a donor whose exchange begins can stop after 0.04 s at
 100 Mbit/s."""
 
 PIECE_WINDOW_MIN = 2
@@ -290,8 +290,8 @@ OUT_LINE_BYTES = 512 << 10
 """Of that to one peer at least two chunks: one leaves while the next is handed over."""
 
 OUT_STUCK_S = 1.0
-"""What a connection has taken and not moved for so long is not waited for: a link of 1 Mbit/s moves
-128 KiB in this time, a connection that was refused and made anew moves nothing."""
+"""Bytes that a connection has taken and not moved for so long are not waited for: a link of
+1 Mbit/s moves 128 KiB in this time, a connection that was refused and made anew moves nothing."""
 
 OUT_LOOK_S = 0.02
 """How often a queue before the link is looked after: 64 KiB at 25 Mbit/s, a hundredth of what a
@@ -325,8 +325,9 @@ CAP_PAUSE_S = 0.01
 
 CAPPED_QUEUE_FRAMES = 2
 CAPPED_RECEIVE_BYTES = 128 << 10
-"""What libzmq and the system take in of one connection before a capped peer reads it: its sender's
-TCP then keeps to the cap. With a queue of one frame libzmq 4.3.5 hands out none (measured)."""
+"""Bytes that libzmq and the system take in of one connection before a capped peer reads it: its
+sender's TCP then keeps to the cap. With a queue of one frame libzmq 4.3.5 hands out none
+(measured)."""
 
 RESLICE_GAIN = 1.15
 """Slices are cut anew when the op would otherwise take so much longer: less is the rates' noise."""

@@ -120,7 +120,7 @@ class PeerDisk:
 
 
 def group_of(action: do.LoadState | do.ApplyResult | do.OpSkipped) -> int:
-    """Whose outcome it is."""
+    """The group of the outcome."""
     return action.result.group if isinstance(action, do.ApplyResult) else action.group
 
 

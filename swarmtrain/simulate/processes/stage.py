@@ -105,7 +105,7 @@ class Stage:
         self._is_left = True
 
     def hears(self, outcome: do.LoadState | do.ApplyResult | do.OpSkipped) -> None:
-        """What became of an op."""
+        """Note the outcome of an op."""
         if not self._is_left:
             self._training.heard(outcome)
             self._after()
