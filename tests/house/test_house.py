@@ -194,6 +194,17 @@ def test_every_module_says_what_it_is():
     report(missing)
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    riddle = re.compile(r'^\s*(?:r?""")(?:What|Whether|Who|Whoever|Whose|Where)\b')
+    found = [
+        f"{module.at(number)} {line.strip()[:60]}"
+        for module in modules().values()
+        for number, line in enumerate(module.text.splitlines(), start=1)
+        if riddle.match(line)
+    ]
+    report(found)
+
+
 def test_one_word_per_thing():
     found = []
     for module in modules().values():
