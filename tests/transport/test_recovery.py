@@ -50,6 +50,30 @@ def test_nothing_is_decided_while_somebody_may_still_bring_newer_records() -> No
     assert any(isinstance(message, m.Welcome) for message in again.sent[A])
 
 
+def test_who_waited_to_come_in_and_went_is_still_waited_for_and_leaves_by_silence() -> None:
+    """Found by a simulated seed: it was in the roster for ever, and REWIND did not wait for it."""
+    again = Hall(tuple(opened().records), term=1)
+    again.join(A, boot=b"another life")
+    again.take(again.machine.disconnected(A, again.now_s))
+    again.join(B, C)
+    again.alive(limits.SUSPECT_S + 1.0, B, C)
+    assert not again.machine.history.is_open
+    assert not again.machine.first.followers.all_heard
+    again.alive(limits.SUSPECT_S + limits.EVICT_S + 2.0, B, C)
+    assert [body.peer for body in again.bodies(Gone)] == [A]
+    assert A not in again.machine.view.roster
+
+
+def test_a_witness_that_went_before_it_told_leaves_by_silence() -> None:
+    first = opened()
+    again = restored(first, 1)
+    again.join(A, **newer_hello(first))
+    again.take(again.machine.disconnected(A, again.now_s))
+    again.join(B, C)
+    again.alive(limits.SUSPECT_S + limits.EVICT_S + 2.0, B, C)
+    assert A in {body.peer for body in again.bodies(Gone)}
+
+
 def test_a_restored_coordinator_that_was_stopped_still_asks_who_holds_newer_records() -> None:
     first = opened()
     again = restored(first, 1)

@@ -77,7 +77,9 @@ class History:
     @property
     def is_open(self) -> bool:
         """True if somebody may still bring newer records, so that nothing may be decided."""
-        is_awaited = self._attendance.unseen or self._witnesses or self._knows_nobody
+        # A guest may go before it is let in; until then it counts as still to come back.
+        absent = self._attendance.unseen.keys() - self._guests.keys()
+        is_awaited = absent or self._witnesses or self._knows_nobody
         return not self._is_settled and bool(is_awaited)
 
     @property
@@ -132,7 +134,6 @@ class History:
         if not self.is_open:
             self._late_asks += 1
             self._is_settled, self._settled_s = False, now_s + limits.ABSENT_S
-        self._attendance.unseen.pop(peer, None)
         self._tell(peer, guest)
 
     def _tell(self, peer: PeerId, guest: Guest) -> None:
@@ -176,7 +177,6 @@ class History:
 
     def wait(self, peer: PeerId, guest: Guest) -> None:
         """The peer's JOIN would be a new record: it waits until nobody can bring older ones."""
-        self._attendance.unseen.pop(peer, None)
         self._guests[peer] = guest
 
     def hold(self, peer: PeerId, message: PeerMessage) -> None:
