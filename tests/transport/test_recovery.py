@@ -338,3 +338,24 @@ def test_adopt_comes_before_anything_that_follows_from_it() -> None:
     actions = machine.received(A, m.History(newest.index - 1, raw), 0.0)
     assert isinstance(actions[0], Adopt)
     assert [record.hash for record in actions[0].records] == [r.hash for r in first.records[-2:]]
+
+
+def test_messages_of_groups_that_there_cannot_be_are_not_held() -> None:
+    again = restored(opened(), 1)
+    again.join(A, **newer_hello(opened()))
+    assert again.machine.history.is_open
+    for group in (-1, 1, 2, 3, 1 << 40):
+        again.say(A, m.CheckpointWritten(1, bytes(32), group=group))
+    again.join(B)
+    for group in (-1, 1, 2, 3, 1 << 40):
+        again.say(B, m.CheckpointWritten(1, bytes(32), group=group))
+    assert not again.machine.history.take_held()
+
+
+def test_a_history_that_goes_back_and_forth_is_refused() -> None:
+    first = opened()
+    again = restored(first, 2)
+    again.join(A, **newer_hello(first))
+    raw = [record.to_bytes() for record in first.records]
+    again.say(A, m.History(0, (raw[0], raw[1], raw[0], *raw[-2:])))
+    assert len(again.records) == len(first.records) - 2

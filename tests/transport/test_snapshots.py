@@ -8,7 +8,9 @@ import pytest
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.ledger.image import image_of
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import (
@@ -20,8 +22,9 @@ from swarmtrain_transport.wire.records import (
     tag_of,
 )
 from tests.transport.hall import Hall, opened
-from tests.transport.rig import A, B, C, D, run_body, sign, verify
+from tests.transport.rig import RUN_KEY, A, B, C, D, run_body, sign, verify
 from tests.transport.swarm import Member
+from tests.transport.test_groups import grouped_chain
 
 
 @pytest.fixture(autouse=True)
@@ -223,3 +226,69 @@ def test_a_ledger_begins_with_run_or_a_signed_snapshot() -> None:
     ledger = Ledger(verify)
     ledger.begin_at(run, snapshot)
     assert (len(ledger), ledger.head_hash) == (snapshot.index + 1, snapshot.hash)
+
+
+def test_older_records_are_sent_once_on_a_connection() -> None:
+    hall = long_run()
+    hall.join(D)
+    hall.sent[D].clear()
+    hall.say(D, *[m.Older(0)] * 20)
+    assert len(hall.sent[D]) == 1
+    (sent,) = hall.sent[D]
+    hall.say(D, m.Older(len(sent.records)))
+    assert [message.first_index for message in hall.sent[D]] == [0, len(sent.records)]
+
+
+def test_older_records_leave_the_memory_once_they_are_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LEDGER_MEMORY_BYTES", 2000)
+    hall = long_run()
+    records = hall.records
+
+    class Disk:
+        kept: list[Record]
+
+        def read(self, first: int, stop: int) -> list[Record]:
+            return self.kept[first:stop]
+
+    newcomer = Newcomer(hall)
+    disk = Disk()
+    disk.kept = newcomer.disk
+    snapshot = next(
+        record
+        for record, body in zip(records[::-1], [*bodies_of(records)][::-1], strict=True)
+        if isinstance(body, Snapshot)
+    )
+    copy = LedgerCopy(verify, (), disk)
+    copy.begin_with(
+        (records[0].to_bytes(), snapshot.to_bytes()), hall.machine.scribe._snapshots.image
+    )
+    for record in records[: snapshot.index]:
+        copy.trim()
+        assert copy.take_older(record.to_bytes()) is not None
+        disk.kept.append(record)
+        assert copy.older is not None
+        assert copy.older.ledger.num_bytes_held <= 2000 + len(record.body)
+
+
+def test_an_empty_answer_is_not_asked_for_again() -> None:
+    newcomer = Newcomer(long_run())
+    while newcomer.machine.ledger.base < 0:
+        newcomer.read()
+    actions = newcomer.machine.control(m.Records(0, ()), 0.0)
+    assert not [one for one in actions if isinstance(getattr(one, "message", None), m.Older)]
+
+
+def test_a_newcomer_is_in_the_groups_into_which_it_was_moved_before_the_snapshot() -> None:
+    chain = grouped_chain()
+    image = image_of(chain.view, chain.ledger.reader)
+    body = Snapshot(content_hash(image), len(image))
+    head = chain.ledger.head_index + 1, chain.ledger.head_hash
+    snapshot = make_record(*head, 1, body, sign, chain.ledger.reader)
+    moved = next(peer for peer in chain.view.roster if chain.view.groups_of(peer) != (0,))
+    machine = Member(moved, b"boot", 0.0).machine
+    machine.control(m.Welcome(1, "run", RUN_KEY, b"config", snapshot.index), 0.0)
+    first = chain.records[0].to_bytes(), snapshot.to_bytes()
+    machine.control(m.Image(len(image), 0, image, first), 0.0)
+    assert tuple(sorted(machine.groups)) == machine.view.groups_of(moved)

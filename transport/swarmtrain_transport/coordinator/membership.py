@@ -36,6 +36,7 @@ class PeerLine:
         acked_index: newest ledger record that the peer says it has consumed.
         dismissed: it was told that the run is finished.
         progress: its newest PROGRESS, for people.
+        older_stop: records before this one were sent on this connection because it asked for them.
     """
 
     hello: Hello
@@ -45,6 +46,7 @@ class PeerLine:
     acked_index: int = -1
     dismissed: bool = False
     progress: Progress | None = None
+    older_stop: int = 0
     _awaited_index: int = -1
     _under_way: deque[tuple[int, int]] = field(default_factory=deque)
     _under_way_bytes: int = 0

@@ -256,10 +256,15 @@ class Rendezvous:
         """Return the facts that people are shown."""
         return describe(self, now_s)
 
+    def _has_place_for(self, group: int) -> bool:
+        return 0 <= group < len(self._terms)
+
     # ---- handlers of messages
 
     def _dispatch(self, peer: PeerId, line: PeerLine, message: PeerMessage) -> None:
         match message:
+            case Offer() | CheckpointWritten() | Accuse() if not self._has_place_for(message.group):
+                pass  # or as many messages would be held as somebody invents groups
             case Offer() | CheckpointWritten() | Accuse() | Leave() if self.history.is_open:
                 self.history.hold(peer, message)
             case Progress():
@@ -270,7 +275,7 @@ class Rendezvous:
                 for known in self.groups.values():
                     known.chronicle.gauges.hear(peer, message.gauged, known.view)
             case Older():
-                self.scribe.send_older(peer, message.first_index)
+                self.scribe.send_older(peer, line, message.first_index)
             case CheckpointWritten():
                 self.scribe.note_checkpoint(peer, message)
             case Leave():

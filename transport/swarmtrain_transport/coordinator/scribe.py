@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
 from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.chain import Archive, Ledger
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.ledger.snapshots import Snapshots
@@ -103,9 +104,13 @@ class Scribe:
                 before the faulty one are kept: they are ours, whoever brought them.
         """
         taken: list[Record] = []
+        newest = -1
         try:
             for data in records:
                 record = record_from_bytes(data)
+                if record.index <= newest:
+                    raise RemoteFault("chain", f"record {record.index} after record {newest}")
+                newest = record.index
                 if self.ledger.hash_at(record.index) != record.hash:
                     self.ledger.append(record, self._snapshots.apply)
                     taken.append(record)
@@ -145,10 +150,14 @@ class Scribe:
             self.send(peer, Image(len(image), offset, piece, first if not offset else ()))
         line.sent(newest.index, now_s, len(image))
 
-    def send_older(self, peer: PeerId, first_index: int) -> None:
-        """Send some of the records that the peer asks for."""
-        for batch in batches(self.ledger.since(max(0, first_index))):
+    def send_older(self, peer: PeerId, line: PeerLine, first_index: int) -> None:
+        """Send some of the records that the peer asks for, each once on a connection: one that
+        asks without end gets no more than the ledger."""
+        if first_index < line.older_stop:
+            return
+        for batch in batches(self.ledger.since(first_index)):
             self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
+            line.older_stop = batch[-1].index + 1
             return
 
     def refuse(self, peer: PeerId, code: str, text: str) -> None:

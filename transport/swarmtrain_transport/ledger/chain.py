@@ -80,7 +80,17 @@ class Ledger:
 
     def hash_at(self, index: int) -> bytes | None:
         """Hash of record `index`, None where there is none."""
-        return next((record.hash for record in self.since(index)), None) if index >= 0 else None
+        if index <= self.base or not 0 <= index < len(self):
+            return None
+        first = len(self) - len(self._recent)
+        if index >= first or self._archive is None:
+            return self._recent[index - first].hash
+        return next((record.hash for record in self._archive.read(index, index + 1)), None)
+
+    @property
+    def num_bytes_held(self) -> int:
+        """Bytes of bodies in memory."""
+        return self._recent_bytes
 
     def since(self, index: int) -> Iterator[Record]:
         """Records from `index` on, older ones from the archive."""

@@ -44,7 +44,7 @@ class LedgerCopy:
     def __init__(
         self, verify: Verify, records: Iterable[Record], archive: Archive | None = None
     ) -> None:
-        self._verify = verify
+        self._verify, self._archive = verify, archive
         self.ledger = Ledger(verify, archive)
         self.view = LedgerView()
         self._snapshots = Snapshots(self.ledger, self.view)
@@ -53,6 +53,10 @@ class LedgerCopy:
         for record in records:
             self.ledger.append(record, self._snapshots.apply)
             self.ledger.trim()
+
+    def trim(self) -> None:
+        """Let go of records that are on the disk by now."""
+        (self if self.older is None else self.older).ledger.trim()
 
     def take(self, raw: bytes) -> tuple[Record, AnyBody] | None:
         """The next record, or None for one that is here already.
@@ -84,7 +88,7 @@ class LedgerCopy:
         if view.run != self.ledger.run or view.run_tag != int.from_bytes(run.hash[:8], "little"):
             raise RemoteFault("snapshot", "the image is of another run")
         become(self.view, view)
-        self.older, self._base_hash = LedgerCopy(self._verify, ()), snapshot.hash
+        self.older, self._base_hash = LedgerCopy(self._verify, (), self._archive), snapshot.hash
 
     def take_older(self, raw: bytes) -> Record | None:
         """The next of the records before that SNAPSHOT, checked and folded like any other; None

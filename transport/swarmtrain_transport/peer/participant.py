@@ -251,7 +251,7 @@ class Participant:
             RemoteFault: it contradicts the ledger or breaks the protocol.
         """
         self._now_s = now_s
-        self.ledger.trim()
+        self._copy.trim()
         actions: list[do.PeerAction] = []
         match message:
             case say.Welcome():
@@ -326,6 +326,8 @@ class Participant:
         self._copy.begin_with(self._image_records, bytes(self._image))
         self._image.clear()
         actions: list[do.PeerAction] = [*self.start(self._now_s)]
+        if groups := self.view.groups_of(self.card.peer_id):
+            actions += self._moved(groups)
         for group in self.groups.values():
             group.states.roster_changed()
         return [*actions, do.SendControl(self._progress()), *self._ask_older()]
@@ -343,7 +345,7 @@ class Participant:
                 actions.append(do.RecordAccepted(record))
             if self._copy.older is None:  # our copy on the disk goes on without a gap
                 return [*actions, *map(do.RecordAccepted, self.ledger.since(base + 1))]
-        return [*actions, *self._ask_older()]
+        return [*actions, *self._ask_older()] if actions else []
 
     def _on_records(self, message: say.Records) -> list[do.PeerAction]:
         if message.first_index <= self.ledger.base:
