@@ -64,6 +64,14 @@ def test_who_waited_to_come_in_and_went_is_still_waited_for_and_leaves_by_silenc
     assert A not in again.machine.view.roster
 
 
+def test_nobody_waits_any_longer_once_the_last_of_the_roster_is_back_as_a_new_process() -> None:
+    again = Hall(tuple(opened().records), term=1)
+    again.join(A, B, C, boot=b"another life")
+    assert not again.machine.history.is_open
+    assert again.machine.first.followers.all_heard
+    assert all(isinstance(again.sent[peer][0], m.Welcome) for peer in (A, B, C))
+
+
 def test_a_witness_that_went_before_it_told_leaves_by_silence() -> None:
     first = opened()
     again = restored(first, 1)

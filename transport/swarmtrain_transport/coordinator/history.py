@@ -198,6 +198,8 @@ class History:
 
     def take_guests(self) -> dict[PeerId, Guest]:
         """Return all who have waited, once nothing is open any more."""
+        # They are no guests now and not in yet: without this they would be awaited once more.
+        self._is_settled = True
         guests, self._guests = self._guests, {}
         return guests
 
