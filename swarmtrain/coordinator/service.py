@@ -238,13 +238,14 @@ def _resumed(
     store: Store, state_dir: Path, config: RunConfig, now_s: float, wall_s: float
 ) -> tuple[RunKeys, Rendezvous]:
     """The run of this directory where it was left; a new one where there was none."""
-    records = store.records()
-    keys = keys_of(state_dir, wall_s, may_create=not records)
-    check_same_run(records, config, keys)
+    first = next(store.replay(), None)
+    keys = keys_of(state_dir, wall_s, may_create=first is None)
+    if first is not None:
+        check_same_run(first, config, keys)
     try:
         machine = Rendezvous(
-            run_terms(config), keys.run_key_public, records, keys.sign, verify, store.term, now_s,
-            is_lost=keys.have_begun and not records, archive=store,
+            run_terms(config), keys.run_key_public, store.replay(), keys.sign, verify, store.term,
+            now_s, is_lost=keys.have_begun and first is None, archive=store,
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc

@@ -53,11 +53,9 @@ def keys_of(state_dir: Path, wall_s: float, *, may_create: bool) -> RunKeys:
         raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
 
 
-def check_same_run(records: tuple[Record, ...], config: RunConfig, keys: RunKeys) -> None:
+def check_same_run(first: Record, config: RunConfig, keys: RunKeys) -> None:
     """The ledger's first record must name these settings, this key and this protocol."""
-    if not records:
-        return
-    run = body_of(records[0])
+    run = body_of(first)
     if not isinstance(run, Run):
         raise damaged(LOG, "its first record is not RUN")
     if run.config_hash != config_file.config_hash(config):
@@ -92,7 +90,7 @@ def adoption(store: Store, config: RunConfig, keys: RunKeys, tell: Tell) -> Adop
 
     def adopt(records: tuple[Record, ...], term: int) -> None:
         if not records[0].index:
-            check_same_run(records, config, keys)
+            check_same_run(records[0], config, keys)
             tell("A peer has brought a copy of the lost ledger; others may have a longer one.")
         store.adopt(records, term)
 

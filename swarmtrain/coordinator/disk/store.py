@@ -11,8 +11,9 @@ It knows two things of what records mean: an op has one outcome, and a JOIN uses
 import contextlib
 import os
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from swarmtrain.coordinator.disk.register import REGISTER_TABLES, Register
 from swarmtrain.coordinator.disk.store_errors import (
@@ -46,6 +47,9 @@ _OUTCOMES = tag_of(Commit), tag_of(Skip)
 
 SCHEMA, _EARLIER_SCHEMA = 2, 1
 _LOG_COLUMNS = 8
+
+_READ_AT_ONCE = 256
+"""Rows that are in memory at once while the log is replayed."""
 
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
@@ -120,34 +124,65 @@ class Store(Register):
     # ---- the log
 
     def records(self) -> tuple[Record, ...]:
-        """All records, oldest first, with the chain of hashes checked.
+        """All records, as `replay` gives them."""
+        return tuple(self.replay())
+
+    def replay(self) -> Iterator[Record]:
+        """All records, oldest first, read a few at a time, with the chain of hashes checked.
 
         Raises:
             StoreDamaged: a record is missing, altered or out of its place.
         """
+        rewinds = self._rewinds()
+        reader, newest_hash, position = BodyReader(), GENESIS_HASH, 0
+        while rows := self._page(position):
+            for row in rows:
+                record = self._checked_row(row, position, rewinds)
+                if record.prev_hash != newest_hash:
+                    raise damaged(self.path, f"record {position} does not continue the chain")
+                try:
+                    reader.read(record)
+                except RemoteFault as exc:
+                    raise damaged(self.path, f"record {position} does not decode") from exc
+                newest_hash, position = record.hash, position + 1
+                yield record
+
+    def _page(self, first: int) -> list[tuple[Any, ...]]:
+        query = "SELECT * FROM log WHERE idx >= ? ORDER BY idx LIMIT ?"
         with translated(self.path):
-            rows = self._db.execute("SELECT * FROM log ORDER BY idx").fetchall()
-        records: list[Record] = []
-        for position, row in enumerate(rows):
-            if len(row) != _LOG_COLUMNS or not isinstance(row[-1], bytes):
-                raise damaged(self.path, f"record {position} is no record")
-            try:
-                records.append(record_from_bytes(row[-1]))
-                outline_of(records[-1])
-            except RemoteFault as exc:
-                raise damaged(self.path, f"record {row[0]} does not decode") from exc
-        reader, newest_hash = BodyReader(), GENESIS_HASH
-        for position, (row, expected) in enumerate(zip(rows, _rows(records), strict=True)):
-            if records[position].index != position or row != expected:
-                raise damaged(self.path, f"record {position} is missing or altered")
-            if records[position].prev_hash != newest_hash:
-                raise damaged(self.path, f"record {position} does not continue the chain")
-            newest_hash = records[position].hash
-            try:
-                reader.read(records[position])
-            except RemoteFault as exc:
-                raise damaged(self.path, f"record {position} does not decode") from exc
-        return tuple(records)
+            return self._db.execute(query, (first, _READ_AT_ONCE)).fetchall()
+
+    def _rewinds(self) -> list[tuple[int, int, int]]:
+        """Index, group and op of each REWIND. One whose kind was altered is found in its place."""
+        with translated(self.path):
+            rows = self._db.execute("SELECT idx, bytes FROM log WHERE kind = ?", (_REWIND,))
+            found = rows.fetchall()
+        try:
+            outlines = [(index, outline_of(record_from_bytes(data))) for index, data in found]
+        except (RemoteFault, TypeError) as exc:
+            raise damaged(self.path, "a REWIND does not decode") from exc
+        return [(index, outline.group, outline.op) for index, outline in outlines]
+
+    def _checked_row(
+        self, row: tuple[Any, ...], position: int, rewinds: Sequence[tuple[int, int, int]]
+    ) -> Record:
+        """The record of a row that says of it what it says itself. An outcome that a later REWIND
+        has cancelled is none any more."""
+        if len(row) != _LOG_COLUMNS or not isinstance(row[-1], bytes):
+            raise damaged(self.path, f"record {position} is no record")
+        try:
+            record = record_from_bytes(row[-1])
+            kind, group, op = outline_of(record)
+        except RemoteFault as exc:
+            raise damaged(self.path, f"record {row[0]} does not decode") from exc
+        expected = _log_row(record)
+        if kind in _OUTCOMES and any(
+            index > position and to_op < op and of == group for index, of, to_op in rewinds
+        ):
+            expected = (*expected[:6], None, expected[7])
+        if record.index != position or row != expected:
+            raise damaged(self.path, f"record {position} is missing or altered")
+        return record
 
     def read(self, first: int, stop: int) -> list[Record]:
         """Records from index `first` on, before `stop`; they were checked when the log was opened.
@@ -270,19 +305,6 @@ def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
 
 
 _LogRow = tuple[int, bytes, bytes, int, str, int, int | None, bytes]
-
-
-def _rows(records: Sequence[Record]) -> list[_LogRow]:
-    """The rows of a whole log: an outcome that a later REWIND has cancelled is none any more."""
-    rows: list[_LogRow] = []
-    kept: dict[int, int] = {}
-    for record in reversed(records):
-        row, (kind, group, op) = _log_row(record), outline_of(record)
-        if kind == _REWIND:
-            kept[group] = min(kept.get(group, op), op)
-        is_cancelled = kind in _OUTCOMES and op > kept.get(group, op)
-        rows.append((*row[:6], None, row[7]) if is_cancelled else row)
-    return rows[::-1]
 
 
 def _log_row(record: Record) -> _LogRow:
