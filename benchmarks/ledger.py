@@ -34,14 +34,14 @@ from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.ledger.fold import OpView, set_id, slice_root
-from swarmtrain_transport.ledger.signed import (
+from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
     inputs_of,
     result_payload,
     root_over,
 )
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.card import Card
+from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.identity import Identity, verify

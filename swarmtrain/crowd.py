@@ -19,7 +19,7 @@ from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address, Link, LinkHandler, PeerId
 from swarmtrain_transport.links.memory_link import MemoryNetwork
-from swarmtrain_transport.peer.card import Card
+from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire import messages as say
 from swarmtrain_transport.wire.frames import Frame

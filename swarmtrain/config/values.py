@@ -7,7 +7,7 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import cleaned
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, CodecFacts, facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
-from swarmtrain_transport.ledger.scalars import CENTRED, NORMS, PRODUCTS
+from swarmtrain_transport.ledger.inner_products import CENTRED, NORMS, PRODUCTS
 
 WHOLE_VECTOR_RULES = {"norm-clip": NORMS, "centered-clip": CENTRED, "flag": PRODUCTS}
 """Robust rules that need more than a slice, and what; every owner can follow the others alone."""

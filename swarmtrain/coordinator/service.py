@@ -50,9 +50,9 @@ from swarmtrain.why.story import explain_round
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.claims import shown
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.coordinator.validation import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import WHOLE, constant_of
 from swarmtrain_transport.wire.brings import Brings

@@ -10,7 +10,7 @@ from swarmtrain.console.lines import counted
 from swarmtrain.why import pairs as why_pairs
 from swarmtrain.why import words as why_words
 from swarmtrain_transport.kinds import GATHER, PAIR, WHOLE
-from swarmtrain_transport.ledger import matrix
+from swarmtrain_transport.ledger import exclusion_rule
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
@@ -112,7 +112,7 @@ def _told(
         case Plan():
             yield from _plan(body, names)
             yield from why_words.resting(body, view.standing, names)
-        case Reassign(reason=matrix.AT_ODDS):
+        case Reassign(reason=exclusion_rule.AT_ODDS):
             (op,) = (one for one in view.ops.values() if one.plan.op == body.op)
             yield why_words.moved(body, op.owners[body.slice_index], names)
         case Reassign():

@@ -5,7 +5,7 @@ Pure: what was decided in, sentences out. `why` tells the rest of a round.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from swarmtrain_transport.ledger.matrix import in_words
+from swarmtrain_transport.ledger.exclusion_rule import in_words
 from swarmtrain_transport.ledger.standing import Standing
 from swarmtrain_transport.wire.records import Commit, Plan, Reassign, Skip
 

@@ -29,7 +29,7 @@ from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state, manifest_from_bytes
 from swarmtrain_transport.errors import InviteError, RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger import scalars
+from swarmtrain_transport.ledger import inner_products
 from swarmtrain_transport.ledger.audit import (
     Drawn,
     Proof,
@@ -38,7 +38,7 @@ from swarmtrain_transport.ledger.audit import (
     proof_from_bytes,
     shown_from_bytes,
 )
-from swarmtrain_transport.ledger.scalars import NORMS, PRODUCTS, Table
+from swarmtrain_transport.ledger.inner_products import NORMS, PRODUCTS, Table
 from swarmtrain_transport.links.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.wire import frames, messages
@@ -131,8 +131,8 @@ def _scalars(data: bytes) -> None:
         table.report({A: data[1:]})
         table.fits(A, 1.0, (A, B))
         return
-    scalars.check_totals(kind, (A, B), data[1:])
-    assert all(math.isfinite(one) for one in scalars.chosen(kind, (A, B), data[1:], (B,)))
+    inner_products.check_totals(kind, (A, B), data[1:])
+    assert all(math.isfinite(one) for one in inner_products.chosen(kind, (A, B), data[1:], (B,)))
 
 
 def _zap(data: bytes) -> None:

@@ -14,7 +14,7 @@ from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.coordinator.planning import window_floor
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
-from swarmtrain_transport.ledger.samples import weights_of
+from swarmtrain_transport.ledger.sample_weights import weights_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult, SliceResult
 

@@ -7,8 +7,8 @@ from swarmtrain.caps import NO_CAPS
 from swarmtrain.peer.network.bandwidth import Bandwidth
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import Address, LinkStats
-from swarmtrain_transport.links.widths import Path
-from swarmtrain_transport.peer.card import LocalStats
+from swarmtrain_transport.links.parallel_flows import Path
+from swarmtrain_transport.peer.local_peer import LocalStats
 
 PEER = b"p" * 32
 

@@ -21,7 +21,7 @@ from swarmtrain_optimizers.robust import RULES
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.collective.reducer import Reducer
 from swarmtrain_transport.ledger.fold import chunk_range, num_chunks, window_of
-from swarmtrain_transport.ledger.scalars import Table, totals
+from swarmtrain_transport.ledger.inner_products import Table, totals
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Got, Roots
 from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, SliceFreeze

@@ -13,7 +13,7 @@ from swarmtrain_transport.coordinator import slices
 from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.ledger.fold import OpDecision, num_chunks, window_of
 from swarmtrain_transport.ledger.plan_rules import check_plan, window_floor
-from swarmtrain_transport.ledger.samples import weights_of
+from swarmtrain_transport.ledger.sample_weights import weights_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.wire.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw

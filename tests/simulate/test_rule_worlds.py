@@ -4,9 +4,9 @@ import pytest
 
 from swarmtrain.simulate.seeds import run_seed
 from swarmtrain_optimizers.robust import RULES
-from swarmtrain_transport.collective.measuring import Measuring
+from swarmtrain_transport.collective.rule_inputs import Measuring
 from swarmtrain_transport.coordinator.reports import Reports
-from swarmtrain_transport.ledger import scalars
+from swarmtrain_transport.ledger import inner_products
 
 
 @pytest.mark.timeout(300)
@@ -43,8 +43,8 @@ def test_numbers_of_slices_alone_are_noticed(monkeypatch):
 def test_totals_without_the_last_slice_are_noticed(monkeypatch):
     def cut(self, contributors):
         tables = [self._table(one) for one in enumerate(self.view.attempts)][:1]
-        named = scalars.vectors(contributors, self.view.plan.centre)
-        return scalars.totals(self.view.plan.scalars, named, tables)
+        named = inner_products.vectors(contributors, self.view.plan.centre)
+        return inner_products.totals(self.view.plan.scalars, named, tables)
 
     monkeypatch.setattr(Reports, "totals", cut)
     assert "I3" in violated("norm-clip")

@@ -24,7 +24,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.coordinator import agreement, planning, policies
 from swarmtrain_transport.coordinator.agreement import Agreement
-from swarmtrain_transport.coordinator.history import History
+from swarmtrain_transport.coordinator.ledger_recovery import History
 from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.peer import ledger_copy

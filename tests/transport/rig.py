@@ -10,7 +10,7 @@ import msgspec
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.fold import LedgerView, OpView, set_id, slice_root
-from swarmtrain_transport.ledger.signed import (
+from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
     inputs_of,
     result_payload,

@@ -14,7 +14,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest, describe_state
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.card import Card
+from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire import messages as m

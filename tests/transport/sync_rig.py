@@ -18,7 +18,7 @@ from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest, descr
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.links.memory_link import MemoryNetwork
-from swarmtrain_transport.peer.card import Card
+from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
 from swarmtrain_transport.wire.messages import Records, Welcome

@@ -13,7 +13,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView, OpView
 from swarmtrain_transport.ledger.pairing import contributors_of, drawn, order_of, partner_in
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.card import LocalStats
+from swarmtrain_transport.peer.local_peer import LocalStats
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
 from swarmtrain_transport.wire.records import Attest, Commit

@@ -7,16 +7,16 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.collective.centre import has_centre
-from swarmtrain_transport.coordinator.failure import LifeLine
-from swarmtrain_transport.coordinator.followers import Follower
+from swarmtrain_transport.coordinator.failure_detector import LifeLine
+from swarmtrain_transport.coordinator.group_peers import Follower
 from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.coordinator.planning import next_plan
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import scalars
+from swarmtrain_transport.ledger import inner_products
 from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.ledger.inner_products import CENTRE, CENTRED, PRODUCTS, Table
 from swarmtrain_transport.ledger.plan_rules import centre_of, check_plan
-from swarmtrain_transport.ledger.scalars import CENTRE, CENTRED, PRODUCTS, Table
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire.messages import Hello, Ready
@@ -100,11 +100,11 @@ def test_nobody_says_that_it_has_a_centre_where_no_rule_has_one():
 
 @pytest.mark.parametrize("square", [-1.0, 1e101, math.nan])
 def test_an_owner_whose_centre_has_no_possible_length_has_nobody_complete(square: float):
-    named = scalars.vectors(PEERS, centre=1)
+    named = inner_products.vectors(PEERS, centre=1)
     assert named == (*PEERS, CENTRE)
     table = Table(CENTRED, named)
     rows = {CENTRE: {CENTRE: square}, A: {A: 4.0, CENTRE: 1.0}}
-    table.report({peer: scalars.pack_row(row, named) for peer, row in rows.items()})
+    table.report({peer: inner_products.pack_row(row, named) for peer, row in rows.items()})
     assert table.fits(A, 4.0, ()) and not table.fits(A, 4.0, (CENTRE,))
 
 

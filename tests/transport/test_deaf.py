@@ -1,7 +1,7 @@
 """Who speaks but does not hear, or does not do what it owes, is left out like the silent."""
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.failure_detector import LifeLine
 from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.ledger.fold import num_chunks
 from swarmtrain_transport.links.link import PeerId

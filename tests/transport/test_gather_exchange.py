@@ -12,7 +12,7 @@ from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.card import LocalStats
+from swarmtrain_transport.peer.local_peer import LocalStats
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone, Withdraw
 from swarmtrain_transport.wire.records import Commit, Freeze, Plan, SignedRoot, Skip, bodies_of

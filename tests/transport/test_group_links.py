@@ -9,7 +9,7 @@ import pytest
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.links.link import Address, PeerId
-from swarmtrain_transport.peer.card import Card
+from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire.records import Commit, bodies_of
 from tests.transport.group_swarm import GroupMember, GroupSwarm

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from swarmtrain_transport.coordinator.timers import Pace
 from swarmtrain_transport.ledger.fold import result_root, set_id, slice_root
-from swarmtrain_transport.ledger.signed import inputs_of
+from swarmtrain_transport.ledger.signed_roots import inputs_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Got, Hashes, Have, SliceDone
 from swarmtrain_transport.wire.records import (

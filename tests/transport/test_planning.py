@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.failure import LifeLine
-from swarmtrain_transport.coordinator.followers import Follower
+from swarmtrain_transport.coordinator.failure_detector import LifeLine
+from swarmtrain_transport.coordinator.group_peers import Follower
 from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.coordinator.planning import next_plan
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.plan_rules import check_plan, window_floor
-from swarmtrain_transport.ledger.samples import weights_of
+from swarmtrain_transport.ledger.sample_weights import weights_of
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hello, Ready

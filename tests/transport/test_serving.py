@@ -4,9 +4,9 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.blobs import Blobs
-from swarmtrain_transport.blocks.download import tag_of
 from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest, describe_state
 from swarmtrain_transport.blocks.serving import Serving
+from swarmtrain_transport.blocks.state_download import tag_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from swarmtrain_transport.coordinator.followers import Follower
+from swarmtrain_transport.coordinator.group_peers import Follower
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m

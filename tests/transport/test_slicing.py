@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.followers import Follower
+from swarmtrain_transport.coordinator.group_peers import Follower
 from swarmtrain_transport.coordinator.planning import make_plan
 from swarmtrain_transport.coordinator.slicing import Slicing, believed, fitted
 from swarmtrain_transport.ledger.plan_rules import check_plan

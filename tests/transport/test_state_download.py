@@ -1,162 +1,217 @@
-"""A joiner gets its state from many donors, whoever dies, lies or is slow, and nothing twice."""
+"""Any story of donors that give, lack, lie, fall silent and go: bounded, and right in the end."""
 
-import dataclasses
+import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.blocks.download import tag_of
-from swarmtrain_transport.wire.frames import Frame, FrameKind
-from tests.transport.rig import A, B, C, D, E
-from tests.transport.sync_rig import MBIT, End, SyncWorld
+from swarmtrain_transport.blocks.state_download import Ask, Download, tag_of
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
+from tests.transport.rig import STRANGER, A, B, C
 
-CHUNK = limits.STATE_CHUNK_BYTES
-VALUES = 6 * CHUNK // 4 + 1000
-TOTAL = 4 * VALUES
-DONORS = (A, B, C, D)
+PIECE = limits.STATE_PIECE_BYTES
 
 
-def world_of(up: float = 100 * MBIT, down: float = 100 * MBIT) -> tuple[SyncWorld, End]:
-    world = SyncWorld(VALUES, (*DONORS, E))
-    for peer in DONORS:
-        world.donor(peer, up)
-    return world, world.joiner(E, down)
+def chunk_of(seed: int, num_bytes: int) -> bytes:
+    return random.Random(seed).randbytes(num_bytes)
 
 
-def finish(world: SyncWorld, joiner: End) -> float:
-    """Seconds until the state was there, which is the right one."""
-    world.run(lambda: joiner.loaded is not None)
-    assert joiner.loaded is not None and joiner.loaded.chunks == world.right[1]
-    return joiner.loaded_s
+def hash_of(data: bytes) -> bytes:
+    return content_hash(data)
 
 
-def line_s(down: float = 100 * MBIT) -> float:
-    """What the state takes at least."""
-    return TOTAL / down
+BIG, SMALL = chunk_of(1, 3 * PIECE + 5), chunk_of(2, 7)
 
 
-def chunks_here(joiner: End, count: int) -> bool:
-    return joiner.machine.sync_progress[0] >= count
+def begun(*donors: bytes) -> Download:
+    download = Download(list)
+    download.set_donors(donors)
+    download.want(hash_of(BIG), len(BIG))
+    return download
 
 
-def test_four_donors_fill_the_joiners_link_and_each_gives_its_part() -> None:
-    world, joiner = world_of(up=30 * MBIT)
-    assert finish(world, joiner) <= line_s() / 0.9
-    assert sum(world.given.values()) == TOTAL
-    assert all(0.1 * TOTAL < given < 0.4 * TOTAL for given in world.given.values())
-    assert set(joiner.kept) == set(world.right[0].chunk_hashes)
+def give(download: Download, ask: Ask, data: bytes, now_s: float) -> tuple[bytes, bytes] | None:
+    piece = data[ask.start : ask.start + ask.length]
+    return download.piece(ask.peer, tag_of(ask.digest), ask.start, piece, now_s)
 
 
-@pytest.mark.parametrize("delay_s", [0.001, 0.15])
-def test_the_window_follows_the_delay(delay_s: float) -> None:
-    world = SyncWorld(VALUES, (A, E), delay_s)
-    world.donor(A, 200 * MBIT)
-    joiner = world.joiner(E, 200 * MBIT)
-    assert finish(world, joiner) <= line_s(200 * MBIT) / 0.8 + 12 * delay_s
+def test_a_chunk_comes_in_pieces_and_is_handed_over_once() -> None:
+    download = begun(A)
+    whole = []
+    for tick in range(10):
+        for ask in download.requests(tick * 0.1):
+            whole.append(give(download, ask, BIG, tick * 0.1 + 0.05))
+    assert [found for found in whole if found] == [(hash_of(BIG), BIG)]
+    assert download.requests(2.0) == []
+    assert download.wakeups() == []
 
 
-def test_a_donor_that_dies_costs_what_was_under_way_and_no_more() -> None:
-    world, joiner = world_of(up=30 * MBIT)
-    world.run(lambda: chunks_here(joiner, 2))
-    world.kill(B)
-    seconds = finish(world, joiner)
-    assert seconds <= TOTAL / (85 * MBIT) + 2 * limits.FETCH_TIMEOUT_S
-    assert sum(world.given.values()) <= TOTAL + 8 * limits.STATE_PIECE_BYTES
+def test_a_piece_that_nobody_asked_for_is_dropped() -> None:
+    download = begun(A, B)
+    asks = download.requests(0.0)
+    tag = tag_of(hash_of(BIG))
+    for peer in (STRANGER, C):
+        assert download.piece(peer, tag, 0, BIG[:PIECE], 0.1) is None
+    assert download.piece(asks[0].peer, 12345, 0, BIG[:PIECE], 0.1) is None
+    assert download.piece(asks[0].peer, tag, 3 * PIECE, BIG[3 * PIECE :], 0.1) is None
+    assert download.piece(asks[0].peer, tag, 77 * PIECE, b"", 0.1) is None
 
 
-def test_a_joiner_that_was_killed_goes_on_where_it_was() -> None:
-    world, first = world_of()
-    world.run(lambda: chunks_here(first, 3))
-    world.kill(E)
-    kept, asked = set(first.kept), len(world.asked)
-    assert len(kept) >= 3
-    second = world.joiner(E, 100 * MBIT, earlier=first)
-    finish(world, second)
-    again = [wanted.digest for _, wanted in world.asked[asked:]]
-    assert not kept & set(again)
-    assert world.right[0].root not in again
-    assert set(second.kept).isdisjoint(kept)
+def test_a_piece_of_a_wrong_length_is_a_fault_and_is_asked_for_again() -> None:
+    download = begun(A)
+    ask = download.requests(0.0)[0]
+    with pytest.raises(RemoteFault) as caught:
+        download.piece(A, tag_of(ask.digest), ask.start, b"short", 0.1)
+    assert caught.value.reason == "length"
+    assert ask in download.requests(0.2)
 
 
-def test_a_chunk_that_was_damaged_on_the_disk_is_fetched_again() -> None:
-    world, first = world_of()
-    world.run(lambda: chunks_here(first, 3))
-    world.kill(E)
-    damaged = next(iter(first.kept))
-    first.kept[damaged] = first.kept[damaged][:-1] + b"?"
-    second = world.joiner(E, 100 * MBIT, earlier=first)
-    finish(world, second)
-    assert damaged in second.kept
+def test_a_silent_donors_pieces_go_to_another_and_are_welcome_from_it_all_the_same() -> None:
+    download = begun(A)
+    first = download.requests(0.0)[0]
+    late_s = 3 * limits.FETCH_TIMEOUT_S
+    assert min(download.wakeups()) <= late_s
+    download.set_donors((A, B))
+    for ask in download.requests(0.1):
+        give(download, ask, BIG, 0.2)
+    again = download.requests(late_s)
+    assert (B, first.start) in {(ask.peer, ask.start) for ask in again}
+    assert give(download, first, BIG, late_s + 1.0) is None
+    assert first.start not in {ask.start for ask in download.requests(2 * late_s)}
 
 
-def test_a_slow_donor_does_not_hold_the_others_up() -> None:
-    world = SyncWorld(VALUES, (*DONORS, E))
-    for peer in (A, B, C):
-        world.donor(peer, 30 * MBIT)
-    world.donor(D, 1 * MBIT)
-    joiner = world.joiner(E, 100 * MBIT)
-    seconds = finish(world, joiner)
-    assert seconds <= 1.25 * TOTAL / (91 * MBIT)
-    assert sum(world.given.values()) <= 1.15 * TOTAL
+def test_a_piece_that_one_donor_is_slow_with_is_asked_of_a_second_but_no_third() -> None:
+    download = Download(list)
+    download.set_donors((A, B, C))
+    download.want(hash_of(SMALL), len(SMALL))
+    download.want(hash_of(BIG), len(BIG))
+    held = None
+    asked = []
+    for tick in range(40):
+        for ask in download.requests(tick * 0.1):
+            asked.append(ask)
+            data = SMALL if ask.digest == hash_of(SMALL) else BIG
+            if data is SMALL:
+                held = held or ask
+            else:
+                give(download, ask, BIG, tick * 0.1 + 0.05)
+    assert held is not None
+    of_small = [ask.peer for ask in asked if ask.digest == held.digest]
+    assert len(of_small) == 2 and of_small[0] == held.peer != of_small[1]
 
 
-def test_a_very_slow_link_is_waited_for_as_long_as_something_comes() -> None:
-    """1 Mbit/s and four donors at once: pieces take longer than the time-out of a silent donor."""
-    world = SyncWorld(CHUNK // 4, (*DONORS, E))
-    for peer in DONORS:
-        world.donor(peer, 100 * MBIT)
-    joiner = world.joiner(E, 1 * MBIT)
-    world.run(lambda: joiner.loaded is not None)
-    assert sum(world.given.values()) <= 1.5 * CHUNK
+def test_a_donor_that_lacks_a_chunk_is_left_in_peace_for_a_moment() -> None:
+    download = begun(A, B)
+    first = download.requests(0.0)
+    download.missing(A, hash_of(BIG), 0.0)
+    assert {ask.peer for ask in first} == {A, B}
+    assert A not in {ask.peer for ask in download.requests(0.01)}
+    download.missing(B, hash_of(BIG), 0.02)
+    assert download.requests(0.03) == []
+    assert download.rounds == 1
+    assert {ask.peer for ask in download.requests(0.03 + limits.FETCH_RETRY_S)} == {A, B}
 
 
-def test_a_donor_that_sends_other_bytes_is_found_out_and_not_asked_again() -> None:
-    world, joiner = world_of()
-
-    def lie(target: bytes, frame: Frame) -> Frame:
-        if frame.kind is FrameKind.PIECE:
-            return dataclasses.replace(frame, body=bytes(len(frame.body)))
-        return frame
-
-    world.change[C] = lie
-    finish(world, joiner)
-    assert {(fault.peer, fault.reason) for fault in joiner.faults} == {(C, "hash")}
-    assert world.given[C] < 0.5 * TOTAL
-
-
-def test_a_donor_that_sends_pieces_of_another_length_is_told() -> None:
-    world, joiner = world_of()
-
-    def shorten(target: bytes, frame: Frame) -> Frame:
-        if frame.kind is FrameKind.PIECE:
-            return dataclasses.replace(frame, body=bytes(frame.body[:-1]))
-        return frame
-
-    world.change[C] = shorten
-    finish(world, joiner)
-    assert {(fault.peer, fault.reason) for fault in joiner.faults} == {(C, "length")}
+def test_a_chunk_of_two_givers_with_a_wrong_hash_is_fetched_from_one_alone() -> None:
+    """B lies. Who lied is not known at first; then one gives the whole chunk."""
+    download = begun(A, B)
+    faults = []
+    found = None
+    givers: list[set[bytes]] = [set()]
+    for tick in range(100):
+        for ask in download.requests(tick * 0.1):
+            givers[-1].add(ask.peer)
+            data = BIG if ask.peer == A else bytes(len(BIG))
+            try:
+                found = found or give(download, ask, data, tick * 0.1 + 0.05)
+            except RemoteFault as fault:
+                faults.append((ask.peer, fault.reason))
+                givers.append(set())
+    assert found == (hash_of(BIG), BIG)
+    assert faults in ([], [(B, "hash")])
 
 
-def test_donors_that_lack_the_state_are_asked_politely() -> None:
-    """Nobody has it for a while: a few questions a second, and then all goes its way."""
-    world, joiner = world_of()
-    digests = {tag_of(digest): digest for digest in world.right[0].chunk_hashes}
+def test_the_window_grows_while_pieces_do_not_queue_and_shrinks_when_they_do() -> None:
+    download = Download(list)
+    download.set_donors((A,))
+    data = chunk_of(3, 400 * PIECE)
+    download.want(hash_of(data), len(data))
+    under_way: list[tuple[float, Ask]] = []
+    widths = []
+    for tick in range(40):
+        now_s = tick * 0.1
+        for _, ask in [item for item in under_way if item[0] <= now_s]:
+            give(download, ask, data, now_s)
+        under_way = [item for item in under_way if item[0] > now_s]
+        under_way += [(now_s + 0.1, ask) for ask in download.requests(now_s)]
+        widths.append(len(under_way))
+    assert widths[0] == 2 and max(widths) == limits.PIECE_WINDOW_MAX
+    slow_s = 4.0
+    for tick in range(200):
+        now_s = slow_s + tick * 0.1
+        if under_way:
+            give(download, under_way.pop(0)[1], data, now_s)
+        under_way += [(now_s, ask) for ask in download.requests(now_s)]
+    assert len(under_way) < limits.PIECE_WINDOW_MAX / 4
 
-    def lack(target: bytes, frame: Frame) -> Frame:
-        if frame.kind is FrameKind.PIECE:
-            return Frame(FrameKind.MISSING, frame.run_tag, body=digests[frame.set_id])
-        return frame
 
-    world.change = dict.fromkeys(DONORS, lack)
-    world.run(lambda: world.now_s > 20.0)
-    assert joiner.loaded is None
-    assert len(world.asked) <= 20 / limits.FETCH_RETRY_S * len(DONORS) * 4
-    world.change = {}
-    assert finish(world, joiner) <= 20.0 + 2 * line_s()
+STORY = st.lists(
+    st.tuples(
+        st.sampled_from(["give", "give", "give", "lie", "lack", "wait", "donors", "late"]),
+        st.integers(0, 20),
+        st.sampled_from([A, B, C]),
+    ),
+    max_size=60,
+)
 
 
-def test_a_member_that_says_nothing_is_no_burden() -> None:
-    world, joiner = world_of(up=30 * MBIT)
-    world.change[A] = lambda target, frame: None
-    assert finish(world, joiner) <= line_s() / 0.8
-    assert A not in world.given
+@settings(max_examples=60, deadline=None)
+@given(STORY)
+def test_after_any_story_an_honest_donor_brings_everything(
+    story: list[tuple[str, int, bytes]],
+) -> None:
+    blobs = {hash_of(data): data for data in (BIG, SMALL, chunk_of(4, PIECE))}
+    download = Download(list)
+    download.set_donors((A, B))
+    for digest, data in blobs.items():
+        download.want(digest, len(data))
+    got: dict[bytes, bytes] = {}
+    open_asks: list[Ask] = []
+    now_s = 0.0
+
+    def hear(ask: Ask, data: bytes) -> None:
+        try:
+            whole = give(download, ask, data, now_s)
+        except RemoteFault as fault:
+            assert fault.reason == "hash" and ask.peer != C
+            return
+        if whole is not None:
+            assert whole[0] not in got
+            got[whole[0]] = whole[1]
+
+    for event, number, peer in story:
+        now_s += 0.1
+        open_asks += download.requests(now_s)
+        if event == "donors":
+            download.set_donors({peer, C} if number % 2 else {A, B, C})
+        elif event == "wait":
+            now_s += number
+        elif open_asks:
+            ask = open_asks.pop(number % len(open_asks))
+            honest = event != "lie" or ask.peer == C
+            if event == "lack":
+                download.missing(ask.peer, ask.digest, now_s)
+            else:
+                data = blobs[ask.digest]
+                hear(ask, data if honest else bytes(len(data)))
+    download.set_donors((C,))
+    for _ in range(400):
+        if len(got) == len(blobs):
+            break
+        now_s += 1.0
+        for ask in download.requests(now_s):
+            hear(ask, blobs[ask.digest])
+    assert got == blobs

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import DownloadBegun, Halt, KeepChunk, LoadState, SendControl
-from swarmtrain_transport.blocks.download import Ask, Download, tag_of
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.manifest import (
     ArraySpec,
@@ -19,6 +18,7 @@ from swarmtrain_transport.blocks.manifest import (
     describe_state,
     manifest_from_bytes,
 )
+from swarmtrain_transport.blocks.state_download import Ask, Download, tag_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId

@@ -11,7 +11,7 @@ from swarmtrain.verify.wrong_sums import wrong_sums
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.audit import Proof, Shown, draw, right_hash
 from swarmtrain_transport.ledger.fold import GroupView, OpView, chunk_range, num_chunks, window_of
-from swarmtrain_transport.ledger.signed import (
+from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
     inputs_of,
     result_payload,

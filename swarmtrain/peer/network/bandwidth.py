@@ -1,8 +1,8 @@
 """The data lane as this peer's link allows it: rates are measured, bulk waits its turn.
 
-A link in front of the link. The arithmetic is that of `links.flow` and `links.outbox`; here TCP is
-asked what it has moved, and there is a timer. Small frames (credits, invitations, requests) never
-wait; bulk is handed over as the link carries it, so that they need not wait below either.
+A link in front of the link. The arithmetic is that of `links.rate_meter` and `links.outbox`; here
+TCP is asked what it has moved, and there is a timer. Small frames (credits, invitations, requests)
+never wait; bulk is handed over as the link carries it, so that they need not wait below either.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from pathlib import Path
 from swarmtrain.caps import Caps
 from swarmtrain.peer.network.allowance import Allowance
 from swarmtrain_transport import limits
-from swarmtrain_transport.links.flow import LinkRates
 from swarmtrain_transport.links.link import Address, LinkStats, PeerId
 from swarmtrain_transport.links.outbox import Outbox, TokenBucket
-from swarmtrain_transport.links.widths import Widths
+from swarmtrain_transport.links.parallel_flows import Widths
+from swarmtrain_transport.links.rate_meter import LinkRates
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire.frames import Frame, FrameKind

@@ -34,7 +34,7 @@ from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.errors import RemoteFault, TransportError
 from swarmtrain_transport.links.link import Link, PeerId
 from swarmtrain_transport.links.zmq_link import ZmqLink
-from swarmtrain_transport.peer.card import Card
+from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire.brings import UNSAID, Brings
 from swarmtrain_transport.wire.frames import Frame

@@ -52,7 +52,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address, PeerId
-from swarmtrain_transport.peer.card import Card
+from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.frames import Frame, FrameKind

@@ -12,8 +12,8 @@ import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.blocks.download import Download
 from swarmtrain_transport.blocks.fetch import Fetcher
+from swarmtrain_transport.blocks.state_download import Download
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId

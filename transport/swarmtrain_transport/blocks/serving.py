@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blocks.blobs import Blobs
-from swarmtrain_transport.blocks.download import tag_of
+from swarmtrain_transport.blocks.state_download import tag_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
 

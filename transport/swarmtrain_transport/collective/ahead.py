@@ -14,7 +14,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import SendFrame
 from swarmtrain_transport.arithmetic import Contribution, ContributionRefused
 from swarmtrain_transport.blocks.retention import Kept, Retention
-from swarmtrain_transport.collective.local import Local
+from swarmtrain_transport.collective.local_stats import Local
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView, OpView, window_of

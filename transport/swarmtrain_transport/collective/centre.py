@@ -16,8 +16,8 @@ from swarmtrain_transport.arithmetic import Buffer, Window
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.ledger.fold import GroupView, OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.inner_products import CENTRED
 from swarmtrain_transport.ledger.plan_rules import centre_of
-from swarmtrain_transport.ledger.scalars import CENTRED
 from swarmtrain_transport.wire.records import Commit
 
 

@@ -19,7 +19,7 @@ from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.ahead import Ahead, check_chunk
 from swarmtrain_transport.collective.centre import Centre
-from swarmtrain_transport.collective.local import Local
+from swarmtrain_transport.collective.local_stats import Local
 from swarmtrain_transport.collective.publisher import Publisher
 from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.collective.reducer import Reducer, Reducing
@@ -27,7 +27,7 @@ from swarmtrain_transport.collective.sender import Sender
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
 from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name
-from swarmtrain_transport.ledger.signed import contribution_payload, result_payload, root_over
+from swarmtrain_transport.ledger.signed_roots import contribution_payload, result_payload, root_over
 from swarmtrain_transport.ledger.transfers import transfers_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.phases import Table, entered

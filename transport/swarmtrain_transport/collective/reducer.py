@@ -4,7 +4,7 @@ Parts are checked on arrival, in whatever order, and kept. A chunk is summed whe
 it is here; after FREEZE it is summed again, over exactly the set, where that lacks somebody. Sums
 are exact, so one that was made without a part has the bits of one that it was taken out of. Sums
 that are not exact (protocol.md rule 7) are made once, after FREEZE, in the order of keys. Where
-their rule needs numbers of whole vectors, parts are measured as they come (`measuring`).
+their rule needs numbers of whole vectors, parts are measured as they come (`rule_inputs`).
 """
 
 import enum
@@ -14,11 +14,11 @@ from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.blocks.retention import Kept, Retention
 from swarmtrain_transport.collective.centre import Centre
 from swarmtrain_transport.collective.gauges import likenesses
-from swarmtrain_transport.collective.measuring import Measuring
+from swarmtrain_transport.collective.rule_inputs import Measuring
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
-from swarmtrain_transport.ledger.signed import inputs_of, root_over
+from swarmtrain_transport.ledger.signed_roots import inputs_of, root_over
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.phases import Table, entered
 from swarmtrain_transport.wire.messages import SliceDone

@@ -16,7 +16,7 @@ from swarmtrain_transport.blocks.retention import Kept, Retention
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
-from swarmtrain_transport.ledger.signed import root_over
+from swarmtrain_transport.ledger.signed_roots import root_over
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges
 

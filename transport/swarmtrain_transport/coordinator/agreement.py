@@ -4,10 +4,10 @@ A state root that more than half report becomes ATTEST; a peer with another one 
 with (protocol.md T15). A result that nobody holds any more is cancelled by REWIND (T12).
 """
 
-from swarmtrain_transport.coordinator.followers import Follower, Followers, agreed_root
+from swarmtrain_transport.coordinator.group_peers import Follower, Followers, agreed_root
+from swarmtrain_transport.coordinator.ledger_writer import Scribe
 from swarmtrain_transport.coordinator.membership import Chronicle
 from swarmtrain_transport.coordinator.recovery import rewind_due
-from swarmtrain_transport.coordinator.scribe import Scribe
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Applied

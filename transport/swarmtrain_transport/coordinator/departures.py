@@ -9,9 +9,9 @@ and stays for ever.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from swarmtrain_transport.coordinator.attendance import Attendance
+from swarmtrain_transport.coordinator.ledger_writer import Scribe
 from swarmtrain_transport.coordinator.membership import Chronicle
-from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.coordinator.roster import Attendance
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import BANNED, Conviction, Gone, Unban

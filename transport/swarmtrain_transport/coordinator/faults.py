@@ -1,8 +1,8 @@
 """Faults in an op: the one place where reports are read for who was at fault.
 
-The matrix decides between a contributor and the owners that lack it (`ledger.matrix`). Here are its
-inputs, and the words of records on those whom an op leaves out (FREEZE), relieves (REASSIGN) or has
-waited for in vain (COMMIT, SKIP). `ledger.standing` remembers it. Nothing is decided here.
+The matrix decides between a contributor and the owners that lack it (`exclusion_rule`). Here are
+its inputs, and the words of records on those whom an op leaves out (FREEZE), relieves (REASSIGN) or
+has waited for in vain (COMMIT, SKIP). `ledger.standing` remembers it. Nothing is decided here.
 """
 
 import math
@@ -12,11 +12,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.failure_detector import LifeLine
 from swarmtrain_transport.coordinator.reports import Reports, SliceTry
 from swarmtrain_transport.coordinator.timers import Timers
+from swarmtrain_transport.ledger.exclusion_rule import ABSENT, REFUSED
 from swarmtrain_transport.ledger.fold import OpView
-from swarmtrain_transport.ledger.matrix import ABSENT, REFUSED
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Times
 

@@ -8,16 +8,16 @@ ops go on side by side, as long as no two of them move the same values (protocol
 import msgspec
 
 from swarmtrain_transport.coordinator.agreement import Agreement
-from swarmtrain_transport.coordinator.attendance import Attendance
-from swarmtrain_transport.coordinator.followers import Followers
+from swarmtrain_transport.coordinator.convictions import Tribunal
+from swarmtrain_transport.coordinator.group_peers import Followers
+from swarmtrain_transport.coordinator.ledger_writer import Scribe
 from swarmtrain_transport.coordinator.membership import Chronicle, PeerLine
 from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.coordinator.planning import RunTerms, may_plan, next_plan
 from swarmtrain_transport.coordinator.reports import Report, check_signed
-from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.coordinator.roster import Attendance
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.coordinator.timers import Pace
-from swarmtrain_transport.coordinator.tribunal import Tribunal
 from swarmtrain_transport.ledger.fold import GroupView, OpDecision
 from swarmtrain_transport.ledger.fragments import genesis_of
 from swarmtrain_transport.links.link import PeerId

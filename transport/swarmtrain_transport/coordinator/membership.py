@@ -13,9 +13,9 @@ import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.collective.gauges import Gauges
-from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.failure_detector import LifeLine
+from swarmtrain_transport.ledger.exclusion_rule import in_words
 from swarmtrain_transport.ledger.fold import GroupView
-from swarmtrain_transport.ledger.matrix import in_words
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Evaluated, Hello, Progress
 from swarmtrain_transport.wire.records import Reassign

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 
-from swarmtrain_transport.coordinator.disputes import relieve, slice_freeze
-from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.failure_detector import LifeLine
 from swarmtrain_transport.coordinator.faults import Moment
 from swarmtrain_transport.coordinator.policies import POLICIES
+from swarmtrain_transport.coordinator.reassignment import relieve, slice_freeze
 from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.coordinator.timers import Pace, Timers, most_arrived_s
 from swarmtrain_transport.ledger.fold import OpDecision, OpView

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator import slices
-from swarmtrain_transport.coordinator.followers import Follower
+from swarmtrain_transport.coordinator.group_peers import Follower
 from swarmtrain_transport.coordinator.recovery import trusted_root
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.fragments import values_of
 from swarmtrain_transport.ledger.gathered import gathered_slices
+from swarmtrain_transport.ledger.inner_products import CENTRED
 from swarmtrain_transport.ledger.pairing import contributors_of, order_of
 from swarmtrain_transport.ledger.plan_rules import centre_of, window_floor
-from swarmtrain_transport.ledger.samples import believed, weights_of
-from swarmtrain_transport.ledger.scalars import CENTRED
+from swarmtrain_transport.ledger.sample_weights import believed, weights_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Member, Plan, SliceSpec

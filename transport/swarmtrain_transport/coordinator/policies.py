@@ -2,7 +2,7 @@
 
 Each kind has three pure functions of a moment: `skip` (T9), `freeze` (T4) and `commit` (T8). One
 more kind takes three more functions and a line in `POLICIES`. Slices that can move are reassigned
-in `disputes`, in ops of every kind.
+in `reassignment`, in ops of every kind.
 
 A mean waits for the results of all owners. In a gather or a pair op nobody else can publish a
 contributor's values, so FREEZE names those who have published, and COMMIT those of them whose
@@ -19,11 +19,11 @@ import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator import faults
-from swarmtrain_transport.coordinator.disputes import dispute
 from swarmtrain_transport.coordinator.faults import Moment
+from swarmtrain_transport.coordinator.reassignment import dispute
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
+from swarmtrain_transport.ledger.exclusion_rule import matrix_rule
 from swarmtrain_transport.ledger.fold import OpView, result_root, slice_root
-from swarmtrain_transport.ledger.matrix import matrix_rule
 from swarmtrain_transport.ledger.pairing import contributors_of, pairs_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import (

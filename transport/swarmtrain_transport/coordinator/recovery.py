@@ -8,7 +8,7 @@ back to the newest state that somebody has (T12).
 
 from collections.abc import Mapping
 
-from swarmtrain_transport.coordinator.followers import Follower
+from swarmtrain_transport.coordinator.group_peers import Follower
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Rewind

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
-from swarmtrain_transport.coordinator.attendance import Attendance
-from swarmtrain_transport.coordinator.claims import check_claim, check_hello, shown
 from swarmtrain_transport.coordinator.departures import Departures, Order
 from swarmtrain_transport.coordinator.group import GroupCoordinator
-from swarmtrain_transport.coordinator.history import FORK, Guest, History, card_of
+from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, History, card_of
+from swarmtrain_transport.coordinator.ledger_writer import Scribe
 from swarmtrain_transport.coordinator.membership import CoordinatorStatus, PeerLine
 from swarmtrain_transport.coordinator.planning import RunTerms
-from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.coordinator.roster import Attendance
 from swarmtrain_transport.coordinator.status_view import describe, result_of
+from swarmtrain_transport.coordinator.validation import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.chain import Archive
 from swarmtrain_transport.links.link import PeerId

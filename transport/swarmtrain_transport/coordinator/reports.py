@@ -7,9 +7,9 @@ ops of all kinds are heard alike.
 A contribution is complete at a slice's owner when the owner reports its slice root and that is the
 one which the contributor has signed. Either message may come first. Where the plan's rule needs
 scalars of whole vectors, the owner must also have measured it, with all who are complete, and found
-it as long as its contributor says (`scalars`). Who is not complete at an owner may be slow, or send
-it other bytes than it has signed; or the owner may lie. It is one's word against the other's
-(`matrix`).
+it as long as its contributor says (`inner_products`). Who is not complete at an owner may be slow,
+or send it other bytes than it has signed; or the owner may lie. It is one's word against the
+other's (`exclusion_rule`).
 
 Where a slice cannot move, its contributor is its owner: by publishing it gives and signs at once.
 """
@@ -17,15 +17,15 @@ Where a slice cannot move, its contributor is its owner: by publishing it gives 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 
-from swarmtrain_transport.coordinator.claims import shown
 from swarmtrain_transport.coordinator.timers import most_of
+from swarmtrain_transport.coordinator.validation import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.ledger.exclusion_rule import ABSENT, REFUSED, ROOTS, SCALARS
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, slice_root
 from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name
-from swarmtrain_transport.ledger.matrix import ABSENT, REFUSED, ROOTS, SCALARS
-from swarmtrain_transport.ledger.scalars import Table, are_norms, totals, vectors
-from swarmtrain_transport.ledger.signed import (
+from swarmtrain_transport.ledger.inner_products import Table, are_norms, totals, vectors
+from swarmtrain_transport.ledger.signed_roots import (
     are_hashes,
     contribution_payload,
     inputs_of,
@@ -340,8 +340,8 @@ class Reports:
         return whole - self.withdrawn.keys()
 
     def word(self, peer: PeerId, index: int) -> str:
-        """Return the owner's word on a contribution that is not complete at its slice (`matrix`);
-        only what is absent may still come."""
+        """Return the owner's word on a contribution that is not complete at its slice
+        (`exclusion_rule`); only what is absent may still come."""
         slice_try = (index, self.view.attempts[index])
         refusal = self._refusals.get(slice_try, {}).get(peer)
         if refusal is not None:

@@ -6,11 +6,10 @@ from typing import Protocol
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.attendance import Attendance
-from swarmtrain_transport.coordinator.claims import finite, shown
-from swarmtrain_transport.coordinator.followers import Follower
 from swarmtrain_transport.coordinator.group import GroupCoordinator
-from swarmtrain_transport.coordinator.history import History
+from swarmtrain_transport.coordinator.group_peers import Follower
+from swarmtrain_transport.coordinator.ledger_recovery import History
+from swarmtrain_transport.coordinator.ledger_writer import Scribe
 from swarmtrain_transport.coordinator.membership import (
     CoordinatorStatus,
     GroupStatus,
@@ -19,7 +18,8 @@ from swarmtrain_transport.coordinator.membership import (
 )
 from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
 from swarmtrain_transport.coordinator.recovery import disputed
-from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.coordinator.roster import Attendance
+from swarmtrain_transport.coordinator.validation import finite, shown
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView
 from swarmtrain_transport.links.link import PeerId
 

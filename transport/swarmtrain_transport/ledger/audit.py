@@ -5,8 +5,8 @@ contributors and one chunk of the result. The auditor asks the contributors for 
 they have signed, adds it with the arithmetic of the exchange and compares. Exact sums have one
 right answer, so a difference is a lie that anybody can check: the proof holds the parts and the
 hashes that lead from them to the roots that contributors and owner have signed. The roots and the
-signatures stand in FREEZE and COMMIT (`signed`). What 64 contributors show does not fit into one
-frame, so a proof travels as a charge, which names every part by its hash, and the parts.
+signatures stand in FREEZE and COMMIT (`signed_roots`). What 64 contributors show does not fit into
+one frame, so a proof travels as a charge, which names every part by its hash, and the parts.
 
 What is no proof: a contributor that does not answer or shows something else than it has signed;
 and inputs that the owner signed and its contributors did not. Then nobody is convicted. Two who
@@ -27,7 +27,7 @@ from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, slice_root, window_of
-from swarmtrain_transport.ledger.signed import (
+from swarmtrain_transport.ledger.signed_roots import (
     are_hashes,
     contribution_payload,
     inputs_of,

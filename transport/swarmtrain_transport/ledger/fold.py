@@ -15,9 +15,9 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.ledger.gathered import content_name, is_kept
+from swarmtrain_transport.ledger.inner_products import check_totals, vectors
 from swarmtrain_transport.ledger.lineage import Lineage
-from swarmtrain_transport.ledger.samples import SampleCount
-from swarmtrain_transport.ledger.scalars import check_totals, vectors
+from swarmtrain_transport.ledger.sample_weights import SampleCount
 from swarmtrain_transport.ledger.standing import Standing, Words
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP

@@ -8,12 +8,12 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import KINDS, PAIR, WHOLE
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.gathered import gathered_slices
-from swarmtrain_transport.ledger.samples import (
+from swarmtrain_transport.ledger.inner_products import CENTRED, SCALARS
+from swarmtrain_transport.ledger.sample_weights import (
     are_legal,
     weights_are_believed,
     weights_follow_samples,
 )
-from swarmtrain_transport.ledger.scalars import CENTRED, SCALARS
 from swarmtrain_transport.wire.records import Plan, SliceSpec
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.ledger.matrix import UNREACHABLE, voices_needed
+from swarmtrain_transport.ledger.exclusion_rule import UNREACHABLE, voices_needed
 from swarmtrain_transport.ledger.pairing import contributors_of, partner_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import (

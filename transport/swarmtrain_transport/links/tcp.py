@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.links.widths import Path
+from swarmtrain_transport.links.parallel_flows import Path
 
 _COUNTERS = struct.Struct("=QQ")
 _COUNTERS_AT = 120

@@ -1,12 +1,12 @@
 """The connections to one peer: one for all, or several where one TCP flow cannot fill the way.
 
 Small frames keep to the first, so that they keep their order. Large frames go to the connection
-that has the least under way. `widths` says how many there should be; here they are opened.
+that has the least under way. `parallel_flows` says how many there should be; here they are opened.
 """
 
 from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.links.parallel_flows import Path
 from swarmtrain_transport.links.tcp import acknowledged, path_of
-from swarmtrain_transport.links.widths import Path
 from swarmtrain_transport.links.zmq_sockets import Ground, Route
 
 

@@ -37,9 +37,9 @@ from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.links.allow_list import not_allowed
 from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.links.outbox import TokenBucket
+from swarmtrain_transport.links.parallel_flows import Path
 from swarmtrain_transport.links.reception import Reception
 from swarmtrain_transport.links.tcp import Connections, Moved, can_tell
-from swarmtrain_transport.links.widths import Path
 from swarmtrain_transport.links.zmq_bundle import Bundle
 from swarmtrain_transport.links.zmq_proxy import Local, Proxy, is_ours
 from swarmtrain_transport.links.zmq_sockets import (

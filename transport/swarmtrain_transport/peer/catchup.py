@@ -17,7 +17,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.ledger.fold import GroupView, OpView, num_chunks, window_of
 from swarmtrain_transport.ledger.pairing import link_of, partner_in, whole_pairs
-from swarmtrain_transport.ledger.samples import in_result
+from swarmtrain_transport.ledger.sample_weights import in_result
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.wire.records import Commit

@@ -12,7 +12,7 @@ from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED
 from swarmtrain_transport.ledger.image import become, from_image
 from swarmtrain_transport.ledger.pairing import check_drawn
 from swarmtrain_transport.ledger.plan_rules import check_centre, check_plan
-from swarmtrain_transport.ledger.signed import is_signature, result_payload
+from swarmtrain_transport.ledger.signed_roots import is_signature, result_payload
 from swarmtrain_transport.ledger.snapshots import Snapshots
 from swarmtrain_transport.wire.records import (
     AnyBody,

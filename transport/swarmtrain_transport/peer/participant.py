@@ -19,10 +19,10 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Archive
 from swarmtrain_transport.ledger.fold import OfGroup
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.card import Card, LocalStats, hello_of, progress_of
-from swarmtrain_transport.peer.early import EarlyFrames
+from swarmtrain_transport.peer.early_frames import EarlyFrames
 from swarmtrain_transport.peer.group import GroupPeer
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.peer.local_peer import Card, LocalStats, hello_of, progress_of
 from swarmtrain_transport.wire import messages as say
 from swarmtrain_transport.wire.batching import batches
 from swarmtrain_transport.wire.frames import Frame, FrameKind

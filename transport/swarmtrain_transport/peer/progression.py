@@ -10,8 +10,8 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Contribution
 from swarmtrain_transport.ledger.fold import GroupView
-from swarmtrain_transport.peer.card import Card
 from swarmtrain_transport.peer.catchup import CatchUp, partner_of
+from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.state_finder import StateFinder
 from swarmtrain_transport.wire.messages import Applied, Ready, Stranded
 

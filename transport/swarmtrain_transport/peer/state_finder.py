@@ -17,9 +17,9 @@ from swarmtrain_transport.actions import (
     SendFrame,
 )
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.blocks.download import Download
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.manifest import StateManifest, StateSync
+from swarmtrain_transport.blocks.state_download import Download
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId

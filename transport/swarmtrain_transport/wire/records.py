@@ -14,8 +14,8 @@ import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import MEAN
+from swarmtrain_transport.wire.member_index import NOWHERE, Places
 from swarmtrain_transport.wire.messages import FIRST_GROUP, kinds_of, unpack_limited, written
-from swarmtrain_transport.wire.places import NOWHERE, Places
 
 GENESIS_HASH = bytes(32)
 
@@ -149,7 +149,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     result_codec: str = ""
     fastest_steps_per_s: float | None = None
     samples: tuple[int, ...] = ()
-    """Each contributor's since its last READY, where the run counts them (`samples`)."""
+    """Each contributor's since its last READY, where the run counts them (`sample_weights`)."""
     rule: str = ""
     kind: str = MEAN
     scalars: str = ""
@@ -161,7 +161,8 @@ class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
     """A slice gets a new owner under a new attempt; older attempts of it are void.
 
     `lacked` is the relieved owner's word, if the slice moves because of it: whose contribution it
-    has not, and in which way (`matrix`: ``absent``, ``roots``, ``scalars``, ``refused:REASON``).
+    has not, and in which way (`exclusion_rule`: ``absent``, ``roots``, ``scalars``,
+    ``refused:REASON``).
     """
 
     op: int

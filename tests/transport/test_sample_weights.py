@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.plan_rules import check_plan
-from swarmtrain_transport.ledger.samples import believed, in_result
+from swarmtrain_transport.ledger.sample_weights import believed, in_result
 from swarmtrain_transport.wire.records import Commit, Freeze, Member, Plan, Rewind, Skip, bodies_of
 from tests.transport.rig import BOOT, A, B, C, Chain, begun_chain, commit_of, plan_body
 from tests.transport.test_planning import plan_now, ready_line

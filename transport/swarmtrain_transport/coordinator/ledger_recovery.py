@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.attendance import Attendance
-from swarmtrain_transport.coordinator.claims import shown
-from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.coordinator.ledger_writer import Scribe
+from swarmtrain_transport.coordinator.roster import Attendance
+from swarmtrain_transport.coordinator.validation import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Hello, PeerMessage, Tell

@@ -3,7 +3,7 @@
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.links.widths import Path, Widths
+from swarmtrain_transport.links.parallel_flows import Path, Widths
 from tests.transport.rig import A, B
 
 LONG_S = 0.2

@@ -1,6 +1,6 @@
 """Peers as they follow one group: which state each has, whether it is ready, who is waited for.
 
-The ledger says who is in the group, and `attendance` who is here at all. Everything here is
+The ledger says who is in the group, and `roster` who is here at all. Everything here is
 volatile: after a restart it is rebuilt from HELLO and from the messages that peers re-send.
 """
 
@@ -9,8 +9,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.attendance import Attendance
 from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.roster import Attendance
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId

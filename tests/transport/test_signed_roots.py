@@ -8,7 +8,7 @@ from swarmtrain_transport.actions import SendControl
 from swarmtrain_transport.coordinator.reports import check_signed
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import set_id
-from swarmtrain_transport.ledger.signed import root_over
+from swarmtrain_transport.ledger.signed_roots import root_over
 from swarmtrain_transport.wire.messages import Got, Roots, SliceDone
 from swarmtrain_transport.wire.records import Commit, Freeze, Reassign
 from tests.transport.bench import Bench

@@ -1,7 +1,7 @@
 """Two steps from late to gone: suspected first, evicted only after long silence."""
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.failure_detector import LifeLine
 
 
 def test_a_silent_peer_is_suspected_then_evicted_each_at_its_second() -> None:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger import scalars
+from swarmtrain_transport.ledger import inner_products
+from swarmtrain_transport.ledger.inner_products import NORMS, PRODUCTS, Table
 from swarmtrain_transport.ledger.plan_rules import check_plan
-from swarmtrain_transport.ledger.scalars import NORMS, PRODUCTS, Table
 from swarmtrain_transport.wire.messages import Got, Ready, Roots, decode_from_peer, encode
 from swarmtrain_transport.wire.records import (
     Freeze,
@@ -44,8 +44,8 @@ def product(one: bytes, other: bytes) -> float:
 
 
 def row_of(kind: str, peer: bytes, known: tuple[bytes, ...] = PEERS) -> bytes:
-    order = scalars.columns(kind, peer, PEERS)
-    return scalars.pack_row({other: product(peer, other) for other in known}, order)
+    order = inner_products.columns(kind, peer, PEERS)
+    return inner_products.pack_row({other: product(peer, other) for other in known}, order)
 
 
 def full(kind: str) -> Table:
@@ -56,19 +56,19 @@ def full(kind: str) -> Table:
 
 @given(st.dictionaries(st.sampled_from(PEERS), st.floats(-1e300, 1e300)))
 def test_a_row_is_read_as_it_was_packed_and_what_is_missing_stays_missing(row):
-    assert scalars.unpack_row(scalars.pack_row(row, PEERS), PEERS) == row
+    assert inner_products.unpack_row(inner_products.pack_row(row, PEERS), PEERS) == row
 
 
 @pytest.mark.parametrize("data", [b"", bytes(23), bytes(25), struct.pack("<3d", 1, math.inf, 0)])
 def test_a_row_of_another_length_or_without_bounds_is_refused(data: bytes):
     with pytest.raises(RemoteFault, match="scalars"):
-        scalars.unpack_row(data, PEERS)
+        inner_products.unpack_row(data, PEERS)
 
 
 @KINDS
 def test_the_first_word_stands_and_a_bad_row_takes_its_message_with_it(kind: str):
     table = full(kind)
-    table.report({A: scalars.pack_row({A: 77.0}, scalars.columns(kind, A, PEERS))})
+    table.report({A: inner_products.pack_row({A: 77.0}, inner_products.columns(kind, A, PEERS))})
     assert table.of((A, A)) == product(A, A)
     empty = Table(kind, PEERS)
     with pytest.raises(RemoteFault):
@@ -83,19 +83,21 @@ def test_totals_are_added_in_the_order_of_slices(kind: str):
     tables = []
     for number in parts:
         table = Table(kind, (A,))
-        table.report({A: scalars.pack_row({A: number}, (A,))})
+        table.report({A: inner_products.pack_row({A: number}, (A,))})
         tables.append(table)
-    (found,) = struct.unpack("<d", scalars.totals(kind, (A,), tables))
+    (found,) = struct.unpack("<d", inner_products.totals(kind, (A,), tables))
     assert found == (parts[0] + parts[1]) + parts[2]
 
 
 @KINDS
 def test_some_of_the_totals_are_what_only_those_would_have_had(kind: str):
-    data = scalars.totals(kind, PEERS, [full(kind)])
+    data = inner_products.totals(kind, PEERS, [full(kind)])
     assert len(data) == 8 * (3 if kind == NORMS else 6)
-    alone = scalars.totals(kind, (A, C), [full(kind)])
-    assert scalars.chosen(kind, PEERS, data, (A, C)) == struct.unpack(f"<{len(alone) // 8}d", alone)
-    scalars.check_totals(kind, PEERS, data)
+    alone = inner_products.totals(kind, (A, C), [full(kind)])
+    assert inner_products.chosen(kind, PEERS, data, (A, C)) == struct.unpack(
+        f"<{len(alone) // 8}d", alone
+    )
+    inner_products.check_totals(kind, PEERS, data)
 
 
 @KINDS
@@ -106,17 +108,17 @@ def test_totals_that_nothing_can_have_are_refused(kind: str, number: float):
         numbers = [1.0] * count
         numbers[place] = number
         with pytest.raises(RemoteFault, match="nothing can have"):
-            scalars.check_totals(kind, PEERS, struct.pack(f"<{count}d", *numbers))
+            inner_products.check_totals(kind, PEERS, struct.pack(f"<{count}d", *numbers))
     for data in (b"", bytes(8 * count + 8), bytes(7)):
         with pytest.raises(RemoteFault, match="order"):
-            scalars.check_totals(kind, PEERS, data)
+            inner_products.check_totals(kind, PEERS, data)
 
 
 def test_a_product_beyond_both_lengths_fits_nobody():
     table = Table(PRODUCTS, PEERS)
-    table.report({A: scalars.pack_row({A: 4.0}, PEERS)})
-    table.report({B: scalars.pack_row({A: -6.0, B: 9.0}, PEERS)})
-    table.report({C: scalars.pack_row({A: 6.1, B: 0.0, C: 9.0}, PEERS)})
+    table.report({A: inner_products.pack_row({A: 4.0}, PEERS)})
+    table.report({B: inner_products.pack_row({A: -6.0, B: 9.0}, PEERS)})
+    table.report({C: inner_products.pack_row({A: 6.1, B: 0.0, C: 9.0}, PEERS)})
     assert table.fits(B, 9.0, (A,)) and not table.fits(B, 9.1, (A,))
     assert not table.fits(C, 9.0, (A,)) and table.fits(C, 9.0, (B,))
 
@@ -182,7 +184,7 @@ def test_freeze_carries_the_totals_whichever_word_comes_first(kind: str, signs_f
         op.sign(*PEERS)
     frozen = op.decide()
     assert isinstance(frozen, Freeze) and frozen.contributors == PEERS
-    wanted = [3 * product(*pair) for pair in scalars.pairs_of(kind, PEERS)]
+    wanted = [3 * product(*pair) for pair in inner_products.pairs_of(kind, PEERS)]
     assert list(struct.unpack(f"<{len(wanted)}d", frozen.scalars)) == wanted
     assert op.view.scalars == frozen.scalars
 
@@ -210,9 +212,9 @@ def test_one_owner_cannot_leave_somebody_out_by_measuring_it_wrongly(kind: str):
     op.say(0, *PEERS)
     op.say(1, *PEERS)
     rows = {peer: row_of(kind, peer, PEERS) for peer in PEERS}
-    columns = scalars.columns(kind, A, scalars.vectors(PEERS, 0))
+    columns = inner_products.columns(kind, A, inner_products.vectors(PEERS, 0))
     wrong = {other: 7.0 for other in columns}
-    op.say(2, *PEERS, rows=rows | {A: scalars.pack_row(wrong, columns)})
+    op.say(2, *PEERS, rows=rows | {A: inner_products.pack_row(wrong, columns)})
     moved = op.decide()
     assert isinstance(moved, Reassign) and moved.owner == B, "at once: nothing is to come any more"
     assert op.lacked == {A: "scalars"}
@@ -236,7 +238,7 @@ def test_freeze_waits_for_the_new_owner_of_a_slice_to_measure_it(kind: str):
     frozen = op.decide()
     assert isinstance(frozen, Freeze) and frozen.contributors == (A, B)
     assert frozen.excluded == {C: "lost"}
-    wanted = [3 * product(*pair) for pair in scalars.pairs_of(kind, (A, B))]
+    wanted = [3 * product(*pair) for pair in inner_products.pairs_of(kind, (A, B))]
     assert list(struct.unpack(f"<{len(wanted)}d", frozen.scalars)) == wanted
     assert op.decide() == SliceFreeze(1, 2, 1, (A, B))
 

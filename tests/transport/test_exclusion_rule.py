@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.ledger.matrix import MatrixVerdict, matrix_rule, voices_needed
+from swarmtrain_transport.ledger.exclusion_rule import MatrixVerdict, matrix_rule, voices_needed
 
 Rows = dict[int, set[bytes]]
 

@@ -1,7 +1,7 @@
 """Rates and caps of a link, from counters and a clock that the tests turn."""
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.links.flow import LinkRates, RateMeter
+from swarmtrain_transport.links.rate_meter import LinkRates, RateMeter
 
 MB = 1_000_000
 

@@ -9,9 +9,9 @@ the peers that have found or checked them.
 
 from dataclasses import dataclass, field
 
-from swarmtrain_transport.coordinator.attendance import Attendance
+from swarmtrain_transport.coordinator.ledger_writer import Scribe
 from swarmtrain_transport.coordinator.membership import Chronicle
-from swarmtrain_transport.coordinator.scribe import Scribe
+from swarmtrain_transport.coordinator.roster import Attendance
 from swarmtrain_transport.ledger.audit import Drawn, draw
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId

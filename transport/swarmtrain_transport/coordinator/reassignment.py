@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator import faults
 from swarmtrain_transport.coordinator.faults import Moment
-from swarmtrain_transport.ledger.matrix import AT_ODDS, UNREACHABLE
+from swarmtrain_transport.ledger.exclusion_rule import AT_ODDS, UNREACHABLE
 from swarmtrain_transport.ledger.standing import BARRED
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Reassign, Skip, SliceFreeze

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.wire.places import NOWHERE, Places
+from swarmtrain_transport.wire.member_index import NOWHERE, Places
 from swarmtrain_transport.wire.records import (
     Attest,
     BodyReader,

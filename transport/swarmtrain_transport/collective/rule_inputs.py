@@ -1,4 +1,5 @@
-"""An owner's measurements of its slice while parts arrive, for rules of whole vectors (`scalars`).
+"""An owner's measurements of its slice while parts arrive, for rules of whole vectors
+(`inner_products`).
 
 A chunk is measured when it comes, with the same chunk of everybody who has given theirs before: so
 the work is spread over the scatter, and when a contributor is complete its numbers only have to be
@@ -11,7 +12,7 @@ from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.blocks.retention import Kept
 from swarmtrain_transport.collective.centre import Centre
 from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
-from swarmtrain_transport.ledger.scalars import (
+from swarmtrain_transport.ledger.inner_products import (
     CENTRE,
     NORMS,
     Pair,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.failure import LifeLine
+from swarmtrain_transport.coordinator.failure_detector import LifeLine
 from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.links.link import PeerId
