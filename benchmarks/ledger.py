@@ -216,12 +216,12 @@ class Run:
     def relay(self, follower: Follower, *, until_head: bool = False) -> None:
         """Let a follower read and answer, one message at a time, until nothing is on its way or it
         knows every record."""
-        while follower.letters and not (until_head and follower.head >= self.machine.scribe.head):
+        while follower.letters and not (until_head and follower.head >= self.machine.writer.head):
             self.say(follower.peer, *follower.talk(self.now_s))
 
     def acknowledge(self) -> None:
         """Everybody holds every record and says so."""
-        head = self.machine.scribe.head
+        head = self.machine.writer.head
         for peer in self._identities:
             self.say(peer, m.Progress(head, 0, 0, "training"))
 
@@ -312,10 +312,10 @@ def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
     memory_mb = resident_mb()
     joiner.end()
     kept = PeerStorage(joiner.directory).ledger.num_records
-    if kept != len(run.machine.scribe.ledger):
+    if kept != len(run.machine.writer.ledger):
         raise RuntimeError(f"the newcomer has kept {kept} records")
     run.relay(witness)
-    if witness.head < run.machine.scribe.head:
+    if witness.head < run.machine.writer.head:
         raise RuntimeError("the peer has not followed")
     row = {
         "bytes_per_op": round(bytes_per_op),

@@ -37,8 +37,8 @@ from swarmtrain.peer.hook_log import HookLog, logger, speak_up
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.training.model_weights import ModelWeights
 from swarmtrain.peer.training.session import Hooks, Session
-from swarmtrain_transport.wire.brings import OWN, Brings
 from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import OWN, Brings
 
 _HOOKS = "_optimizer_step_post_hooks"
 """Attribute that `register_step_post_hook` needs; Optimizer's own constructor makes it."""

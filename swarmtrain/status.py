@@ -32,7 +32,7 @@ from swarmtrain.errors import UserError
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+    from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 SOCKET_FILE = "status.sock"
 WHERE_FILE = "status.json"
@@ -205,7 +205,7 @@ def ask_coordinator(state_dir: Path) -> "CoordinatorStatus":
     Raises:
         UserError: as above.
     """
-    from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+    from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
     return msgspec.convert(ask(state_dir), CoordinatorStatus)
 

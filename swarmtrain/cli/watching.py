@@ -11,8 +11,8 @@ from typing import TextIO
 from swarmtrain.console.lines import stamped
 from swarmtrain.console.view import Picture, Row, View, open_view
 from swarmtrain.why.news import News
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ async def _keep_telling(machine: Rendezvous, news: News, view: View, stream: Tex
 
 def _tell(machine: Rendezvous, news: News, view: View, stream: TextIO) -> None:
     status = machine.status(time.monotonic())
-    told = news.of_records(machine.scribe.ledger.since(news.next_record))
+    told = news.of_records(machine.writer.ledger.since(news.next_record))
     told += news.of_losses(status.losses)
     for text in told:
         view.say(stamped(text, stream))

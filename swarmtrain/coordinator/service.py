@@ -55,9 +55,9 @@ from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.validation import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import WHOLE, constant_of
-from swarmtrain_transport.wire.brings import Brings
 from swarmtrain_transport.wire.identity import verify
 from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import Brings
 
 logger = logging.getLogger(__name__)
 
@@ -326,7 +326,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
 
 
 def _status(state_dir: Path, machine: Rendezvous, desk: Desk) -> StatusServer:
-    ledger = machine.scribe.ledger
+    ledger = machine.writer.ledger
     return StatusServer(
         state_dir, desk.status, lambda number: explain_round(ledger.since(0), number), desk.hear
     )

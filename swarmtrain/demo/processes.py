@@ -21,7 +21,7 @@ from pathlib import Path
 
 from swarmtrain.demo.setting import COORDINATOR, Place
 from swarmtrain.events import Event, parse
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from swarmtrain.events import (
     StateInPlace,
     Waiting,
 )
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 STALL_S = 300.0
 """Nothing new for so long is the end. An op takes two minutes at most (twice its deadline), and

@@ -20,10 +20,9 @@ from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver, Weights
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
-from swarmtrain_transport.wire.brings import UNSAID, Brings
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
-from swarmtrain_transport.wire.messages import Welcome
+from swarmtrain_transport.wire.messages import UNSAID, Brings, Welcome
 
 Frozen = Callable[[int, int], None]
 

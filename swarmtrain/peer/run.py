@@ -39,8 +39,7 @@ from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
-from swarmtrain_transport.wire.brings import BUILT_IN, LEASED, Brings
-from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest
+from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, Brings, LeaseGrant, LeaseRequest
 
 logger = logging.getLogger(__name__)
 

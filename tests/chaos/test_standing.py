@@ -13,11 +13,7 @@ from swarmtrain.chaos.siege.standing import (
     most_weight,
 )
 from swarmtrain.peer.network.complaints import Complaints
-from swarmtrain_transport.coordinator.membership import (
-    CoordinatorStatus,
-    PeerStatus,
-    RoundEvent,
-)
+from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus, RoundEvent
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.records import Freeze, Gone, Member, Reassign, Skip, SliceFreeze
 from tests.chaos.test_invariants import A, B, C, committed, plan

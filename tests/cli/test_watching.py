@@ -12,7 +12,7 @@ import msgspec
 from swarmtrain.cli.watching import picture_of, watched
 from swarmtrain.config.settings import RunSection
 from swarmtrain.coordinator.service import serve
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.wire.messages import Leave, Records
 from tests.coordinator.rig import connected, run
 from tests.coordinator.test_service import ALICE, CONFIG, living

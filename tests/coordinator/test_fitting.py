@@ -10,8 +10,8 @@ from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, Run
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.fitting import built_in_layout, misfit
 from swarmtrain.peer.network.control import DoorRefused
-from swarmtrain_transport.wire.brings import BUILT_IN, LEASED, OWN, UNSAID, Brings
 from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, OWN, UNSAID, Brings
 from swarmtrain_transport.wire.records import Attest
 from tests.coordinator.rig import connected, hello_of, run
 from tests.coordinator.test_service import living

@@ -9,7 +9,7 @@ import pytest
 from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.notices import STANDS_S, Notices
 from swarmtrain.status import waiting_words
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.wire.messages import Waiting
 from tests.coordinator.rig import connected, run
 from tests.coordinator.test_service import ALICE, BOB, CONFIG, living

@@ -16,7 +16,7 @@ from swarmtrain.demo.story import (
     lost,
 )
 from swarmtrain.events import Evaluated, Frozen, In, Left, Ready, RoundEnded, StateInPlace
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus, RoundEvent
+from swarmtrain_transport.coordinator.status import CoordinatorStatus, RoundEvent
 
 CAST = Cast(("badger", "crane", "otter"), "otter", "newt")
 ALONE = Cast(("badger",), None, None)

@@ -12,8 +12,8 @@ from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.blocks.manifest import manifest_from_bytes
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.peer.local_peer import LocalStats
 from swarmtrain_transport.result import OpResult, SliceResult
 
 ME, OTHER = b"m" * 32, b"o" * 32

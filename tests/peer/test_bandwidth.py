@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from swarmtrain.caps import NO_CAPS
 from swarmtrain.peer.network.bandwidth import Bandwidth
 from swarmtrain_transport import limits
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.links.link import Address, LinkStats
 from swarmtrain_transport.links.parallel_flows import Path
-from swarmtrain_transport.peer.local_peer import LocalStats
 
 PEER = b"p" * 32
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.peer.arithmetic import CodecArithmetic, TensorContribution, decode_result
 from swarmtrain_optimizers.codec_facts import facts_of
-from swarmtrain_transport.coordinator import slices
 from swarmtrain_transport.coordinator.op_decider import OpDecider
+from swarmtrain_transport.coordinator.slicing import best_shares, cut
 from swarmtrain_transport.ledger.fold import OpDecision, num_chunks, window_of
 from swarmtrain_transport.ledger.plan_rules import check_plan, window_floor
 from swarmtrain_transport.ledger.sample_weights import weights_of
@@ -33,7 +33,7 @@ def plan_of(
 ) -> Plan:
     """As the coordinator plans it, with equal slices."""
     weights = weights_of(dict(sorted(samples.items())))
-    bounds = slices.cut(num_values, BLOCK, slices.shares([0.0] * len(weights)))
+    bounds = cut(num_values, BLOCK, best_shares([0.0] * len(weights)))
     result = facts_of(codec).result
     plan = plan_body(
         tuple(weights),

@@ -4,7 +4,7 @@ from broken_rules import Mutant, any_case, replaced
 
 from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain_transport.collective.auditing import Auditing
-from swarmtrain_transport.coordinator.convictions import Tribunal
+from swarmtrain_transport.coordinator.convictions import Convictions
 from swarmtrain_transport.ledger.audit import draw
 from swarmtrain_transport.wire.records import Conviction
 
@@ -21,7 +21,7 @@ def auditors_find_everything_right():
 
 
 def a_proof_convicts_nobody():
-    return replaced(Tribunal, "hear", lambda hear: lambda *known: {})
+    return replaced(Convictions, "hear", lambda hear: lambda *known: {})
 
 
 def an_auditors_word_convicts():
@@ -29,14 +29,14 @@ def an_auditors_word_convicts():
         def credulous(self, peer, message, now_s):
             view = self._view.commits.get(message.op)
             drawn = draw(view) if view is not None else None
-            if drawn is None or drawn.auditor != peer or drawn.owner in self._scribe.view.convicted:
+            if drawn is None or drawn.auditor != peer or drawn.owner in self._writer.view.convicted:
                 return {}
             place = (drawn.slice_index, drawn.chunk)
             return {drawn.owner: Conviction(message.op, *place, message.proof_hash)}
 
         return credulous
 
-    return replaced(Tribunal, "hear", make)
+    return replaced(Convictions, "hear", make)
 
 
 AUDIT_MUTANTS = {

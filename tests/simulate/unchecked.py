@@ -24,7 +24,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.coordinator import agreement, planning, policies
 from swarmtrain_transport.coordinator.agreement import Agreement
-from swarmtrain_transport.coordinator.ledger_recovery import History
+from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
 from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.peer import ledger_copy
@@ -206,7 +206,7 @@ def frames_are_not_fenced():
 
 
 def a_restored_coordinator_asks_nobody():
-    return replaced(History, "is_open", lambda _: property(lambda self: False))
+    return replaced(LedgerRecovery, "is_open", lambda _: property(lambda self: False))
 
 
 def a_skip_is_forgotten():

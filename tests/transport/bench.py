@@ -9,9 +9,9 @@ from swarmtrain_transport.arithmetic import Arithmetic, Contribution
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.ledger.fold import OpDecision
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.local_peer import LocalStats
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, SliceDone
 from swarmtrain_transport.wire.records import Plan

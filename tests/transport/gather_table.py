@@ -9,8 +9,8 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger.fold import OpDecision, OpView, num_chunks, slice_root
-from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name, gathered_slices
 from swarmtrain_transport.ledger.signed_roots import result_payload
+from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name, gathered_slices
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
 from swarmtrain_transport.wire.records import Commit, Freeze, Plan

@@ -8,12 +8,12 @@ from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView, OpView
 from swarmtrain_transport.ledger.pairing import contributors_of, drawn, order_of, partner_in
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.local_peer import LocalStats
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
 from swarmtrain_transport.wire.records import Attest, Commit

@@ -6,11 +6,11 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.blobs import Blobs
-from swarmtrain_transport.collective.centre import has_centre
+from swarmtrain_transport.collective.rule_inputs import has_centre
 from swarmtrain_transport.coordinator.failure_detector import LifeLine
-from swarmtrain_transport.coordinator.group_peers import Follower
-from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.planning import next_plan
+from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import inner_products
@@ -108,12 +108,12 @@ def test_an_owner_whose_centre_has_no_possible_length_has_nobody_complete(square
     assert table.fits(A, 4.0, ()) and not table.fits(A, 4.0, (CENTRE,))
 
 
-def ready_line(peer: PeerId, has_centre: bool) -> Follower:
+def ready_line(peer: PeerId, has_centre: bool) -> GroupPeer:
     """Connected, alive and ready for op 2."""
     hello = Hello(BOOT, "name", peer, "127.0.0.1", 1, -1, b"", 1, ROOT, 1 << 30)
     line = PeerLine(hello, LifeLine(0.0), acked_index=1 << 20)
     ready = Ready(2, 8, 1, ROOT, None, has_centre)
-    return Follower(line, applied_op=1, state_root=ROOT, ready=ready, active=True)
+    return GroupPeer(line, applied_op=1, state_root=ROOT, ready=ready, active=True)
 
 
 @pytest.mark.parametrize("told", [(True,) * 3, (True, False, True), (False,) * 3])

@@ -1,6 +1,6 @@
 """Tests of the chronicle: it is bounded, and no peer's noise pushes out others' history."""
 
-from swarmtrain_transport.coordinator.membership import Chronicle
+from swarmtrain_transport.coordinator.chronicle import Chronicle
 from swarmtrain_transport.wire import messages as m
 from tests.transport.hall import ROOT, opened
 from tests.transport.rig import A, B, C

@@ -2,7 +2,7 @@
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.failure_detector import LifeLine
-from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.ledger.fold import num_chunks
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m

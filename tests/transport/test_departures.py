@@ -113,7 +113,7 @@ def test_a_ledger_that_lets_a_banned_key_in_is_none() -> None:
     hall = opened()
     order(hall, Ban(C, WHY))
     join = next(body for body in hall.bodies(Join) if body.peer == C)
-    view, chain = LedgerView(), hall.machine.scribe.ledger
+    view, chain = LedgerView(), hall.machine.writer.ledger
     for record, body in zip(hall.records, bodies_of(hall.records), strict=True):
         view.apply(record, body)
     record = make_record(len(chain), chain.head_hash, 1, join, sign)

@@ -1,7 +1,8 @@
 import pytest
 
+from swarmtrain_transport.coordinator.validation import genesis_of
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger.fragments import genesis_of, values_of
+from swarmtrain_transport.ledger.plan_rules import values_of
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Attest, Plan

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.wire import messages
-from swarmtrain_transport.wire.brings import Brings
 from swarmtrain_transport.wire.frames import (
     Frame,
     FrameKind,
@@ -29,6 +28,7 @@ from swarmtrain_transport.wire.frames import (
     unpack,
     unpack_credit,
 )
+from swarmtrain_transport.wire.messages import Brings
 from tests.transport.link_rig import noise
 
 FRAME_REASONS = {"frame", "version", "length", "checksum"}

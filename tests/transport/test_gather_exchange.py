@@ -9,10 +9,10 @@ from swarmtrain_transport.actions import PeerFault, SendControl, SendFrame
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.peer.local_peer import LocalStats
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone, Withdraw
 from swarmtrain_transport.wire.records import Commit, Freeze, Plan, SignedRoot, Skip, bodies_of

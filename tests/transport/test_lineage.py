@@ -8,7 +8,7 @@ import pytest
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger import lineage
 from swarmtrain_transport.ledger.fold import LedgerView
-from swarmtrain_transport.ledger.gathered import outcome_of
+from swarmtrain_transport.ledger.transfers import outcome_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import (
     Attest,

@@ -52,7 +52,7 @@ def test_the_run_goes_on_from_a_peers_copy() -> None:
     again.tick(500.0)
     tell(again, first, B)
     assert [record.hash for record in again.records] == [record.hash for record in first.records]
-    assert again.machine.scribe.term > first.records[-1].term
+    assert again.machine.writer.term > first.records[-1].term
     again.join(A, C, applied_op=1, state_root=root_of(1), **newer_hello(first))
     again.alive(again.now_s + limits.LEDGER_WAIT_S + 0.1, A, B, C)
     again.run_op(2, A, B, C)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.wire.member_index import NOWHERE, Places
+from swarmtrain_transport.wire.member_index import NO_MEMBERS, MemberIndex
 from swarmtrain_transport.wire.records import (
     Attest,
     BodyReader,
@@ -42,7 +42,7 @@ from tests.transport.rig import (
 KEYS = [bytes([number]) * 32 for number in range(70)]
 
 
-def read_back(value: Any, places: Places) -> Any:
+def read_back(value: Any, places: MemberIndex) -> Any:
     data = msgpack.packb(places.shorten(value))
     return places.lengthen(msgpack.unpackb(data, strict_map_key=False))
 
@@ -67,12 +67,12 @@ def plain(value: Any) -> Any:
 @settings(max_examples=200, deadline=None)
 @given(values, st.permutations(KEYS).map(lambda keys: keys[:64]))
 def test_whatever_is_said_of_members_and_others_is_read_back(value: Any, members: list[bytes]):
-    assert plain(read_back(value, Places.among(members))) == plain(value)
-    assert plain(read_back(value, NOWHERE)) == plain(value)
+    assert plain(read_back(value, MemberIndex.among(members))) == plain(value)
+    assert plain(read_back(value, NO_MEMBERS)) == plain(value)
 
 
 def test_a_member_is_three_bytes_and_any_number_of_them_ten() -> None:
-    places = Places.among(KEYS[:64])
+    places = MemberIndex.among(KEYS[:64])
     assert len(msgpack.packb(places.shorten(KEYS[63]))) == 3
     for count in (1, 2, 64):
         assert len(msgpack.packb(places.shorten(KEYS[:count]))) == 10
@@ -88,7 +88,7 @@ def test_a_member_is_three_bytes_and_any_number_of_them_ten() -> None:
     ],
 )  # fmt: skip
 def test_a_place_that_no_member_has_is_refused(ext: msgpack.ExtType) -> None:
-    places = Places.among([A, B])
+    places = MemberIndex.among([A, B])
     for value in (ext, [ext], {ext: 1}, {"k": [{"x": ext}]}):
         with pytest.raises(RemoteFault):
             places.lengthen(value)

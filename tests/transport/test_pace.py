@@ -5,9 +5,9 @@ import pytest
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.ledger.chain import size_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.batching import size_of
 from swarmtrain_transport.wire.records import Gone, Record
 from tests.transport.hall import Hall, hello_of, opened
 from tests.transport.rig import STRANGER, A, B, C, Chain, run_body

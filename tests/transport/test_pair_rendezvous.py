@@ -7,8 +7,8 @@ import pytest
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import slice_root
-from swarmtrain_transport.ledger.gathered import content_name
 from swarmtrain_transport.ledger.pairing import contributors_of, order_of, partner_in
+from swarmtrain_transport.ledger.transfers import content_name
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Attest, Commit, Plan, Rewind, Skip
@@ -190,7 +190,7 @@ def test_when_all_are_stranded_the_run_goes_back_to_the_newest_state_that_somebo
     records = tuple(hall.hall.records)
     again = Hall(records, term=2, kind="pair", min_contributors=2, start_peers=2)
     newest = len(records) - 1
-    head = again.machine.scribe.ledger.head_hash
+    head = again.machine.writer.ledger.head_hash
     for peer, boot, op in ((A, b"a2", 1), (B, b"b2", 2)):
         again.join(
             peer, boot=boot, head_index=newest, head_hash=head, applied_op=op,

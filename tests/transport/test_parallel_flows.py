@@ -3,7 +3,7 @@
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.links.parallel_flows import Path, Widths
+from swarmtrain_transport.links.parallel_flows import ParallelFlows, Path
 from tests.transport.rig import A, B
 
 LONG_S = 0.2
@@ -25,7 +25,7 @@ class Way:
     """An exchange after the other with peer A, at a rate per flow."""
 
     def __init__(self) -> None:
-        self.widths = Widths()
+        self.widths = ParallelFlows()
         self.width = 1
         self.acked = 0
         self.now_s = 0.0
@@ -92,7 +92,7 @@ def test_most_looks_must_find_it_so():
 
 
 def test_peers_are_told_apart_and_one_that_comes_back_begins_anew():
-    widths = Widths()
+    widths = ParallelFlows()
     for look in range(20):
         fast = path(look * 10**6, rtt_s=0.001, least_s=0.001)
         widths.looked({A: [path(look * 1000)], B: [fast]}, look * STEP_S)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.failure_detector import LifeLine
-from swarmtrain_transport.coordinator.group_peers import Follower
-from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.planning import next_plan
+from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.plan_rules import check_plan, window_floor
@@ -38,23 +38,23 @@ ROOT = b"R" * 32
 INT64 = st.integers(-(1 << 63), (1 << 64) - 1)
 
 
-def line_of(peer: PeerId, *, up: int = 0, down: int = 0, **changes: Any) -> Follower:
+def line_of(peer: PeerId, *, up: int = 0, down: int = 0, **changes: Any) -> GroupPeer:
     """Connected, alive, at op 0, acknowledged everything, not ready."""
     hello = Hello(BOOT, "name", peer, "127.0.0.1", 1, -1, b"", 0, ROOT, 1 << 30, up, down)
     line = PeerLine(hello, LifeLine(0.0), acked_index=1 << 20)
-    follower = Follower(line, applied_op=0, state_root=ROOT)
+    group_peer = GroupPeer(line, applied_op=0, state_root=ROOT)
     for key, value in changes.items():
-        setattr(follower if hasattr(follower, key) else line, key, value)
-    return follower
+        setattr(group_peer if hasattr(group_peer, key) else line, key, value)
+    return group_peer
 
 
-def ready_line(peer: PeerId, op: int = 1, samples: int = 8, **changes: Any) -> Follower:
+def ready_line(peer: PeerId, op: int = 1, samples: int = 8, **changes: Any) -> GroupPeer:
     return line_of(peer, ready=Ready(op, samples, op - 1, ROOT), active=True, **changes)
 
 
 def plan_now(
     chain: Chain,
-    lines: dict[PeerId, Follower],
+    lines: dict[PeerId, GroupPeer],
     expected: set[PeerId] | None = None,
     now_s: float = 0.0,
     **terms: Any,

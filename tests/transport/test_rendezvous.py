@@ -248,7 +248,7 @@ def test_another_process_of_the_same_key_is_waited_for_no_oftener(leaves: bool) 
     if leaves:
         hall.say(C, m.Leave())
     hall.join(C, boot=b"another")
-    assert hall.machine.first.followers.here[C].waits.until == 5
+    assert hall.machine.first.group_peers.here[C].waits.until == 5
 
 
 def test_the_first_deadline_is_the_cap_later_ones_adapt() -> None:

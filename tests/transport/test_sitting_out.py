@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from swarmtrain_transport.coordinator.group_peers import Follower
+from swarmtrain_transport.coordinator.group_peers import GroupPeer
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
@@ -21,7 +21,7 @@ def at_fault(chain: Chain, peer: PeerId, rounds: int = 3) -> None:
         chain.commit()
 
 
-def at_op(chain: Chain, *peers: PeerId, **changes: Any) -> dict[PeerId, Follower]:
+def at_op(chain: Chain, *peers: PeerId, **changes: Any) -> dict[PeerId, GroupPeer]:
     op = chain.view.first.last_op
     return {peer: ready_line(peer, op + 1, applied_op=op, **changes) for peer in peers}
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.group_peers import Follower
+from swarmtrain_transport.coordinator.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.planning import make_plan
 from swarmtrain_transport.coordinator.slicing import Slicing, believed, fitted
 from swarmtrain_transport.ledger.plan_rules import check_plan
@@ -78,7 +78,7 @@ def test_room_below_zero_is_none_and_the_others_slices_still_cover_the_vector(to
     """Or one member's HELLO would make a PLAN that everybody else must refuse."""
     lines = lines_of([100, 100, 100], retain_bytes=2**60)
     lines[B].hello = msgspec.structs.replace(lines[B].hello, retain_bytes=told)
-    peers = {peer: Follower(line, ready=Ready(1, 8, 0, bytes(32))) for peer, line in lines.items()}
+    peers = {peer: GroupPeer(line, ready=Ready(1, 8, 0, bytes(32))) for peer, line in lines.items()}
     plan = make_plan(terms_of(), 1, b"", 2_000_000, peers, {}, 20.0, Slicing())
     check_plan(plan, 2_000_000)
     assert {spec.owner for spec in plan.slices} == {A, C}

@@ -10,7 +10,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Ledger
-from swarmtrain_transport.ledger.image import image_of
+from swarmtrain_transport.ledger.snapshots import image_of
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import (
@@ -92,7 +92,7 @@ def test_a_newcomer_takes_part_before_it_has_the_records_before_the_snapshot() -
     total = sum(len(record.to_bytes()) for record in hall.records)
     tail = [message for message in hall.sent[D] if isinstance(message, m.Records)]
     assert sum(len(raw) for message in tail for raw in message.records) < total / 3
-    while newcomer.machine.ledger.head_index < hall.machine.scribe.head:
+    while newcomer.machine.ledger.head_index < hall.machine.writer.head:
         newcomer.read()
     assert newcomer.machine.view == hall.machine.view
     assert newcomer.machine._is_informed() and newcomer.allowed == {A, B, C}
@@ -171,7 +171,7 @@ def test_older_records_that_do_not_lead_to_the_snapshot_end_the_newcomer() -> No
     """A coordinator that lies about the past to newcomers is found out in the background."""
     hall, other = long_run(), long_run(13)
     newcomer = Newcomer(hall)
-    while newcomer.machine.ledger.head_index < hall.machine.scribe.head:
+    while newcomer.machine.ledger.head_index < hall.machine.writer.head:
         newcomer.read()
     false = [make_record(0, bytes(32), 1, run_body(config_hash=b"x" * 32), sign)]
     for body in bodies_of(other.records)[1 : newcomer.machine.ledger.base]:
@@ -185,7 +185,7 @@ def test_older_records_that_do_not_lead_to_the_snapshot_end_the_newcomer() -> No
 def test_what_is_not_here_yet_is_not_told_to_a_restored_coordinator() -> None:
     hall = long_run()
     newcomer = Newcomer(hall)
-    while newcomer.machine.ledger.head_index < hall.machine.scribe.head:
+    while newcomer.machine.ledger.head_index < hall.machine.writer.head:
         newcomer.read()
     (said,) = newcomer.machine.control(m.Tell(3), 0.0)
     base = newcomer.machine.ledger.base
@@ -262,7 +262,7 @@ def test_older_records_leave_the_memory_once_they_are_on_the_disk(
     )
     copy = LedgerCopy(verify, (), disk)
     copy.begin_with(
-        (records[0].to_bytes(), snapshot.to_bytes()), hall.machine.scribe._snapshots.image
+        (records[0].to_bytes(), snapshot.to_bytes()), hall.machine.writer._snapshots.image
     )
     for record in records[: snapshot.index]:
         copy.trim()

@@ -31,9 +31,9 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.fold import LedgerView, result_root, slice_root
-from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, gathered_slices, outcome_of
 from swarmtrain_transport.ledger.pairing import link_of, order_of
 from swarmtrain_transport.ledger.signed_roots import result_payload
+from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, gathered_slices, outcome_of
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.wire import records as log
 from swarmtrain_transport.wire.identity import Identity, verify

@@ -1,7 +1,7 @@
 """A round that goes by pairs is told: who exchanged with whom, and who stepped alone and why."""
 
 from swarmtrain.why.story import explain_round
-from swarmtrain_transport.ledger.gathered import outcome_of
+from swarmtrain_transport.ledger.transfers import outcome_of
 from swarmtrain_transport.wire.records import Attest, Commit, Freeze, SignedRoot, Skip, Times
 from tests.transport.pair_table import pair_plan
 from tests.transport.rig import A, B, C, Chain, D, E, genesis_body, join_body, run_body

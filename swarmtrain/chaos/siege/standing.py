@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import median_low
 
 from swarmtrain.chaos.invariants import Violation
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Commit,

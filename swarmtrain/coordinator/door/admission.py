@@ -23,9 +23,8 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.departures import BANNED_WORDS
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.brings import Brings
 from swarmtrain_transport.wire.identity import knock_payload, verify
-from swarmtrain_transport.wire.messages import Hello, Knock, decode_from_peer
+from swarmtrain_transport.wire.messages import Brings, Hello, Knock, decode_from_peer
 
 S = TypeVar("S", bound=Hashable)
 

@@ -8,7 +8,7 @@ file names is refused by the machine.
 from swarmtrain.config.built_in import built_in_parameters, layout_digest, num_values_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import cleaned
-from swarmtrain_transport.wire.brings import BUILT_IN, OWN, Brings
+from swarmtrain_transport.wire.messages import BUILT_IN, OWN, Brings
 from swarmtrain_transport.wire.records import Attest
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.status import waiting_words
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 STANDS_S = 5.0
 """A reason is said when it has stood for so long: the failure detector's moments are shorter."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from swarmtrain_transport.coordinator.membership import PeerStatus
+from swarmtrain_transport.coordinator.status import PeerStatus
 
 USES_MAX = 1_000_000_000
 HOURS_MAX = 1_000_000.0

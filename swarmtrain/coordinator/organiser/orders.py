@@ -38,8 +38,8 @@ from swarmtrain.coordinator.shell import Shell
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Removal
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus, PeerStatus
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.records import BodyReader
@@ -176,7 +176,7 @@ class Desk:
 
     async def _read_ledger(self) -> None:
         """Bring the dossiers up to date, in portions: a ledger may have a million records."""
-        ledger = self._machine.scribe.ledger
+        ledger = self._machine.writer.ledger
         while self._dossiers.num_read < len(ledger):
             for record in islice(ledger.since(self._dossiers.num_read), RECORDS_AT_ONCE):
                 self._dossiers.read(self._reader.read(record))

@@ -20,7 +20,7 @@ import lz4.block
 from swarmtrain.errors import earlier_version
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.wire.batching import batches
+from swarmtrain_transport.ledger.chain import batches
 from swarmtrain_transport.wire.records import Record, record_from_bytes
 
 FILE_NAME = "ledger.bin"

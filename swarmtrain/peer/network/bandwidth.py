@@ -15,7 +15,7 @@ from swarmtrain.peer.network.allowance import Allowance
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import Address, LinkStats, PeerId
 from swarmtrain_transport.links.outbox import Outbox, TokenBucket
-from swarmtrain_transport.links.parallel_flows import Widths
+from swarmtrain_transport.links.parallel_flows import ParallelFlows
 from swarmtrain_transport.links.rate_meter import LinkRates
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.peer.participant import Participant
@@ -53,7 +53,7 @@ class Bandwidth:
         self._timer: asyncio.TimerHandle | None = None
         self._read_s = -math.inf
         self._plan_ids: frozenset[int] = frozenset()
-        self._widths = Widths()
+        self._widths = ParallelFlows()
 
     @property
     def stats(self) -> LinkStats:

@@ -36,11 +36,12 @@ from swarmtrain_transport.links.link import Link, PeerId
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
-from swarmtrain_transport.wire.brings import UNSAID, Brings
 from swarmtrain_transport.wire.frames import Frame
 from swarmtrain_transport.wire.identity import Identity, verify
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import (
+    UNSAID,
+    Brings,
     CoordinatorMessage,
     LeaseGrant,
     Leave,

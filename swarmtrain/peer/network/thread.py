@@ -20,10 +20,9 @@ from swarmtrain.peer.network.memory import keep_freed_chunks
 from swarmtrain.peer.network.shell import ForTrainer, PeerShell
 from swarmtrain.peer.view import TrainerNote
 from swarmtrain_transport.peer.participant import Actions, Participant
-from swarmtrain_transport.wire.brings import UNSAID, Brings
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
-from swarmtrain_transport.wire.messages import PeerMessage
+from swarmtrain_transport.wire.messages import UNSAID, Brings, PeerMessage
 
 _CLOSE_TIMEOUT_S = 10.0
 """A coordinator that does not read may not keep a leaving peer for longer."""

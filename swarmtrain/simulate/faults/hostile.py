@@ -9,8 +9,8 @@ from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.ledger.fold import num_chunks, slice_root
-from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name
 from swarmtrain_transport.ledger.signed_roots import result_payload
+from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name
 from swarmtrain_transport.wire.frames import Frame, FrameKind, pack
 from swarmtrain_transport.wire.messages import (
     Accuse,

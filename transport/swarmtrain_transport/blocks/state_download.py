@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.blocks.window import Window
+from swarmtrain_transport.blocks.fetch import Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId

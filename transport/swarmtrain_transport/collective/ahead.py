@@ -14,12 +14,12 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import SendFrame
 from swarmtrain_transport.arithmetic import Contribution, ContributionRefused
 from swarmtrain_transport.blocks.retention import Kept, Retention
-from swarmtrain_transport.collective.local_stats import Local
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView, OpView, window_of
-from swarmtrain_transport.ledger.fragments import values_of
 from swarmtrain_transport.ledger.pairing import expected_partner
+from swarmtrain_transport.ledger.plan_rules import values_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.records import Plan
@@ -37,7 +37,7 @@ class Ahead:
     """
 
     def __init__(
-        self, me: PeerId, boot: bytes, view: GroupView, retention: Retention, local: Local
+        self, me: PeerId, boot: bytes, view: GroupView, retention: Retention, local: LocalStats
     ) -> None:
         self._me, self._boot = me, boot
         self._view = view

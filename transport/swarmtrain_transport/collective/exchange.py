@@ -18,17 +18,16 @@ from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution, Co
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.ahead import Ahead, check_chunk
-from swarmtrain_transport.collective.centre import Centre
-from swarmtrain_transport.collective.local_stats import Local
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.collective.publisher import Publisher
 from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.collective.reducer import Reducer, Reducing
+from swarmtrain_transport.collective.rule_inputs import Centre
 from swarmtrain_transport.collective.sender import Sender
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
-from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name
 from swarmtrain_transport.ledger.signed_roots import contribution_payload, result_payload, root_over
-from swarmtrain_transport.ledger.transfers import transfers_of
+from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name, transfers_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.phases import Table, entered
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
@@ -90,7 +89,7 @@ class Exchange:
         fetcher: Fetcher,
         now_s: float,
         sign: Sign,
-        local: Local,
+        local: LocalStats,
         commits: Mapping[int, OpView],
         ahead: Ahead | None = None,
     ) -> None:

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.blocks.retention import Kept, Retention
-from swarmtrain_transport.collective.centre import Centre
 from swarmtrain_transport.collective.gauges import likenesses
-from swarmtrain_transport.collective.rule_inputs import Measuring
+from swarmtrain_transport.collective.rule_inputs import Centre, Measuring
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of

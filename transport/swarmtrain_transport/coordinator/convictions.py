@@ -9,8 +9,8 @@ the peers that have found or checked them.
 
 from dataclasses import dataclass, field
 
-from swarmtrain_transport.coordinator.ledger_writer import Scribe
-from swarmtrain_transport.coordinator.membership import Chronicle
+from swarmtrain_transport.coordinator.chronicle import Chronicle
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.roster import Attendance
 from swarmtrain_transport.ledger.audit import Drawn, draw
 from swarmtrain_transport.ledger.fold import GroupView
@@ -29,20 +29,20 @@ class _Case:
     voices: set[PeerId] = field(default_factory=set)
 
 
-class Tribunal:
+class Convictions:
     """Open accusations in one group.
 
     Args:
-        scribe: relays them.
+        writer: relays them.
         attendance: who could judge.
         chronicle: what people are shown.
         view: the ledger's fold of the group.
     """
 
     def __init__(
-        self, scribe: Scribe, attendance: Attendance, chronicle: Chronicle, view: GroupView
+        self, writer: LedgerWriter, attendance: Attendance, chronicle: Chronicle, view: GroupView
     ) -> None:
-        self._scribe = scribe
+        self._writer = writer
         self._attendance = attendance
         self._chronicle = chronicle
         self._view = view
@@ -53,7 +53,7 @@ class Tribunal:
         """Somebody accuses, or agrees; the answer is who is convicted by it, and of what."""
         view = self._view.commits.get(message.op)
         drawn = draw(view) if view is not None else None
-        if drawn is None or peer == drawn.owner or drawn.owner in self._scribe.view.convicted:
+        if drawn is None or peer == drawn.owner or drawn.owner in self._writer.view.convicted:
             return {}
         if peer == drawn.auditor:
             self._open(message, drawn)
@@ -87,4 +87,4 @@ class Tribunal:
         told = Accused(message.op, message.proof_hash, message.group)
         for peer in self._attendance.connected():
             if peer not in (drawn.auditor, drawn.owner):
-                self._scribe.send(peer, told)
+                self._writer.send(peer, told)

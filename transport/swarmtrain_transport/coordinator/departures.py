@@ -9,8 +9,8 @@ and stays for ever.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from swarmtrain_transport.coordinator.ledger_writer import Scribe
-from swarmtrain_transport.coordinator.membership import Chronicle
+from swarmtrain_transport.coordinator.chronicle import Chronicle
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.roster import Attendance
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
@@ -61,18 +61,18 @@ class Departures:
     """Writes GONE and UNBAN, and knows who may not come back.
 
     Args:
-        scribe: the pen.
+        writer: the pen.
         attendance: who is here.
         chronicle: what people are shown.
         lost: tells the groups of a peer that is gone.
     """
 
     def __init__(
-        self, scribe: Scribe, attendance: Attendance, chronicle: Chronicle,
+        self, writer: LedgerWriter, attendance: Attendance, chronicle: Chronicle,
         lost: Callable[[PeerId], None],
     ) -> None:  # fmt: skip
-        self._scribe = scribe
-        self._view = scribe.view
+        self._writer = writer
+        self._view = writer.view
         self._attendance = attendance
         self._chronicle = chronicle
         self._lost = lost
@@ -100,12 +100,12 @@ class Departures:
         if self.is_void(order):
             return
         if isinstance(order, Pardon):
-            self._scribe.append(Unban(order.peer))
+            self._writer.append(Unban(order.peer))
             self._tell(order.peer, "unbanned")
             return
         reason = BANNED if isinstance(order, Ban) else REMOVED
-        self._scribe.append(Gone(order.peer, evicted=True, reason=reason))
-        self._scribe.refuse(order.peer, "SWT-E702", order.text)
+        self._writer.append(Gone(order.peer, evicted=True, reason=reason))
+        self._writer.refuse(order.peer, "SWT-E702", order.text)
         self._attendance.depart(order.peer)
         self._lost(order.peer)
         self._tell(order.peer, reason)
@@ -118,8 +118,8 @@ class Departures:
         self._attendance.depart(peer)
         self._lost(peer)
         if peer in self._view.roster or why is not None:
-            self._scribe.append(Gone(peer, evicted, reason, why, group))
-            self._scribe.close(peer)
+            self._writer.append(Gone(peer, evicted, reason, why, group))
+            self._writer.close(peer)
             event = "convicted" if why is not None else "lost" if evicted else "left"
             self._tell(peer, event, reason)
 

@@ -8,18 +8,18 @@ ops go on side by side, as long as no two of them move the same values (protocol
 import msgspec
 
 from swarmtrain_transport.coordinator.agreement import Agreement
-from swarmtrain_transport.coordinator.convictions import Tribunal
-from swarmtrain_transport.coordinator.group_peers import Followers
-from swarmtrain_transport.coordinator.ledger_writer import Scribe
-from swarmtrain_transport.coordinator.membership import Chronicle, PeerLine
+from swarmtrain_transport.coordinator.chronicle import Chronicle
+from swarmtrain_transport.coordinator.convictions import Convictions
+from swarmtrain_transport.coordinator.group_peers import GroupPeers
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.coordinator.planning import RunTerms, may_plan, next_plan
 from swarmtrain_transport.coordinator.reports import Report, check_signed
-from swarmtrain_transport.coordinator.roster import Attendance
+from swarmtrain_transport.coordinator.roster import Attendance, PeerLine
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.coordinator.timers import Pace
+from swarmtrain_transport.coordinator.validation import genesis_of
 from swarmtrain_transport.ledger.fold import GroupView, OpDecision
-from swarmtrain_transport.ledger.fragments import genesis_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Applied, Offer, Ready
 from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, Skip, Verify
@@ -31,32 +31,32 @@ class GroupCoordinator:
     Args:
         terms: what the run file says of its exchange.
         view: the ledger's fold of the group.
-        scribe: appends records.
+        writer: appends records.
         attendance: who is here.
         verify: checks a signature.
         now_s: the time; all timers start here.
 
     Attributes:
-        followers: its peers.
+        group_peers: its peers.
         chronicle: what people are told of it.
         operations: its ops under way, oldest first, by plan id.
-        tribunal: accusations of wrong sums.
+        convictions: accusations of wrong sums.
     """
 
     def __init__(
-        self, terms: RunTerms, view: GroupView, scribe: Scribe, attendance: Attendance,
+        self, terms: RunTerms, view: GroupView, writer: LedgerWriter, attendance: Attendance,
         verify: Verify, now_s: float,
     ) -> None:  # fmt: skip
         self.terms = terms
         self.view = view
-        self.followers = Followers(view, attendance)
+        self.group_peers = GroupPeers(view, attendance)
         self.chronicle = Chronicle()
-        self.tribunal = Tribunal(scribe, attendance, self.chronicle, view)
+        self.convictions = Convictions(writer, attendance, self.chronicle, view)
         self.operations: dict[int, OpDecider] = {}
-        self._scribe = scribe
+        self._writer = writer
         self._attendance = attendance
         self._verify = verify
-        self._agreement = Agreement(scribe, view, self.followers, self.chronicle)
+        self._agreement = Agreement(writer, view, self.group_peers, self.chronicle)
         self._pace = Pace()
         self._slicing = Slicing()
         self._take_up(now_s)
@@ -85,19 +85,19 @@ class GroupCoordinator:
 
     def adopted(self, now_s: float) -> None:
         """The ledger has grown by records of earlier lives."""
-        self.followers.reconcile()
+        self.group_peers.reconcile()
         self._take_up(now_s)
 
     def enter(self, peer: PeerId, line: PeerLine) -> None:
         """A peer of the group is here, for the first time or again."""
-        self.followers.enter(peer, line)
+        self.group_peers.enter(peer, line)
         for operation in self.operations.values():
             for news in operation.reports.returned(peer, line.hello.boot):
-                self._scribe.send(peer, news)
+                self._writer.send(peer, news)
 
     def depart(self, peer: PeerId) -> None:
         """A peer has left the run or the group."""
-        self.followers.depart(peer)
+        self.group_peers.depart(peer)
         for operation in self.operations.values():
             operation.reports.lose(peer)
 
@@ -105,14 +105,14 @@ class GroupCoordinator:
         """A peer offers its state as the first one."""
         if self.view.genesis is None:
             genesis = genesis_of(message, self.terms.block, self.terms.layout)
-            self._scribe.append(genesis)
+            self._writer.append(genesis)
 
     def on_ready(self, peer: PeerId, message: Ready, now_s: float, *, may_attest: bool) -> None:
         """A peer has made the inner steps of an op."""
-        follower = self.followers.here[peer]
-        if follower.ready is None or follower.ready.op != message.op:
-            follower.ready_s = now_s
-        follower.ready, follower.active = message, True
+        group_peer = self.group_peers.here[peer]
+        if group_peer.ready is None or group_peer.ready.op != message.op:
+            group_peer.ready_s = now_s
+        group_peer.ready, group_peer.active = message, True
         state = Applied(message.applied_op, message.state_root, group=self.view.group)
         self._agreement.reported(peer, state, now_s, may_attest=may_attest)
 
@@ -126,9 +126,9 @@ class GroupCoordinator:
         check_signed(operation.view, peer, message, self._verify)
         news = operation.reports.hear(peer, message, now_s)
         if news is not None:
-            for other, follower in self.followers.here.items():
-                if follower.line.connected and operation.reports.concerns(other, news):
-                    self._scribe.send(other, news)
+            for other, group_peer in self.group_peers.here.items():
+                if group_peer.line.connected and operation.reports.concerns(other, news):
+                    self._writer.send(other, news)
 
     def owes(self, peer: PeerId, witnesses: set[PeerId]) -> bool:
         """Return True if enough owners wait for a peer's part of some op."""
@@ -138,13 +138,13 @@ class GroupCoordinator:
 
     def pardon(self, absent_s: float) -> None:
         """This process was stopped for so long."""
-        self.followers.pardon(absent_s)
+        self.group_peers.pardon(absent_s)
         for operation in self.operations.values():
             operation.timers.pardon(absent_s)
 
     def wakeups(self) -> list[float]:
         """When something may fall due."""
-        times = list(self.followers.waits_until(self.terms.wait_ready_s))
+        times = list(self.group_peers.waits_until(self.terms.wait_ready_s))
         for operation in self.operations.values():
             times += operation.timers.wakeups()
         return times
@@ -161,10 +161,10 @@ class GroupCoordinator:
     def _decide(self, now_s: float) -> None:
         if not self.operations:
             return
-        lives = {peer: one.line.life for peer, one in self.followers.here.items()}
+        lives = {peer: one.line.life for peer, one in self.group_peers.here.items()}
         for plan_id, operation in list(self.operations.items()):
             while plan_id in self.operations:
-                alive = self.followers.alive(now_s)
+                alive = self.group_peers.alive(now_s)
                 decision = operation.decide(alive, now_s, lives)
                 if decision is None:
                     break
@@ -177,7 +177,7 @@ class GroupCoordinator:
             decision = msgspec.structs.replace(decision, group=self.view.group)
         if isinstance(decision, Reassign):
             self.chronicle.moved(decision, operation.view.owners)
-        self._scribe.append(decision)
+        self._writer.append(decision)
         if isinstance(decision, Freeze):
             for peer, reason in decision.excluded.items():
                 by = decision.accusers.get(peer, ())
@@ -191,19 +191,19 @@ class GroupCoordinator:
         at_once = min(self.terms.ops_at_once, self.view.most_ops)
         if len(self.operations) >= at_once or self._has_all_planned:
             return
-        here = self.followers.here
+        here = self.group_peers.here
         if not may_plan(self.terms, self.view, here):
             return
-        expected = self.followers.expected(now_s)
+        expected = self.group_peers.expected(now_s)
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
         plan = next_plan(
             self.terms, self.view, here, expected, limit_s, now_s, self._slicing,
-            self._scribe.view.join_index,
+            self._writer.view.join_index,
         )  # fmt: skip
         if plan is None:
             return
-        self.followers.planned(plan, expected)
-        self._scribe.append(plan)
+        self.group_peers.planned(plan, expected)
+        self._writer.append(plan)
         op = self.view.op
         assert op is not None
         self.operations[op.plan_id] = OpDecider(op, now_s)

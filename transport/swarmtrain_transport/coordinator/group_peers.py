@@ -9,8 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.membership import PeerLine
-from swarmtrain_transport.coordinator.roster import Attendance
+from swarmtrain_transport.coordinator.roster import Attendance, PeerLine
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
@@ -19,7 +18,7 @@ from swarmtrain_transport.wire.records import Plan
 
 
 @dataclass(slots=True)
-class Follower:
+class GroupPeer:
     """One peer in one group, in this term.
 
     Attributes:
@@ -45,7 +44,7 @@ class Follower:
 
 
 def agreed_root(
-    peers: Mapping[PeerId, Follower], voters: AbstractSet[PeerId], op: int
+    peers: Mapping[PeerId, GroupPeer], voters: AbstractSet[PeerId], op: int
 ) -> bytes | None:
     """The state root after `op` that more than half of the voters report, None without one."""
     at_op = [
@@ -54,7 +53,7 @@ def agreed_root(
     return next((root for root in at_op if 2 * at_op.count(root) > len(voters)), None)
 
 
-class Followers:
+class GroupPeers:
     """The peers of one group.
 
     Args:
@@ -66,10 +65,10 @@ class Followers:
     """
 
     def __init__(self, view: GroupView, attendance: Attendance) -> None:
-        self.here: dict[PeerId, Follower] = {}
+        self.here: dict[PeerId, GroupPeer] = {}
         self._view = view
         self._attendance = attendance
-        self._gone: dict[PeerId, Follower] = {}
+        self._gone: dict[PeerId, GroupPeer] = {}
 
     # ---- comings and goings
 
@@ -84,33 +83,33 @@ class Followers:
     def enter(self, peer: PeerId, line: PeerLine) -> None:
         """A member is in, for the first time or again; a process that only reconnects is the one
         that it was."""
-        follower = Follower(line)
+        group_peer = GroupPeer(line)
         old = self.here.get(peer)
         if (gone := old or self._gone.get(peer)) is not None:
-            follower.waits = gone.waits
+            group_peer.waits = gone.waits
         if old is not None:
             self._remember(peer, old)
         if old is not None and old.line.hello.boot == line.hello.boot:
-            follower.ready, follower.ready_s = old.ready, old.ready_s
-            follower.active, follower.chain = old.active, old.chain
+            group_peer.ready, group_peer.ready_s = old.ready, old.ready_s
+            group_peer.active, group_peer.chain = old.active, old.chain
         is_back = self.last_contributors().get(peer) == line.hello.boot
-        follower.active = follower.active or is_back
-        self.here[peer] = follower
+        group_peer.active = group_peer.active or is_back
+        self.here[peer] = group_peer
 
     def depart(self, peer: PeerId) -> None:
         """The peer is in the group no more."""
-        if (follower := self.here.pop(peer, None)) is not None:
-            self._remember(peer, follower)
+        if (group_peer := self.here.pop(peer, None)) is not None:
+            self._remember(peer, group_peer)
 
-    def _remember(self, peer: PeerId, follower: Follower) -> None:
+    def _remember(self, peer: PeerId, group_peer: GroupPeer) -> None:
         self._gone.pop(peer, None)
-        self._gone[peer] = follower
+        self._gone[peer] = group_peer
         if len(self._gone) > limits.PEERS_MAX:
             del self._gone[next(iter(self._gone))]
 
     # ---- who takes part
 
-    def connected(self) -> dict[PeerId, Follower]:
+    def connected(self) -> dict[PeerId, GroupPeer]:
         """Those whose control connection stands."""
         return {peer: one for peer, one in self.here.items() if one.line.connected}
 
@@ -142,11 +141,11 @@ class Followers:
         """A PLAN has fallen due: of those who were expected some may have kept it waiting."""
         gives = {member.peer for member in plan.members if member.weight}
         late = expected - gives - self._view.standing.sidelined(plan.op, expected)
-        for peer, follower in self.here.items():
+        for peer, group_peer in self.here.items():
             if peer in gives:
-                follower.waits.good()
+                group_peer.waits.good()
             elif peer in late:
-                follower.waits.fault(plan.op)
+                group_peer.waits.fault(plan.op)
 
     def waits_until(self, wait_ready_s: float) -> Iterable[float]:
         """When each that is ready has waited long enough for the others."""
@@ -154,8 +153,8 @@ class Followers:
 
     def pardon(self, absent_s: float) -> None:
         """The coordinator was stopped for so long: nobody has waited meanwhile."""
-        for follower in self.here.values():
-            follower.ready_s += absent_s
+        for group_peer in self.here.values():
+            group_peer.ready_s += absent_s
 
     # ---- who holds which state
 

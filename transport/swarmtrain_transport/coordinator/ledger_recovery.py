@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.ledger_writer import Scribe
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.roster import Attendance
 from swarmtrain_transport.coordinator.validation import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import FIRST_GROUP, Hello, PeerMessage, Tell
-from swarmtrain_transport.wire.messages import History as Told
+from swarmtrain_transport.wire.messages import FIRST_GROUP, Hello, History, PeerMessage, Tell
 from swarmtrain_transport.wire.records import Join, Run, body_of, record_from_bytes
 
 _LATE_S = 0.25
@@ -42,11 +41,11 @@ class Guest:
     invite_id: str
 
 
-class History:
+class LedgerRecovery:
     """The history that this life must hear before it decides anything.
 
     Args:
-        scribe: the ledger as the disk has it.
+        writer: the ledger as the disk has it.
         attendance: who is still to come back.
         now_s: start of this life.
         lost_key: the run key, where the ledger that it has signed is lost.
@@ -54,15 +53,15 @@ class History:
 
     def __init__(
         self,
-        scribe: Scribe,
+        writer: LedgerWriter,
         attendance: Attendance,
         now_s: float,
         lost_key: bytes | None = None,
     ) -> None:
-        self._scribe = scribe
+        self._writer = writer
         self._attendance = attendance
         self._lost_key = lost_key
-        is_restart = len(scribe.ledger) > 0 or lost_key is not None
+        is_restart = len(writer.ledger) > 0 or lost_key is not None
         self._settled_s = now_s + limits.SUSPECT_S if is_restart else now_s
         if lost_key is not None:
             self._settled_s = math.inf
@@ -85,7 +84,7 @@ class History:
     @property
     def is_missing(self) -> bool:
         """True if the ledger was lost and nobody has brought a copy yet."""
-        return self._lost_key is not None and not len(self._scribe.ledger)
+        return self._lost_key is not None and not len(self._writer.ledger)
 
     @property
     def takes_copies(self) -> bool:
@@ -96,10 +95,10 @@ class History:
         """Error id and words for who has no place in the history that we hold."""
         if self.is_missing:
             return "SWT-E706", "The coordinator has lost its ledger and waits for a copy of it."
-        if not self._scribe.knows_history(guest.hello):
+        if not self._writer.knows_history(guest.hello):
             return FORK
         # To get a copy the door lets in whoever claims one: it has forgotten its members.
-        is_known = guest.invite_id or peer in self._scribe.view.ever_members
+        is_known = guest.invite_id or peer in self._writer.view.ever_members
         if self._lost_key is not None and not is_known:
             return "SWT-E313", "This run has never let that key in."
         return None
@@ -127,7 +126,7 @@ class History:
     @property
     def may_grow(self) -> bool:
         """True if newer records can still be taken over: nothing was decided in their place."""
-        return self.is_open or (not self._scribe.has_decided and self._late_asks < _LATE_ASKS_MAX)
+        return self.is_open or (not self._writer.has_decided and self._late_asks < _LATE_ASKS_MAX)
 
     def ask(self, peer: PeerId, guest: Guest, now_s: float) -> None:
         """The peer holds newer records: have it tell them."""
@@ -137,33 +136,33 @@ class History:
         self._tell(peer, guest)
 
     def _tell(self, peer: PeerId, guest: Guest) -> None:
-        first_index = len(self._scribe.ledger)
+        first_index = len(self._writer.ledger)
         self._witnesses[peer] = guest, first_index
-        self._scribe.send(peer, Tell(first_index))
+        self._writer.send(peer, Tell(first_index))
 
     def is_witness(self, peer: PeerId) -> bool:
         """Return True if the peer was asked and has not told everything."""
         return peer in self._witnesses
 
-    def hear(self, peer: PeerId, told: Told, now_s: float) -> Guest | None:
+    def hear(self, peer: PeerId, told: History, now_s: float) -> Guest | None:
         """Adopt what the peer tells; its HELLO once there is nothing more to tell."""
         guest, asked_from = self._witnesses.pop(peer)
         was_missing = self.is_missing
         try:
             if was_missing:
                 self._check_begins_ours(told.records)
-            self._scribe.adopt(told.records)
+            self._writer.adopt(told.records)
         except RemoteFault:
             # Two histories: which of the two we hold is the run. HELLO is refused as any fork is.
             return guest
         finally:
             if was_missing and not self.is_missing:
                 self._settled_s = now_s + limits.LEDGER_WAIT_S
-        has_grown = len(self._scribe.ledger) > asked_from  # maybe by what another has told
+        has_grown = len(self._writer.ledger) > asked_from  # maybe by what another has told
         if told.first_index > asked_from and not has_grown and self.is_open:
             self.wait(peer, guest)  # it began with a SNAPSHOT: somebody else has what comes before
             return None
-        if not has_grown or not self._scribe.is_behind(guest.hello):
+        if not has_grown or not self._writer.is_behind(guest.hello):
             return guest
         self._settled_s = max(self._settled_s, now_s + limits.SUSPECT_S)
         self._tell(peer, guest)

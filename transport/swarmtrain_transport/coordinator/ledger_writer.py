@@ -8,13 +8,12 @@ from collections.abc import Iterable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
-from swarmtrain_transport.coordinator.membership import PeerLine
+from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger.chain import Archive, Ledger
+from swarmtrain_transport.ledger.chain import Archive, Ledger, batches, size_of
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.ledger.snapshots import Snapshots
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.batching import batches, size_of
 from swarmtrain_transport.wire.messages import (
     CheckpointWritten,
     CoordinatorMessage,
@@ -35,7 +34,7 @@ from swarmtrain_transport.wire.records import (
 )
 
 
-class Scribe:
+class LedgerWriter:
     """Ledger, its fold and the actions of the event at hand.
 
     Args:

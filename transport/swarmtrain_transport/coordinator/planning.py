@@ -7,18 +7,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator import slices
-from swarmtrain_transport.coordinator.group_peers import Follower
-from swarmtrain_transport.coordinator.recovery import trusted_root
-from swarmtrain_transport.coordinator.slicing import Slicing
+from swarmtrain_transport.coordinator.agreement import trusted_root
+from swarmtrain_transport.coordinator.group_peers import GroupPeer
+from swarmtrain_transport.coordinator.slicing import Slicing, cut
 from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
 from swarmtrain_transport.ledger.fold import GroupView
-from swarmtrain_transport.ledger.fragments import values_of
-from swarmtrain_transport.ledger.gathered import gathered_slices
 from swarmtrain_transport.ledger.inner_products import CENTRED
 from swarmtrain_transport.ledger.pairing import contributors_of, order_of
-from swarmtrain_transport.ledger.plan_rules import centre_of, window_floor
+from swarmtrain_transport.ledger.plan_rules import centre_of, values_of, window_floor
 from swarmtrain_transport.ledger.sample_weights import believed, weights_of
+from swarmtrain_transport.ledger.transfers import gathered_slices
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
@@ -56,7 +54,7 @@ class RunTerms:
     group: int = FIRST_GROUP
 
 
-Peers = Mapping[PeerId, Follower]
+Peers = Mapping[PeerId, GroupPeer]
 
 
 def may_plan(terms: RunTerms, view: GroupView, peers: Peers) -> bool:
@@ -137,7 +135,7 @@ def without(against: Mapping[PeerId, int], planned: int) -> set[PeerId]:
     return set(worst[: planned // 2])
 
 
-def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[PeerId, Follower]:
+def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[PeerId, GroupPeer]:
     """Without those whose key is not yet in everybody's allow-list (protocol.md, ZAP)."""
     joined = {peer: join_index.get(peer, 1 << 62) for peer in present}
     settled = {peer: one for peer, one in present.items() if one.line.acked_index >= joined[peer]}
@@ -145,7 +143,7 @@ def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[Peer
     return {peer: one for peer, one in settled.items() if joined[peer] <= acked}
 
 
-def _is_synced(view: GroupView, root: bytes | None, one: Follower) -> bool:
+def _is_synced(view: GroupView, root: bytes | None, one: GroupPeer) -> bool:
     """Return True if the peer holds the newest state, which ops start from; under dispute nobody
     does. Where ops go by pairs that is its own."""
     is_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
@@ -239,7 +237,7 @@ def _cut(
     equal = terms.equal_slices
     lines = {peer: one.line for peer, one in contributors.items()}
     shares = slicing.shares(lines, vector_bytes, equal=equal, unfit=unfit)
-    bounds = slices.cut(num_values, terms.block, shares)
+    bounds = cut(num_values, terms.block, shares)
     return tuple(
         SliceSpec(start, stop, peer)
         for peer, (start, stop) in zip(sorted(contributors), bounds, strict=True)

@@ -12,11 +12,11 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.coordinator.departures import Departures, Order
 from swarmtrain_transport.coordinator.group import GroupCoordinator
-from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, History, card_of
-from swarmtrain_transport.coordinator.ledger_writer import Scribe
-from swarmtrain_transport.coordinator.membership import CoordinatorStatus, PeerLine
+from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, LedgerRecovery, card_of
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms
-from swarmtrain_transport.coordinator.roster import Attendance
+from swarmtrain_transport.coordinator.roster import Attendance, PeerLine
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.coordinator.status_view import describe, result_of
 from swarmtrain_transport.coordinator.validation import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
@@ -32,6 +32,7 @@ from swarmtrain_transport.wire.messages import (
     Got,
     Have,
     Hello,
+    History,
     Leave,
     Offer,
     Older,
@@ -44,7 +45,6 @@ from swarmtrain_transport.wire.messages import (
     Welcome,
     Withdraw,
 )
-from swarmtrain_transport.wire.messages import History as HistoryMessage
 from swarmtrain_transport.wire.records import Group, Move, Record, Run, Sign, Verify
 
 Actions = tuple[CoordinatorAction, ...]
@@ -90,8 +90,8 @@ class Rendezvous:
         archive: Archive | None = None,
     ) -> None:
         self.terms = terms
-        self.scribe = Scribe(records, sign, verify, term, archive)
-        self.view = self.scribe.view
+        self.writer = LedgerWriter(records, sign, verify, term, archive)
+        self.view = self.writer.view
         self.attendance = Attendance(self.view, now_s)
         self.lines = self.attendance.lines
         self.groups: dict[int, GroupCoordinator] = {}
@@ -99,16 +99,18 @@ class Rendezvous:
         self._run_key, self._verify = run_key, verify
         self._now_s = self._due_s = now_s
         self._begin_known_groups()
-        self.history = History(self.scribe, self.attendance, now_s, run_key if is_lost else None)
-        self.departures = Departures(self.scribe, self.attendance, self.first.chronicle, self._lost)
+        self.history = LedgerRecovery(
+            self.writer, self.attendance, now_s, run_key if is_lost else None
+        )
+        self.departures = Departures(self.writer, self.attendance, self.first.chronicle, self._lost)
 
     # ---- events
 
     def start(self, now_s: float) -> Actions:
         """First event of a life: a new run gets its RUN record."""
         self._at(now_s)
-        if not len(self.scribe.ledger) and not self.history.is_missing:
-            self.scribe.append(
+        if not len(self.writer.ledger) and not self.history.is_missing:
+            self.writer.append(
                 Run(self.terms.run_id, self._run_key, self.terms.config_hash,
                     limits.RUN_VERSION)
             )  # fmt: skip
@@ -129,31 +131,31 @@ class Rendezvous:
     def _let_in(self, peer: PeerId, guest: Guest) -> None:
         hello = guest.hello
         join = self.view.roster.get(peer)
-        if self.scribe.is_behind(hello) and self.history.may_grow:
+        if self.writer.is_behind(hello) and self.history.may_grow:
             self.history.ask(peer, guest, self._now_s)
         elif refusal := self.history.refusal(peer, guest) or self.departures.refusal(peer):
-            self.scribe.refuse(peer, *refusal)
+            self.writer.refuse(peer, *refusal)
         elif self.is_finished and (join is None or join.boot != hello.boot):
-            self.scribe.refuse(peer, "SWT-E705", f"The run is finished: {result_of(self)}.")
-        elif self.scribe.has_card(peer, hello):
+            self.writer.refuse(peer, "SWT-E705", f"The run is finished: {result_of(self)}.")
+        elif self.writer.has_card(peer, hello):
             self._welcome(peer, hello)
         elif self.history.is_open:
             self.history.wait(peer, guest)
         else:
-            self.scribe.append(card_of(peer, hello, guest.invite_id))
+            self.writer.append(card_of(peer, hello, guest.invite_id))
             self.note(peer, "joined")
             self._welcome(peer, hello)
 
     def _welcome(self, peer: PeerId, hello: Hello) -> None:
         line = self.attendance.enter(peer, hello, self._now_s)
-        self.scribe.send(
+        self.writer.send(
             peer,
-            Welcome(self.scribe.term, self.terms.run_id, self._run_key, self.terms.config,
-                    self.scribe.ledger.head_index),
+            Welcome(self.writer.term, self.terms.run_id, self._run_key, self.terms.config,
+                    self.writer.ledger.head_index),
         )  # fmt: skip
         if hello.head_index < 0:
-            self.scribe.send_image(peer, line, self._now_s)
-        self.scribe.send_records(peer, line, self._now_s)
+            self.writer.send_image(peer, line, self._now_s)
+        self.writer.send_records(peer, line, self._now_s)
         for number in self.view.groups_of(peer):
             if number in self.groups:
                 self.groups[number].enter(peer, line)
@@ -167,7 +169,7 @@ class Rendezvous:
             return self._on_history(peer, message)
         if (line := self.lines.get(peer)) is None:
             # Evicted while its connection still stood: it says HELLO again on a new one.
-            self.scribe.close(peer)
+            self.writer.close(peer)
             return self._settle()
         line.life.heard(now_s)
         check_claim(message)
@@ -203,11 +205,11 @@ class Rendezvous:
         self._at(now_s)
         is_new = peer in self.view.roster and self.view.groups_of(peer) != groups
         if is_new and not self.history.is_open:
-            self.scribe.append(Move(peer, groups))
+            self.writer.append(Move(peer, groups))
             for group in self.groups.values():
                 if peer not in group.view.members:
                     group.depart(peer)
-                group.followers.reconcile()
+                group.group_peers.reconcile()
         return self._settle()
 
     @property
@@ -229,7 +231,7 @@ class Rendezvous:
             for group in self.groups.values():
                 group.pardon(absent_s)
         self._now_s = now_s
-        self.scribe.ledger.trim()
+        self.writer.ledger.trim()
 
     def _next_due_s(self) -> float:
         times = [self._now_s + limits.EVICT_S]
@@ -268,16 +270,16 @@ class Rendezvous:
             case Offer() | CheckpointWritten() | Accuse() | Leave() if self.history.is_open:
                 self.history.hold(peer, message)
             case Progress():
-                line.acknowledged(min(message.index, self.scribe.head), self._now_s)
+                line.acknowledged(min(message.index, self.writer.head), self._now_s)
                 witnesses = self.attendance.witnesses(self._now_s)
                 owes = any(known.owes(peer, witnesses) for known in self.groups.values())
                 self.attendance.progressed(line, message, self._now_s, owes=owes)
                 for known in self.groups.values():
                     known.chronicle.gauges.hear(peer, message.gauged, known.view)
             case Older():
-                self.scribe.send_older(peer, line, message.first_index)
+                self.writer.send_older(peer, line, message.first_index)
             case CheckpointWritten():
-                self.scribe.note_checkpoint(peer, message)
+                self.writer.note_checkpoint(peer, message)
             case Leave():
                 self.departures.go(peer, evicted=False, reason=shown(message.reason, 200))
             case Roots() | Got() | SliceDone() | Have() | Withdraw():
@@ -287,7 +289,7 @@ class Rendezvous:
             case Offer() | Ready() | Applied() | Stranded() | Accuse() | Evaluated():
                 group = self.groups.get(message.group)
                 # Who was moved out of a group may still speak of it.
-                if group is not None and peer in group.followers.here:
+                if group is not None and peer in group.group_peers.here:
                     self._on_group(group, peer, message)
             case _:
                 raise RemoteFault("type", f"{type(message).__name__} is not expected here")
@@ -307,9 +309,9 @@ class Rendezvous:
             case Applied():
                 group.on_applied(peer, message, self._now_s, may_attest=may_attest)
             case Stranded():
-                group.followers.here[peer].stranded_op = message.op
+                group.group_peers.here[peer].stranded_op = message.op
             case Accuse():
-                for owner, why in group.tribunal.hear(peer, message, self._now_s).items():
+                for owner, why in group.convictions.hear(peer, message, self._now_s).items():
                     self.departures.go(
                         owner, evicted=True, reason="wrong sum", why=why, group=group.view.group
                     )
@@ -318,18 +320,18 @@ class Rendezvous:
 
     def _on_history(self, peer: PeerId, message: PeerMessage) -> Actions:
         """A peer tells what our disk has lost. Whatever else it says it says again afterwards."""
-        if isinstance(message, HistoryMessage):
-            head = self.scribe.head
+        if isinstance(message, History):
+            head = self.writer.head
             guest = self.history.hear(peer, message, self._now_s)
-            if self.scribe.head != head:  # else what was reported of an op counts on
+            if self.writer.head != head:  # else what was reported of an op counts on
                 self.attendance.adopted(self._now_s)
                 self._begin_known_groups()
                 for group in self.groups.values():
                     group.adopted(self._now_s)
-            if guest is not None and not self.scribe.is_behind(guest.hello):
+            if guest is not None and not self.writer.is_behind(guest.hello):
                 self._let_in(peer, guest)
             elif guest is not None:
-                self.scribe.refuse(peer, *FORK)
+                self.writer.refuse(peer, *FORK)
         return self._settle()
 
     # ---- the decisions that fall due after any event
@@ -340,7 +342,7 @@ class Rendezvous:
         Args:
             shifts_timers: True if it may have brought something forward that falls due later.
         """
-        head = self.scribe.head
+        head = self.writer.head
         if not self.history.is_open:
             for peer, guest in self.history.take_guests().items():
                 self._let_in(peer, guest)
@@ -351,22 +353,22 @@ class Rendezvous:
             self.departures.bury(self._now_s)
             for group in self.groups.values():
                 group.settle(self._now_s)
-            self.scribe.snapshot()
-        newest = self.scribe.head
+            self.writer.snapshot()
+        newest = self.writer.head
         for peer, line in self.lines.items():
             if line.sent_index != newest and line.connected:
-                self.scribe.send_records(peer, line, self._now_s)
+                self.writer.send_records(peer, line, self._now_s)
         if self.is_finished:
             self._dismiss()
         if shifts_timers or newest != head or self._now_s >= self._due_s:
             self._due_s = self._next_due_s()
-        return self.scribe.take()
+        return self.writer.take()
 
     def _dismiss(self) -> None:
         """The run is over: peers may go once nobody needs their results any more."""
         groups = self.groups.values()
         awaits_loss = any(group.awaits_loss for group in groups)
-        are_behind = any(group.followers.are_behind for group in groups)
+        are_behind = any(group.group_peers.are_behind for group in groups)
         for peer in self.attendance.dismissed(
             self._now_s, are_behind=are_behind, awaits_loss=awaits_loss
         ):
@@ -374,7 +376,7 @@ class Rendezvous:
                 if peer in group.view.members:
                     op = group.view.last_op
                     loss = group.chronicle.losses.get(op)
-                    self.scribe.send(peer, Finished(op, loss, group.view.group))
+                    self.writer.send(peer, Finished(op, loss, group.view.group))
         for peer in self.attendance.lingering(self._now_s):
             self.departures.go(peer, evicted=True, reason="the run is finished")
 
@@ -385,8 +387,8 @@ class Rendezvous:
     def _begin_groups(self) -> None:
         """GROUP for each that the run file names and the ledger does not know yet."""
         for terms in self._terms:
-            if terms.group not in self.view.groups and len(self.scribe.ledger):
-                self.scribe.append(Group(terms.group, terms.config_hash))
+            if terms.group not in self.view.groups and len(self.writer.ledger):
+                self.writer.append(Group(terms.group, terms.config_hash))
         self._begin_known_groups()
 
     def _begin_known_groups(self) -> None:
@@ -394,5 +396,5 @@ class Rendezvous:
             view = self.view.groups.get(terms.group)
             if view is not None and terms.group not in self.groups:
                 self.groups[terms.group] = GroupCoordinator(
-                    terms, view, self.scribe, self.attendance, self._verify, self._now_s
+                    terms, view, self.writer, self.attendance, self._verify, self._now_s
                 )

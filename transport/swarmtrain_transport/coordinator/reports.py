@@ -23,7 +23,6 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.exclusion_rule import ABSENT, REFUSED, ROOTS, SCALARS
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, slice_root
-from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED, content_name
 from swarmtrain_transport.ledger.inner_products import Table, are_norms, totals, vectors
 from swarmtrain_transport.ledger.signed_roots import (
     are_hashes,
@@ -33,7 +32,7 @@ from swarmtrain_transport.ledger.signed_roots import (
     result_payload,
     root_over,
 )
-from swarmtrain_transport.ledger.transfers import transfers_of
+from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name, transfers_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
 from swarmtrain_transport.wire.records import SignedRoot, Verify

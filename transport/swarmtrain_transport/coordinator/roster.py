@@ -1,19 +1,72 @@
-"""Attendance in this term: which peers of the roster were heard of, or are still to come back.
+"""The roster as the coordinator lives it: who was heard of in this term, or is still to come back.
 
-The ledger says who is in; a restarted coordinator knows nothing else. A peer that it has not heard
-of yet counts as alive until silence says otherwise, so that nobody is left out because the
-coordinator died (protocol.md T14).
+The ledger says who is in; a restarted coordinator knows nothing else, and rebuilds the rest from
+HELLO and from the messages that peers re-send. A peer that it has not heard of yet counts as alive
+until silence says otherwise, so that nobody is left out because the coordinator died (protocol.md
+T14).
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.failure_detector import LifeLine
-from swarmtrain_transport.coordinator.membership import PeerLine
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hello, Progress
+
+
+@dataclass(slots=True)
+class PeerLine:
+    """One peer's line in this term.
+
+    Attributes:
+        hello: newest HELLO.
+        life: evidence for the failure detector.
+        connected: whether its control connection is open.
+        sent_index: newest ledger record that was sent on this connection.
+        acked_index: newest ledger record that the peer says it has consumed.
+        dismissed: it was told that the run is finished.
+        progress: its newest PROGRESS, for people.
+        older_stop: records before this one were sent on this connection because it asked for them.
+    """
+
+    hello: Hello
+    life: LifeLine
+    connected: bool = True
+    sent_index: int = -1
+    acked_index: int = -1
+    dismissed: bool = False
+    progress: Progress | None = None
+    older_stop: int = 0
+    _awaited_index: int = -1
+    _under_way: deque[tuple[int, int]] = field(default_factory=deque)
+    _under_way_bytes: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        """True if the peer may be sent records beyond those that it has not acknowledged."""
+        return self._under_way_bytes < limits.RECORDS_WINDOW_BYTES
+
+    def sent(self, index: int, now_s: float, num_bytes: int) -> None:
+        """Records up to this one are on their way; they are to be acknowledged in time."""
+        self.sent_index = index
+        self._under_way.append((index, num_bytes))
+        self._under_way_bytes += num_bytes
+        if self.life.awaited_s is None and self.acked_index < index:
+            self.life.awaited_s, self._awaited_index = now_s, index
+
+    def acknowledged(self, index: int, now_s: float) -> None:
+        """The peer holds the ledger up to this record."""
+        self.acked_index = max(self.acked_index, index)
+        while self._under_way and self._under_way[0][0] <= index:
+            self._under_way_bytes -= self._under_way.popleft()[1]
+        if self.acked_index >= self.sent_index:
+            self.life.awaited_s = None
+        elif self.acked_index >= self._awaited_index:
+            self.life.awaited_s, self._awaited_index = now_s, self.sent_index
 
 
 class Attendance:

@@ -6,19 +6,14 @@ from typing import Protocol
 import msgspec
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.agreement import disputed
 from swarmtrain_transport.coordinator.group import GroupCoordinator
-from swarmtrain_transport.coordinator.group_peers import Follower
-from swarmtrain_transport.coordinator.ledger_recovery import History
-from swarmtrain_transport.coordinator.ledger_writer import Scribe
-from swarmtrain_transport.coordinator.membership import (
-    CoordinatorStatus,
-    GroupStatus,
-    PeerLine,
-    PeerStatus,
-)
+from swarmtrain_transport.coordinator.group_peers import GroupPeer
+from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
-from swarmtrain_transport.coordinator.recovery import disputed
-from swarmtrain_transport.coordinator.roster import Attendance
+from swarmtrain_transport.coordinator.roster import Attendance, PeerLine
+from swarmtrain_transport.coordinator.status import CoordinatorStatus, GroupStatus, PeerStatus
 from swarmtrain_transport.coordinator.validation import finite, shown
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView
 from swarmtrain_transport.links.link import PeerId
@@ -35,10 +30,10 @@ class Coordinator(Protocol):
     """The parts of the coordinator that its status is read from."""
 
     terms: RunTerms
-    scribe: Scribe
+    writer: LedgerWriter
     view: LedgerView
     attendance: Attendance
-    history: History
+    history: LedgerRecovery
     groups: dict[int, GroupCoordinator]
 
     @property
@@ -64,7 +59,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return CoordinatorStatus(
         run=coordinator.terms.run_id,
-        term=coordinator.scribe.term,
+        term=coordinator.writer.term,
         round=max(0, view.last_op),
         committed=view.committed,
         rounds=coordinator.terms.rounds,
@@ -106,7 +101,7 @@ def _phase(coordinator: Coordinator) -> str:
     if coordinator.is_finished:
         return "finished"
     if coordinator.first.operation is None and disputed(
-        coordinator.view.first, coordinator.first.followers.here
+        coordinator.view.first, coordinator.first.group_peers.here
     ):
         return "disputed"
     if coordinator.first.operation is None:
@@ -126,7 +121,7 @@ def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
         return _LEDGER_MAY_GROW, None
     if coordinator.is_finished or coordinator.first.operation is not None:
         return "", None
-    held = disputed(view, coordinator.first.followers.here)
+    held = disputed(view, coordinator.first.group_peers.here)
     if held:
         names = " against ".join(
             f"{', '.join(peer.hex()[:8] for peer in peers)} ({root.hex()[:8]})"
@@ -137,7 +132,7 @@ def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
             "stop the peer that is wrong, it will take the others' state when it comes back"
         )
         return text, None
-    alive = [one for one in coordinator.first.followers.here.values() if one.line.connected]
+    alive = [one for one in coordinator.first.group_peers.here.values() if one.line.connected]
     is_held = any(one.applied_op == view.last_op for one in alive)
     if view.genesis is not None and view.last_op >= 1 and not is_held:
         return _held_by_nobody(coordinator)
@@ -158,7 +153,7 @@ def _held_by_nobody(coordinator: Coordinator) -> tuple[str, float | None]:
     if view.goes_by_pairs:
         state, root = "a state", None  # of its own
     text = f"a peer that holds {state} (round {view.last_op}), which nobody here does"
-    holders, seen_s = coordinator.first.followers.last_holders(view.last_op, root)
+    holders, seen_s = coordinator.first.group_peers.last_holders(view.last_op, root)
     if holders:
         return f"{text}; last seen with {_named(coordinator, holders)}", seen_s
     made = view.commits.get(view.commit_at(view.last_op))
@@ -178,10 +173,10 @@ def result_of(coordinator: Coordinator) -> str:
     root = None if view.goes_by_pairs else view.root_after(view.last_op)
     if root is not None:
         told.append(f"root {root.hex()[:16]}")
-    peers = coordinator.first.followers.here
+    peers = coordinator.first.group_peers.here
     here = [p for p, one in peers.items() if one.applied_op == view.last_op]
     holders = dict.fromkeys(
-        [*here, *coordinator.first.followers.last_holders(view.last_op, root)[0]]
+        [*here, *coordinator.first.group_peers.last_holders(view.last_op, root)[0]]
     )
     made = view.commits.get(view.last_op)
     if holders:
@@ -202,7 +197,7 @@ def _named(coordinator: Coordinator, peers: Sequence[PeerId]) -> str:
 
 def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) -> PeerStatus:
     progress = line.progress
-    at = coordinator.first.followers.here.get(peer) or Follower(line)
+    at = coordinator.first.group_peers.here.get(peer) or GroupPeer(line)
     likeness = coordinator.first.chronicle.gauges.of(peer)
     conduct = coordinator.view.first.standing.conducts.get(peer)
     up = progress.bytes_out + progress.control_bytes_out if progress else 0
@@ -248,7 +243,7 @@ def _rests(peer: PeerId, view: GroupView) -> str:
     return "; ".join(told)
 
 
-def _state(at: Follower, coordinator: Coordinator, now_s: float) -> str:
+def _state(at: GroupPeer, coordinator: Coordinator, now_s: float) -> str:
     """One word. Silence is drawn differently from being gone: gone peers are not listed."""
     line = at.line
     if not line.connected:

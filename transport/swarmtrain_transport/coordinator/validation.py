@@ -19,6 +19,7 @@ from swarmtrain_transport.wire.messages import (
     PeerMessage,
     Ready,
 )
+from swarmtrain_transport.wire.records import Attest
 
 _BOOT_BYTES_MAX = 64
 _PORT_MAX = 65_535
@@ -71,6 +72,27 @@ def check_claim(message: PeerMessage) -> None:
         return
     if any(len(digest) != limits.HASH_BYTES for digest in hashes):
         raise RemoteFault("hash", f"{type(message).__name__} with a hash that is none")
+
+
+def genesis_of(offer: Offer, block: int, layout: bytes = b"") -> Attest:
+    """Return op 0's ATTEST from the first peer's offer to a run that has no state.
+
+    Args:
+        layout: the only one that the run file allows, b"" where peers bring the model.
+
+    Raises:
+        RemoteFault: reason ``offer``: another layout, or fragments that are not the padded vector
+            on whole blocks.
+    """
+    if layout and offer.layout != layout:
+        raise RemoteFault("offer", "a first state of another model than the run file names")
+    padded = -(-offer.num_values // block) * block
+    are_whole = all(size > 0 and size % block == 0 for size in offer.fragments)
+    if offer.fragments and not (are_whole and sum(offer.fragments) == padded):
+        raise RemoteFault("offer", f"fragments {offer.fragments[:8]} of {padded} values")
+    return Attest(
+        0, offer.state_root, offer.num_values, offer.layout, offer.fragments, group=offer.group
+    )
 
 
 def shown(text: str, chars_max: int) -> str:

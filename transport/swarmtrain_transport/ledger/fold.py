@@ -14,11 +14,11 @@ from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR, WHOLE
-from swarmtrain_transport.ledger.gathered import content_name, is_kept
 from swarmtrain_transport.ledger.inner_products import check_totals, vectors
 from swarmtrain_transport.ledger.lineage import Lineage
 from swarmtrain_transport.ledger.sample_weights import SampleCount
 from swarmtrain_transport.ledger.standing import Standing, Words
+from swarmtrain_transport.ledger.transfers import content_name, is_kept
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
@@ -168,7 +168,7 @@ class OpView:
 
     def may_count(self, slice_index: int, attempt: int, name: int) -> bool:
         """Return True if a publication under this name is, or may still become, the slice's result;
-        a contributor's own publication is named by its content (`gathered`)."""
+        a contributor's own publication is named by its content (`transfers`)."""
         if not 0 <= slice_index < len(self.owners) or attempt != self.attempts[slice_index]:
             return False
         if self.plan.kind not in WHOLE:

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import KINDS, PAIR, WHOLE
+from swarmtrain_transport.kinds import KINDS, MEAN, PAIR, PAIR_VECTORS, WHOLE
 from swarmtrain_transport.ledger.fold import GroupView
-from swarmtrain_transport.ledger.gathered import gathered_slices
 from swarmtrain_transport.ledger.inner_products import CENTRED, SCALARS
 from swarmtrain_transport.ledger.sample_weights import (
     are_legal,
     weights_are_believed,
     weights_follow_samples,
 )
-from swarmtrain_transport.wire.records import Plan, SliceSpec
+from swarmtrain_transport.ledger.transfers import gathered_slices
+from swarmtrain_transport.wire.records import Attest, Plan, SliceSpec
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -114,3 +114,17 @@ def _covers(specs: Sequence[SliceSpec], block: int, num_values: int) -> bool:
             return False
         position = spec.stop
     return position == num_values
+
+
+def values_of(genesis: Attest, op: int, block: int, kind: str = MEAN) -> int:
+    """How many values an op moves: the padded vector, or the fragment whose turn it is; of a pair
+    op two such vectors, one after the other.
+
+    Op n moves fragment (n - 1) mod their number: nobody has to say so, and a round that is skipped
+    or rewound changes nothing for the others. Only the peers know a fragment's place in the vector
+    (Douillard et al., Streaming DiLoCo, arXiv 2501.18512); here it has a length.
+    """
+    vectors = PAIR_VECTORS if kind == PAIR else 1
+    if genesis.fragments:
+        return vectors * genesis.fragments[(op - 1) % len(genesis.fragments)]
+    return vectors * (-(-genesis.num_values // block) * block)

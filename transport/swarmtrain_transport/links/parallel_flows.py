@@ -59,7 +59,7 @@ class _Way:
     is_wide_enough: bool = False
 
 
-class Widths:
+class ParallelFlows:
     """How many flows each peer should have, from what TCP says while an op is under way."""
 
     def __init__(self) -> None:

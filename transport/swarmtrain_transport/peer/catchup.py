@@ -11,7 +11,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
-from swarmtrain_transport.collective.centre import has_centre
+from swarmtrain_transport.collective.rule_inputs import has_centre
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import GATHER, PAIR

@@ -14,10 +14,11 @@ from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES, Auditing
 from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OfGroup
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.catchup import CatchUp
-from swarmtrain_transport.peer.local_peer import Card, LocalStats
+from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.progression import Progression
 from swarmtrain_transport.peer.state_finder import StateFinder
 from swarmtrain_transport.wire.frames import Frame, FrameKind

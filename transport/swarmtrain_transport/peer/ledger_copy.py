@@ -7,13 +7,11 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import WHOLE
 from swarmtrain_transport.ledger.chain import Archive, Ledger
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OpView
-from swarmtrain_transport.ledger.fragments import values_of
-from swarmtrain_transport.ledger.gathered import NOTHING_SUMMED
-from swarmtrain_transport.ledger.image import become, from_image
 from swarmtrain_transport.ledger.pairing import check_drawn
-from swarmtrain_transport.ledger.plan_rules import check_centre, check_plan
+from swarmtrain_transport.ledger.plan_rules import check_centre, check_plan, values_of
 from swarmtrain_transport.ledger.signed_roots import is_signature, result_payload
-from swarmtrain_transport.ledger.snapshots import Snapshots
+from swarmtrain_transport.ledger.snapshots import Snapshots, become, from_image
+from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Freeze,

@@ -1,13 +1,11 @@
-"""This process: its card, and the facts that only its shell knows."""
+"""This process in its own words: its card, and what HELLO and PROGRESS say."""
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.brings import UNSAID, Brings
-from swarmtrain_transport.wire.messages import Gauged, Hello, Progress
+from swarmtrain_transport.wire.messages import UNSAID, Brings, Hello, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,36 +20,6 @@ class Card:
     port: int
     retain_bytes: int = 1 << 30
     brings: Brings = UNSAID
-
-
-@dataclass(slots=True)
-class LocalStats:
-    """The shell's measurements, which PROGRESS tells. Bytes are of the data lane unless named.
-
-    Attributes:
-        up_bytes_per_s, down_bytes_per_s: measured rates of the link while it was busy, within the
-            peer's own caps; 0 until something was measured.
-        ignored: frames that changed nothing: ``stale`` ones of another plan or attempt,
-            ``repeated`` ones.
-        waiting: bytes per peer that were given to the link and are not known to have arrived.
-        gauged: what was seen of others' contributions since PROGRESS was told last; while there is
-            something nothing more is looked at.
-    """
-
-    phase: str = "starting"
-    bytes_in: int = 0
-    bytes_out: int = 0
-    control_bytes_in: int = 0
-    control_bytes_out: int = 0
-    step: int = 0
-    loss: float = 0.0
-    tokens_per_s: float = 0.0
-    tokens: int = 0
-    up_bytes_per_s: int = 0
-    down_bytes_per_s: int = 0
-    ignored: Counter[str] = field(default_factory=Counter)
-    waiting: Mapping[PeerId, int] = field(default_factory=dict)
-    gauged: Gauged | None = None
 
 
 def hello_of(

@@ -14,17 +14,17 @@ from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.blocks.serving import Serving
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES
 from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.chain import Archive
+from swarmtrain_transport.ledger.chain import Archive, batches
 from swarmtrain_transport.ledger.fold import OfGroup
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.early_frames import EarlyFrames
 from swarmtrain_transport.peer.group import GroupPeer
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
-from swarmtrain_transport.peer.local_peer import Card, LocalStats, hello_of, progress_of
+from swarmtrain_transport.peer.local_peer import Card, hello_of, progress_of
 from swarmtrain_transport.wire import messages as say
-from swarmtrain_transport.wire.batching import batches
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import AnyBody, Gone, Join, Move, Plan, Record, Sign, Verify

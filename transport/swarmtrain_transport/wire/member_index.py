@@ -22,7 +22,7 @@ _PLACES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class MemberIndex:
     """The members of one PLAN.
 
     Attributes:
@@ -34,7 +34,7 @@ class Places:
     of: Mapping[bytes, int]
 
     @classmethod
-    def among(cls, keys: Sequence[bytes]) -> "Places":
+    def among(cls, keys: Sequence[bytes]) -> "MemberIndex":
         """Places of these, as many as one byte names."""
         known = tuple(keys[:_PLACES_MAX])
         return cls(known, {key: place for place, key in enumerate(known)})
@@ -88,5 +88,5 @@ def _sorted_members(keys: tuple[bytes, ...], bits: int) -> tuple[bytes, ...]:
     return tuple(sorted(key for place, key in enumerate(keys) if bits >> place & 1))
 
 
-NOWHERE = Places((), {})
+NO_MEMBERS = MemberIndex((), {})
 """Before any PLAN."""

@@ -12,7 +12,6 @@ import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
-from swarmtrain_transport.wire.brings import UNSAID, Brings
 
 _DETAIL_CHARS_MAX = 200
 
@@ -57,6 +56,33 @@ class Knock(Message, frozen=True, tag="knock"):
 
 
 # ---- peer to coordinator
+
+
+BUILT_IN = "built-in"
+OWN = "own"
+LEASED = "leased"
+
+
+class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A peer's run, model and data, as far as it says; empty is unsaid. A mistake is noticed at the
+    door, not in a round. It is no defence: whoever means harm says what fits.
+
+    Attributes:
+        run: the name in its invite.
+        model: BUILT_IN, to be made as the run file says, or OWN.
+        layout: digest of an own model's names, shapes and dtypes.
+        num_values: of an own model's trainable parameters.
+        data: LEASED or OWN.
+    """
+
+    run: str = ""
+    model: str = ""
+    layout: bytes = b""
+    num_values: int = 0
+    data: str = ""
+
+
+UNSAID = Brings()
 
 
 class Hello(Message, frozen=True, tag="hello"):

@@ -14,7 +14,7 @@ import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import MEAN
-from swarmtrain_transport.wire.member_index import NOWHERE, Places
+from swarmtrain_transport.wire.member_index import NO_MEMBERS, MemberIndex
 from swarmtrain_transport.wire.messages import FIRST_GROUP, kinds_of, unpack_limited, written
 
 GENESIS_HASH = bytes(32)
@@ -127,7 +127,7 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     """Everything that one op needs to know beforehand (protocol.md, PLAN body).
 
     `kind` is one of `kinds.KINDS`. Where contributions stay whole each contributor's slice is all
-    that the op moves (`gathered`); partners stand side by side (`pairing`). Came later: the
+    that the op moves (`transfers`); partners stand side by side (`pairing`). Came later: the
     result's codec, "" for that of parts, the speed to keep pace with, a rule for the mean's place,
     its scalars, its centre's op.
     """
@@ -304,8 +304,8 @@ class Checkpoint(Body, frozen=True, tag="CHECKPOINT", omit_defaults=True):
 
 
 class Snapshot(Body, frozen=True, tag="SNAPSHOT"):
-    """The fold of all records before this one has this image (`image`): hash and length. Whoever
-    has folded them checks it; a newcomer takes the image and the records after this one."""
+    """The fold of all records before this one has this image (`snapshots`): hash and length.
+    Whoever has folded them checks it; a newcomer takes the image and the records after this one."""
 
     image_hash: bytes
     num_bytes: int
@@ -375,7 +375,7 @@ def make_record(
     """The next record, signed; `reader` has read those before it."""
     raw = msgspec.to_builtins(body, builtin_types=(bytes,))
     if isinstance(body, Plan):
-        places = Places.among([member.peer for member in body.members])
+        places = MemberIndex.among([member.peer for member in body.members])
         raw = places.shorten(raw) | {"members": raw["members"]}
     elif isinstance(body, _OF_AN_OP) and reader is not None:
         raw = _places_in(reader.plan_of(body.group, body.op)).shorten(raw)
@@ -490,13 +490,13 @@ def _body_from(data: bytes, plan: bytes) -> AnyBody:
 
 
 @lru_cache(16)
-def _places_in(plan: bytes) -> Places:
-    """Places of the members of a PLAN's body, none where there is none."""
+def _places_in(plan: bytes) -> MemberIndex:
+    """The members of a PLAN's body, none where there is none."""
     if not plan:
-        return NOWHERE
+        return NO_MEMBERS
     raw = unpack_limited(plan, ext_bytes_max=_EXT_BYTES_MAX)
     members = _convert(raw.get("members"), tuple[Member, ...])
-    return Places.among([member.peer for member in members])
+    return MemberIndex.among([member.peer for member in members])
 
 
 def _convert(raw: Any, kind: Any) -> Any:

@@ -35,7 +35,7 @@ def test_a_restored_coordinator_adopts_what_it_had_decided_before() -> None:
     raw = tuple(record.to_bytes() for record in first.records[tell.first_index :])
     again.say(A, m.History(tell.first_index, raw))
     assert [record.hash for record in again.records] == [record.hash for record in first.records]
-    assert again.machine.scribe.term > first.records[-1].term
+    assert again.machine.writer.term > first.records[-1].term
     assert any(isinstance(message, m.Welcome) for message in again.sent[A])
 
 
@@ -58,7 +58,7 @@ def test_who_waited_to_come_in_and_went_is_still_waited_for_and_leaves_by_silenc
     again.join(B, C)
     again.alive(limits.SUSPECT_S + 1.0, B, C)
     assert not again.machine.history.is_open
-    assert not again.machine.first.followers.all_heard
+    assert not again.machine.first.group_peers.all_heard
     again.alive(limits.SUSPECT_S + limits.EVICT_S + 2.0, B, C)
     assert [body.peer for body in again.bodies(Gone)] == [A]
     assert A not in again.machine.view.roster
@@ -68,7 +68,7 @@ def test_nobody_waits_any_longer_once_the_last_of_the_roster_is_back_as_a_new_pr
     again = Hall(tuple(opened().records), term=1)
     again.join(A, B, C, boot=b"another life")
     assert not again.machine.history.is_open
-    assert again.machine.first.followers.all_heard
+    assert again.machine.first.group_peers.all_heard
     assert all(isinstance(again.sent[peer][0], m.Welcome) for peer in (A, B, C))
 
 
@@ -104,7 +104,7 @@ def test_who_comes_after_the_waiting_still_brings_what_nothing_was_decided_inste
     first.run_op(1, A, B, C)
     again = restored(first, 1)
     again.tick(limits.SUSPECT_S + 0.1)
-    assert not again.machine.scribe.has_decided
+    assert not again.machine.writer.has_decided
     again.join(A, **newer_hello(first))
     tell(again, first, A)
     assert [record.hash for record in again.records] == [record.hash for record in first.records]

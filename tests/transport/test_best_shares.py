@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain_transport.coordinator.slices import cut, shares
+from swarmtrain_transport.coordinator.slicing import best_shares, cut
 
 RATES = st.lists(st.floats(1e3, 1e9), min_size=3, max_size=64)
 
@@ -22,7 +22,7 @@ def slowest(rates: list[float], weights: list[float]) -> float:
 @settings(max_examples=40, deadline=None)
 @given(RATES)
 def test_weighted_slices_are_never_slower_than_equal_ones(rates: list[float]) -> None:
-    weights = shares(rates)
+    weights = best_shares(rates)
     equal = [1 / len(rates)] * len(rates)
     assert slowest(rates, weights) <= slowest(rates, equal) * (1 + 1e-9)
 
@@ -30,7 +30,7 @@ def test_weighted_slices_are_never_slower_than_equal_ones(rates: list[float]) ->
 @settings(max_examples=40, deadline=None)
 @given(RATES)
 def test_everybody_who_owns_something_ends_at_the_same_time(rates: list[float]) -> None:
-    weights = shares(rates)
+    weights = best_shares(rates)
     count = len(rates)
     ends = [
         (1 + (count - 2) * weight) / rate
@@ -45,7 +45,7 @@ def test_everybody_who_owns_something_ends_at_the_same_time(rates: list[float]) 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(st.just(0.0), st.floats(1.0, 1e12)), max_size=64))
 def test_shares_are_not_negative_and_add_up_to_one(rates: list[float]) -> None:
-    weights = shares(rates)
+    weights = best_shares(rates)
     assert len(weights) == len(rates)
     assert all(weight >= 0 for weight in weights)
     if rates:
@@ -55,25 +55,25 @@ def test_shares_are_not_negative_and_add_up_to_one(rates: list[float]) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 64), st.floats(1e3, 1e9))
 def test_equal_rates_give_equal_shares(count: int, rate: float) -> None:
-    assert shares([rate] * count) == pytest.approx([1 / count] * count)
+    assert best_shares([rate] * count) == pytest.approx([1 / count] * count)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(1e3, 1e9), min_size=1, max_size=20))
 def test_a_peer_that_cannot_serve_owns_nothing(rates: list[float]) -> None:
-    assert shares([*rates, 0.0])[-1] == 0
+    assert best_shares([*rates, 0.0])[-1] == 0
 
 
 def test_rates_that_nobody_has_measured_give_equal_shares() -> None:
-    assert shares([0.0, 0.0, 0.0, 0.0]) == [0.25] * 4
-    assert shares([]) == []
+    assert best_shares([0.0, 0.0, 0.0, 0.0]) == [0.25] * 4
+    assert best_shares([]) == []
 
 
 def test_the_mixed_swarm_of_the_reference_gets_the_reference_times() -> None:
     """A quarter each way fast, half middling, a quarter slow: the slow own nothing, and the time
     is that of sending one's own vector over the slowest link (reference: 80 s for 100 MB)."""
     rates = [1000.0, 50.0, 50.0, 10.0]
-    weights = shares(rates)
+    weights = best_shares(rates)
     assert weights[3] == 0
     assert slowest(rates, weights) == pytest.approx(1 / 10)
     assert slowest(rates, [0.25] * 4) == pytest.approx(1.5 / 10)
@@ -81,7 +81,7 @@ def test_the_mixed_swarm_of_the_reference_gets_the_reference_times() -> None:
 
 @pytest.mark.parametrize("rates", [[-5.0, 5.0], [-1.0, -1.0], [-5.0, 10.0, 3.0], [-5.0, 3.0]])
 def test_rates_that_cannot_be_count_as_none(rates: list[float]) -> None:
-    weights = shares(rates)
+    weights = best_shares(rates)
     assert all(weight >= 0 for weight in weights)
     assert sum(weights) == pytest.approx(1)
 
@@ -95,7 +95,7 @@ def test_rates_that_cannot_be_count_as_none(rates: list[float]) -> None:
 def test_slices_cover_the_vector_exactly_on_block_multiples(
     blocks: int, block: int, rates: list[float]
 ) -> None:
-    weights = shares(rates)
+    weights = best_shares(rates)
     ranges = cut(blocks * block, block, weights)
     assert [low for low, _ in ranges] == [0, *(high for _, high in ranges[:-1])]
     assert ranges[-1][1] == blocks * block
@@ -105,5 +105,5 @@ def test_slices_cover_the_vector_exactly_on_block_multiples(
 
 
 def test_rates_at_the_end_of_what_floats_can_say_still_give_slices() -> None:
-    assert shares([0.0, 0.0, 1.1125369292536007e-308]) == [0.0, 0.0, 1.0]
-    assert sum(shares([1e308, 1e308, 1e-308])) == pytest.approx(1.0)
+    assert best_shares([0.0, 0.0, 1.1125369292536007e-308]) == [0.0, 0.0, 1.0]
+    assert sum(best_shares([1e308, 1e308, 1e-308])) == pytest.approx(1.0)

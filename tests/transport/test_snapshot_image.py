@@ -10,7 +10,7 @@ import pytest
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.image import become, from_image, image_of
+from swarmtrain_transport.ledger.snapshots import become, from_image, image_of
 from swarmtrain_transport.wire.records import (
     Attest,
     Conviction,

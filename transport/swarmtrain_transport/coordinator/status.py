@@ -1,0 +1,95 @@
+"""Status of a run as people and their programs are told it."""
+
+import msgspec
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """One peer as `status` shows it. Bytes count both lanes, all protocol overhead included;
+    `rests` is what it sits out for its faults, and until which round. `norm` is the length of what
+    it gave lately by the median contributor's and `cosine` its likeness to what the others gave, as
+    owners say (`gauges`), None where nothing is known; `left_out` how often it was, and
+    `accused_by` on whose word how often."""
+
+    peer: str
+    name: str
+    state: str
+    round: int
+    step: int
+    loss: float
+    tokens_per_s: float
+    tokens: int
+    bytes_up: int
+    bytes_down: int
+    replayed_ops: int
+    state_root: str
+    silent_s: float
+    chain: str = ""
+    rests: str = ""
+    norm: float | None = None
+    cosine: float | None = None
+    left_out: int = 0
+    accused_by: dict[str, int] = {}
+
+
+class Exclusion(msgspec.Struct, frozen=True):
+    """Somebody was left out of a round, and why; `by` are the owners on whose word it was."""
+
+    round: int
+    peer: str
+    reason: str
+    by: tuple[str, ...] = ()
+
+
+class RoundEvent(msgspec.Struct, frozen=True):
+    """A peer joined, left or was lost while this round was in progress, or did what people should
+    know of; `times` in a row, the first of them in this round."""
+
+    round: int
+    peer: str
+    event: str
+    reason: str = ""
+    times: int = 1
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """One group beside the first."""
+
+    group: int
+    round: int
+    committed: int
+    rounds: int
+    wanted_root: str
+    num_values: int
+    peers: tuple[str, ...]
+    ops_under_way: tuple[int, ...]
+
+
+class CoordinatorStatus(msgspec.Struct, frozen=True):
+    """The coordinator's knowledge, for `status --json`.
+
+    `round` is the newest op with an outcome, `wanted_root` the state root that a returning peer
+    must hold ("" where states are each peer's own), `losses` the validation loss per op in nats,
+    `door` tells if newcomers are let in ("open", "closed", "" where that is not known).
+    `waiting_for` keeps the run from going on, `waiting_seen_s` is how many seconds ago somebody was
+    here who had it, if that is known. `result` is the outcome of a finished run.
+    `groups` are those beside the first, of which all else is told; left out where there are none.
+    """
+
+    run: str
+    term: int
+    round: int
+    committed: int
+    rounds: int
+    phase: str
+    wanted_root: str
+    num_values: int
+    peers: tuple[PeerStatus, ...]
+    losses: dict[str, float]
+    exclusions: tuple[Exclusion, ...]
+    events: tuple[RoundEvent, ...]
+    checkpoint_op: int
+    waiting_for: str = ""
+    door: str = ""
+    waiting_seen_s: float | None = None
+    result: str = ""
+    groups: tuple[GroupStatus, ...] | msgspec.UnsetType = msgspec.UNSET
