@@ -98,7 +98,7 @@ def image_hash() -> str:
 
 
 def test_every_process_makes_the_same_image() -> None:
-    code = "from tests.transport.test_image import image_hash; print(image_hash())"
+    code = "from tests.transport.test_snapshot_image import image_hash; print(image_hash())"
     for seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(
