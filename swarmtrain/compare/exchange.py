@@ -327,4 +327,5 @@ def _terms_of(plan: Plan, replica: Replica, start_peers: int) -> RunTerms:
         rule=plan.robust,
         kind=_KINDS[kind],
         scalars=WHOLE_VECTOR_RULES.get(plan.robust, ""),
+        ops_at_once=replica.driver.ops_at_once,
     )

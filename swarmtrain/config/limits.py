@@ -64,19 +64,18 @@ def warnings(config: RunConfig) -> tuple[str, ...]:
 
 
 def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
-    interval, rest = divmod(outer.inner_steps, outer.fragments)
+    rest = outer.inner_steps % outer.fragments
     if rest:
         yield Problem(
             "outer.inner_steps",
             f"must be a multiple of outer.fragments ({outer.fragments}), it is {outer.inner_steps}",
             "Fragments are exchanged at equal distances.",
         )
-    if outer.delay_steps > interval:
+    if outer.delay_steps > outer.inner_steps:
         yield Problem(
             "outer.delay_steps",
-            f"must not be above {interval}, the inner steps from one fragment to the next, it is "
-            f"{outer.delay_steps}",
-            "A fragment's result has its place before the next one is begun.",
+            f"must not be above outer.inner_steps ({outer.inner_steps}), it is {outer.delay_steps}",
+            "A fragment's result has its place before its next exchange is begun.",
         )
 
 

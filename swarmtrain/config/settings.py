@@ -152,7 +152,8 @@ class OuterSection(_Section, frozen=True):
     """When peers exchange and what they make of it. Which strategy takes which settings, and what
     else each of them asks for, is said under [Strategies](#strategies).
 
-    - `inner_steps` is a multiple of `fragments`, `delay_steps` at most `inner_steps / fragments`.
+    - `inner_steps` is a multiple of `fragments`, `delay_steps` at most `inner_steps`. Above
+      `inner_steps / fragments` the exchanges of several fragments are under way at once.
       Fragments are whole layers, and one is what belongs to no layer: so the built-in model has at
       most `model.layers + 1`, and a small one fewer.
     - A rule of `robust` wants a strategy that exchanges means, and `exchange.min_contributors` of
@@ -314,6 +315,11 @@ class RunConfig(_Section, frozen=True, dict=True):
         if self.facts.takes_gradients:
             return 1
         return self.outer.inner_steps // self.outer.fragments
+
+    @property
+    def ops_at_once(self) -> int:
+        """How many ops begin before the first one's result has its place."""
+        return max(1, -(-self.outer.delay_steps // self.steps_per_round))
 
     @property
     def tokens_per_step(self) -> int:

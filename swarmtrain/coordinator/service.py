@@ -285,6 +285,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         kind=kind,
         scalars=WHOLE_VECTOR_RULES.get(rule, ""),
         layout=built_in_layout(config),
+        ops_at_once=config.ops_at_once,
     )
 
 

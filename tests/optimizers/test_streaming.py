@@ -71,25 +71,30 @@ def paper(num_steps: int, *, tau: int, alpha: float, num_peers: int) -> list[np.
     return [*theta, anchor, momentum]
 
 
-@pytest.mark.parametrize(("tau", "alpha"), [(0, 0.0), (1, 0.5), (2, 0.0), (3, 0.25)])
+@pytest.mark.parametrize(
+    ("tau", "alpha"), [(0, 0.0), (1, 0.5), (2, 0.0), (3, 0.25), (4, 0.5), (5, 0.0), (6, 0.25)]
+)
 def test_streaming_follows_its_paper(tau: int, alpha: float) -> None:
     num_peers, num_steps = 3, 24 + tau
     dtype = torch.float64
     peers = [make(delay_steps=tau, mixing=alpha, dtype=dtype) for _ in range(num_peers)]
     theta = [randn(0, dtype=dtype) for _ in peers]
-    op, started, parts = 0, 0, list[torch.Tensor]()
+    op, under_way = 0, list[tuple[int, int, list[torch.Tensor]]]()
     for t in range(1, num_steps + 1):
         theta = [x + 0.1 * (randn(10 + m).double() - x) for m, x in enumerate(theta)]
         for now in ("apply", "give", "apply"):
-            if now == "give" and t % 3 == 0 and not parts:
-                op, started = op + 1, t
+            if now == "give" and t % 3 == 0:
+                op += 1
                 parts = [s.pseudo_gradient(x, op) for s, x in zip(peers, theta, strict=True)]
                 assert parts[0].numel() == peers[0].exchange(op).num_values
-            elif now == "apply" and parts and t == started + tau:
+                under_way.append((op, t + tau, parts))
+            elif now == "apply" and under_way and t == under_way[0][1]:
+                first, _, parts = under_way.pop(0)
                 mean = (parts[0] + parts[1] + parts[2]) / 3
                 all_in = [(0, mean.numel(), True)]
-                theta = [s.apply(mean, all_in, x, op=op) for s, x in zip(peers, theta, strict=True)]
-                parts = []
+                theta = [
+                    s.apply(mean, all_in, x, op=first) for s, x in zip(peers, theta, strict=True)
+                ]
     *expected, anchor, momentum = paper(num_steps, tau=tau, alpha=alpha, num_peers=num_peers)
     for x, wanted in zip(theta, expected, strict=True):
         np.testing.assert_allclose(x.numpy(), wanted, rtol=0, atol=1e-12)
@@ -241,12 +246,29 @@ def test_misuse_is_told() -> None:
         strategy.load_state({"anchor": randn(0)})
     with pytest.raises(ValueError, match="mixing"):
         make(mixing=2.0)
-    with pytest.raises(ValueError, match=r"in 0\.\.3"):
-        make(delay_steps=4)
+    with pytest.raises(ValueError, match=r"in 0\.\.6"):
+        make(delay_steps=7)
     with pytest.raises(ValueError, match="do not cover"):
         make((((0, 16),), ((32, SIZE),)))
     with pytest.raises(ValueError, match="multiple"):
         make((((0, 16),), ((16, 24),), ((24, 32),), ((32, SIZE),)))
+
+
+def test_a_skip_ends_the_oldest_op_and_leaves_the_other_under_way() -> None:
+    strategy = make(delay_steps=5, mixing=0.0)
+    strategy.set_initial(randn(0))
+    given = randn(1)
+    first, second = strategy.pseudo_gradient(given, 1), strategy.pseudo_gradient(given, 2)
+    strategy.skip()
+    with pytest.raises(RuntimeError, match="fragment 0, we gave 1"):
+        strategy.apply(first, [(0, first.numel(), True)], given, op=1)
+    everything = [(0, second.numel(), True)]
+    with_skip = strategy.apply(second, everything, given, op=2)
+    other = make(delay_steps=5, mixing=0.0)
+    other.set_initial(randn(0))
+    other.pseudo_gradient(given, 2)
+    assert torch.equal(with_skip, other.apply(second, everything, given, op=2))
+    assert torch.equal(strategy.pseudo_gradient(given, 3), first)
 
 
 # ---- fragments

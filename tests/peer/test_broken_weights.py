@@ -143,4 +143,3 @@ def test_a_part_is_lost_if_it_is_no_number_and_is_in_no_result(
     values = torch.tensor([0.0, 0.0, 0.0, value])
     is_whole = outcomes == ((0, 4, True),)
     assert is_lost(values, outcomes) == (value != 1.0 and not is_whole)
-    assert not is_lost(None, outcomes)

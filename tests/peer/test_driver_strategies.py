@@ -130,6 +130,35 @@ def test_a_fragment_is_merged_where_it_lies() -> None:
     assert torch.equal(given(driver.contribute(), 8), torch.full((8,), 4.0))
 
 
+def test_fragments_are_under_way_at_once_and_each_is_merged_in_its_place() -> None:
+    """Two steps from op to op, and three until a result's place: two ops overlap, not three."""
+    strategy = Streaming(
+        SIZE, fragments=(((0, 8),), ((8, SIZE),)), inner_steps=4, delay_steps=3, mixing=0.0,
+        lr=1.0, momentum=0.0, error_feedback=False,
+    )  # fmt: skip
+    driver, held = driven(strategy)
+    trained(driver, held, 2)
+    assert driver.contribute().op == 1 and not driver.is_due
+    trained(driver, held, 2)
+    assert driver.is_due and not driver.is_at_place
+    second = driver.contribute()
+    assert (second.op, second.samples) == (2, 16)
+    assert torch.equal(given(second, 8), torch.full((8,), 4.0))
+    trained(driver, held, 1)
+    assert driver.is_at_place
+    trained(driver, held, 1)  # alone, say
+    assert not driver.is_due
+    driver.end_op(committed(1, torch.full((8,), 1.0), (ME, OTHER)))
+    assert held.vector.tolist() == [-1.0] * 8 + [-6.0] * 8
+    assert driver.is_waiting and not driver.is_at_place and driver.is_due
+    third = driver.contribute()
+    assert (third.op, third.samples) == (3, 16) and not given(third, 8).any()
+    driver.skip(2)
+    assert driver.is_waiting and driver.op == 2 and held.vector.tolist() == [-1.0] * 8 + [-6.0] * 8
+    driver.end_op(committed(3, torch.full((8,), 2.0), (OTHER,)))
+    assert not driver.is_waiting and held.vector.tolist() == [-3.0] * 8 + [-6.0] * 8
+
+
 def test_gradients_are_given_and_everybody_makes_the_step() -> None:
     def rate(step: int) -> float:
         return warmup_cosine(step, peak=0.5, warmup_steps=9, total_steps=99, end_fraction=0.1) * 9

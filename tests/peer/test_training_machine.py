@@ -82,6 +82,30 @@ class Pretended:
         return SimpleNamespace(op=op, manifest=SimpleNamespace(root=b"r"), chunks=None)
 
 
+class Overlapping(Pretended):
+    """The same, and two ops may be under way."""
+
+    def __init__(self, delay: int) -> None:
+        super().__init__(delay)
+        self.marks: list[int] = []
+
+    @property
+    def is_due(self) -> bool:
+        return len(self.marks) < 2 and self.steps >= STEPS * (len(self.marks) + 1)
+
+    def contribute(self) -> Any:
+        self.marks.append(self.steps)
+        self.given = self.marks[0]
+        return SimpleNamespace(op=self.op + len(self.marks), contribution=b"", samples=8)
+
+    def _ended(self, op: int) -> Any:
+        ended = self.marks.pop(0) if self.marks else 0
+        self.steps -= ended
+        self.marks = [mark - ended for mark in self.marks]
+        self.op, self.given = op, self.marks[0] if self.marks else -1
+        return SimpleNamespace(op=op, manifest=SimpleNamespace(root=b"r"), chunks=None)
+
+
 def result(op: int, **more: Any) -> do.ApplyResult:
     piece = SliceResult(0, 16, (ME, OTHER), ())
     window = Window("int8", 16, -24, 0)
@@ -169,6 +193,19 @@ def test_whoever_leaves_waits_for_the_outcome_of_what_it_gave_and_for_no_place()
     machine.heard(result(1))
     assert machine.advance(0.0) and driver.op == 1
     assert machine.should_stop and machine.advance(0.0) == ()
+
+
+def test_whoever_leaves_with_ops_under_way_begins_no_more_and_waits_for_all_of_them():
+    driver = Overlapping(delay=STEPS + 2)
+    machine = begun(driver)
+    first, second = step(machine, 2 * STEPS)
+    assert (first.part.op, second.part.op) == (1, 2)
+    machine.leave_soon()
+    machine.heard(result(1))
+    assert len(machine.advance(0.0)) == 3 and driver.op == 1
+    assert step(machine, STEPS) == [] and driver.is_due and not machine.should_stop
+    machine.heard(do.OpSkipped(2, "deadline"))
+    assert machine.advance(0.0) and machine.should_stop
 
 
 def test_whoever_leaves_in_the_middle_of_a_round_gives_what_there_is():

@@ -5,7 +5,9 @@ calls of a Strategy, and what the trainer did into contributions. It runs on the
 between two inner steps, so weights never change under a step. Not here: sockets, files, time.
 """
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -43,6 +45,23 @@ class Weights(Protocol):
 
     def write_weights(self, vector: Tensor) -> None:
         """Go on from these weights, (padded,) float32."""
+
+
+@dataclass(slots=True)
+class _Given:
+    """Our part of an op that has no outcome yet.
+
+    Attributes:
+        part: what was given.
+        values: what it was made of.
+        steps: inner steps at that moment, counted as `Driver.steps`.
+        samples: likewise.
+    """
+
+    part: OwnPart
+    values: Tensor
+    steps: int
+    samples: int
 
 
 class Driver:
@@ -115,9 +134,7 @@ class Driver:
         self._kept: tuple[int, bytes, dict[str, Tensor]] | None = None
         self._has_kept = False
         self._samples = 0
-        self._own: OwnPart | None = None
-        self._values: Tensor | None = None  # what our part was made of, while its op is under way
-        self._given = (0, 0)
+        self._given: deque[_Given] = deque()  # parts under way, oldest first: those after `op`
 
     @property
     def strategy(self) -> Strategy:
@@ -132,17 +149,30 @@ class Driver:
     @property
     def is_waiting(self) -> bool:
         """True if our part is given and its op has no outcome yet."""
-        return self._own is not None
+        return bool(self._given)
 
     @property
     def is_due(self) -> bool:
-        """True if the inner steps of the next op are done."""
-        return self.op >= 0 and self._own is None and self._strategy.is_due(self.steps)
+        """True if the inner steps of the next op are done, and it may be under way beside those
+        that are."""
+        if self.op < 0 or len(self._given) >= self.ops_at_once:
+            return False
+        return self._strategy.is_due(self.steps - (self._given[-1].steps if self._given else 0))
+
+    @property
+    def ops_at_once(self) -> int:
+        """How many ops begin before the first one's result has its place, each on a fragment of
+        its own. What came back with a state may have been spent in an earlier life: until an
+        outcome says so, only one part is made of it."""
+        rounds = -(-self._delay(self.op + 1) // max(1, self._strategy.inner_steps))
+        if rounds <= 1 or self._has_kept:
+            return 1
+        return min(rounds, max(1, len(self.fragments)))
 
     @property
     def has_steps(self) -> bool:
         """True if inner steps were made that no part holds yet."""
-        return self.steps > 0
+        return self.steps > (self._given[-1].steps if self._given else 0)
 
     @property
     def round_steps(self) -> int:
@@ -154,8 +184,12 @@ class Driver:
     @property
     def is_at_place(self) -> bool:
         """True if our part is given and its result's place is reached: an outcome that came earlier
-        waits for this, and one that has not come is waited for."""
-        return self._own is not None and self.steps - self._given[0] >= self._delay(self._own.op)
+        waits for this, and one that has not come is waited for. Of several parts it is the oldest
+        one's."""
+        if not self._given:
+            return False
+        oldest = self._given[0]
+        return self.steps - oldest.steps >= self._delay(oldest.part.op)
 
     @property
     def fragments(self) -> tuple[int, ...]:
@@ -193,15 +227,15 @@ class Driver:
 
     def contribute(self) -> OwnPart:
         """Take the difference for the next op; it stays until `end_op` or `skip`."""
-        op = self.op + 1
+        op = self.op + len(self._given) + 1
         values = self._strategy.pseudo_gradient(self._read(), op)
         meanwhile = self._strategy.weights_under_way()
         if meanwhile is not None:
             self._weights.write_weights(meanwhile)
-        self._values = values
-        self._own = OwnPart(op, self._contributed(values, op), self._samples)
-        self._given = (self.steps, self._samples)
-        return self._own
+        samples = self._samples - (self._given[-1].samples if self._given else 0)
+        part = OwnPart(op, self._contributed(values, op), samples)
+        self._given.append(_Given(part, values, self.steps, self._samples))
+        return part
 
     def known_ahead(self) -> tuple[int, Known] | None:
         """Return the next op and the known part of our contribution to it before its inner steps,
@@ -274,7 +308,7 @@ class Driver:
         self.samples_so_far = result.samples_before + result.samples
         if isinstance(self._strategy, HearsOfSwarm):
             self._strategy.hear_of_swarm(SwarmFacts(result.samples_before, result.shares))
-        self.is_alone = self.is_paired and not result.slices and self._own is not None
+        self.is_alone = self.is_paired and not result.slices and self.is_waiting
         if self.is_paired and not result.slices:
             return self._end_without_partner(result.op)
         mean = self._without_padding(self._decode(result), result.op)
@@ -285,7 +319,8 @@ class Driver:
             (start, stop, not result.replayed and self._me in named)
             for start, stop, named in result.ranges
         ]
-        own = self._own.contribution if self._own is not None else None
+        given = self._given[0] if self._given else None
+        own = given.part.contribution if given is not None else None
         decoded = None
         if own is not None:
 
@@ -304,11 +339,11 @@ class Driver:
             op=result.op,
             own_share=1 / contributors if contributors else None,
         )
-        if is_lost(self._values, included):
+        if given is not None and is_lost(given.values, included):
             weights = without_broken(self._strategy, weights)
         self._weights.write_weights(weights)
-        self.included = own is not None and any(here for _, _, here in included)
-        if own is not None:
+        self.included = given is not None and any(here for _, _, here in included)
+        if given is not None:
             self._ended(result.op)
         self.op = result.op
         return self._image(result.op, copy=self._is_copied(result.op))
@@ -317,7 +352,7 @@ class Driver:
         """A pair op that has nothing for this peer: nobody was left for it, its pair was not
         whole, or it did not take part."""
         self.included = False
-        if self._own is not None and isinstance(self._strategy, StepsAlone):
+        if self.is_waiting and isinstance(self._strategy, StepsAlone):
             now = self._weights.read_weights()
             self.is_alone = is_finite(now)
             if self.is_alone:
@@ -357,9 +392,9 @@ class Driver:
 
     def skip(self, op: int) -> None:
         """The op ended without a result: train on from where we are, if that is a place at all."""
-        if self._own is not None:
+        if self._given:
             self._strategy.skip()
-            if is_lost(self._values):
+            if is_lost(self._given[0].values):
                 now = self._weights.read_weights()
                 self._weights.write_weights(without_broken(self._strategy, now))
             self._ended(op)
@@ -377,14 +412,18 @@ class Driver:
     def _ended(self, op: int) -> None:
         """Steps made on purpose while the op was under way belong to the next round; those made
         because its outcome was late do not delay anybody's next part."""
-        steps, samples = self._given
-        steps, samples = self.steps - steps, self._samples - samples
-        self._reset(op)
-        if self._delay(op) > 0:
-            self.steps, self._samples = steps, samples
+        if self._delay(op) == 0:
+            self._reset(op)
+            return
+        ended = self._given.popleft()
+        self.steps -= ended.steps
+        self._samples -= ended.samples
+        for later in self._given:
+            later.steps -= ended.steps
+            later.samples -= ended.samples
 
     def _reset(self, op: int) -> None:
-        self._own = self._values = None
+        self._given.clear()
         self.steps = 0
         self._samples = 0
         self.op = op

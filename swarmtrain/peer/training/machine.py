@@ -60,11 +60,11 @@ class Trainee(Standing, Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """True if our part is given and its op has no outcome yet."""
+        """True if our part is given and its op has no outcome yet; of several ops the oldest."""
 
     @property
     def is_at_place(self) -> bool:
-        """True if the outcome of our part has its place here."""
+        """True if the outcome of that part has its place here."""
 
     @property
     def is_due(self) -> bool:
@@ -277,9 +277,9 @@ class TrainingMachine:
         caller carries out the returned actions before the next call."""
         if self._outcomes and not self._is_early(self._outcomes[0]):
             return self._take(self._outcomes.popleft())
-        if self._driver.is_due and not self.should_stop:
-            return self._give(now_s)
-        return ()
+        driver = self._driver
+        ends = self.should_stop or (self._is_leaving and driver.is_waiting)
+        return self._give(now_s) if driver.is_due and not ends else ()
 
     @property
     def should_stop(self) -> bool:

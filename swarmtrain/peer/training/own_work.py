@@ -45,15 +45,15 @@ def decoded_own(own: OwnContribution, result: OpResult, start: int, stop: int) -
     return torch.cat(pieces) if pieces else torch.empty(0)
 
 
-def is_lost(values: Tensor | None, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
+def is_lost(values: Tensor, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
     """Return True if a part can never be sent and was not: where all went well this costs nothing.
 
     Args:
-        values: the values that the part was made of; None where nothing was given.
+        values: the values that the part was made of.
         included: (start, stop, True if it is in the result); empty where there is no result.
     """
     was_sent = bool(included) and all(here for _, _, here in included)
-    return values is not None and not was_sent and not is_finite(values)
+    return not was_sent and not is_finite(values)
 
 
 def without_broken(strategy: Strategy, weights: Tensor) -> Tensor:

@@ -4,8 +4,10 @@ Each fragment p is a DiLoCo of its own (anchor, momentum, error feedback), and o
 (n - 1) mod P, so the link carries a P-th of the vector at a time and every fragment is exchanged
 once in H inner steps, the fragments H / P apart. An op's result takes its place tau inner steps
 after the contribution and is mixed with what the peer has become meanwhile; the anchor is what the
-outer step made, never the mixture, which is this peer's own. A skipped op's fragment waits for its
-next turn. Not here: which layers make a fragment (`fragments`).
+outer step made, never the mixture, which is this peer's own. With tau above H / P the next
+fragments are exchanged before that place is reached: so many ops are under way at once, each on a
+fragment of its own. A skipped op's fragment waits for its next turn. Not here: which layers make a
+fragment (`fragments`).
 
 References:
     Douillard et al., Streaming DiLoCo with overlapping communication, arXiv 2501.18512, Alg. 2.
@@ -39,7 +41,7 @@ class Streaming:
         num_values: length of the padded vector.
         fragments: the ranges of each fragment, see `fragments.fragments_of`; their number is P.
         inner_steps: H, inner steps between two exchanges of one fragment; a multiple of P.
-        delay_steps: tau, at most H / P.
+        delay_steps: tau, at most H: the fragment's result is there before its next exchange.
         mixing: alpha, how much of its own weights a peer keeps, 0..1.
         lr: eta.
         momentum: mu.
@@ -69,10 +71,10 @@ class Streaming:
         if inner_steps % len(fragments):
             raise ValueError(f"inner_steps {inner_steps} is no multiple of {len(fragments)}")
         self._interval = inner_steps // len(fragments)
-        if self._interval < 1 or not 0 <= delay_steps <= self._interval or not 0 <= mixing <= 1:
+        if self._interval < 1 or not 0 <= delay_steps <= inner_steps or not 0 <= mixing <= 1:
             raise ValueError(
-                f"delay_steps {delay_steps} must be in 0..{self._interval}, the steps from op to "
-                f"op, and mixing {mixing} in 0..1"
+                f"delay_steps {delay_steps} must be in 0..{inner_steps}, the steps from a "
+                f"fragment's exchange to its next, and mixing {mixing} in 0..1"
             )
         self._num_values = num_values
         self._fragments = tuple(tuple(ranges) for ranges in fragments)
@@ -90,7 +92,7 @@ class Streaming:
             )
             for ranges in self._fragments
         )
-        self._under_way: int | None = None
+        self._under_way: list[int] = []  # fragments that we gave, in the order of their ops
         self._applied: int | None = None
 
     @property
@@ -136,7 +138,7 @@ class Streaming:
         self._check(weights, "weights")
         for part, ranges in zip(self._parts, self._fragments, strict=True):
             part.set_initial(_taken(weights, ranges))
-        self._under_way = None
+        self._under_way.clear()
 
     def state_arrays(self) -> list[tuple[str, Tensor]]:
         """[("anchor", ...), ("momentum", ...)] in the vector's order, new tensors."""
@@ -151,7 +153,7 @@ class Streaming:
         self._check_arrays(arrays, ["anchor", "momentum"])
         for part, ranges in zip(self._parts, self._fragments, strict=True):
             part.load_state({name: _taken(array, ranges) for name, array in arrays.items()})
-        self._under_way = None
+        self._under_way.clear()
 
     def local_arrays(self) -> list[tuple[str, Tensor]]:
         """[("error_feedback", e)], a new tensor, or [] without error feedback."""
@@ -171,14 +173,14 @@ class Streaming:
         """Delta_p of the op's fragment, plus e_p with error feedback.
 
         Raises:
-            RuntimeError: the last op was ended by neither `apply` nor `skip`.
+            RuntimeError: too many ops were ended by neither `apply` nor `skip`.
         """
-        if self._under_way is not None:
+        if self._under_way and len(self._under_way) * self._interval >= self._delay_steps:
             raise RuntimeError("an op is under way: end it with apply() or skip() first")
         self._check(weights, "weights")
         index = self._fragment(op)
         values = self._parts[index].pseudo_gradient(_taken(weights, self._fragments[index]), op)
-        self._under_way = index
+        self._under_way.append(index)
         return values
 
     def weights_under_way(self) -> Tensor | None:
@@ -195,15 +197,16 @@ class Streaming:
         op: int = 1,
         own_share: float | None = None,
     ) -> Tensor:
-        """Outer step of the op's fragment, then its weights mixed; see `Strategy.apply`.
+        """Outer step of the op's fragment, then its weights mixed; see `Strategy.apply`. Ops end
+        in their order.
 
         Raises:
-            RuntimeError: we contributed another fragment than this op's; nothing changed.
+            RuntimeError: we contributed another fragment before this op's; nothing changed.
             ValueError: shapes or ranges do not fit; nothing changed.
         """
         index = self._fragment(op)
-        if self._under_way not in (None, index):
-            raise RuntimeError(f"op {op} moves fragment {index}, we gave {self._under_way}")
+        if self._under_way and self._under_way[0] != index:
+            raise RuntimeError(f"op {op} moves fragment {index}, we gave {self._under_way[0]}")
         self._check(weights_now, "weights_now")
         ranges, part = self._fragments[index], self._parts[index]
         weights = weights_now.detach().clone()
@@ -211,16 +214,16 @@ class Streaming:
         # With a delay the steps made meanwhile are alpha's matter, not rule 10's.
         base = now if snapshot is None or not self._delay_steps else snapshot
         landed = part.apply(mean, included, base, decoded_own, op=op)
-        self._under_way, self._applied = None, index
+        del self._under_way[:1]
+        self._applied = index
         _put_(weights, ranges, self._mixed(part, now, landed, gave=snapshot is not None))
         # NaN in another fragment would be back in this one after a step.
         return self.drop_broken(weights) if part.dropped else weights
 
     def skip(self) -> None:
-        """End the op without a result; what was pending is computed anew for its next turn."""
-        if self._under_way is not None:
-            self._parts[self._under_way].skip()
-        self._under_way = None
+        """End the oldest op without a result; its fragment's work is given in its next turn."""
+        if self._under_way:
+            self._parts[self._under_way.pop(0)].skip()
 
     def drop_broken(self, weights: Tensor) -> Tensor:
         """Each fragment by itself: one that is finite keeps its work and its error feedback.
