@@ -16,7 +16,7 @@ from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.links.allow_list import not_allowed
 from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.links.reception import Reception
-from swarmtrain_transport.wire.frames import Frame, pack
+from swarmtrain_transport.wire.frames import Frame, Packer
 
 Schedule = Callable[[PeerId, PeerId, Callable[[], None]], None]
 """Called once per frame with source, target and what delivers it. To lose a frame, never call
@@ -162,6 +162,7 @@ class MemoryLink:
         self._network = network
         self._address = address
         self._reception = Reception(address.peer_id, handler)
+        self._packer = Packer()
         self._is_open = True
 
     @property
@@ -201,7 +202,7 @@ class MemoryLink:
         target = self._reception.allowed.address_of(peer)
         if target is None:
             return False
-        header, body = pack(frame)
+        header, body = self._packer.pack(frame)
         # A copy, so that a sender who re-uses its buffer too early is seen in a test.
         if not self._network._transmit(self, target, header, bytes(body)):
             return False
