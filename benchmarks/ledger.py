@@ -183,8 +183,7 @@ class Run:
         for number in range(num_peers):
             card = card_of(number)
             hello = m.Hello(
-                card.boot, card.name, card.curve_key, card.host, card.port, -1, b"", -1, b"",
-                1 << 40,
+                card.boot, card.name, card.curve_key, card.host, card.port, -1, b"", 1 << 40,
             )  # fmt: skip
             self._heed(self.machine.connected(card.peer_id, hello, 0.0))
         first = next(iter(self._identities))

@@ -82,7 +82,7 @@ def view_of(
         refused_frames=refused,
         ignored_frames=dict(stats.ignored),
         audits=dict(participant.first.audits.counts),
-        chain=participant.view.first.chains.get(me, b"").hex(),
+        chain=participant.first.view.chains.get(me, b"").hex(),
         waiting_for=cleaned(waiting.text),
         waiting_seen_s=waiting.seen_s,
         result=result,

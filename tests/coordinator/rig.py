@@ -72,7 +72,7 @@ def join_body(peer: bytes, invite_id: str = "") -> Join:
 
 
 def hello_of(identity: Identity, host: str = "127.0.0.1", name: str = "otter") -> Hello:
-    return Hello(bytes(8), name, identity.curve_key, host, 4242, -1, b"", -1, b"", 1 << 20)
+    return Hello(bytes(8), name, identity.curve_key, host, 4242, -1, b"", 1 << 20)
 
 
 class Chain:

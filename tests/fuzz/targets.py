@@ -227,7 +227,15 @@ def _data_targets() -> dict[str, Target]:
 
 def _control_targets() -> dict[str, Target]:
     hello = messages.Hello(
-        b"boot", "name", bytes(32), "host", 1, 3, bytes(32), 2, bytes(32), 1 << 30
+        b"boot",
+        "name",
+        bytes(32),
+        "host",
+        1,
+        3,
+        bytes(32),
+        1 << 30,
+        states=(messages.Applied(2, bytes(32)), messages.Applied(1, bytes(32), group=1)),
     )
     from_peer = _pack(
         Knock(1, A, b"token", messages.encode(hello), b"s" * 64),

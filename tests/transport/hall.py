@@ -37,8 +37,13 @@ ROOT = b"R" * 32
 
 
 def hello_of(peer: PeerId, **changes: Any) -> m.Hello:
-    hello = m.Hello(BOOT, "otter", peer, "127.0.0.1", 4242, -1, b"", -1, b"", 1 << 30)
+    hello = m.Hello(BOOT, "otter", peer, "127.0.0.1", 4242, -1, b"", 1 << 30)
     return msgspec.structs.replace(hello, **changes)
+
+
+def held(op: int, root: bytes = b"", group: int = 0) -> dict[str, Any]:
+    """What HELLO says of a state that is in place."""
+    return {"states": (m.Applied(op, root or root_of(op), group=group),)}
 
 
 def root_of(op: int) -> bytes:

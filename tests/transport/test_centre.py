@@ -110,7 +110,7 @@ def test_an_owner_whose_centre_has_no_possible_length_has_nobody_complete(square
 
 def ready_line(peer: PeerId, has_centre: bool) -> GroupPeer:
     """Connected, alive and ready for op 2."""
-    hello = Hello(BOOT, "name", peer, "127.0.0.1", 1, -1, b"", 1, ROOT, 1 << 30)
+    hello = Hello(BOOT, "name", peer, "127.0.0.1", 1, -1, b"", 1 << 30)
     line = PeerLine(hello, LifeLine(0.0), acked_index=1 << 20)
     ready = Ready(2, 8, 1, ROOT, None, has_centre)
     return GroupPeer(line, applied_op=1, state_root=ROOT, ready=ready, active=True)

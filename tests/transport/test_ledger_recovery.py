@@ -7,7 +7,7 @@ from swarmtrain_transport.actions import Adopt
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Attest, Commit, Gone, Plan, Rewind, Skip
-from tests.transport.hall import Hall, opened, root_of
+from tests.transport.hall import Hall, held, opened, root_of
 from tests.transport.rig import A, B, C, D, begun_chain
 
 
@@ -170,8 +170,8 @@ def test_nothing_that_peers_say_becomes_a_record_while_somebody_may_bring_older_
     again.join(B, **newer_hello(first))
     kept = again.records[-1]
     hello = {"head_index": kept.index, "head_hash": kept.hash}
-    again.join(A, applied_op=1, state_root=root_of(1), **hello)
-    again.join(C, applied_op=1, state_root=root_of(1), **hello)
+    again.join(A, **held(1), **hello)
+    again.join(C, **held(1), **hello)
     again.say(A, m.Offer(root_of(9), 24, b"L" * 32), m.CheckpointWritten(1, bytes(32)))
     again.say(C, m.Leave())
     assert len(again.records) == before
@@ -339,7 +339,7 @@ def test_adopt_comes_before_anything_that_follows_from_it() -> None:
     newest = first.records[-1]
     newer = m.Hello(
         hello.boot, hello.name, hello.curve_key, hello.host, hello.port, newest.index,
-        newest.hash, -1, b"", 1 << 30,
+        newest.hash, 1 << 30,
     )  # fmt: skip
     machine.connected(A, newer, 0.0)
     raw = tuple(record.to_bytes() for record in first.records[-2:])

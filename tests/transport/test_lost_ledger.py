@@ -7,7 +7,7 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import GENESIS_HASH, Run, bodies_of, make_record
-from tests.transport.hall import Hall, hello_of, opened, root_of
+from tests.transport.hall import Hall, held, hello_of, opened
 from tests.transport.rig import A, B, C, D, begun_chain, run_body
 
 
@@ -53,7 +53,7 @@ def test_the_run_goes_on_from_a_peers_copy() -> None:
     tell(again, first, B)
     assert [record.hash for record in again.records] == [record.hash for record in first.records]
     assert again.machine.writer.term > first.records[-1].term
-    again.join(A, C, applied_op=1, state_root=root_of(1), **newer_hello(first))
+    again.join(A, C, **held(1), **newer_hello(first))
     again.alive(again.now_s + limits.LEDGER_WAIT_S + 0.1, A, B, C)
     again.run_op(2, A, B, C)
     assert again.machine.view.first.committed == 2

@@ -2,7 +2,7 @@
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.wire import messages as m
-from tests.transport.hall import Hall, hello_of, opened, root_of
+from tests.transport.hall import Hall, held, hello_of, opened, root_of
 from tests.transport.rig import LAYOUT, A, B, C, D
 
 
@@ -44,11 +44,7 @@ def test_who_comes_back_without_it_was_seen_with_it_all_the_same() -> None:
     status = hall.machine.status(hall.now_s)
     assert status.waiting_for.endswith("last seen with ann and bob")
     # And whoever brings it ends the waiting.
-    hall.take(
-        hall.machine.connected(
-            A, hello_of(A, applied_op=1, state_root=root_of(1), boot=b"anew"), hall.now_s
-        )
-    )
+    hall.take(hall.machine.connected(A, hello_of(A, **held(1), boot=b"anew"), hall.now_s))
     status = hall.machine.status(hall.now_s)
     assert status.waiting_for == "" and status.waiting_seen_s is None
 

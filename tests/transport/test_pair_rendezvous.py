@@ -13,7 +13,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Attest, Commit, Plan, Rewind, Skip
 from tests.transport.gather_table import hashes_of, published_by
-from tests.transport.hall import Hall, opened, root_of
+from tests.transport.hall import Hall, held, opened, root_of
 from tests.transport.rig import A, B, C, D, E
 
 PEERS = (A, B, C, D)
@@ -193,8 +193,7 @@ def test_when_all_are_stranded_the_run_goes_back_to_the_newest_state_that_somebo
     head = again.machine.writer.ledger.head_hash
     for peer, boot, op in ((A, b"a2", 1), (B, b"b2", 2)):
         again.join(
-            peer, boot=boot, head_index=newest, head_hash=head, applied_op=op,
-            state_root=own(peer, op),
+            peer, boot=boot, head_index=newest, head_hash=head, **held(op, own(peer, op)),
         )  # fmt: skip
     again.alive(7.0, A, B)
     again.say(A, m.Stranded(2))

@@ -40,7 +40,7 @@ INT64 = st.integers(-(1 << 63), (1 << 64) - 1)
 
 def line_of(peer: PeerId, *, up: int = 0, down: int = 0, **changes: Any) -> GroupPeer:
     """Connected, alive, at op 0, acknowledged everything, not ready."""
-    hello = Hello(BOOT, "name", peer, "127.0.0.1", 1, -1, b"", 0, ROOT, 1 << 30, up, down)
+    hello = Hello(BOOT, "name", peer, "127.0.0.1", 1, -1, b"", 1 << 30, up, down)
     line = PeerLine(hello, LifeLine(0.0), acked_index=1 << 20)
     group_peer = GroupPeer(line, applied_op=0, state_root=ROOT)
     for key, value in changes.items():

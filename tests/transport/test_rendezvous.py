@@ -18,7 +18,7 @@ from swarmtrain_transport.wire.records import (
     Run,
     Skip,
 )
-from tests.transport.hall import ROOT, Hall, opened, root_of
+from tests.transport.hall import ROOT, Hall, held, opened, root_of
 from tests.transport.rig import (
     BOOT,
     LAYOUT,
@@ -180,7 +180,7 @@ def test_an_op_goes_from_ready_to_plan_to_commit_to_attest() -> None:
 
 def test_a_newcomer_waits_until_all_have_its_key_and_nobody_waits_for_it() -> None:
     hall = opened(A, B)
-    hall.join(C, applied_op=0, state_root=root_of(0))
+    hall.join(C, **held(0))
     hall.ack(C)
     hall.ack(A)
     hall.ready(1, A, B)
@@ -210,7 +210,7 @@ def test_a_peer_that_reconnects_does_not_make_the_op_begin_at_once() -> None:
     hall.ready(2, A)
     hall.take(hall.machine.disconnected(A, hall.now_s))
     head = hall.records[-1]
-    hall.join(A, head_index=head.index, head_hash=head.hash, applied_op=1, state_root=root_of(1))
+    hall.join(A, head_index=head.index, head_hash=head.hash, **held(1))
     hall.ack(A)
     assert hall.plan().op == 1
     hall.alive(159.0, A, B, C)
@@ -307,7 +307,7 @@ def test_a_short_disconnect_costs_nothing() -> None:
     hall.take(hall.machine.disconnected(C, 0.0))
     hall.tick(limits.SUSPECT_CLOSED_S - 0.1)
     head = hall.records[-1]
-    hall.join(C, head_index=head.index, head_hash=head.hash, applied_op=0, state_root=root_of(0))
+    hall.join(C, head_index=head.index, head_hash=head.hash, **held(0))
     hall.ack(C)
     hall.ready(1, A, B, C)
     assert {member.peer for member in hall.plan().members if member.weight} == {A, B, C}

@@ -19,7 +19,7 @@ from swarmtrain_transport.wire.records import (
     Plan,
     bodies_of,
 )
-from tests.transport.hall import ROOT, Hall, hello_of, opened, root_of
+from tests.transport.hall import ROOT, Hall, held, hello_of, opened, root_of
 from tests.transport.rig import (
     LAYOUT,
     STRANGER,
@@ -67,10 +67,10 @@ def test_whoever_comes_first_after_a_restart_does_not_attest_alone() -> None:
     hall.ready(1, A, B, C)
     hall.exchange(A, B, C)
     again = Hall(tuple(hall.records), term=2)
-    again.join(C, applied_op=1, state_root=ROOT)
+    again.join(C, **held(1, ROOT))
     assert len(again.bodies(Attest)) == 1
-    again.join(A, applied_op=1, state_root=root_of(1))
-    again.join(B, applied_op=1, state_root=root_of(1))
+    again.join(A, **held(1))
+    again.join(B, **held(1))
     assert again.bodies(Attest)[-1] == Attest(1, root_of(1))
 
 
@@ -259,8 +259,8 @@ def test_nothing_that_a_hello_says_breaks_the_coordinator(
     hall = opened(A, C)
     try:
         hall.join(
-            B, boot=boot, name=name, curve_key=key, host=host, port=port, applied_op=op,
-            state_root=root, up_bytes_per_s=up, down_bytes_per_s=down,
+            B, boot=boot, name=name, curve_key=key, host=host, port=port,
+            states=(m.Applied(op, root),), up_bytes_per_s=up, down_bytes_per_s=down,
         )  # fmt: skip
     except RemoteFault as fault:
         assert fault.reason == "hello"

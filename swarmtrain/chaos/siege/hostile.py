@@ -189,7 +189,7 @@ class HostileShell(PeerShell):
         hello = msgspec.structs.replace(
             self._participant.hello(), boot=os.urandom(8), name=identity.default_name,
             curve_key=identity.curve_key, host=host, port=port,
-            head_index=-1, head_hash=b"", applied_op=-1, state_root=b"",
+            head_index=-1, head_hash=b"", states=(),
         )  # fmt: skip
         client = ControlClient(self._invite, identity, lambda: hello, _Deaf(), rng=self._rng)
         with contextlib.suppress(UserError):

@@ -98,7 +98,6 @@ class Bandwidth:
             bytes_moved: by this process, both directions and lanes.
             now_s: the time.
         """
-        exchange = participant.first.exchange
         plan_ids = participant.plan_ids
         if plan_ids != self._plan_ids:
             self._plan_ids = plan_ids
@@ -111,8 +110,7 @@ class Bandwidth:
             self._allowance.count(bytes_moved)
         moved = self._link.moved()
         if moved is not None:
-            op = exchange.view.plan.op if exchange is not None else None
-            self._rates.counted(moved.up, moved.down, op, now_s)
+            self._rates.counted(moved.up, moved.down, min(plan_ids, default=None), now_s)
         if plan_ids:
             self._widths.looked(self._link.paths(), now_s)
         stats = participant.stats

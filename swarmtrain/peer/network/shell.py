@@ -134,7 +134,9 @@ class PeerShell:
             self._status = StatusServer(self._storage.directory, self._view)
             await self._status.open()
             assert self._participant is not None
-            is_over = self._storage.is_over(self._participant.view.first.committed)
+            is_over = self._storage.is_over(
+                min(group.committed for group in self._participant.view.groups.values())
+            )
             waits = self._waits or (self._storage.ledger.num_records > 0 and not is_over)
             self._control = ControlClient(
                 self._invite, self._identity, self._participant.hello, self, rng=self._rng,

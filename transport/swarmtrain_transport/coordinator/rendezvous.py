@@ -159,8 +159,8 @@ class Rendezvous:
         for number in self.view.groups_of(peer):
             if number in self.groups:
                 self.groups[number].enter(peer, line)
-        if hello.applied_op >= 0:
-            self._dispatch(peer, line, Applied(hello.applied_op, hello.state_root))
+        for state in hello.states:
+            self._dispatch(peer, line, state)
 
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
         """A message of a connected peer. RemoteFault: it breaks the protocol, close its line."""

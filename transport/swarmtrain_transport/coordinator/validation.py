@@ -34,18 +34,23 @@ def check_hello(hello: Hello) -> None:
     Raises:
         RemoteFault: reason ``hello`` with the field.
     """
-    has_state = hello.applied_op >= 0
+    groups = [state.group for state in hello.states]
     rules = {
         "boot": 1 <= len(hello.boot) <= _BOOT_BYTES_MAX,
         "curve_key": len(hello.curve_key) == limits.HASH_BYTES,
         "host": is_dialable(hello.host),
         "port": 1 <= hello.port <= _PORT_MAX,
-        "state_root": len(hello.state_root) == limits.HASH_BYTES * has_state,
+        "states": len(set(groups)) == len(groups) and all(map(_can_be_held, hello.states)),
         "brings": len(hello.brings.layout) in (0, limits.HASH_BYTES),
     }
     for name, holds in rules.items():
         if not holds:
             raise RemoteFault("hello", f"its {name} cannot be one" + _HINTS.get(name, ""))
+
+
+def _can_be_held(state: Applied) -> bool:
+    size = limits.HASH_BYTES
+    return state.op >= 0 and len(state.state_root) == size and len(state.chain) in (0, size)
 
 
 def check_claim(message: PeerMessage) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import UNSAID, Brings, Hello, Progress
+from swarmtrain_transport.wire.messages import UNSAID, Applied, Brings, Hello, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,7 @@ class Card:
     brings: Brings = UNSAID
 
 
-def hello_of(
-    card: Card, stats: LocalStats, ledger: Ledger, applied_op: int, state_root: bytes
-) -> Hello:
+def hello_of(card: Card, stats: LocalStats, ledger: Ledger, states: tuple[Applied, ...]) -> Hello:
     """HELLO as of now."""
     return Hello(
         boot=card.boot,
@@ -34,12 +32,11 @@ def hello_of(
         port=card.port,
         head_index=ledger.head_index,
         head_hash=ledger.head_hash if len(ledger) else b"",
-        applied_op=applied_op,
-        state_root=state_root,
         retain_bytes=card.retain_bytes,
         up_bytes_per_s=stats.up_bytes_per_s,
         down_bytes_per_s=stats.down_bytes_per_s,
         brings=card.brings,
+        states=states,
     )
 
 

@@ -102,14 +102,13 @@ class Participant:
 
     def hello(self) -> say.Hello:
         """HELLO as of now; the door signs it."""
-        first = self.groups.get(FIRST_GROUP)
-        state = (-1, b"") if first is None else (first.place.applied_op, first.place.state_root)
-        return hello_of(self.card, self.stats, self.ledger, *state)
+        states = tuple(group.place.state for group in self.groups.values() if group.place.has_state)
+        return hello_of(self.card, self.stats, self.ledger, states)
 
     @property
     def first(self) -> GroupPeer:
-        """Our part in group 0: in a run of one group all there is."""
-        return self.groups[FIRST_GROUP]
+        """Our part in the first of our groups: in a run of one group all there is."""
+        return self.groups[min(self.groups)]
 
     @property
     def plan_ids(self) -> frozenset[int]:
@@ -132,7 +131,8 @@ class Participant:
 
     @property
     def applied_op(self) -> int:
-        """Newest op of group 0 whose outcome is in place here, -1 without a state."""
+        """Newest op of the first of our groups whose outcome is in place here, -1 without a
+        state."""
         return self.first.place.applied_op
 
     @property
@@ -156,16 +156,18 @@ class Participant:
         self, op: int, slices: Sequence[Sequence[Buffer]], group: int = FIRST_GROUP
     ) -> None:
         """Results that the shell kept on disk in an earlier life: chunks per slice."""
-        blobs = self.groups[group].blobs
+        if (part := self.groups.get(group)) is None:
+            return  # they are of a group that we were in
         for chunks in slices:
-            digests = [blobs.keep_result(op, chunk) for chunk in chunks]
-            blobs.keep_result(op, b"".join(digests))
+            digests = [part.blobs.keep_result(op, chunk) for chunk in chunks]
+            part.blobs.keep_result(op, b"".join(digests))
 
     def keep_state(
         self, manifest: bytes, chunks: Iterable[bytes], group: int = FIRST_GROUP
     ) -> None:
         """Part of a state that the shell kept on disk when an earlier life began to fetch it."""
-        self.groups[group].states.resume(manifest, chunks)
+        if (part := self.groups.get(group)) is not None:
+            part.states.resume(manifest, chunks)
 
     def attach(
         self,

@@ -139,6 +139,16 @@ class Progression:
             actions.append(do.RunFinished(self.applied_op, self.final_loss, self._view.group))
         return actions
 
+    @property
+    def has_state(self) -> bool:
+        """True if a state of the group is in place."""
+        return self.applied_op >= 0
+
+    @property
+    def state(self) -> Applied:
+        """The state that is in place, as the coordinator is told."""
+        return Applied(self.applied_op, self.state_root, self.chain, self._view.group)
+
     def reports(self, *, connected: bool) -> list[do.PeerAction]:
         """APPLIED, READY and STRANDED as the coordinator should know them."""
         if not connected:
@@ -148,11 +158,11 @@ class Progression:
             messages.append(do.SendControl(Stranded(self._stranded_op, self._view.group)))
         if self.applied_op < 0:
             return messages
-        state = self.applied_op, self.state_root
         own = self._due_next
         if own is None:
-            messages.append(do.SendControl(Applied(*state, self.chain, self._view.group)))
+            messages.append(do.SendControl(self.state))
         else:  # READY says it, too
+            state = self.applied_op, self.state_root
             told = own.steps_per_s, self._catchup.has_centre(own.op)
             ready = Ready(own.op, own.samples, *state, *told, self._view.group)
             messages.append(do.SendControl(ready))

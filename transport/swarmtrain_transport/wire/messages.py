@@ -88,8 +88,8 @@ UNSAID = Brings()
 class Hello(Message, frozen=True, tag="hello"):
     """First message of every connection; the shell has checked its signature and invite.
 
-    head_index and head_hash are the newest ledger record held (-1 and b"" for none);
-    applied_op and state_root the newest state held (-1 and b"" for none).
+    head_index and head_hash are the newest ledger record held (-1 and b"" for none), `states` the
+    newest state of each group of which one is held.
     """
 
     boot: bytes
@@ -99,12 +99,11 @@ class Hello(Message, frozen=True, tag="hello"):
     port: int
     head_index: int
     head_hash: bytes
-    applied_op: int
-    state_root: bytes
     retain_bytes: int
     up_bytes_per_s: int = 0
     down_bytes_per_s: int = 0
     brings: Brings = UNSAID
+    states: tuple["Applied", ...] = ()
 
 
 class Offer(Message, frozen=True, tag="offer", omit_defaults=True):
