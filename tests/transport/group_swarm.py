@@ -14,6 +14,7 @@ from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.wire.records import Record
 from tests.transport.plain_arithmetic import PlainContribution, decode_result
 from tests.transport.rig import RUN_KEY, sign, terms_of, verify
 from tests.transport.swarm import Member, Swarm
@@ -37,6 +38,7 @@ class Stage:
         self.fragments = fragments
         self.numbers = [peer[0]] * SIZES[group]
         self.given = 0
+        self.saved: dict[int, list[int]] = {}
 
     def described(self) -> tuple[StateManifest, tuple[bytes, ...]]:
         count = len(self.numbers)
@@ -108,16 +110,31 @@ class GroupSwarm(Swarm):
 
     def add_to(self, peer: PeerId, *groups: int) -> None:
         """A peer that is in these groups as soon as it is in."""
-        self._boots += 1
-        member = self.members[peer] = self.member_of(peer, f"boot {self._boots}".encode())
-        self._carry(member, member.machine.start(self.now_s))
-        self.connect(peer)
+        member = self._begin(peer)
         self._attach(member, 0)
         if groups != (0,):
             self.move(peer, *groups)
 
-    def member_of(self, peer: PeerId, boot: bytes) -> GroupMember:
-        return GroupMember(peer, boot, self.now_s)
+    def _begin(self, peer: PeerId, records: Iterable[Record] = ()) -> GroupMember:
+        self._boots += 1
+        boot = f"boot {self._boots}".encode()
+        member = self.members[peer] = self.member_of(peer, boot, records)
+        self._carry(member, member.machine.start(self.now_s))
+        self.connect(peer)
+        return member
+
+    def member_of(self, peer: PeerId, boot: bytes, records: Iterable[Record]) -> GroupMember:
+        return GroupMember(peer, boot, self.now_s, records=records)
+
+    def come_back(self, old: GroupMember, **saved: int) -> None:
+        """A peer that was killed begins anew with its copy of the ledger and, of each group, the
+        newest state up to an op, `g0=3` for group 0's up to op 3; all newest ones unless told."""
+        member = self._begin(old.peer, old.machine.ledger.since(0))
+        for group in member.machine.groups:
+            stage = old.stages.get(group)
+            newest = saved.get(f"g{group}", 1 << 30)
+            ops = [op for op in stage.saved if op <= newest] if stage is not None else []
+            self._attach(member, group, max(ops, default=0), stage.saved[max(ops)] if ops else None)
 
     def move(self, peer: PeerId, *groups: int) -> None:
         self._heed(self.hall.place(peer, groups, self.now_s))
@@ -127,10 +144,13 @@ class GroupSwarm(Swarm):
         counts = tuple(len(group.operations) for group in self.hall.groups.values())
         self.most_under_way.add(counts)  # type: ignore[arg-type]  # two groups
 
-    def _attach(self, member: GroupMember, group: int) -> None:
+    def _attach(
+        self, member: GroupMember, group: int, op: int = 0, numbers: list[int] | None = None
+    ) -> None:
         stage = member.stages[group] = Stage(group, member.peer, self.fragments[group])
+        stage.numbers = list(numbers or stage.numbers)
         actions = member.machine.attach(
-            0, *stage.described(), 1, self.now_s, stage.fragments, group
+            op, *stage.described(), 1, self.now_s, stage.fragments, group
         )
         self._carry(member, actions)
 
@@ -162,6 +182,7 @@ class GroupSwarm(Swarm):
 
     def _applied_in(self, member: GroupMember, group: int, op: int) -> None:
         manifest, chunks = member.stages[group].described()
+        member.stages[group].saved[op] = list(member.stages[group].numbers)
         key = (group, member.machine.view.groups[group].rewinds, op)
         assert self.roots.setdefault(key, manifest.root) == manifest.root, key
         self._carry(member, member.machine.applied(op, manifest, chunks, self.now_s, group))

@@ -65,8 +65,9 @@ class Member:
     """One peer's process with a trainer that answers at once."""
 
     def __init__(
-        self, peer: PeerId, boot: bytes, now_s: float, arithmetic: PlainArithmetic | None = None
-    ) -> None:
+        self, peer: PeerId, boot: bytes, now_s: float, arithmetic: PlainArithmetic | None = None,
+        records: Iterable[Record] = (),
+    ) -> None:  # fmt: skip
         self.peer = peer
         self.numbers = [peer[0]] * VALUES
         self.roots: dict[tuple[int, int], bytes] = {}
@@ -78,8 +79,9 @@ class Member:
         self.revoked: list[PeerId] = []
         card = Card(peer, boot, "name", peer, "127.0.0.1", 4000 + peer[0])
         self.machine = Participant(
-            card, arithmetic or PlainArithmetic(), sign_as(peer), verify, list, (), now_s
-        )
+            card, arithmetic or PlainArithmetic(), sign_as(peer), verify, list, records,
+            now_s,
+        )  # fmt: skip
 
     def after(self, result: OpResult) -> list[int]:
         return after(self.numbers, result)

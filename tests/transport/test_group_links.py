@@ -11,7 +11,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Participant
-from swarmtrain_transport.wire.records import Commit, bodies_of
+from swarmtrain_transport.wire.records import Commit, Record, bodies_of
 from tests.transport.group_swarm import GroupMember, GroupSwarm
 from tests.transport.link_rig import (
     RETRY_S,
@@ -45,12 +45,12 @@ class LinkedSwarm(GroupSwarm):
         self.stations[station.id] = station
         self.add_to(station.id, *groups)
 
-    def member_of(self, peer: PeerId, boot: bytes) -> GroupMember:
+    def member_of(self, peer: PeerId, boot: bytes, records: Iterable[Record]) -> GroupMember:
         at: Address = self.stations[peer].address
         member = GroupMember(peer, boot, self.now_s)
         card = Card(peer, boot, "name", at.curve_key, at.host, max(1, at.port))
         member.machine = Participant(
-            card, PlainArithmetic(), sign_as(peer), verify, list, (), self.now_s
+            card, PlainArithmetic(), sign_as(peer), verify, list, records, self.now_s
         )
         return member
 
@@ -91,6 +91,16 @@ async def settle(world: World) -> None:
             await world._hear()
 
 
+async def go_on(world: World, swarm: LinkedSwarm, is_there: Callable[[], bool]) -> None:
+    for _ in range(4_000):
+        if is_there():
+            return
+        if not swarm.hear():
+            swarm.pass_time(0.1)
+        await settle(world)
+    raise AssertionError("it did not come to that")
+
+
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_two_groups_train_over_a_link(run: Callable[[Scenario], None], at_once: int) -> None:
     async def scenario(world: World) -> None:
@@ -100,18 +110,35 @@ def test_two_groups_train_over_a_link(run: Callable[[Scenario], None], at_once: 
         )  # fmt: skip
         for name, groups in (("ada", (0,)), ("ben", (0, 1)), ("cat", (1,))):
             swarm.enlist(await world.add(name), *groups)
-        for _ in range(4_000):
-            if all(member.finished for member in swarm.members.values()):
-                break
-            if not swarm.hear():
-                swarm.pass_time(0.1)
-            await settle(world)
-        else:
-            raise AssertionError("not every group came to its end")
+        await go_on(world, swarm, lambda: all(one.finished for one in swarm.members.values()))
         done = [body.group for body in bodies_of(swarm.records) if isinstance(body, Commit)]
         assert sorted(done) == [0] * ROUNDS + [1] * ROUNDS
         assert any(all(counts) for counts in swarm.most_under_way), "ops of both at once"
         assert not any(member.faults or member.halted for member in swarm.members.values())
         assert not any(station.heard.faults for station in swarm.stations.values())
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["ada", "ben", "cat"])
+def test_whoever_dies_comes_back_over_a_link_into_its_own_groups(
+    run: Callable[[Scenario], None], name: str
+) -> None:
+    async def scenario(world: World) -> None:
+        swarm = LinkedSwarm(1, rounds=ROUNDS, start_peers=2, min_contributors=2)
+        of = {"ada": (0,), "ben": (0, 1), "cat": (1,)}
+        ids = {}
+        for peer, groups in of.items():
+            station = await world.add(peer)
+            ids[peer] = station.id
+            swarm.enlist(station, *groups)
+        views = swarm.hall.view.groups
+        await go_on(world, swarm, lambda: all(view.committed >= 1 for view in views.values()))
+        old = swarm.members[ids[name]]
+        swarm.kill(old.peer)
+        swarm.come_back(old)
+        await go_on(world, swarm, lambda: all(one.finished for one in swarm.members.values()))
+        assert tuple(swarm.members[old.peer].machine.groups) == of[name]
+        assert not any(member.faults or member.halted for member in swarm.members.values())
 
     run(scenario)

@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from swarmtrain_transport.wire.records import Commit, Group, Move, Skip, bodies_of
+from swarmtrain_transport.wire.records import Commit, Group, Move, Rewind, Skip, bodies_of
 from tests.transport.group_swarm import GroupSwarm
 from tests.transport.rig import A, B, C, D
 from tests.transport.swarm import Swarm
@@ -15,7 +15,7 @@ STEPS = 60_000
 
 def begun(seed: int, **settings: object) -> GroupSwarm:
     """A in group 0, B in both, C in group 1; ops begin with two."""
-    swarm = GroupSwarm(seed, start_peers=2, min_contributors=1, **{"rounds": 4, **settings})
+    swarm = GroupSwarm(seed, **{"start_peers": 2, "min_contributors": 1, "rounds": 4, **settings})
     swarm.add_to(A, 0)
     swarm.add_to(B, 0, 1)
     swarm.add_to(C, 1)
@@ -118,3 +118,81 @@ def test_overlapping_ops_live_through_deaths_moves_restarts_and_lost_frames(seed
     assert swarm.run(80_000)
     assert all(view.committed == 6 for view in swarm.hall.view.groups.values())
     assert not any(member.faults for member in swarm.members.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("peer", [A, B, C], ids=["in 0", "in both", "in 1"])
+def test_who_comes_back_is_in_its_groups_and_has_the_states_that_it_saved(
+    peer: bytes, seed: int
+) -> None:
+    swarm = begun(seed, rounds=6, min_contributors=2)
+    while min(view.committed for view in swarm.hall.view.groups.values()) < 2:
+        swarm.step()
+    old = swarm.members[peer]
+    groups = set(old.machine.groups)
+    swarm.kill(peer)
+    for _ in range(10 * seed):
+        swarm.step()
+    swarm.come_back(old)
+    again = swarm.members[peer]
+    assert again.machine.groups.keys() == groups
+    assert swarm.run(STEPS)
+    assert again.machine.groups.keys() == groups and not again.halted
+    assert all(view.committed == 6 for view in swarm.hall.view.groups.values())
+    assert not any(member.faults for member in swarm.members.values())
+
+
+def test_a_hello_says_which_state_of_each_group_is_held() -> None:
+    swarm = begun(5, rounds=3)
+    assert swarm.run(STEPS)
+    held = {
+        peer: [(one.group, one.op) for one in member.machine.hello().states]
+        for peer, member in swarm.members.items()
+    }
+    assert held == {A: [(0, 3)], B: [(0, 3), (1, 3)], C: [(1, 3)]}
+    root = swarm.members[C].machine.hello().states[0].state_root
+    assert root == swarm.members[C].machine.state_root == swarm.hall.view.groups[1].root_after(3)
+    swarm.restart_coordinator()
+    known = swarm.hall.groups[1].followers.here
+    assert [known[peer].applied_op for peer in (B, C)] == [3, 3]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("lost", [0, 1])
+def test_after_a_power_cut_a_group_goes_back_alone_to_the_newest_state_that_was_saved(
+    seed: int, lost: int
+) -> None:
+    swarm = begun(seed, rounds=8)
+    while min(view.last_op for view in swarm.hall.view.groups.values()) < 4:
+        swarm.step()
+    fallen = list(swarm.members.values())
+    for one in fallen:
+        swarm.kill(one.peer)
+    stages = [stage for one in fallen for stage in one.stages.values()]
+    newest = {lost: 2, 1 - lost: max(max(one.saved) for one in stages if one.group != lost)}
+    due = {(g, op) for g, op in newest.items() if op < swarm.hall.view.groups[g].last_op}
+    assert (lost, 2) in due
+    swarm.restart_coordinator()
+    for one in fallen:
+        swarm.come_back(one, **{f"g{lost}": 2})
+    assert swarm.run(STEPS)
+    rewinds = [body for body in bodies_of(swarm.records) if isinstance(body, Rewind)]
+    assert {(one.group, one.op) for one in rewinds} == due and len(rewinds) == len(due)
+    assert all(view.committed == 8 for view in swarm.hall.view.groups.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_op_of_one_group_is_skipped_and_the_other_group_goes_on(seed: int) -> None:
+    swarm = begun(seed, rounds=5, min_contributors=2)
+    swarm.add_to(D, 0)
+    while not swarm.hall.groups[1].operations:
+        swarm.step()
+    old = swarm.members[C]
+    swarm.kill(C)
+    while not any(isinstance(body, Skip) for body in bodies_of(swarm.records)):
+        swarm.step()
+    swarm.come_back(old)
+    assert swarm.run(STEPS)
+    skips = [body for body in bodies_of(swarm.records) if isinstance(body, Skip)]
+    assert {one.group for one in skips} == {1}
+    assert all(view.committed == 5 for view in swarm.hall.view.groups.values())
