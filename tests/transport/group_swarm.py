@@ -15,7 +15,7 @@ from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import Record
-from tests.transport.plain_arithmetic import PlainContribution, decode_result
+from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution, decode_result
 from tests.transport.rig import RUN_KEY, sign, terms_of, verify
 from tests.transport.swarm import Member, Swarm
 
@@ -108,23 +108,29 @@ class GroupSwarm(Swarm):
             more_groups=(terms_of(**settings),),
         )  # fmt: skip
 
-    def add_to(self, peer: PeerId, *groups: int) -> None:
+    def add_to(self, peer: PeerId, *groups: int, arithmetic: PlainArithmetic | None = None) -> None:
         """A peer that is in these groups as soon as it is in."""
-        member = self._begin(peer)
+        member = self._begin(peer, arithmetic=arithmetic)
         self._attach(member, 0)
         if groups != (0,):
             self.move(peer, *groups)
 
-    def _begin(self, peer: PeerId, records: Iterable[Record] = ()) -> GroupMember:
+    def _begin(
+        self, peer: PeerId, records: Iterable[Record] = (),
+        arithmetic: PlainArithmetic | None = None,
+    ) -> GroupMember:  # fmt: skip
         self._boots += 1
         boot = f"boot {self._boots}".encode()
-        member = self.members[peer] = self.member_of(peer, boot, records)
+        member = self.members[peer] = self.member_of(peer, boot, records, arithmetic)
         self._carry(member, member.machine.start(self.now_s))
         self.connect(peer)
         return member
 
-    def member_of(self, peer: PeerId, boot: bytes, records: Iterable[Record]) -> GroupMember:
-        return GroupMember(peer, boot, self.now_s, records=records)
+    def member_of(
+        self, peer: PeerId, boot: bytes, records: Iterable[Record],
+        arithmetic: PlainArithmetic | None,
+    ) -> GroupMember:  # fmt: skip
+        return GroupMember(peer, boot, self.now_s, arithmetic, records)
 
     def come_back(self, old: GroupMember, **saved: int) -> None:
         """A peer that was killed begins anew with its copy of the ledger and, of each group, the

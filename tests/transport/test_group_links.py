@@ -45,12 +45,15 @@ class LinkedSwarm(GroupSwarm):
         self.stations[station.id] = station
         self.add_to(station.id, *groups)
 
-    def member_of(self, peer: PeerId, boot: bytes, records: Iterable[Record]) -> GroupMember:
+    def member_of(
+        self, peer: PeerId, boot: bytes, records: Iterable[Record],
+        arithmetic: PlainArithmetic | None,
+    ) -> GroupMember:  # fmt: skip
         at: Address = self.stations[peer].address
         member = GroupMember(peer, boot, self.now_s)
         card = Card(peer, boot, "name", at.curve_key, at.host, max(1, at.port))
         member.machine = Participant(
-            card, PlainArithmetic(), sign_as(peer), verify, list, records, self.now_s
+            card, arithmetic or PlainArithmetic(), sign_as(peer), verify, list, records, self.now_s
         )
         return member
 

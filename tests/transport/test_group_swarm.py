@@ -5,10 +5,14 @@ import random
 import msgspec
 import pytest
 
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.audit import convicted, proof_from_bytes
 from swarmtrain_transport.wire.records import Commit, Group, Move, Rewind, Skip, bodies_of
 from tests.transport.group_swarm import GroupSwarm
-from tests.transport.rig import A, B, C, D
+from tests.transport.plain_arithmetic import PlainArithmetic
+from tests.transport.rig import A, B, C, D, E, verify
 from tests.transport.swarm import Swarm
+from tests.transport.test_audit import WrongArithmetic, evictions, until
 
 STEPS = 60_000
 
@@ -196,3 +200,32 @@ def test_an_op_of_one_group_is_skipped_and_the_other_group_goes_on(seed: int) ->
     skips = [body for body in bodies_of(swarm.records) if isinstance(body, Skip)]
     assert {one.group for one in skips} == {1}
     assert all(view.committed == 5 for view in swarm.hall.view.groups.values())
+
+
+def swarm_with_a_liar_in_group_1(seed: int) -> GroupSwarm:
+    """A and three others in group 0, B, C and D in group 1, and E too, whose sums are wrong."""
+    swarm = GroupSwarm(seed, start_peers=2, min_contributors=1, rounds=200)
+    for peer in (A, *(bytes([number]) * 32 for number in (10, 11, 12))):
+        swarm.add_to(peer, 0)
+    for peer in (B, C, D):
+        swarm.add_to(peer, 1)
+    swarm.add_to(E, 1, arithmetic=WrongArithmetic())
+    return swarm
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wrong_sum_is_judged_by_the_group_that_it_is_of(seed: int) -> None:
+    swarm = swarm_with_a_liar_in_group_1(seed)
+    assert until(swarm, lambda: bool(evictions(swarm)), 20_000)
+    (gone,) = evictions(swarm)
+    assert gone.peer == E and gone.group == 1 and gone.conviction is not None
+    kept = next(one for peer in (B, C, D) for one in swarm.members[peer].proofs)
+    proof, op = proof_from_bytes(kept.data), gone.conviction.op
+    assert kept.group == proof.group == 1 and proof.op == kept.op
+    views = swarm.hall.view.groups
+    if kept.op == op:
+        assert convicted(proof, views[1].commits[op], PlainArithmetic(), verify) == E
+    other = next(iter(views[0].commits.values()))
+    elsewhere = msgspec.structs.replace(proof, op=other.plan.op)
+    with pytest.raises(RemoteFault, match="not about what the ledger has drawn"):
+        convicted(elsewhere, other, PlainArithmetic(), verify)

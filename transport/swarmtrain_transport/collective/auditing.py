@@ -295,7 +295,8 @@ class Auditing:
             return []
         self._end("wrong")
         op = case.view.plan.op
-        proof = Proof(op, drawn.slice_index, drawn.chunk, hashes, case.shown)
+        place = (op, drawn.slice_index, drawn.chunk)
+        proof = Proof(*place, hashes, case.shown, self._view.group)
         try:
             convicted(proof, case.view, self._arithmetic, self._verify)
         except RemoteFault:

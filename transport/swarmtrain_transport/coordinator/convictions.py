@@ -65,7 +65,7 @@ class Convictions:
         if message.proof_hash != case.proof_hash:
             return {}
         case.voices.add(peer)
-        judges = self._attendance.alive(now_s) - {drawn.owner}
+        judges = (self._attendance.alive(now_s) & self._view.members.keys()) - {drawn.owner}
         agreed = len(case.voices & judges)
         if agreed < VOICES_MIN or 2 * agreed <= len(judges):
             return {}
@@ -86,5 +86,5 @@ class Convictions:
         self._chronicle.event(message.op, drawn.owner, "accused", f"wrong sum in {where}, by {by}")
         told = Accused(message.op, message.proof_hash, message.group)
         for peer in self._attendance.connected():
-            if peer not in (drawn.auditor, drawn.owner):
+            if peer in self._view.members and peer not in (drawn.auditor, drawn.owner):
                 self._writer.send(peer, told)

@@ -35,6 +35,7 @@ from swarmtrain_transport.ledger.signed_roots import (
     root_over,
 )
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Commit, Verify, pack_struct
 
 
@@ -96,11 +97,11 @@ def shown_from_bytes(data: Buffer) -> Shown:
     return _decoded(data, Shown, "evidence")  # type: ignore[no-any-return]  # msgspec: Any
 
 
-class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A proof whose parts are named and not yet here; its hash is what an accusation names.
 
     Attributes:
-        op, slice_index, chunk: where.
+        op, slice_index, chunk, group: where.
         chunk_hashes: what the owner has published for the slice.
         shown: per contributor of the slice, the content hash of what it has shown, in bytes.
     """
@@ -110,6 +111,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunk: int
     chunk_hashes: tuple[bytes, ...]
     shown: dict[bytes, bytes]
+    group: int = FIRST_GROUP
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack."""
@@ -132,11 +134,11 @@ def charge_from_bytes(data: Buffer, drawn: Drawn) -> Charge:
     return charge
 
 
-class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A wrong sum. With the run's ledger (PLAN, FREEZE, COMMIT) anybody can check it.
 
     Attributes:
-        op, slice_index, chunk: where.
+        op, slice_index, chunk, group: where.
         chunk_hashes: what the owner has published for the slice.
         shown: per contributor of the slice.
     """
@@ -146,6 +148,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunk: int
     chunk_hashes: tuple[bytes, ...]
     shown: dict[bytes, Shown]
+    group: int = FIRST_GROUP
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack."""
@@ -155,13 +158,14 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def charge(self) -> Charge:
         """It without its parts."""
         named = {peer: content_hash(shown.to_bytes()) for peer, shown in self.shown.items()}
-        return Charge(self.op, self.slice_index, self.chunk, self.chunk_hashes, named)
+        place = (self.op, self.slice_index, self.chunk)
+        return Charge(*place, self.chunk_hashes, named, self.group)
 
     @classmethod
     def of(cls, charge: Charge, shown: Mapping[PeerId, Shown]) -> "Proof":
         """A charge and all its parts."""
         place = (charge.op, charge.slice_index, charge.chunk)
-        return cls(*place, charge.chunk_hashes, dict(shown))
+        return cls(*place, charge.chunk_hashes, dict(shown), charge.group)
 
 
 def proof_from_bytes(data: Buffer) -> Proof:
@@ -238,9 +242,9 @@ def convicted(proof: Proof, view: OpView, arithmetic: Arithmetic, verify: Verify
     Raises:
         RemoteFault: reason ``proof``, with what it lacks: it convicts nobody.
     """
-    drawn, commit = draw(view), view.outcome
-    place = (proof.op, proof.slice_index, proof.chunk)
-    if drawn is None or place != (view.plan.op, drawn.slice_index, drawn.chunk):
+    drawn, plan, commit = draw(view), view.plan, view.outcome
+    place = (proof.group, proof.op, proof.slice_index, proof.chunk)
+    if drawn is None or place != (plan.group, plan.op, drawn.slice_index, drawn.chunk):
         raise RemoteFault("proof", "it is not about what the ledger has drawn")
     assert isinstance(commit, Commit)  # or nothing is drawn
     index, outcome = drawn.slice_index, commit.slices[drawn.slice_index]
