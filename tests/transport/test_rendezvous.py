@@ -100,7 +100,8 @@ def test_a_ledger_that_is_not_this_runs_is_refused() -> None:
         {"port": -1},
         {"port": 65536},
         {"port": (1 << 64) - 1},
-        {"applied_op": 3, "state_root": b"x" * 1_000_000},
+        held(3, b"x" * 1_000_000),
+        {"states": (m.Applied(1, ROOT), m.Applied(2, ROOT))},
     ],
 )
 def test_a_card_that_cannot_be_one_never_reaches_the_ledger(change: dict[str, Any]) -> None:
