@@ -157,7 +157,7 @@ def test_a_hello_says_which_state_of_each_group_is_held() -> None:
     root = swarm.members[C].machine.hello().states[0].state_root
     assert root == swarm.members[C].machine.state_root == swarm.hall.view.groups[1].root_after(3)
     swarm.restart_coordinator()
-    known = swarm.hall.groups[1].followers.here
+    known = swarm.hall.groups[1].group_peers.here
     assert [known[peer].applied_op for peer in (B, C)] == [3, 3]
 
 
