@@ -53,7 +53,8 @@ AttackName = Annotated[Attack, typer.Option(help="What they give instead of a di
 Robust = Annotated[
     str,
     typer.Option(
-        help="In place of the mean: norm-clip, trimmed-mean, ...", show_default="the mean"
+        help="In place of the mean: norm-clip, trimmed-mean, median, centered-clip or flag.",
+        show_default="the mean",
     ),
 ]
 Drop = Annotated[float, typer.Option(help="Probability that a contribution is lost.")]
@@ -118,8 +119,11 @@ def compare(
         pace=Pace.DYNAMIC if dynamic else Pace.WAIT, noniid=noniid, hostile=hostile,
         attack=attack, robust=robust, drop=drop, net=net,
     )  # fmt: skip
-    if dynamic and not speeds:
-        raise misuse("--dynamic changes nothing without --speeds.", "Give each peer a speed.")
+    if dynamic and not base.is_uneven:
+        raise misuse(
+            "--dynamic changes nothing where all peers are equally fast.",
+            "Give each peer a speed, for instance --speeds 1,1,0.5,0.25.",
+        )
     own = {name: value for name, value in given.items() if value not in ("", None)}
     plans = request.plans(strategies, base, range(seed, seed + seeds), own)
     if attack != ATTACK and not any(plan.hostile for plan in plans):

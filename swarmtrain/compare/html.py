@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 
 from swarmtrain import atomic_file
 from swarmtrain.compare.results import Point, RunResult, rows
-from swarmtrain.compare.table import HEAD, cells
+from swarmtrain.compare.table import HEAD, LEGEND, cells
 from swarmtrain.errors import UserError
 
 _AXES = (
@@ -21,8 +21,8 @@ _AXES = (
     ("bytes_up_per_peer", "bytes that a peer has sent", "log"),
     ("modelled_seconds", "modelled seconds", "log"),
 )
-"""Strategies differ in bytes and time by factors of hundreds, which only a logarithm shows. A curve
-then begins with its first exchange: nothing has no logarithm."""
+"""Strategies differ in bytes and time by factors of hundreds, which only a logarithm shows. Zero
+has none: a curve begins with its first exchange, and without any there is none over bytes."""
 
 
 def plotly_script() -> str:
@@ -54,7 +54,7 @@ def page(results: Sequence[RunResult], command: str, script: str) -> str:
     """
     figures = "".join(
         f'<h2>Loss against {escape(title)}</h2><div id="{axis}" class="figure"></div>'
-        f"<script>Plotly.newPlot({json.dumps(axis)}, {_json(_traces(results, axis))}, "
+        f"<script>Plotly.newPlot({json.dumps(axis)}, {_json(_traces(results, axis, scale))}, "
         f"{_json(_layout(title, scale))}, {{responsive: true}});</script>"
         for axis, title, scale in _AXES
     )
@@ -65,7 +65,8 @@ def page(results: Sequence[RunResult], command: str, script: str) -> str:
         "text-align:right;border-bottom:1px solid #ccc}td:first-child,th:first-child"
         "{text-align:left}.figure{height:28rem}code{overflow-wrap:anywhere}</style>"
         f"<script>{script}</script></head><body><h1>swarmtrain compare</h1>"
-        f"<p><code>{escape(command)}</code></p>{_table(results)}{figures}</body></html>\n"
+        f"<p><code>{escape(command)}</code></p>{_table(results)}<p>{escape(LEGEND)}</p>{figures}"
+        "</body></html>\n"
     )
 
 
@@ -95,16 +96,22 @@ def _json(value: object) -> str:
     return json.dumps(value).replace("<", "\\u003c")
 
 
-def _traces(results: Sequence[RunResult], axis: str) -> list[dict[str, object]]:
+def _traces(results: Sequence[RunResult], axis: str, scale: str) -> list[dict[str, object]]:
     """A line per strategy: the mean over seeds at each point, and how far seeds are apart."""
     traces: list[dict[str, object]] = []
     for kind in dict.fromkeys((result.strategy, result.codec) for result in results):
         runs = [r for r in results if (r.strategy, r.codec) == kind]
         columns = list(zip(*(run.curve for run in runs), strict=False))
+        places = [_mean([float(getattr(p, axis)) for p in column]) for column in columns]
+        if scale == "log":
+            first = next((i for i, place in enumerate(places) if place > 0), len(places))
+            columns, places = columns[first:], places[first:]
+        if not columns:
+            continue
         low, middle, high = zip(*(_losses(column) for column in columns), strict=True)
         traces.append(
             {
-                "x": [_mean([float(getattr(p, axis)) for p in column]) for column in columns],
+                "x": places,
                 "y": middle,
                 "name": f"{kind[0]} ({kind[1]})",
                 "mode": "lines+markers",
@@ -137,7 +144,7 @@ def _apart(more: float | None, less: float | None) -> float:
 
 def _layout(title: str, scale: str) -> dict[str, object]:
     return {
-        "xaxis": {"title": {"text": title}, "type": scale},
+        "xaxis": {"title": {"text": title}, "type": scale, "exponentformat": "SI"},
         "yaxis": {"title": {"text": "held-out loss, nats per byte"}},
         "margin": {"t": 10},
         "legend": {"orientation": "h", "y": -0.2},

@@ -189,6 +189,11 @@ class Plan:
         size = SIZES[self.size]
         return size.chosen_from if self.codec.startswith("topk") else size.block
 
+    @property
+    def is_uneven(self) -> bool:
+        """True if some peers are faster than others."""
+        return len(set(self.speeds)) > 1
+
     def relative_speeds(self) -> tuple[float, ...]:
         """Speed of each peer, the fastest being 1."""
         speeds = self.speeds or (1.0,) * self.peers

@@ -215,10 +215,10 @@ def _value(word: str, facts: StrategyFacts, key: str, text: str, base: Plan) -> 
         value = _OWN[key](text)
     except (ValueError, KeyError):
         raise _unreadable(word, facts, key, text) from None
-    if key == "pace" and value is not Pace.WAIT and not base.speeds:
+    if key == "pace" and value is not Pace.WAIT and not base.is_uneven:
         raise misuse(
-            f"The pace of {cleaned(word)!r} changes nothing without --speeds.",
-            "Give each peer a speed.",
+            f"The pace of {cleaned(word)!r} changes nothing where all peers are equally fast.",
+            "Give each peer a speed, for instance --speeds 1,1,0.5,0.25.",
         )
     return value
 

@@ -91,6 +91,8 @@ class Row:
     Attributes:
         loss: mean over seeds, None if any is not finite.
         spread: standard deviation over seeds, None for one seed.
+        ops: exchanges of a seed that were committed, mean over seeds.
+        skipped: those without a result.
         round_seconds: modelled, from one exchange to the next; None where there is none.
     """
 
@@ -99,6 +101,8 @@ class Row:
     seeds: int
     loss: float | None
     spread: float | None
+    ops: float
+    skipped: float
     bytes_up_per_peer: float
     peak_bytes_per_step: float
     modelled_seconds: float
@@ -126,6 +130,8 @@ def _row(runs: Sequence[RunResult]) -> Row:
         seeds=len(runs),
         loss=mean(losses) if is_whole else None,
         spread=stdev(losses) if is_whole and len(losses) > 1 else None,
+        ops=mean(run.ops for run in runs),
+        skipped=mean(run.skipped for run in runs),
         bytes_up_per_peer=mean(run.bytes_up_per_peer for run in runs),
         peak_bytes_per_step=mean(run.peak_bytes_per_step for run in runs),
         modelled_seconds=mean(run.modelled_seconds for run in runs),

@@ -114,6 +114,7 @@ def test_finished_runs_are_kept_and_damaged_ones_made_again(tmp_path, corpus):
         (["--speeds", "1,1,0,nan"], "0 in '1,1,0,nan'"),
         (["--speeds", "1,1,one,1"], "4 peers"),
         (["--dynamic"], "--speeds"),
+        (["--dynamic", "--speeds", "2,2,2,2"], "equally fast"),
         (["--hostile", "4"], "hostile"),
         (["--drop", "nan"], "drop"),
         (["--robust", "hope"], "hope"),
@@ -121,7 +122,8 @@ def test_finished_runs_are_kept_and_damaged_ones_made_again(tmp_path, corpus):
         (["--strategies", "noloco:codec=int4"], "anchor"),
         (["--strategies", "diloco,noloco", "--codec", "e3m0"], "int8 or none"),
         (["--strategies", "diloco:inner_steps=9", "--robust", "flag", "--peers", "2"], "2 peers"),
-        (["--strategies", "diloco:pace=dynamic"], "without --speeds"),
+        (["--strategies", "diloco:pace=dynamic"], "equally fast"),
+        (["--strategies", "diloco:pace=apart", "--speeds", "1,1,1,1"], "equally fast"),
         (["--strategies", "sparseloco:codec=topk-5000"], "blocks of"),
         (["--strategies", "diloco:codec=int4-99999"], "topk-K"),
         (["--strategies", "noloco:robust=median"], "median"),
@@ -364,15 +366,32 @@ def test_bytes_and_time_have_logarithmic_axes_in_a_report():
     assert found == ["linear", "log", "log"]
 
 
+def test_nothing_that_has_no_logarithm_is_drawn_over_one():
+    silent = [replace(point, bytes_up_per_peer=0) for point in RUN.curve]
+    page = html.page([replace(RUN, strategy="local", curve=tuple(silent))], "", "")
+    drawn = [
+        json.loads(found) for found in re.findall(r'newPlot\("\w+", (\[.*?\]), \{"xaxis', page)
+    ]
+    assert [[trace["x"] for trace in traces] for traces in drawn] == [[[0.0, 64.0]], [], [[3.5]]]
+
+
 def test_rows_are_means_with_the_spread_over_seeds():
     runs = [RUN, replace(RUN, seed=1, val_loss=3.0), replace(RUN, codec="none", val_loss=None)]
     one, other = rows(runs)
     assert (one.loss, one.seeds, other.loss, other.spread) == (2.5, 2, None, None)
     assert one.spread == pytest.approx(0.5**0.5)
     lines = text_table([one, other]).splitlines()
-    assert lines[1].split() == ["diloco", "int8", "2", "2.5000", "0.7071", "1.29", "kB", "645", "B",
-                                "1.750", "3.5"]  # fmt: skip
+    assert lines[1].split() == ["diloco", "int8", "2", "2.5000", "0.7071", "2", "1.29", "kB", "645",
+                                "B", "1.750", "3.5"]  # fmt: skip
     assert "diverged" in lines[2]
+
+
+def test_a_row_says_how_many_of_its_rounds_had_a_result():
+    runs = [replace(RUN, ops=0, skipped=6), replace(RUN, seed=1, ops=3, skipped=3)]
+    untrained, half = text_table(rows(runs[:1])), text_table(rows(runs))
+    assert " 0 of 6 " in untrained
+    assert " 1.5 of 6 " in half
+    assert "<td>0 of 6</td>" in html.page(runs[:1], "", "")
 
 
 def test_a_round_of_what_never_exchanges_has_no_length(capsys):
