@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from drawn_pairs import pairs_of, partner_of
 from window import PlanWindow, part_of
 
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
-from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo, pairs_of, partner_of
+from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 
 torch.set_num_threads(1)
 SIZE = 64
@@ -177,34 +178,6 @@ def test_rates_at_which_replicas_drift_or_swing_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="must be"):
         make(momentum=momentum, lr=lr, pull=pull)
-
-
-# ---- pairs
-
-
-@pytest.mark.parametrize("num_peers", [0, 1, 2, 7, 32])
-def test_pairs_hold_everybody_once_and_are_the_same_for_all(num_peers: int) -> None:
-    peers = [bytes([index, 3]) for index in range(num_peers)]
-    for op in range(1, 6):
-        pairs, left_over = pairs_of(peers, op, seed=1)
-        assert pairs_of(reversed(peers), op, seed=1) == (pairs, left_over)
-        met = [peer for pair in pairs for peer in pair]
-        assert sorted(met + ([left_over] if left_over is not None else [])) == peers
-        for first, second in pairs:
-            assert partner_of(first, peers, op, seed=1) == second
-            assert partner_of(second, peers, op, seed=1) == first
-        if left_over is not None:
-            assert partner_of(left_over, peers, op, seed=1) is None
-    with pytest.raises(ValueError, match="not among"):
-        partner_of(b"stranger", peers, 1, seed=1)
-
-
-def test_partners_are_drawn_anew_until_everybody_has_met() -> None:
-    peers = [bytes([index]) for index in range(8)]
-    met = {partner_of(peers[0], peers, op, seed=5) for op in range(1, 80)}
-    assert met == set(peers[1:])
-    assert pairs_of(peers, 1, seed=5) != pairs_of(peers, 1, seed=6)
-    assert pairs_of(peers, 1, seed=0)[0][0] == (bytes([1]), bytes([2]))
 
 
 def spread_through(name: str) -> float:

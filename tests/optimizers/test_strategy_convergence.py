@@ -8,10 +8,10 @@ a share counted twice or a difference lost on the way would end elsewhere, or no
 import every_strategy
 import pytest
 import torch
+from drawn_pairs import partner_of
 from window import part_of
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
-from swarmtrain_optimizers.strategies.noloco.strategy import partner_of
 
 torch.set_num_threads(1)
 SIZE, BLOCK, NUM_PEERS = 32, 8, 4

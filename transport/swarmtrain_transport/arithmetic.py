@@ -80,7 +80,7 @@ class Arithmetic(Protocol):
             num_values: of the chunk.
             window: the plan's.
             scalars: what the plan's rule needs of the whole vectors, in the layout of
-                `scalars.pairs_of` for the parts in the order in which they are added.
+                `inner_products.pairs_of` for the parts in the order in which they are added.
             centre: what the rule begins from there, as `values` has given it; b"" for zero.
         """
 
