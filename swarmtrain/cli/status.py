@@ -66,10 +66,16 @@ def status(
     Without --state-dir the newest one on this machine is asked.
     """
     context.ensure_object(Situation).begin(verbose=verbose)
-    from swarmtrain.status import ask, newest_state_dir
+    from swarmtrain.status import NotRunning, ask, newest_state_dir
 
     directory = state_dir or newest_state_dir()
-    view = ask(directory)
+    try:
+        view = ask(directory)
+    except NotRunning:
+        from swarmtrain.verify.coordinator_state import check_readable
+
+        check_readable(directory)
+        raise
     if as_json:
         print(json.dumps(view))
         return

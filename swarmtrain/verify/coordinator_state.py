@@ -5,12 +5,14 @@ the run decided so: records in one unbroken chain, signed, none against another,
 for ops that have an outcome.
 """
 
+import contextlib
 from pathlib import Path
 
 import msgspec
 
 from swarmtrain.coordinator.disk.store import FILE_NAME, Store
-from swarmtrain.coordinator.disk.store_errors import StoreDamaged
+from swarmtrain.coordinator.disk.store_errors import StoreDamaged, StoreLocked
+from swarmtrain.peer.disk import ledger_file
 from swarmtrain.verify.proof import PeerChain, Proof, Unproved, concluded, fold
 from swarmtrain_transport.wire.records import Record
 
@@ -66,6 +68,19 @@ def _find(proof: Proof, directory: Path) -> Proof:
         raise_to = "The ledger attests no state yet: no peer has brought one."
         return msgspec.structs.replace(proof, problem=raise_to)
     return msgspec.structs.replace(proof, state_root=view.attests[newest].hex(), ok=True)
+
+
+def check_readable(directory: Path) -> None:
+    """Check that a process could go on from what another has left in a directory.
+
+    Raises:
+        UserError: SWT-E805 or SWT-E810: what `up` or `join` would say.
+    """
+    if is_coordinators(directory):
+        with contextlib.suppress(StoreLocked):  # it runs, and is only slow to answer
+            read_records(directory)
+    else:
+        ledger_file.read(directory / ledger_file.FILE_NAME)
 
 
 def read_records(directory: Path) -> tuple[Record, ...]:

@@ -1,7 +1,14 @@
 """What `swarmtrain status` makes of an answer, for people."""
 
+import sqlite3
+import struct
+import zlib
+
 from swarmtrain.cli.main import main
 from swarmtrain.cli.status import describe
+from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.peer.disk.ledger_file import segment_of
+from swarmtrain_transport.wire.records import Record
 
 PEER = {"name": "ann", "round": 3, "state_root": "ab" * 32}
 
@@ -103,3 +110,29 @@ def test_who_says_what_of_whom_and_who_sits_out_is_told():
     lines = list(describe({"events": events, "peers": [PEER | {"rests": rests}]}))
     assert f"at odds          peer abababab {said} (round 7)" in lines
     assert lines[-1] == f"ann {rests}"
+
+
+def test_status_of_what_no_process_could_go_on_from_says_so(tmp_path, capsys):
+    store = tmp_path / "coordinator" / "ledger.sqlite"
+    store.parent.mkdir()
+    store.write_bytes(b"this is not a database " * 100)
+    assert main(["status", "--state-dir", str(store.parent)]) == 65
+    assert capsys.readouterr().err.startswith("SWT-E805")
+    store.unlink()
+    Store.open(store.parent).close()
+    with sqlite3.connect(store) as raw:
+        raw.execute("UPDATE meta SET value = 1 WHERE key = 'schema'")
+    raw.close()
+    assert main(["status", "--state-dir", str(store.parent)]) == 78
+    assert capsys.readouterr().err.startswith("SWT-E810")
+    packed = segment_of([Record(0, bytes(32), 1, b"", b"s" * 64)])[12:]
+    old = struct.pack("<III", len(packed), len(packed), zlib.crc32(packed)) + packed
+    (tmp_path / "ledger.bin").write_bytes(old)
+    assert main(["status", "--state-dir", str(tmp_path)]) == 78
+    assert capsys.readouterr().err.startswith("SWT-E810")
+
+
+def test_status_of_a_whole_ledger_says_that_nothing_runs(tmp_path, capsys):
+    Store.open(tmp_path).close()
+    assert main(["status", "--state-dir", str(tmp_path)]) == 69
+    assert capsys.readouterr().err.startswith("SWT-E204")

@@ -64,7 +64,7 @@ def download_boundaries(arrival: int, **settings) -> list[int]:
     found = []
     while world.scene.clock.step(1000.0) and not world.is_finished:
         is_there = len(world.swarm.peers) > 3
-        here, total = newcomer_of(world).machine.sync_progress if is_there else (0, 0)
+        here, total = newcomer_of(world).machine.first.states.progress if is_there else (0, 0)
         if here < total and world.scene.boundary not in found:
             assert total == 2
             found.append(world.scene.boundary)
@@ -100,14 +100,14 @@ def test_a_newcomer_that_is_started_again_goes_on_with_the_download_that_it_had_
     while world.scene.boundary < begun:
         world.scene.clock.step(1000.0)
     first = newcomer_of(world)
-    kept = first.machine.sync_progress[0]
+    kept = first.machine.first.states.progress[0]
     assert kept > 0 and len(first.disk.chunks) == kept
     first.kill()
     world.swarm.come_back(first, first.disk)
     again = newcomer_of(world)
-    seen = [again.machine.sync_progress]
+    seen = [again.machine.first.states.progress]
     while not again.is_finished and world.scene.clock.step(1000.0):
-        seen.append(again.machine.sync_progress)
+        seen.append(again.machine.first.states.progress)
     assert min(here for here, total in seen if total) >= kept
     assert not world.violations
     assert again.is_finished and not again.disk.chunks

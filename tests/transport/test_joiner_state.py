@@ -36,7 +36,7 @@ def line_s(down: float = 100 * MBIT) -> float:
 
 
 def chunks_here(joiner: End, count: int) -> bool:
-    return joiner.machine.sync_progress[0] >= count
+    return joiner.machine.first.states.progress[0] >= count
 
 
 def test_four_donors_fill_the_joiners_link_and_each_gives_its_part() -> None:

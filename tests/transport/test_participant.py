@@ -62,6 +62,18 @@ def test_a_state_that_is_not_the_runs_takes_no_place_among_snapshots():
     assert machine.applied_op == 0 and machine.first.blobs.snapshot_ops == (0,)
 
 
+def test_a_coordinator_that_names_another_run_key_than_its_ledger_is_refused() -> None:
+    chain = begun_chain([A, B], 24)
+    welcome = m.Welcome(1, "run", b"x" * 32, b"config", chain.ledger.head_index)
+    for kept, told in ((chain.records, ()), ([], (chain.records[0].to_bytes(),))):
+        member = Member(A, b"boot", 0.0).machine
+        machine = Participant(member.card, PlainArithmetic(), sign_as(A), verify, list, kept, 0.0)
+        with pytest.raises(RemoteFault, match="another run key"):
+            machine.control(welcome, 0.0)
+            machine.control(m.Records(0, told), 0.0)
+        assert len(machine.ledger) == len(kept)
+
+
 def records(chain: Chain, first: int) -> m.Records:
     return m.Records(first, tuple(record.to_bytes() for record in chain.records[first:]))
 

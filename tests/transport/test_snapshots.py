@@ -14,6 +14,7 @@ from swarmtrain_transport.ledger.snapshots import image_of
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import (
+    BodyReader,
     Record,
     Snapshot,
     bodies_of,
@@ -221,11 +222,24 @@ def test_a_ledger_begins_with_run_or_a_signed_snapshot() -> None:
     for pair in ((run, first), (first, snapshot), (run, stranger), (snapshot, run)):
         ledger = Ledger(verify)
         with pytest.raises(RemoteFault):
-            ledger.begin_at(*pair)
+            ledger.begin_at(*pair, lambda *_: BodyReader())
         assert len(ledger) == 0
     ledger = Ledger(verify)
-    ledger.begin_at(run, snapshot)
+    ledger.begin_at(run, snapshot, lambda *_: BodyReader())
     assert (len(ledger), ledger.head_hash) == (snapshot.index + 1, snapshot.hash)
+
+
+def test_a_copy_that_refuses_an_image_is_as_empty_as_before() -> None:
+    hall = long_run()
+    newest, image = hall.machine.writer._snapshots.record, hall.machine.writer._snapshots.image
+    assert newest is not None
+    raw = hall.records[0].to_bytes(), newest.to_bytes()
+    copy = LedgerCopy(verify, ())
+    with pytest.raises(RemoteFault, match="SNAPSHOT names"):
+        copy.begin_with(raw, image + b"x")
+    assert len(copy.ledger) == 0 and copy.older is None and not copy.view.roster
+    copy.begin_with(raw, image)
+    assert copy.ledger.head_index == newest.index
 
 
 def test_older_records_are_sent_once_on_a_connection() -> None:
@@ -269,7 +283,7 @@ def test_older_records_leave_the_memory_once_they_are_on_the_disk(
         assert copy.take_older(record.to_bytes()) is not None
         disk.kept.append(record)
         assert copy.older is not None
-        assert copy.older.ledger.num_bytes_held <= 2000 + len(record.body)
+        assert copy.older.ledger._recent_bytes <= 2000 + len(record.body)
 
 
 def test_an_empty_answer_is_not_asked_for_again() -> None:

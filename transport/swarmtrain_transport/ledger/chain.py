@@ -47,29 +47,45 @@ class Ledger:
         self._recent: list[Record] = []
         self._recent_bytes = 0
         self._run: Run | None = None
+        self._run_key = b""
         self.head_index, self.head_hash, self.term = -1, GENESIS_HASH, 0
         self.reader = BodyReader()
         self.base = -1
 
-    def begin_at(self, run: Record, snapshot: Record) -> Snapshot:
+    def expect(self, run_key: bytes) -> None:
+        """Name the run key, as WELCOME says it; the ledger must be the one that it has signed.
+
+        Raises:
+            RemoteFault: reason ``key``: RUN names another.
+        """
+        self._run_key = run_key
+        if self._run is not None:
+            self._check_key(self._run)
+
+    def begin_at(
+        self, run: Record, snapshot: Record, judge: Callable[[Run, Snapshot], BodyReader]
+    ) -> None:
         """Begin after a SNAPSHOT; `whole` says when the records before it are here too.
 
         Args:
             run: record 0.
             snapshot: the SNAPSHOT.
+            judge: what else must hold of the two, and what reads the records after them. It is
+                heard once they are legal; if it raises, nothing is kept.
 
         Raises:
-            RemoteFault: reason ``chain`` or ``signature``; the ledger is empty as before.
+            RemoteFault: reason ``chain``, ``key`` or ``signature``; the ledger is empty as before.
         """
         first, body = body_of(run), body_of(snapshot)
         if run.index or not isinstance(first, Run) or not isinstance(body, Snapshot):
             raise RemoteFault("chain", "a ledger begins with RUN, or after a SNAPSHOT")
+        self._check_key(first)
         for record in (run, snapshot):
             self._check_signed(record, record.hash, first.run_key)
+        self.reader = judge(first, body)
         self._run, self.base = first, snapshot.index
         self.head_index, self.head_hash = snapshot.index, snapshot.hash
         self.term = snapshot.term
-        return body
 
     def whole(self) -> None:
         """The archive has all records by now."""
@@ -86,11 +102,6 @@ class Ledger:
         if index >= first or self._archive is None:
             return self._recent[index - first].hash
         return next((record.hash for record in self._archive.read(index, index + 1)), None)
-
-    @property
-    def num_bytes_held(self) -> int:
-        """Bytes of bodies in memory."""
-        return self._recent_bytes
 
     def since(self, index: int) -> Iterator[Record]:
         """Records from `index` on, older ones from the archive."""
@@ -130,7 +141,7 @@ class Ledger:
                 kept; if it raises, the record is not kept.
 
         Raises:
-            RemoteFault: reason ``chain`` or ``signature``; the ledger is as before.
+            RemoteFault: reason ``chain``, ``key`` or ``signature``; the ledger is as before.
         """
         if record.index != len(self) or record.prev_hash != self.head_hash:
             raise RemoteFault("chain", f"record {record.index} does not follow {self.head_index}")
@@ -143,6 +154,7 @@ class Ledger:
         if isinstance(body, Run) != (record.index == 0):
             raise RemoteFault("chain", "RUN is record 0 and nothing else is")
         if isinstance(body, Run):
+            self._check_key(body)
             self._check_signed(record, digest, body.run_key)
         if judge is not None:
             judge(record, body)
@@ -153,6 +165,10 @@ class Ledger:
             self._run = body
         self.reader.take(record, body)
         return body
+
+    def _check_key(self, run: Run) -> None:
+        if self._run_key not in (b"", run.run_key):
+            raise RemoteFault("key", "RUN names another run key than WELCOME")
 
     def _check_signed(self, record: Record, digest: bytes, key: bytes) -> None:
         """Before its body is read, where we have the key: short bodies may be of long lists."""

@@ -14,9 +14,11 @@ from swarmtrain_transport.ledger.snapshots import Snapshots, become, from_image
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED
 from swarmtrain_transport.wire.records import (
     AnyBody,
+    BodyReader,
     Freeze,
     Plan,
     Record,
+    Run,
     Snapshot,
     Verify,
     record_from_bytes,
@@ -75,17 +77,22 @@ class LedgerCopy:
             image: what it names.
 
         Raises:
-            RemoteFault: they are not signed, or do not belong together.
+            RemoteFault: they are not signed, or do not belong together; nothing is kept then.
         """
         if len(raw) != len(("RUN", "SNAPSHOT")):
             raise RemoteFault("snapshot", f"{len(raw)} records beside an image")
         run, snapshot = map(record_from_bytes, raw)
-        if self.ledger.begin_at(run, snapshot) != Snapshot(content_hash(image), len(image)):
-            raise RemoteFault("snapshot", "the image is not the one that SNAPSHOT names")
-        view, self.ledger.reader = from_image(image)
-        if view.run != self.ledger.run or view.run_tag != int.from_bytes(run.hash[:8], "little"):
-            raise RemoteFault("snapshot", "the image is of another run")
-        become(self.view, view)
+
+        def judge(first: Run, named: Snapshot) -> BodyReader:
+            if named != Snapshot(content_hash(image), len(image)):
+                raise RemoteFault("snapshot", "the image is not the one that SNAPSHOT names")
+            view, reader = from_image(image)
+            if view.run != first or view.run_tag != int.from_bytes(run.hash[:8], "little"):
+                raise RemoteFault("snapshot", "the image is of another run")
+            become(self.view, view)
+            return reader
+
+        self.ledger.begin_at(run, snapshot, judge)
         self.older, self._base_hash = LedgerCopy(self._verify, (), self._archive), snapshot.hash
 
     def take_older(self, raw: bytes) -> Record | None:

@@ -140,11 +140,6 @@ class Participant:
         """Root of that state, b"" without one."""
         return self.first.place.state_root
 
-    @property
-    def sync_progress(self) -> tuple[int, int]:
-        """State chunks downloaded and in all, (0, 0) when not syncing."""
-        return self.first.states.progress
-
     # ---- events from our own side
 
     def start(self, now_s: float) -> Actions:
@@ -257,6 +252,7 @@ class Participant:
         actions: list[do.PeerAction] = []
         match message:
             case say.Welcome():
+                self.ledger.expect(message.run_key)
                 self._connected = True
                 for group in self.groups.values():
                     group.states.reconnected()
