@@ -1,7 +1,7 @@
 """Bans and removals by the organiser: they stand in the ledger, and everybody holds to it."""
 
 import pytest
-from tests.transport.test_recovery import newer_hello, restored
+from tests.transport.test_ledger_recovery import newer_hello, restored
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Removal
