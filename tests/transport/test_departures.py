@@ -1,7 +1,6 @@
 """Bans and removals by the organiser: they stand in the ledger, and everybody holds to it."""
 
 import pytest
-from tests.transport.test_ledger_recovery import newer_hello, restored
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Removal
@@ -12,6 +11,7 @@ from swarmtrain_transport.wire.records import Gone, Join, Unban, bodies_of, make
 from tests.transport.hall import Hall, opened
 from tests.transport.rig import STRANGER, A, B, C, D, sign
 from tests.transport.swarm import Swarm
+from tests.transport.test_ledger_recovery import newer_hello, restored
 
 WHY = "You sent noise."
 
