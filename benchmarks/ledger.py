@@ -90,7 +90,7 @@ def follow(number: int, directory: Path, wire: Connection) -> None:
     identity = identity_of(number)
     machine = Participant(
         card_of(number), None, identity.sign, verify, list,  # type: ignore[arg-type]
-        storage.records, 0.0, archive=storage.ledger,
+        storage.records, 0.0, archive=storage.ledger, begins=storage.beginning(),
     )  # fmt: skip
     wire.send_bytes(m.encode(machine.hello()))
     while letters := wire.recv():

@@ -41,7 +41,7 @@ def test_records_survive_and_a_torn_tail_is_cut_off(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     again = PeerStorage(tmp_path)
-    assert again.records == [record(0), record(1)]
+    assert list(again.records) == [record(0), record(1)]
     again.append_records([record(2)])
     again.close()
     assert path.read_bytes() == whole

@@ -1,5 +1,6 @@
 """SNAPSHOT: peers check it against their own fold, and a newcomer begins with it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,19 +12,31 @@ from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.snapshots import image_of
-from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.peer.ledger_copy import Beginning, LedgerCopy, beginning_of, ranges_of
+from swarmtrain_transport.peer.local_peer import Card
+from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import (
     BodyReader,
+    Gone,
     Record,
     Snapshot,
-    bodies_of,
     make_record,
     outline_of,
     tag_of,
 )
 from tests.transport.hall import Hall, opened
-from tests.transport.rig import RUN_KEY, A, B, C, D, run_body, sign, verify
+from tests.transport.plain_arithmetic import PlainArithmetic
+from tests.transport.rig import (
+    RUN_KEY,
+    A,
+    B,
+    C,
+    D,
+    sign,
+    sign_as,
+    verify,
+)
 from tests.transport.swarm import Member
 from tests.transport.test_groups import grouped_chain
 
@@ -32,6 +45,7 @@ from tests.transport.test_groups import grouped_chain
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SNAPSHOT_EVERY_BYTES", 3000)
     monkeypatch.setattr(limits, "RECORDS_BATCH_BYTES", 1500)
+    monkeypatch.setattr(limits, "HISTORY_HOLDERS", 9)
 
 
 def long_run(ops: int = 12) -> Hall:
@@ -43,37 +57,91 @@ def long_run(ops: int = 12) -> Hall:
     return hall
 
 
-class Newcomer:
-    """D, its machine, and what its disk holds."""
+class Disk:
+    """A peer's copy of the ledger as it survives a process, with or without a gap."""
 
-    def __init__(self, hall: Hall) -> None:
-        self.hall = hall
-        self.machine = Member(D, b"boot", 0.0).machine
-        self.disk: list[Record] = []
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self.records = list(records)
+        self.begins: tuple[bytes, bytes, bytes] | None = None
+
+    def read(self, first: int, stop: int) -> list[Record]:
+        return [record for record in self.records if first <= record.index < stop]
+
+    def keep(self, record: Record) -> None:
+        assert record not in self.records
+        self.records = sorted([*self.records, record], key=lambda one: one.index)
+
+    def begin(self, action: do.LedgerBegins) -> None:
+        self.begins = action.run.to_bytes(), action.snapshot.to_bytes(), action.image
+        if action.frees:
+            after = [one for one in self.records if one.index >= action.snapshot.index]
+            self.records = [action.run, *after]
+        else:
+            self.records += [action.snapshot] if self.records else [action.run, action.snapshot]
+
+    @property
+    def beginning(self) -> Beginning | None:
+        ranges = ranges_of(self.records)
+        return beginning_of(self.begins, ranges, self.read) if self.begins else None
+
+
+class Newcomer:
+    """A peer, its machine, and what its disk holds."""
+
+    def __init__(
+        self, hall: Hall, disk: Disk | None = None, peer: bytes = D, boot: bytes = b"boot"
+    ) -> None:
+        self.hall, self.peer = hall, peer
+        self.disk = disk or Disk()
+        begins = self.disk.beginning
+        first = 0 if begins is None else begins.snapshot.index + 1
+        card = Card(peer, boot, "name", peer, "127.0.0.1", 4000 + peer[0])
+        self.machine = Participant(
+            card, PlainArithmetic(), sign_as(peer), verify, list, self.disk.read(first, 1 << 30),
+            0.0, archive=self.disk, begins=begins,
+        )  # fmt: skip
         self.halts: list[do.Halt] = []
         self.allowed: set[bytes] = set()
-        hall.join(D)
+        self.join()
+
+    def join(self) -> None:
+        hello = self.machine.hello()
+        changes = {name: getattr(hello, name) for name in ("boot", "head_index", "head_hash")}
+        self.hall.join(self.peer, takes_image=hello.takes_image, **changes)
 
     def read(self, count: int = 1, change: Any = None) -> None:
         """Take in so many messages and say what follows."""
-        told, self.hall.sent[D] = self.hall.sent[D][:count], self.hall.sent[D][count:]
+        sent = self.hall.sent
+        told, sent[self.peer] = sent[self.peer][:count], sent[self.peer][count:]
         for message in told:
-            actions = self.machine.control(change(message) if change else message, 0.0)
-            for action in actions:
-                match action:
-                    case do.RecordAccepted():
-                        assert action.record.index == len(self.disk), "its disk has no gap"
-                        self.disk.append(action.record)
-                    case do.SendControl():
-                        self.hall.say(D, action.message)
-                    case do.Halt():
-                        self.halts.append(action)
-                    case do.AllowPeer():
-                        self.allowed.add(action.address.peer_id)
+            self.act(self.machine.control(change(message) if change else message, 0.0))
+
+    def act(self, actions: Any) -> None:
+        for action in actions:
+            match action:
+                case do.RecordAccepted():
+                    self.disk.keep(action.record)
+                case do.LedgerBegins():
+                    self.disk.begin(action)
+                case do.SendControl():
+                    self.hall.say(self.peer, action.message)
+                case do.Halt():
+                    self.halts.append(action)
+                case do.AllowPeer():
+                    self.allowed.add(action.address.peer_id)
 
     def read_all(self) -> None:
-        while self.hall.sent[D]:
+        while self.hall.sent[self.peer]:
             self.read()
+
+    def progress(self) -> None:
+        """Say once more what is here, and heed the answers."""
+        self.hall.say(self.peer, self.machine._progress())
+        self.read_all()
+
+    def look_back(self) -> None:
+        while self.machine._copy.looks_back and not self.halts:
+            self.act(self.machine.tick(0.0))
 
 
 def test_snapshots_come_every_so_many_bytes_and_everybody_agrees() -> None:
@@ -97,15 +165,18 @@ def test_a_newcomer_takes_part_before_it_has_the_records_before_the_snapshot() -
         newcomer.read()
     assert newcomer.machine.view == hall.machine.view
     assert newcomer.machine._is_informed() and newcomer.allowed == {A, B, C}
-    assert newcomer.disk == []
+    first = newcomer.machine.ledger.first
+    assert newcomer.disk.records == [hall.records[0], *hall.records[first:]]
     newcomer.read_all()
-    assert newcomer.disk == hall.records and newcomer.machine.ledger.base == -1
+    assert newcomer.disk.records == hall.records and newcomer.machine.ledger.first == 0
+    newcomer.look_back()
+    assert not newcomer.halts and newcomer.machine._copy._past is None
     hall.run_op(13, A, B, C)
     newcomer.read_all()
-    assert newcomer.disk == hall.records and newcomer.machine.view == hall.machine.view
+    assert newcomer.disk.records == hall.records and newcomer.machine.view == hall.machine.view
 
 
-def test_records_that_come_meanwhile_follow_the_older_ones_on_the_disk() -> None:
+def test_records_that_come_meanwhile_are_kept_beside_the_older_ones() -> None:
     hall = long_run()
     newcomer = Newcomer(hall)
     for op in range(13, 18):
@@ -113,8 +184,8 @@ def test_records_that_come_meanwhile_follow_the_older_ones_on_the_disk() -> None
         hall.run_op(op, A, B, C)
         hall.ack(A), hall.ack(B), hall.ack(C)
     newcomer.read_all()
-    assert newcomer.disk == hall.records and newcomer.machine.view == hall.machine.view
-    copy = LedgerCopy(verify, newcomer.disk)
+    assert newcomer.disk.records == hall.records and newcomer.machine.view == hall.machine.view
+    copy = LedgerCopy(verify, newcomer.disk.records)
     assert copy.view == hall.machine.view
 
 
@@ -123,12 +194,57 @@ def test_who_reconnects_halfway_goes_on() -> None:
     newcomer = Newcomer(hall)
     for _ in range(60):
         newcomer.read(3)
-        hello = newcomer.machine.hello()
-        hall.join(D, boot=hello.boot, head_index=hello.head_index, head_hash=hello.head_hash)
-        if newcomer.machine._copy.older is None and len(newcomer.machine.ledger):
+        newcomer.join()
+        newcomer.machine.control_down(0.0)
+        if newcomer.machine.ledger.first == 0 and len(newcomer.machine.ledger):
             break
     newcomer.read_all()
-    assert newcomer.disk == hall.records and newcomer.machine.view == hall.machine.view
+    assert newcomer.disk.records == hall.records and newcomer.machine.view == hall.machine.view
+
+
+@pytest.mark.parametrize("messages", range(4, 24, 3))
+def test_who_is_killed_halfway_goes_on_from_its_disk(messages: int) -> None:
+    hall = long_run()
+    first = Newcomer(hall)
+    first.read(messages)
+    again = Newcomer(hall, first.disk, boot=b"again")
+    again.read_all()
+    assert again.disk.records == hall.records and again.machine.view == hall.machine.view
+    again.look_back()
+    assert not again.halts
+
+
+@pytest.mark.parametrize("known", [2, 20])
+def test_a_process_that_was_away_for_long_takes_the_snapshot_and_fills_the_gap(known: int) -> None:
+    hall = long_run(98)
+    late = Newcomer(hall, Disk(hall.records[:known]))
+    assert any(isinstance(message, m.Image) for message in hall.sent[D])
+    while late.machine.ledger.head_index < hall.machine.writer.head:
+        late.read()
+    first = late.machine.ledger.first
+    assert late.disk.records == [*hall.records[:known], *hall.records[first:]]
+    assert late.machine.view == hall.machine.view
+    late.read_all()
+    assert late.disk.records == hall.records
+    late.look_back()
+    assert not late.halts
+
+
+def test_a_process_that_was_away_for_a_moment_takes_records() -> None:
+    hall = long_run(98)
+    Newcomer(hall, Disk(hall.records[:-30]))
+    assert not any(isinstance(message, m.Image) for message in hall.sent[D])
+
+
+def test_a_gap_that_leads_to_another_past_ends_the_peer() -> None:
+    hall = long_run(98)
+    late = Newcomer(hall, Disk(hall.records[:9]))
+    while late.machine.ledger.head_index < hall.machine.writer.head:
+        late.read()
+    ledger = late.machine.ledger
+    ledger._known = ledger._known[0], content_hash(b"another past")
+    late.read_all()
+    assert [halt.code for halt in late.halts] == ["SWT-E562"]
 
 
 def test_who_was_here_is_sent_records_alone() -> None:
@@ -168,19 +284,35 @@ def test_an_altered_image_ends_the_newcomer() -> None:
     assert [halt.code for halt in newcomer.halts] == ["SWT-E562"]
 
 
-def test_older_records_that_do_not_lead_to_the_snapshot_end_the_newcomer() -> None:
-    """A coordinator that lies about the past to newcomers is found out in the background."""
-    hall, other = long_run(), long_run(13)
+def test_older_records_of_another_run_are_refused() -> None:
+    hall = long_run()
     newcomer = Newcomer(hall)
-    while newcomer.machine.ledger.head_index < hall.machine.writer.head:
+    while not newcomer.machine.ledger.first:
         newcomer.read()
-    false = [make_record(0, bytes(32), 1, run_body(config_hash=b"x" * 32), sign)]
-    for body in bodies_of(other.records)[1 : newcomer.machine.ledger.base]:
-        if not isinstance(body, Snapshot):
-            false.append(make_record(len(false), false[-1].hash, 1, body, sign))
+    newcomer.machine.control(m.Keep(all=True), 0.0)
+    first = newcomer.machine.ledger.first
+    false = make_record(first - 1, bytes(32), 1, Gone(A, True, "banned"), sign)
     with pytest.raises(RemoteFault):
-        for record in false:
-            newcomer.machine.control(m.Records(record.index, (record.to_bytes(),)), 0.0)
+        newcomer.machine.control(m.Records(first - 1, (false.to_bytes(),)), 0.0)
+    assert newcomer.machine.ledger.first == first
+
+
+def test_a_coordinator_that_lies_about_the_past_to_newcomers_is_found_out() -> None:
+    """Its false SNAPSHOT is signed, and no fold of the records that lead to it."""
+    chain = grouped_chain()
+    image = image_of(chain.view, chain.ledger.reader)
+    chain.add(Gone(D, True, "banned"))
+    false = Snapshot(content_hash(image), len(image))
+    head = chain.ledger.head_index + 1, chain.ledger.head_hash
+    snapshot = make_record(*head, 1, false, sign, chain.ledger.reader)
+    copy = LedgerCopy(verify, ())
+    copy.begin_with((chain.records[0].to_bytes(), snapshot.to_bytes()), image)
+    copy.prepend([record.to_bytes() for record in chain.records])
+    assert copy.looks_back
+    with pytest.raises(RemoteFault) as caught:
+        while copy.looks_back:
+            copy.look_back()
+    assert caught.value.reason == "snapshot", caught.value
 
 
 def test_what_is_not_here_yet_is_not_told_to_a_restored_coordinator() -> None:
@@ -189,11 +321,11 @@ def test_what_is_not_here_yet_is_not_told_to_a_restored_coordinator() -> None:
     while newcomer.machine.ledger.head_index < hall.machine.writer.head:
         newcomer.read()
     (said,) = newcomer.machine.control(m.Tell(3), 0.0)
-    base = newcomer.machine.ledger.base
-    assert isinstance(said, do.SendControl) and said.message == m.History(base + 1, ())
+    first = newcomer.machine.ledger.first
+    assert isinstance(said, do.SendControl) and said.message == m.History(first, ())
     with pytest.raises(LocalFault):
         next(newcomer.machine.ledger.since(3))
-    (said,) = newcomer.machine.control(m.Tell(base + 1), 0.0)
+    (said,) = newcomer.machine.control(m.Tell(first), 0.0)
     assert isinstance(said, do.SendControl) and isinstance(said.message, m.History)
     assert said.message.records
 
@@ -246,49 +378,31 @@ def test_older_records_are_sent_once_on_a_connection() -> None:
     hall = long_run()
     hall.join(D)
     hall.sent[D].clear()
-    hall.say(D, *[m.Older(0)] * 20)
-    assert len(hall.sent[D]) == 1
+    hall.say(D, *[m.Older(20)] * 20)
     (sent,) = hall.sent[D]
-    hall.say(D, m.Older(len(sent.records)))
-    assert [message.first_index for message in hall.sent[D]] == [0, len(sent.records)]
+    assert sent.first_index + len(sent.records) == 20
+    hall.say(D, m.Older(sent.first_index), m.Older(0), m.Older(-5))
+    assert len(hall.sent[D]) == 2
+    hall.say(D, m.Older(1 << 62))
+    assert len(hall.sent[D]) == 2
 
 
-def test_older_records_leave_the_memory_once_they_are_on_the_disk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_copy_that_has_a_gap_is_bounded_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LEDGER_MEMORY_BYTES", 2000)
     hall = long_run()
-    records = hall.records
-
-    class Disk:
-        kept: list[Record]
-
-        def read(self, first: int, stop: int) -> list[Record]:
-            return self.kept[first:stop]
-
     newcomer = Newcomer(hall)
-    disk = Disk()
-    disk.kept = newcomer.disk
-    snapshot = next(
-        record
-        for record, body in zip(records[::-1], [*bodies_of(records)][::-1], strict=True)
-        if isinstance(body, Snapshot)
-    )
-    copy = LedgerCopy(verify, (), disk)
-    copy.begin_with(
-        (records[0].to_bytes(), snapshot.to_bytes()), hall.machine.writer._snapshots.image
-    )
-    for record in records[: snapshot.index]:
-        copy.trim()
-        assert copy.take_older(record.to_bytes()) is not None
-        disk.kept.append(record)
-        assert copy.older is not None
-        assert copy.older.ledger._recent_bytes <= 2000 + len(record.body)
+    for op in range(13, 33):
+        hall.run_op(op, A, B, C)
+        newcomer.read(8)
+        held = newcomer.machine.ledger._recent_bytes
+        assert held <= 2000 + limits.RECORDS_BATCH_BYTES
+    newcomer.read_all()
+    assert newcomer.disk.records == hall.records
 
 
 def test_an_empty_answer_is_not_asked_for_again() -> None:
     newcomer = Newcomer(long_run())
-    while newcomer.machine.ledger.base < 0:
+    while not newcomer.machine.ledger.first:
         newcomer.read()
     actions = newcomer.machine.control(m.Records(0, ()), 0.0)
     assert not [one for one in actions if isinstance(getattr(one, "message", None), m.Older)]

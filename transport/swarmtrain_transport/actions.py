@@ -136,6 +136,16 @@ class RecordAccepted(msgspec.Struct, frozen=True):
     record: "Record"
 
 
+class LedgerBegins(msgspec.Struct, frozen=True):
+    """Peer: its copy of the ledger begins with this SNAPSHOT, and has a gap before it. Keep record
+    0, the SNAPSHOT and its image; of what was there before nothing but record 0, if `frees`."""
+
+    run: "Record"
+    snapshot: "Record"
+    image: bytes
+    frees: bool = False
+
+
 class RunFinished(msgspec.Struct, frozen=True):
     """Peer: the last op is applied; save and leave. The loss after it, where that is known."""
 
@@ -170,6 +180,6 @@ class PeerFault(msgspec.Struct, frozen=True):
 CoordinatorAction = Append | Adopt | SendToPeer | ClosePeer
 PeerAction = (
     SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | DownloadBegun | KeepChunk
-    | ApplyResult | OpSkipped | Rewound | Moved | RecordAccepted | RunFinished | Halt | KeepProof
-    | PeerFault
+    | ApplyResult | OpSkipped | Rewound | Moved | RecordAccepted | LedgerBegins | RunFinished | Halt
+    | KeepProof | PeerFault
 )  # fmt: skip

@@ -75,6 +75,15 @@ newcomer reads before it takes part."""
 IMAGE_BYTES_MAX = 64 << 20
 """Largest image of a fold that a newcomer takes: dozens of times that of 64 peers."""
 
+HISTORY_HOLDERS = 3
+"""So many other peers are to hold all records before one may do without the older ones."""
+
+HISTORY_ASK_S = 60.0
+"""A peer that says that it holds all records is asked for one, drawn at random, so often."""
+
+LEDGER_DISK_BYTES = 256 << 20
+"""So much of records before its newest SNAPSHOT a peer keeps in any case."""
+
 LEDGER_MEMORY_BYTES = 2 << 20
 """Newest records in memory, where older ones can be read from a disk."""
 

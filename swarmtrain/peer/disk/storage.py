@@ -9,7 +9,7 @@ directory to one process.
 import errno
 import fcntl
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +24,7 @@ from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.fold import COMMITS_KEPT
+from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.records import Record
@@ -33,6 +34,9 @@ RUN_FILE = "run.msgpack"
 
 DOWNLOAD = "download"
 """Folder of a state that is being fetched: its manifest, and each verified chunk by its hash."""
+
+IMAGE_FILE = "ledger-image.bin"
+"""The SNAPSHOT that the ledger copy begins with, and its image, where the copy has a gap."""
 
 PROOFS = "proofs"
 """Folder of proofs of wrong sums, a file per round (audit.Proof)."""
@@ -73,6 +77,8 @@ class PeerStorage:
         try:
             (directory / "results").mkdir(exist_ok=True)
             self.ledger = ledger_file.LedgerLog(directory / ledger_file.FILE_NAME)
+            if len(self.ledger.ranges) > 1 and self.beginning() is None:
+                self.ledger.keep_only(self.ledger.ranges[:1])
         except UserError:
             self._lock.close()
             raise
@@ -112,9 +118,39 @@ class PeerStorage:
             raise _told(error, self.directory) from error
 
     @property
-    def records(self) -> list[Record]:
-        """All records of the ledger copy, read anew."""
-        return self.ledger.read(0, self.ledger.num_records)
+    def records(self) -> Iterator[Record]:
+        """Records to begin with: all, or those after the SNAPSHOT that the copy begins with."""
+        begins = self.beginning()
+        return self.ledger.replay(0 if begins is None else begins.snapshot.index + 1)
+
+    def beginning(self) -> Beginning | None:
+        """The SNAPSHOT that the ledger copy begins with, None where it has no gap, or cannot be
+        begun after it."""
+        path = self.directory / IMAGE_FILE
+        return read_beginning(path, self.ledger.ranges, self.ledger.read)
+
+    def begin_ledger(self, run: Record, snapshot: Record, image: bytes, *, frees: bool) -> None:
+        """Let the ledger copy begin with a SNAPSHOT.
+
+        Args:
+            run: record 0.
+            snapshot: the SNAPSHOT.
+            image: what it names.
+            frees: free the disk of what is before it.
+
+        Raises:
+            UserError: SWT-E401, the disk is full; what was there is intact.
+        """
+        raw = [run.to_bytes(), snapshot.to_bytes(), image]
+        self._write(self.directory / IMAGE_FILE, msgpack.packb(raw))
+        try:
+            if frees:
+                self.ledger.keep_only([(0, 1), (snapshot.index, self.ledger.ranges[-1][1])])
+            else:
+                known = bool(self.ledger.ranges)
+                self.ledger.append([snapshot] if known else [run, snapshot])
+        except OSError as error:
+            raise _told(error, self.directory) from error
 
     def append_records(self, records: Sequence[Record]) -> None:
         """Keep newly accepted ledger records.
@@ -264,6 +300,19 @@ class PeerStorage:
         """Give the directory back."""
         self.ledger.close()
         self._lock.close()
+
+
+def read_beginning(
+    path: Path,
+    ranges: Sequence[tuple[int, int]],
+    read: Callable[[int, int], Sequence[Record]],
+) -> Beginning | None:
+    """How the ledger copy begins that has these ranges; `path` is its image's."""
+    try:
+        run, snapshot, image = msgpack.unpackb(path.read_bytes())
+        return beginning_of((run, snapshot, image), ranges, read) if ranges else None
+    except (OSError, ValueError, TypeError, msgpack.UnpackException):
+        return None
 
 
 def result_path(directory: Path, op: int) -> Path:

@@ -173,6 +173,7 @@ class PeerShell:
         self._participant = Participant(
             card, CodecArithmetic(), self._identity.sign, verify, self._shuffled,
             self._storage.records, self._now_s(), Retention(self._spill), self._storage.ledger,
+            self._storage.beginning(),
         )  # fmt: skip
         for op, slices in self._storage.results().items():
             self._participant.keep_result(op, slices)
@@ -336,6 +337,10 @@ class PeerShell:
                     self._link.revoke(action.peer)
                 case do.RecordAccepted():
                     accepted.append(action.record)
+                case do.LedgerBegins():
+                    self._storage.begin_ledger(
+                        action.run, action.snapshot, action.image, frees=action.frees
+                    )
                 case do.Rewound(group=0):
                     self._storage.forget_results_after(action.op)
                 case do.DownloadBegun(group=0):

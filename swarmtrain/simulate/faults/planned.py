@@ -67,7 +67,7 @@ class PlannedFaults:
                 clock.after(REPLACE_S, self._swarm.add_peer)
         elif peer.number in fault.returners:
             peer.kill()
-            disk = PeerDisk(peer.disk.records)
+            disk = PeerDisk(peer.disk.records, peer.disk.begins)
             clock.after(_RESTART_S, partial(self._swarm.come_back, peer, disk))
         elif peer.number in fault.leavers:
             peer.leave()

@@ -187,10 +187,11 @@ class Troubles:
         kept = self._rng.choice(("all", "ledger", "torn", "nothing"))
         disk = victim.disk
         if kept == "ledger":
-            disk = PeerDisk(list(disk.records))
+            disk = PeerDisk(list(disk.records), disk.begins)
         elif kept == "torn":
             whole = self._rng.randint(0, len(disk.records))
-            disk = PeerDisk(disk.records[:whole], disk.image, disk.own, list(disk.results))
+            kept_results = list(disk.results)
+            disk = PeerDisk(disk.records[:whole], disk.begins, disk.image, disk.own, kept_results)
         elif kept == "nothing":
             disk = PeerDisk()
         back_s = self._seconds(0.05, 40.0)

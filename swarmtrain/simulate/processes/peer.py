@@ -6,6 +6,8 @@ draw a difference instead of computing one.
 
 import dataclasses
 import random
+import sys
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +54,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address, PeerId
+from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
@@ -85,7 +88,8 @@ class PeerDisk:
     """A peer's state directory: what a process of the same key finds when it comes back.
 
     Attributes:
-        records: its copy of the ledger.
+        records: its copy of the ledger, by index.
+        begins: record 0, the SNAPSHOT that the copy begins with where it has a gap, and its image.
         image: the newest state that was saved.
         own: what was this peer's own then, by name.
         results: committed results kept for others.
@@ -94,6 +98,7 @@ class PeerDisk:
     """
 
     records: list[Record] = field(default_factory=list)
+    begins: tuple[bytes, bytes, bytes] | None = None
     image: Image | None = None
     own: dict[str, torch.Tensor] = field(default_factory=dict)
     results: list[OpResult] = field(default_factory=list)
@@ -102,7 +107,30 @@ class PeerDisk:
 
     def read(self, first: int, stop: int) -> list[Record]:
         """Records of the ledger copy."""
-        return self.records[first:stop]
+        start, end = (bisect_left(self.records, at, key=_index_of) for at in (first, stop))
+        return self.records[start:end]
+
+    def keep_record(self, record: Record) -> None:
+        """Put a record into its place."""
+        insort(self.records, record, key=_index_of)
+
+    def begin_ledger(self, begins: do.LedgerBegins) -> None:
+        """The copy begins with a SNAPSHOT."""
+        run, snapshot = begins.run, begins.snapshot
+        self.begins = run.to_bytes(), snapshot.to_bytes(), begins.image
+        if begins.frees:
+            self.records = [run, *(one for one in self.records if one.index >= snapshot.index)]
+        else:
+            self.records += [snapshot] if self.records else [run, snapshot]
+
+    def beginning(self) -> Beginning | None:
+        """The SNAPSHOT that the copy begins with, None where it has no gap. What is behind a gap
+        and cannot be begun with is dropped."""
+        ranges = ranges_of(self.records)
+        begins = beginning_of(self.begins, ranges, self.read) if self.begins and ranges else None
+        if begins is None and len(ranges) > 1:
+            self.records = self.read(*ranges[0])
+        return begins
 
     def begin_download(self, manifest: StateManifest) -> None:
         """A state is being fetched; of what is here only its own chunks are kept."""
@@ -117,6 +145,10 @@ class PeerDisk:
         """Keep the newest few."""
         self.results.append(result)
         del self.results[:-_RESULTS_KEPT]
+
+
+def _index_of(record: Record) -> int:
+    return record.index
 
 
 def group_of(action: do.LoadState | do.ApplyResult | do.OpSkipped) -> int:
@@ -282,9 +314,11 @@ class SimPeer(Process):
         )
         self._memory = WatchedMemory(number, conditions.retain_bytes, self._report_violation)
         arithmetic.sums_wrongly = scene.liar == peer_id
+        begins = disk.beginning()
+        first = 0 if begins is None else begins.snapshot.index + 1
         self.machine = Participant(
-            card, arithmetic, partial(quick_sign, peer_id), quick_verify,
-            self._shuffled, disk.records, self.now_s, self._memory.retention, disk,
+            card, arithmetic, partial(quick_sign, peer_id), quick_verify, self._shuffled,
+            disk.read(first, sys.maxsize), self.now_s, self._memory.retention, disk, begins,
         )  # fmt: skip
         for result in disk.results:
             self.machine.keep_result(result.op, [piece.chunks for piece in result.slices])
@@ -472,8 +506,10 @@ class SimPeer(Process):
                 index = self.machine.ledger.head_index
                 self.later(_APPLY_S, partial(self._trainer_hears, action, index))
             case do.RecordAccepted():
-                self.disk.records.append(action.record)
+                self.disk.keep_record(action.record)
                 self.watch.accepted(self, action.record)
+            case do.LedgerBegins():
+                self.disk.begin_ledger(action)
             case do.DownloadBegun(group=0):
                 self.disk.begin_download(action.manifest)
             case do.KeepChunk(group=0):

@@ -139,25 +139,34 @@ class LedgerWriter:
             self.append(self._snapshots.next())
 
     def send_image(self, peer: PeerId, line: PeerLine, now_s: float) -> None:
-        """Let a newcomer begin with the newest SNAPSHOT, if there is one."""
-        newest, image = self._snapshots.record, self._snapshots.image
-        if newest is None:
+        """Let a newcomer begin with the newest SNAPSHOT, if there is one, and a process that was
+        away for long too, if that is shorter."""
+        newest, image, run = self._snapshots.record, self._snapshots.image, self.ledger.run_record
+        if newest is None or run is None or not self._is_shorter(line.hello):
             return
-        first = next(self.ledger.since(0)).to_bytes(), newest.to_bytes()
+        first = run.to_bytes(), newest.to_bytes()
         for offset in range(0, len(image), limits.RECORDS_BATCH_BYTES):
             piece = image[offset : offset + limits.RECORDS_BATCH_BYTES]
             self.send(peer, Image(len(image), offset, piece, first if not offset else ()))
         line.sent(newest.index, now_s, len(image))
 
-    def send_older(self, peer: PeerId, line: PeerLine, first_index: int) -> None:
+    def _is_shorter(self, hello: Hello) -> bool:
+        if hello.head_index < 0:
+            return True
+        passed_bytes = self.bytes_before_newest(hello.head_index + 1)
+        return hello.takes_image and len(self._snapshots.image) < passed_bytes
+
+    def bytes_before_newest(self, first: int) -> int:
+        """At least so many bytes of records lie between a record and the newest SNAPSHOT."""
+        return self._snapshots.bytes_before(first)
+
+    def send_older(self, peer: PeerId, line: PeerLine, stop: int) -> None:
         """Send some of the records that the peer asks for, each once on a connection: one that
         asks without end gets no more than the ledger."""
-        if first_index < line.older_stop:
-            return
-        for batch in batches(self.ledger.since(first_index)):
+        batch = self.ledger.before(stop) if 0 < stop <= line.older_from else []
+        if batch:
             self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
-            line.older_stop = batch[-1].index + 1
-            return
+            line.older_from = batch[0].index
 
     def refuse(self, peer: PeerId, code: str, text: str) -> None:
         """Say why, then close."""

@@ -12,6 +12,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.coordinator.departures import Departures, Order
 from swarmtrain_transport.coordinator.group import GroupCoordinator
+from swarmtrain_transport.coordinator.holdings import Holdings
 from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, LedgerRecovery, card_of
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms
@@ -99,6 +100,7 @@ class Rendezvous:
         self._run_key, self._verify = run_key, verify
         self._now_s = self._due_s = now_s
         self._begin_known_groups()
+        self.holdings = Holdings(self.writer, self.lines, sign)
         self.history = LedgerRecovery(
             self.writer, self.attendance, now_s, run_key if is_lost else None
         )
@@ -153,8 +155,7 @@ class Rendezvous:
             Welcome(self.writer.term, self.terms.run_id, self._run_key, self.terms.config,
                     self.writer.ledger.head_index),
         )  # fmt: skip
-        if hello.head_index < 0:
-            self.writer.send_image(peer, line, self._now_s)
+        self.writer.send_image(peer, line, self._now_s)
         self.writer.send_records(peer, line, self._now_s)
         for number in self.view.groups_of(peer):
             if number in self.groups:
@@ -276,8 +277,11 @@ class Rendezvous:
                 self.attendance.progressed(line, message, self._now_s, owes=owes)
                 for known in self.groups.values():
                     known.chronicle.gauges.hear(peer, message.gauged, known.view)
+                self.holdings.progressed(peer, line, message, self._now_s)
             case Older():
-                self.writer.send_older(peer, line, message.first_index)
+                self.writer.send_older(peer, line, message.stop)
+            case History():
+                self.holdings.shown(peer, line, message, self._now_s)
             case CheckpointWritten():
                 self.writer.note_checkpoint(peer, message)
             case Leave():

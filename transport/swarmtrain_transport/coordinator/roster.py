@@ -7,6 +7,7 @@ T14).
 """
 
 import math
+import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.failure_detector import LifeLine
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Hello, Progress
+from swarmtrain_transport.wire.messages import Hello, Keep, Progress
 
 
 @dataclass(slots=True)
@@ -30,7 +31,8 @@ class PeerLine:
         acked_index: newest ledger record that the peer says it has consumed.
         dismissed: it was told that the run is finished.
         progress: its newest PROGRESS, for people.
-        older_stop: records before this one were sent on this connection because it asked for them.
+        older_from: records from this one on were sent on this connection because it asked for them.
+        keeps: what it was told to keep of older records, None before that.
     """
 
     hello: Hello
@@ -40,7 +42,8 @@ class PeerLine:
     acked_index: int = -1
     dismissed: bool = False
     progress: Progress | None = None
-    older_stop: int = 0
+    older_from: int = sys.maxsize
+    keeps: Keep | None = None
     _awaited_index: int = -1
     _under_way: deque[tuple[int, int]] = field(default_factory=deque)
     _under_way_bytes: int = 0

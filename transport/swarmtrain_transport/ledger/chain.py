@@ -39,7 +39,8 @@ class Ledger:
         head_hash: its hash, GENESIS_HASH when empty.
         term: its term.
         reader: reads and writes the bodies of its records.
-        base: the record after which it begins while older ones are not here yet, else -1.
+        first: oldest record that is here without a gap up to the head; 0 where all are.
+        run_record: record 0, None when empty.
     """
 
     def __init__(self, verify: Verify, archive: Archive | None = None) -> None:
@@ -50,7 +51,11 @@ class Ledger:
         self._run_key = b""
         self.head_index, self.head_hash, self.term = -1, GENESIS_HASH, 0
         self.reader = BodyReader()
-        self.base = -1
+        self.first = 0
+        self.run_record: Record | None = None
+        self._prev_hash = GENESIS_HASH
+        self._known = -1, GENESIS_HASH
+        self._passed: list[Record] = []
 
     def expect(self, run_key: bytes) -> None:
         """Name the run key, as WELCOME says it; the ledger must be the one that it has signed.
@@ -63,15 +68,20 @@ class Ledger:
             self._check_key(self._run)
 
     def begin_at(
-        self, run: Record, snapshot: Record, judge: Callable[[Run, Snapshot], BodyReader]
+        self,
+        run: Record,
+        snapshot: Record,
+        judge: Callable[[Run, Snapshot], BodyReader],
+        known: tuple[int, bytes] = (-1, GENESIS_HASH),
     ) -> None:
-        """Begin after a SNAPSHOT; `whole` says when the records before it are here too.
+        """Begin with a SNAPSHOT; `prepend` takes the records before it.
 
         Args:
             run: record 0.
             snapshot: the SNAPSHOT.
             judge: what else must hold of the two, and what reads the records after them. It is
                 heard once they are legal; if it raises, nothing is kept.
+            known: index and hash of the newest record that is here before the gap.
 
         Raises:
             RemoteFault: reason ``chain``, ``key`` or ``signature``; the ledger is empty as before.
@@ -83,46 +93,81 @@ class Ledger:
         for record in (run, snapshot):
             self._check_signed(record, record.hash, first.run_key)
         self.reader = judge(first, body)
-        self._run, self.base = first, snapshot.index
+        self.run_record, self._run = run, first
         self.head_index, self.head_hash = snapshot.index, snapshot.hash
         self.term = snapshot.term
+        self._passed = (self._recent or [run]) if self._archive is None else []
+        self._recent, self._recent_bytes = [snapshot], len(snapshot.body)
+        self.hold_from(snapshot, max(known, (0, run.hash)))
+        self.prepend(())
 
-    def whole(self) -> None:
-        """The archive has all records by now."""
-        self.base = -1
+    def hold_from(self, oldest: Record, known: tuple[int, bytes]) -> None:
+        """From this record on all are here; before it comes a gap.
+
+        Args:
+            oldest: the record.
+            known: index and hash of the newest record that is here before the gap.
+        """
+        self.first, self._prev_hash, self._known = oldest.index, oldest.prev_hash, known
+
+    def prepend(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Take records that end where ours begin; those that were not here yet.
+
+        Raises:
+            RemoteFault: reason ``chain``: they do not lead to the oldest record here; or reason
+                ``snapshot``: that was all, and what was here before the gap is not their beginning.
+        """
+        first, prev_hash = self.first, self._prev_hash
+        for record in reversed(records):
+            if record.index != first - 1 or record.hash != prev_hash:
+                raise RemoteFault("chain", f"record {record.index} does not lead to {first}")
+            first, prev_hash = record.index, record.prev_hash
+            if first - 1 <= self._known[0]:
+                break
+        taken = records[first - self.first + len(records) :]
+        if first - 1 == self._known[0]:
+            if prev_hash != self._known[1]:
+                raise RemoteFault("snapshot", f"record {first} does not follow what was here")
+            first = 0
+        self.first, self._prev_hash = first, prev_hash
+        if self._archive is None:
+            self._recent[:0] = taken if first else [*self._passed, *taken]
+        return taken
+
+    def before(self, stop: int) -> list[Record]:
+        """The last records before index `stop`, as many as fit into a message."""
+        found = list(self.since(max(self.first, stop - _READ_AT_ONCE), min(stop, len(self))))
+        return next(batches(reversed(found)), [])[::-1]
 
     def __len__(self) -> int:
         return self.head_index + 1
 
     def hash_at(self, index: int) -> bytes | None:
         """Hash of record `index`, None where there is none."""
-        if index <= self.base or not 0 <= index < len(self):
+        if not self.first <= index < len(self):
             return None
         first = len(self) - len(self._recent)
         if index >= first or self._archive is None:
             return self._recent[index - first].hash
         return next((record.hash for record in self._archive.read(index, index + 1)), None)
 
-    def since(self, index: int) -> Iterator[Record]:
-        """Records from `index` on, older ones from the archive."""
+    def since(self, index: int, stop: int | None = None) -> Iterator[Record]:
+        """Records from `index` on, up to `stop` if one is given, older ones from the archive."""
         first = len(self) - len(self._recent)
-        if index <= self.base:
-            raise LocalFault(f"record {index} is not here yet")
-        while index < first and self._archive is not None:
-            older = self._archive.read(index, min(first, index + _READ_AT_ONCE))
+        stop = len(self) if stop is None else stop
+        if index < self.first:
+            raise LocalFault(f"record {index} is not here")
+        while index < min(first, stop) and self._archive is not None:
+            older = self._archive.read(index, min(first, stop, index + _READ_AT_ONCE))
             if not older:
                 raise LocalFault(f"record {index} is not in the archive")
             yield from older
             index += len(older)
-        yield from self._recent[max(0, index - first) :]
+        yield from self._recent[max(0, index - first) : max(0, stop - first)]
 
     def trim(self) -> None:
         """Let go of older records in memory. All that were appended are in the archive by now."""
-        if (
-            self._archive is None
-            or self.base >= 0
-            or self._recent_bytes <= limits.LEDGER_MEMORY_BYTES
-        ):
+        if self._archive is None or self._recent_bytes <= limits.LEDGER_MEMORY_BYTES:
             return
         kept = kept_bytes = 0
         while kept_bytes < limits.LEDGER_MEMORY_BYTES // 2 and kept < len(self._recent):
@@ -162,7 +207,7 @@ class Ledger:
         self._recent_bytes += len(record.body)
         self.head_index, self.head_hash, self.term = record.index, digest, record.term
         if isinstance(body, Run):
-            self._run = body
+            self.run_record, self._run = record, body
         self.reader.take(record, body)
         return body
 

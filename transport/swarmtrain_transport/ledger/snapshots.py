@@ -6,6 +6,7 @@ which are short, and folded from them again. The plans by which later records na
 too.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -137,11 +138,13 @@ class Snapshots:
     Attributes:
         record: the newest SNAPSHOT, None before the first.
         image: what it names.
+        indexes: of all of them.
     """
 
     def __init__(self, ledger: Ledger, view: LedgerView) -> None:
         self.record: Record | None = None
         self.image = b""
+        self.indexes: list[int] = []
         self._ledger, self._view = ledger, view
         self._bytes_since = 0
 
@@ -149,6 +152,16 @@ class Snapshots:
     def is_due(self) -> bool:
         """True if enough records have come since the newest one."""
         return self._bytes_since >= limits.SNAPSHOT_EVERY_BYTES
+
+    def begin(self, record: Record, image: bytes) -> None:
+        """Go on from a SNAPSHOT whose image is known."""
+        self.record, self.image, self._bytes_since = record, image, 0
+        self.indexes.append(record.index)
+
+    def bytes_before(self, first: int) -> int:
+        """At least so many bytes of records lie between a record and the newest SNAPSHOT."""
+        count = len(self.indexes) - bisect_left(self.indexes, first)
+        return max(0, count - (first > 0)) * limits.SNAPSHOT_EVERY_BYTES
 
     def next(self) -> Snapshot:
         """The SNAPSHOT of the records so far."""
@@ -166,7 +179,7 @@ class Snapshots:
             image = image_of(self._view, self._ledger.reader)
             if body != Snapshot(content_hash(image), len(image)):
                 raise RemoteFault("snapshot", f"SNAPSHOT {record.index} is of another history")
-            self.record, self.image, self._bytes_since = record, image, 0
+            self.begin(record, image)
             return
         self._view.apply(record, body)
         self._bytes_since += len(record.body)

@@ -1,6 +1,7 @@
 """A peer's own copy of the ledger: verified record by record, folded as it grows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
@@ -24,39 +25,102 @@ from swarmtrain_transport.wire.records import (
     record_from_bytes,
 )
 
+_LOOKED_AT = 64
+"""Records of the past that are folded in one go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The SNAPSHOT that a copy begins with where it has a gap.
+
+    Attributes:
+        run: record 0.
+        snapshot: the record.
+        image: what it names.
+        oldest: the oldest record that is here without a gap up to the head.
+        known: index and hash of the newest record that is here before the gap.
+    """
+
+    run: Record
+    snapshot: Record
+    image: bytes
+    oldest: Record
+    known: tuple[int, bytes]
+
+
+def ranges_of(records: Iterable[Record]) -> list[tuple[int, int]]:
+    """First and stop of each stretch of records that have no gap between them."""
+    found: list[tuple[int, int]] = []
+    for record in records:
+        if found and found[-1][1] == record.index:
+            found[-1] = (found[-1][0], record.index + 1)
+        else:
+            found.append((record.index, record.index + 1))
+    return found
+
+
+def beginning_of(
+    kept: tuple[bytes, bytes, bytes],
+    ranges: Sequence[tuple[int, int]],
+    read: Callable[[int, int], Sequence[Record]],
+) -> Beginning | None:
+    """How a copy begins whose disk has a gap; None if what is there is not enough.
+
+    Args:
+        kept: record 0, a SNAPSHOT and its image.
+        ranges: of the records that the disk has, each as first and stop.
+        read: reads records from one index up to another.
+    """
+    try:
+        run, snapshot = map(record_from_bytes, kept[:2])
+    except RemoteFault:
+        return None
+    last = ranges[-1]
+    if len(ranges) < 2 or not last[0] <= snapshot.index < last[1]:
+        return None
+    (newest,) = read(ranges[-2][1] - 1, ranges[-2][1])
+    (oldest,) = read(last[0], last[0] + 1)
+    return Beginning(run, snapshot, kept[2], oldest, (newest.index, newest.hash))
+
 
 class LedgerCopy:
     """Chain and fold together.
 
     Args:
         verify: signature check.
-        records: the copy of an earlier life.
+        records: the copy of an earlier life; after the SNAPSHOT that it begins with, if it does.
         archive: where older records are, None to keep all in memory.
-
-    Attributes:
-        older: the records before the SNAPSHOT that this copy began with, as far as they have come
-            since, and their own fold; None once all are here.
+        begins: the SNAPSHOT that it begins with.
 
     Raises:
         RemoteFault: the records are not a legal chain.
     """
 
     def __init__(
-        self, verify: Verify, records: Iterable[Record], archive: Archive | None = None
+        self,
+        verify: Verify,
+        records: Iterable[Record],
+        archive: Archive | None = None,
+        begins: Beginning | None = None,
     ) -> None:
         self._verify, self._archive = verify, archive
         self.ledger = Ledger(verify, archive)
         self.view = LedgerView()
         self._snapshots = Snapshots(self.ledger, self.view)
-        self.older: LedgerCopy | None = None
-        self._base_hash = b""
+        self._past: LedgerCopy | None = None
+        self._past_stop = 0
+        if begins is not None:
+            self._begin(begins.run, begins.snapshot, begins.image, begins.known)
+            self.ledger.hold_from(begins.oldest, begins.known)
         for record in records:
             self.ledger.append(record, self._snapshots.apply)
             self.ledger.trim()
 
-    def trim(self) -> None:
-        """Let go of records that are on the disk by now."""
-        (self if self.older is None else self.older).ledger.trim()
+    @property
+    def newest_snapshot(self) -> tuple[Record, bytes] | None:
+        """The newest SNAPSHOT and its image, None before the first."""
+        record = self._snapshots.record
+        return None if record is None else (record, self._snapshots.image)
 
     def take(self, raw: bytes) -> tuple[Record, AnyBody] | None:
         """The next record, or None for one that is here already.
@@ -69,20 +133,29 @@ class LedgerCopy:
             return None
         return record, self.ledger.append(record, self._judge)
 
-    def begin_with(self, raw: Sequence[bytes], image: bytes) -> None:
-        """Begin with a SNAPSHOT instead of the first record.
+    def begin_with(self, raw: Sequence[bytes], image: bytes) -> Sequence[Record]:
+        """Begin with a SNAPSHOT instead of the records that lead to it: record 0 and it.
 
         Args:
             raw: record 0 and the SNAPSHOT.
             image: what it names.
 
         Raises:
-            RemoteFault: they are not signed, or do not belong together; nothing is kept then.
+            RemoteFault: they are not signed, do not belong together, or are not ahead; nothing is
+                kept then.
         """
         if len(raw) != len(("RUN", "SNAPSHOT")):
             raise RemoteFault("snapshot", f"{len(raw)} records beside an image")
         run, snapshot = map(record_from_bytes, raw)
+        ledger = self.ledger
+        if snapshot.index <= ledger.head_index:
+            raise RemoteFault("snapshot", f"SNAPSHOT {snapshot.index} is not ahead")
+        if ledger.run_record is not None and run.hash != ledger.run_record.hash:
+            raise RemoteFault("snapshot", "the image is of another run")
+        self._begin(run, snapshot, image, (ledger.head_index, ledger.head_hash))
+        return run, snapshot
 
+    def _begin(self, run: Record, snapshot: Record, image: bytes, known: tuple[int, bytes]) -> None:
         def judge(first: Run, named: Snapshot) -> BodyReader:
             if named != Snapshot(content_hash(image), len(image)):
                 raise RemoteFault("snapshot", "the image is not the one that SNAPSHOT names")
@@ -92,26 +165,49 @@ class LedgerCopy:
             become(self.view, view)
             return reader
 
-        self.ledger.begin_at(run, snapshot, judge)
-        self.older, self._base_hash = LedgerCopy(self._verify, (), self._archive), snapshot.hash
+        self.ledger.begin_at(run, snapshot, judge, known)
+        self._snapshots.begin(snapshot, image)
+        self._past = LedgerCopy(self._verify, (), self._archive)
+        self._past_stop = snapshot.index + 1
 
-    def take_older(self, raw: bytes) -> Record | None:
-        """The next of the records before that SNAPSHOT, checked and folded like any other; None
-        for one that is here already. The SNAPSHOT itself is the last of them.
+    def prepend(self, raw: Sequence[bytes]) -> Sequence[Record]:
+        """Take records that end where ours begin; those that were not here yet.
 
         Raises:
-            RemoteFault: as `take`; reason ``snapshot``: they do not lead to what it names.
+            RemoteFault: reason ``chain``: they do not lead to ours; ``snapshot``: they do, and not
+                to what was here before the gap.
         """
-        taken = self.older.take(raw) if self.older is not None else None
-        if taken is None:
+        return self.ledger.prepend([record_from_bytes(one) for one in raw])
+
+    @property
+    def looks_back(self) -> bool:
+        """True if the way to the SNAPSHOT that this copy began with is here and not folded yet."""
+        return self._past is not None and not self.ledger.first
+
+    def look_back(self) -> None:
+        """Fold some more of that way, and at its end the SNAPSHOT.
+
+        Raises:
+            RemoteFault: it does not lead to what the SNAPSHOT names.
+        """
+        assert self._past is not None
+        ledger = self._past.ledger
+        stop = min(len(ledger) + _LOOKED_AT, self._past_stop)
+        for record in self.ledger.since(len(ledger), stop):
+            ledger.append(record, self._past._judge)
+        ledger.trim()
+        if len(ledger) == self._past_stop:
+            self._past = None
+
+    def forget_past(self) -> tuple[Record, Record, bytes] | None:
+        """Hold nothing that came before the newest SNAPSHOT: record 0, that record and its image;
+        None if there is nothing to forget."""
+        snapshot, run = self._snapshots.record, self.ledger.run_record
+        if snapshot is None or run is None or self.ledger.first >= snapshot.index:
             return None
-        record, _ = taken
-        if record.index == self.ledger.base:
-            if record.hash != self._base_hash:
-                raise RemoteFault("snapshot", "the records before the SNAPSHOT are of another run")
-            self.older = None
-            self.ledger.whole()
-        return record
+        self.ledger.hold_from(snapshot, (0, run.hash))
+        self._past = None
+        return run, snapshot, self._snapshots.image
 
     def _judge(self, record: Record, body: AnyBody) -> None:
         """Fold a legal link. A record that is refused is not kept, so it is refused again."""

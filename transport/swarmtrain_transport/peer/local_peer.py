@@ -22,7 +22,9 @@ class Card:
     brings: Brings = UNSAID
 
 
-def hello_of(card: Card, stats: LocalStats, ledger: Ledger, states: tuple[Applied, ...]) -> Hello:
+def hello_of(
+    card: Card, stats: LocalStats, ledger: Ledger, states: tuple[Applied, ...], *, takes_image: bool
+) -> Hello:
     """HELLO as of now."""
     return Hello(
         boot=card.boot,
@@ -37,14 +39,15 @@ def hello_of(card: Card, stats: LocalStats, ledger: Ledger, states: tuple[Applie
         down_bytes_per_s=stats.down_bytes_per_s,
         brings=card.brings,
         states=states,
+        takes_image=takes_image,
     )
 
 
-def progress_of(stats: LocalStats, head_index: int, phase: str, replayed_ops: int) -> Progress:
+def progress_of(stats: LocalStats, ledger: Ledger, phase: str, replayed_ops: int) -> Progress:
     """PROGRESS as of now; what was seen of contributions is told once."""
     gauged, stats.gauged = stats.gauged, None
     return Progress(
-        index=head_index,
+        index=ledger.head_index,
         bytes_in=stats.bytes_in,
         bytes_out=stats.bytes_out,
         phase=phase,
@@ -58,4 +61,5 @@ def progress_of(stats: LocalStats, head_index: int, phase: str, replayed_ops: in
         up_bytes_per_s=stats.up_bytes_per_s,
         down_bytes_per_s=stats.down_bytes_per_s,
         gauged=gauged,
+        holds_from=ledger.first,
     )

@@ -22,7 +22,7 @@ from swarmtrain_transport.ledger.fold import OfGroup
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.early_frames import EarlyFrames
 from swarmtrain_transport.peer.group import GroupPeer
-from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.peer.ledger_copy import Beginning, LedgerCopy
 from swarmtrain_transport.peer.local_peer import Card, hello_of, progress_of
 from swarmtrain_transport.wire import messages as say
 from swarmtrain_transport.wire.frames import Frame, FrameKind
@@ -50,6 +50,7 @@ class Participant:
         now_s: the time.
         retention: keeps parts and results; None keeps them in memory.
         archive: where older records are; None keeps all in memory.
+        begins: the SNAPSHOT that our copy begins with, where it has a gap.
 
     Attributes:
         groups: our part in each group that we are in, by its number; in group 0 until the ledger
@@ -70,9 +71,10 @@ class Participant:
         now_s: float,
         retention: Retention | None = None,
         archive: Archive | None = None,
+        begins: Beginning | None = None,
     ) -> None:
         self.card = card
-        self._copy = LedgerCopy(verify, records, archive)
+        self._copy = LedgerCopy(verify, records, archive, begins)
         self.view, self.ledger = self._copy.view, self._copy.ledger
         self.stats = LocalStats()
         self.groups: dict[int, GroupPeer] = {}
@@ -90,6 +92,7 @@ class Participant:
         self._unsaid_bytes = 0
         self._image = bytearray()
         self._image_records: tuple[bytes, ...] = ()
+        self._fills = False
 
     def _enter(self, number: int) -> None:
         self.groups[number] = GroupPeer(
@@ -103,7 +106,12 @@ class Participant:
     def hello(self) -> say.Hello:
         """HELLO as of now; the door signs it."""
         states = tuple(group.place.state for group in self.groups.values() if group.place.has_state)
-        return hello_of(self.card, self.stats, self.ledger, states)
+        return hello_of(self.card, self.stats, self.ledger, states, takes_image=self._takes_image)
+
+    @property
+    def _takes_image(self) -> bool:
+        """True as long as nothing that we have done hangs on records that we would pass over."""
+        return not self._is_sorted and not self.is_exchanging
 
     @property
     def first(self) -> GroupPeer:
@@ -125,6 +133,8 @@ class Participant:
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
         wakeups = [self._progress_s, *self._serving.wakeups()]
+        if self._copy.looks_back:
+            wakeups.append(self._now_s)
         for group in self.groups.values():
             wakeups += group.wakeups()
         return min(wakeups)
@@ -248,7 +258,7 @@ class Participant:
             RemoteFault: it contradicts the ledger or breaks the protocol.
         """
         self._now_s = now_s
-        self._copy.trim()
+        self.ledger.trim()
         actions: list[do.PeerAction] = []
         match message:
             case say.Welcome():
@@ -282,11 +292,15 @@ class Participant:
                     ended.place.finished_op, ended.place.final_loss = message.op, message.loss
             case say.Tell():
                 # Its disk was restored from a backup; what it decided since is with us.
-                if message.first_index <= self.ledger.base:  # older ones have not come yet
-                    return (do.SendControl(say.History(self.ledger.base + 1, ())),)
-                newer = next(batches(self.ledger.since(message.first_index)), [])
+                index = message.first_index
+                if index < self.ledger.first:  # older ones are not here
+                    return (do.SendControl(say.History(self.ledger.first, ())),)
+                stop = index + 1 if message.alone else None
+                newer = next(batches(self.ledger.since(index, stop)), [])
                 told = tuple(record.to_bytes() for record in newer)
                 return (do.SendControl(say.History(message.first_index, told)),)
+            case say.Keep():
+                actions += self._keep(message)
             case say.Refused():
                 return self._halted(message.code, message.text)
             case _:
@@ -306,12 +320,12 @@ class Participant:
     def control_down(self, now_s: float) -> Actions:
         """The control connection closed; ops in progress go on as far as they can."""
         self._now_s = now_s
-        self._connected = False
+        self._connected = self._fills = False
         return ()
 
     def _on_image(self, message: say.Image) -> list[do.PeerAction]:
         """A piece of what a newcomer begins with."""
-        if len(self.ledger):
+        if not self._takes_image:
             return []  # of an older connection
         is_next = message.offset == len(self._image) < message.num_bytes
         if not is_next or message.num_bytes > limits.IMAGE_BYTES_MAX:
@@ -321,32 +335,44 @@ class Participant:
         self._image += message.data
         if len(self._image) < message.num_bytes:
             return []
-        self._copy.begin_with(self._image_records, bytes(self._image))
+        before = self.view.roster.keys()
+        image = bytes(self._image)
         self._image.clear()
-        actions: list[do.PeerAction] = [*self.start(self._now_s)]
+        run, snapshot = self._copy.begin_with(self._image_records, image)
+        actions: list[do.PeerAction] = [do.LedgerBegins(run, snapshot, image)]
+        actions += [do.RevokePeer(peer) for peer in before - self.view.roster.keys()]
+        actions += self.start(self._now_s)
         if groups := self.view.groups_of(self.card.peer_id):
             actions += self._moved(groups)
         for group in self.groups.values():
             group.states.roster_changed()
-        return [*actions, do.SendControl(self._progress()), *self._ask_older()]
+        return [*actions, do.SendControl(self._progress())]
+
+    def _keep(self, message: say.Keep) -> list[do.PeerAction]:
+        """Which older records we are to hold."""
+        self._fills = message.all
+        forgotten = self._copy.forget_past() if message.frees else None
+        if forgotten is None:
+            return self._ask_older()
+        return [do.LedgerBegins(*forgotten, frees=True), do.SendControl(self._progress())]
 
     def _ask_older(self) -> list[do.PeerAction]:
-        """The records before the SNAPSHOT that we began with come one message after the other."""
-        older = self._copy.older
-        return [do.SendControl(say.Older(len(older.ledger)))] if older is not None else []
+        """Records that we lack come one message after the other, the newest first."""
+        is_asking = self._fills and self.ledger.first
+        return [do.SendControl(say.Older(self.ledger.first))] if is_asking else []
 
     def _on_older(self, message: say.Records) -> list[do.PeerAction]:
-        actions: list[do.PeerAction] = []
-        base = self.ledger.base
-        for raw in message.records:
-            if (record := self._copy.take_older(raw)) is not None:
-                actions.append(do.RecordAccepted(record))
-            if self._copy.older is None:  # our copy on the disk goes on without a gap
-                return [*actions, *map(do.RecordAccepted, self.ledger.since(base + 1))]
-        return [*actions, *self._ask_older()] if actions else []
+        stop = message.first_index + len(message.records)
+        if not self._fills or stop != self.ledger.first or not message.records:
+            return []  # not asked for any more
+        taken = self._copy.prepend(message.records)
+        actions: list[do.PeerAction] = [*map(do.RecordAccepted, taken)]
+        if not self.ledger.first:
+            actions.append(do.SendControl(self._progress()))
+        return actions + self._ask_older()
 
     def _on_records(self, message: say.Records) -> list[do.PeerAction]:
-        if message.first_index <= self.ledger.base:
+        if message.first_index < self.ledger.first:
             return self._on_older(message)
         actions: list[do.PeerAction] = []
         roster_changed = False
@@ -356,8 +382,7 @@ class Participant:
             if taken is None:
                 continue
             record, body = taken
-            if self._copy.older is None:
-                actions.append(do.RecordAccepted(record))
+            actions.append(do.RecordAccepted(record))
             actions += self._follow(body)
             roster_changed = roster_changed or isinstance(body, Join | Gone | Move)
         if roster_changed:
@@ -468,6 +493,11 @@ class Participant:
         """The time that `next_wakeup_s` asked for has come."""
         self._now_s = now_s
         actions: list[do.PeerAction] = []
+        if self._copy.looks_back:
+            try:
+                self._copy.look_back()
+            except RemoteFault as fault:
+                return self._halted("SWT-E562", f"{_OTHER_HISTORY} ({fault.detail}).")
         if now_s >= self._progress_s:
             self._progress_s = now_s + limits.PROGRESS_S
             if self._connected:
@@ -512,7 +542,7 @@ class Participant:
         actions: list[do.PeerAction] = [do.SendControl(self._progress())]
         for group in self.groups.values():
             actions += group.resend(self._now_s)
-        return [*actions, *self._ask_older()]
+        return actions
 
     def _progress(self) -> say.Progress:
         self._unsaid_bytes = 0
@@ -520,4 +550,4 @@ class Participant:
         is_syncing = any(group.states.is_syncing for group in groups)
         phase = "syncing" if is_syncing else self.stats.phase
         replayed = sum(group.place.replayed_ops for group in groups)
-        return progress_of(self.stats, self.ledger.head_index, phase, replayed)
+        return progress_of(self.stats, self.ledger, phase, replayed)

@@ -89,7 +89,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """First message of every connection; the shell has checked its signature and invite.
 
     head_index and head_hash are the newest ledger record held (-1 and b"" for none), `states` the
-    newest state of each group of which one is held.
+    newest state of each group of which one is held. A process that has just begun may be given
+    the newest SNAPSHOT in the place of records (takes_image).
     """
 
     boot: bytes
@@ -104,6 +105,7 @@ class Hello(Message, frozen=True, tag="hello"):
     down_bytes_per_s: int = 0
     brings: Brings = UNSAID
     states: tuple["Applied", ...] = ()
+    takes_image: bool = False
 
 
 class Offer(Message, frozen=True, tag="offer", omit_defaults=True):
@@ -216,10 +218,9 @@ class History(Message, frozen=True, tag="history"):
 
 
 class Older(Message, frozen=True, tag="older"):
-    """Ask for ledger records from this index on that came before the SNAPSHOT this peer began
-    with."""
+    """Ask for the ledger records before this index: the newest of them, as many as fit."""
 
-    first_index: int
+    stop: int
 
 
 class Gauged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -233,7 +234,8 @@ class Gauged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
     """Every two seconds. `index` acknowledges records, the rates size slices (0 until something
-    was measured; never above the peer's own caps), the rest is shown."""
+    was measured; never above the peer's own caps), `holds_from` is the oldest record held without a
+    gap up to it, the rest is shown."""
 
     index: int
     bytes_in: int
@@ -249,6 +251,7 @@ class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
     up_bytes_per_s: int = 0
     down_bytes_per_s: int = 0
     gauged: Gauged | None = None
+    holds_from: int = 0
 
 
 class CheckpointWritten(Message, frozen=True, tag="checkpoint", omit_defaults=True):
@@ -303,9 +306,19 @@ class Welcome(Message, frozen=True, tag="welcome"):
 
 class Tell(Message, frozen=True, tag="tell"):
     """The peer's HELLO names a newer record than the coordinator holds: its disk was restored
-    from a backup. The peer is asked for what it has from `first_index` on."""
+    from a backup. The peer is asked for what it has from `first_index` on; or for that record
+    `alone`, to show that it holds what it says."""
 
     first_index: int
+    alone: bool = False
+
+
+class Keep(Message, frozen=True, tag="keep"):
+    """Which of the ledger's older records a peer is to hold: all of them (`all`), so it asks for
+    what it lacks; or those that it has; or none that came before the newest SNAPSHOT (`frees`)."""
+
+    all: bool
+    frees: bool = False
 
 
 class Records(Message, frozen=True, tag="records"):
@@ -380,7 +393,7 @@ PeerMessage = (
     | Leave
 )  # fmt: skip
 CoordinatorMessage = (
-    Challenge | Welcome | Tell | Records | Image | Hashes | Accused | LeaseGrant | Waiting
+    Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
     | Finished | Refused
 )  # fmt: skip
 
