@@ -67,7 +67,8 @@ def _check_is_peers(state_dir: Path) -> None:
 def _tell(proof: "Proof") -> None:
     print(fact("run", proof.run))
     print(fact("run key", proof.run_key))
-    print(fact("records", proof.records))
+    first = f", from {proof.from_record} on" if proof.from_record else ""
+    print(fact("records", f"{proof.records}{first}"))
     print(fact("rounds", f"{proof.from_op} to {proof.to_op}"))
     print(fact("state root", proof.state_root))
     if proof.chain:

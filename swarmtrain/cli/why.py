@@ -51,9 +51,36 @@ def _lines(directory: Path, number: int) -> list[str]:
             return [str(line) for line in told]
         except NotRunning:
             return explain_round(read_records(directory), number)
-    from swarmtrain.peer.disk.ledger_file import FILE_NAME, read
+    from swarmtrain.peer.disk.ledger_file import FILE_NAME
 
-    path = directory / FILE_NAME
-    if not path.exists():
+    if not (directory / FILE_NAME).exists():
         raise nothing_ran_in(directory)
-    return explain_round(read(path).records, number)
+    return _of_peer(directory, number)
+
+
+def _of_peer(directory: Path, number: int) -> list[str]:
+    """Tell it from a peer's copy of the ledger, of which older records may be missing."""
+    from swarmtrain.errors import UserError
+    from swarmtrain.peer.disk.ledger_file import FILE_NAME, read
+    from swarmtrain.peer.disk.storage import beginning_in
+    from swarmtrain.why.story import explain_round
+    from swarmtrain_transport.ledger.snapshots import from_image
+
+    records = read(directory / FILE_NAME).records
+    begins = beginning_in(directory, records)
+    if begins is None:
+        return explain_round(records, number)
+    view, reader = from_image(begins.image)
+    if number > view.first.last_op:
+        after = [record for record in records if record.index > begins.snapshot.index]
+        return explain_round(after, number, known=(view, reader))
+    before = [record for record in records if record.index <= begins.known[0]]
+    if lines := explain_round(before, number):
+        return lines
+    raise UserError(
+        "SWT-E808",
+        f"The ledger in {directory} does not tell of round {number}.",
+        f"This peer began with a snapshot of the ledger after round {view.first.last_op}, and holds"
+        " not all records before it.",
+        "Ask where all are: with --state-dir of the coordinator, or of a peer that was there then.",
+    )

@@ -23,7 +23,13 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.models.tensors import Layout, LayoutMismatch
 from swarmtrain.peer.disk import identity_file, ledger_file
-from swarmtrain.peer.disk.storage import RUN_FILE, read_result, result_path, result_paths
+from swarmtrain.peer.disk.storage import (
+    RUN_FILE,
+    beginning_in,
+    read_result,
+    result_path,
+    result_paths,
+)
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
 from swarmtrain.verify.pair_state import prove_pairs
@@ -33,6 +39,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView, num_chunks, slice_root
 from swarmtrain_transport.peer.catchup import result_of
+from swarmtrain_transport.peer.ledger_copy import Beginning, ranges_of
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import Commit, Record, Run
 
@@ -41,6 +48,11 @@ _PROVES = (
     " disk are those that the ledger names; applied in order to the checkpoint they give this"
     " state, and every root that the ledger attests on the way is the one that came out."
     " It does not show how the contributions came about."
+)
+
+_PROVES_FROM = (
+    " The ledger is proved from record {} on, a SNAPSHOT: not all records before it are here, and"
+    " the run's signature alone vouches for what it says of them."
 )
 
 
@@ -55,7 +67,11 @@ def prove_peer(directory: Path) -> Proof:
         OSError: a file cannot be read.
     """
     with _unused(directory):
-        return concluded(Proof("peer", _PROVES), _PeerProof(directory).find)
+        proof = concluded(Proof("peer", _PROVES), _PeerProof(directory).find)
+    if not proof.from_record:
+        return proof
+    proves = proof.proves + _PROVES_FROM.format(proof.from_record)
+    return msgspec.structs.replace(proof, proves=proves)
 
 
 class _Still:
@@ -84,8 +100,10 @@ class _PeerProof:
 
     def find(self, proof: Proof) -> Proof:
         """The proof, filled in."""
-        records = self._records()
-        folded, count = fold(records)
+        records, begins = self._records()
+        folded, count = fold(records, begins)
+        if begins is not None:
+            proof = msgspec.structs.replace(proof, from_record=begins.snapshot.index)
         run = folded.run
         assert run is not None  # the ledger's record 0
         self._view, self._run = folded.first, run
@@ -115,7 +133,8 @@ class _PeerProof:
 
     # ---- files
 
-    def _records(self) -> list[Record]:
+    def _records(self) -> tuple[list[Record], Beginning | None]:
+        """The records to prove, and the SNAPSHOT before them where older ones are not here."""
         path = self._directory / ledger_file.FILE_NAME
         kept = ledger_file.read(path)
         if kept.whole_bytes < kept.num_bytes:
@@ -123,7 +142,16 @@ class _PeerProof:
                 f"{path} makes no sense from byte {kept.whole_bytes} of {kept.num_bytes} on:"
                 " it was altered, or a crash cut it short."
             )
-        return kept.records
+        ranges = ranges_of(kept.records)
+        if len(ranges) < 2:
+            return kept.records, None
+        begins = beginning_in(self._directory, kept.records)
+        if begins is None:
+            raise Unproved(
+                f"Records {ranges[0][1]} to {ranges[1][0] - 1} are not here, and neither is the"
+                " image of a SNAPSHOT after them."
+            )
+        return [one for one in kept.records if one.index > begins.snapshot.index], begins
 
     def _check_identity(self) -> None:
         """It proves little here, but without it the directory is not this peer's."""

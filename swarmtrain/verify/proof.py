@@ -10,7 +10,7 @@ import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import LedgerView, result_root
-from swarmtrain_transport.peer.ledger_copy import LedgerCopy
+from swarmtrain_transport.peer.ledger_copy import Beginning, LedgerCopy
 from swarmtrain_transport.wire.identity import verify
 from swarmtrain_transport.wire.records import Attest, Commit, Record
 
@@ -54,6 +54,8 @@ class Proof(msgspec.Struct, frozen=True):
         records: how many records were checked.
         ledger_op: newest op that the ledger has an outcome of; a peer may be behind it.
         proves: in words, what `ok` means here and what it does not.
+        from_record: the SNAPSHOT that the proof trusts, as not all records before it are here; 0
+            where they are.
         wrong_sums: proofs against others that lie in the directory, each checked anew. They have
             no part in `ok`.
         chain: in a run of pair ops, what this peer's chain ends with in hex, "" if it has none.
@@ -72,6 +74,7 @@ class Proof(msgspec.Struct, frozen=True):
     run_key: str = ""
     records: int = 0
     ledger_op: int = -1
+    from_record: int = 0
     wrong_sums: tuple[WrongSum, ...] = ()
     chain: str = ""
     chains: tuple[PeerChain, ...] = ()
@@ -81,19 +84,28 @@ class Unproved(Exception):
     """The proof does not hold; the text is one sentence and names the file or the record."""
 
 
-def fold(records: Iterable[Record]) -> tuple[LedgerView, int]:
+def fold(records: Iterable[Record], begins: Beginning | None = None) -> tuple[LedgerView, int]:
     """The meaning of a chain, every link of which is checked, and how many there were.
+
+    Args:
+        records: the chain.
+        begins: the SNAPSHOT before its first record, None if that is record 0.
 
     Raises:
         Unproved: a record is missing, altered, not signed by the run, or contradicts others.
     """
-    copy = LedgerCopy(verify, ())
-    count = 0
-    for count, record in enumerate(records, start=1):
+    try:
+        copy = LedgerCopy(verify, (), begins=begins)
+    except RemoteFault as fault:
+        raise Unproved(f"The ledger's first SNAPSHOT does not hold: {fault}.") from fault
+    count = 0 if begins is None else 1
+    for record in records:
+        count += 1
         try:
             taken = copy.take(record.to_bytes())
         except RemoteFault as fault:
-            raise Unproved(f"Record {count - 1} of the ledger does not hold: {fault}.") from fault
+            place = copy.ledger.head_index + 1
+            raise Unproved(f"Record {place} of the ledger does not hold: {fault}.") from fault
         if taken is None:
             raise Unproved(f"Record {record.index} stands in the ledger twice.")
         body = taken[1]

@@ -58,20 +58,28 @@ _OWNER_REASONS = {
 }
 
 
-def explain_round(records: Iterable[Record], number: int, group: int = FIRST_GROUP) -> list[str]:
+def explain_round(
+    records: Iterable[Record],
+    number: int,
+    group: int = FIRST_GROUP,
+    known: tuple[LedgerView, BodyReader] | None = None,
+) -> list[str]:
     """The round's story, a sentence or two per line; empty if the ledger has no such round.
 
     Args:
         records: the ledger from its beginning, in order.
         number: of the round; round n ends with op n.
         group: whose round it is.
+        known: fold of the records before these, and what reads these; None if there are none.
     """
+    view, reader = known or (LedgerView(), BodyReader())
     names: dict[bytes, str] = {}
+    for join in view.roster.values():
+        names[join.peer] = name_of(join, names)
     lines: list[str] = []
     is_open = False
     plan: Plan | None = None
     freeze: Freeze | None = None
-    view, reader = LedgerView(), BodyReader()
     for record in records:
         body = reader.read(record)
         if isinstance(body, Join):

@@ -24,7 +24,7 @@ from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.fold import COMMITS_KEPT
-from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of
+from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.records import Record
@@ -127,7 +127,7 @@ class PeerStorage:
         """The SNAPSHOT that the ledger copy begins with, None where it has no gap, or cannot be
         begun after it."""
         path = self.directory / IMAGE_FILE
-        return read_beginning(path, self.ledger.ranges, self.ledger.read)
+        return _begins(path, self.ledger.ranges, self.ledger.read)
 
     def begin_ledger(self, run: Record, snapshot: Record, image: bytes, *, frees: bool) -> None:
         """Let the ledger copy begin with a SNAPSHOT.
@@ -302,17 +302,27 @@ class PeerStorage:
         self._lock.close()
 
 
-def read_beginning(
+def _begins(
     path: Path,
     ranges: Sequence[tuple[int, int]],
     read: Callable[[int, int], Sequence[Record]],
 ) -> Beginning | None:
-    """How the ledger copy begins that has these ranges; `path` is its image's."""
+    """The SNAPSHOT whose image lies in this file, if a copy with these ranges begins with it."""
     try:
         run, snapshot, image = msgpack.unpackb(path.read_bytes())
         return beginning_of((run, snapshot, image), ranges, read) if ranges else None
     except (OSError, ValueError, TypeError, msgpack.UnpackException):
         return None
+
+
+def beginning_in(directory: Path, records: Sequence[Record]) -> Beginning | None:
+    """The SNAPSHOT with which the records in a state directory begin, None where they have no gap
+    or there is none."""
+
+    def read(first: int, stop: int) -> list[Record]:
+        return [record for record in records if first <= record.index < stop]
+
+    return _begins(directory / IMAGE_FILE, ranges_of(records), read)
 
 
 def result_path(directory: Path, op: int) -> Path:
