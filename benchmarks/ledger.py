@@ -293,6 +293,7 @@ def terms_of(num_peers: int, rounds: int) -> RunTerms:
 
 def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
     """Run the rounds, let the newcomer in, and weigh everybody."""
+    limits.HISTORY_HOLDERS = 2 * limits.PEERS_MAX  # or the newcomer need not fetch older records
     run = Run(num_peers, directory, rounds)
     witness = run.add_follower(_WITNESS)
     run.relay(witness)
