@@ -369,7 +369,7 @@ def test_a_copy_that_refuses_an_image_is_as_empty_as_before() -> None:
     copy = LedgerCopy(verify, ())
     with pytest.raises(RemoteFault, match="SNAPSHOT names"):
         copy.begin_with(raw, image + b"x")
-    assert len(copy.ledger) == 0 and copy.older is None and not copy.view.roster
+    assert len(copy.ledger) == 0 and copy.ledger.first == 0 and not copy.view.roster
     copy.begin_with(raw, image)
     assert copy.ledger.head_index == newest.index
 
