@@ -49,25 +49,22 @@ _FOUND_MAX = 20
 """Violations before it ends early."""
 
 
-def run_chaos(options: ChaosOptions, say: Say) -> Outcome:
+def run_chaos(options: ChaosOptions, say: Say, kind: "type[Chaos]") -> Outcome:
     """Break a run for a while, mend it, and judge it.
 
     Args:
         options: what was asked for.
         say: shows people a line.
+        kind: `Chaos`, or one with a hostile member.
 
     Raises:
         UserError: the state directory cannot be used, there is no text on this machine.
         Interrupted: a signal ended it; all processes are gone, all files are kept.
     """
     place = Place.make(options.state_dir, what="chaos")
-    write_run_file(place, options.seed, options.peers)
-    return tidied(Chaos(options, place, say).run(), options, place)
-
-
-def tidied(report: Outcome, options: ChaosOptions, place: Place) -> Outcome:
-    """The report, naming its directory; one that nobody asked for and that shows no violation is
-    removed."""
+    write_run_file(place, options.seed, options.peers, kind.inner_steps)
+    report = kind(options, place, say).run()
+    # A directory that nobody asked for and that shows no violation is removed.
     if not report.violations and options.state_dir is None:
         shutil.rmtree(place.root)
         return report
@@ -81,7 +78,12 @@ class Chaos:
         options: what was asked for.
         place: its directories; the run file is written.
         say: shows people a line.
+
+    Attributes:
+        inner_steps: of a round.
     """
+
+    inner_steps = 5
 
     def __init__(self, options: ChaosOptions, place: Place, say: Say) -> None:
         self._options = options

@@ -16,7 +16,7 @@ def names(peers: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return FOUNDERS[:peers], FOUNDERS[peers:]
 
 
-def write_run_file(place: Place, seed: int, peers: int, inner_steps: int = 5) -> RunConfig:
+def write_run_file(place: Place, seed: int, peers: int, inner_steps: int) -> RunConfig:
     """Write the run file and read it back as everybody will read it.
 
     Args:

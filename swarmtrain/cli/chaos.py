@@ -56,10 +56,10 @@ def chaos(
     context.ensure_object(Situation).begin(verbose=verbose)
     import msgspec
 
-    from swarmtrain.chaos.run import run_chaos
-    from swarmtrain.chaos.siege.run import run_siege
+    from swarmtrain.chaos.run import Chaos, run_chaos
+    from swarmtrain.chaos.siege.run import Siege
 
-    report = run_siege(options, say) if options.hostile else run_chaos(options, say)
+    report = run_chaos(options, say, Siege if options.hostile else Chaos)
     if as_json:
         print(msgspec.json.encode(report).decode(), flush=True)
     else:

@@ -54,7 +54,7 @@ def simulate(
     context.ensure_object(Situation).begin(verbose=verbose)
     if trace and seed is None:
         raise typer.BadParameter("a trace is of one world: name it with --seed")
-    from swarmtrain.simulate.seeds import SeedResult, run_seed
+    from swarmtrain.simulate.seeds import SeedResult, run_seed, run_seeds
     from swarmtrain.simulate.seeds import simulate as run
 
     def tell(result: SeedResult) -> None:
@@ -64,10 +64,11 @@ def simulate(
     def show(time_s: float, who: str, what: str) -> None:
         print(f"{time_s:12.6f}  {who:<12} {what}")
 
+    drawn_with = {"fragments": fragments, "kind": kind.value, "groups": groups}
     if trace and seed is not None:
-        run_seed(seed, peers, ops, show, fragments=fragments, kind=kind.value, groups=groups)
+        run_seed(seed, peers, ops, show, **drawn_with)
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
-    summary = run(chosen, peers, ops, processes, tell, fragments, kind.value, groups)
+    summary = run(run_seeds(chosen, peers, ops, processes, **drawn_with), tell)
     if as_json:
         print(json.dumps(asdict(summary)))
     else:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -140,19 +141,10 @@ def world_of(
 
 
 def run_seed(
-    seed: int,
-    peers: int,
-    ops: int,
-    trace: Trace | None = None,
-    kinds: tuple[str, ...] = (),
-    fragments: int = 1,
-    kind: str = MEAN,
-    rule: str = "",
-    groups: int = 1,
-    overlap: str = "",
+    seed: int, peers: int, ops: int, trace: Trace | None = None, **drawn_with: Any
 ) -> SeedResult:
     """Run one world to its end; the arguments are those of `world_of`."""
-    world = world_of(seed, peers, ops, trace, kinds, fragments, kind, rule, groups, overlap)
+    world = world_of(seed, peers, ops, trace, **drawn_with)
     weather = world.scene.weather
     assert isinstance(weather, DrawnWeather)
     return _outcome(seed, world, weather)
@@ -198,16 +190,10 @@ def _outcome(seed: int, world: World, weather: RepeatedWeather) -> SeedResult:
 
 
 def run_seeds(
-    seeds: Iterable[int],
-    peers: int,
-    ops: int,
-    processes: int = 1,
-    fragments: int = 1,
-    kind: str = MEAN,
-    groups: int = 1,
+    seeds: Iterable[int], peers: int, ops: int, processes: int = 1, **drawn_with: Any
 ) -> Iterator[SeedResult]:
-    """Run many worlds; results come in the order of the seeds."""
-    one = partial(run_seed, peers=peers, ops=ops, fragments=fragments, kind=kind, groups=groups)
+    """Run many worlds, drawn as by `world_of`; results come in the order of the seeds."""
+    one = partial(run_seed, peers=peers, ops=ops, **drawn_with)
     if processes == 1:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -227,31 +213,16 @@ def _begin_process() -> None:
     torch.set_num_threads(1)
 
 
-def simulate(
-    seeds: Iterable[int],
-    peers: int,
-    ops: int,
-    processes: int,
-    tell: Callable[[SeedResult], None],
-    fragments: int = 1,
-    kind: str = MEAN,
-    groups: int = 1,
-) -> Summary:
-    """Run many worlds and add them up.
+def simulate(results: Iterable[SeedResult], tell: Callable[[SeedResult], None]) -> Summary:
+    """Run worlds and add them up.
 
     Args:
-        seeds: which.
-        peers: of each world at its start.
-        ops: commits of each world.
-        processes: how many run side by side.
-        tell: hears of every world as it ends.
-        fragments: parts of the vector that ops move in turn.
-        kind: of the ops.
-        groups: 2 for a second group beside the first.
+        results: of the worlds, as they end.
+        tell: hears of each.
     """
     summary = Summary()
     began_s = time.perf_counter()
-    for result in run_seeds(seeds, peers, ops, processes, fragments, kind, groups):
+    for result in results:
         summary.add(result)
         tell(result)
     summary.seconds = round(time.perf_counter() - began_s, 1)

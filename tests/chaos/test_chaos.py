@@ -75,15 +75,16 @@ def report(*violations: Violation) -> Report:
 @pytest.mark.parametrize("violations", [(), (Violation("I2", "states differ"),)])
 def test_files_are_removed_only_when_everything_holds(tmp_path, monkeypatch, violations):
     class Staged:
+        inner_steps = 5
+
         def __init__(self, *arguments: object) -> None: ...
 
         def run(self) -> Report:
             return report(*violations)
 
-    monkeypatch.setattr(run, "Chaos", Staged)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     said: list[str] = []
-    found = run.run_chaos(ChaosOptions(10.0, 7, 3, None), said.append)
+    found = run.run_chaos(ChaosOptions(10.0, 7, 3, None), said.append, Staged)
     kept = list(tmp_path.glob("swarmtrain-chaos-*"))
     assert bool(kept) == bool(violations)
     assert found.state_dir == (str(kept[0]) if kept else "")

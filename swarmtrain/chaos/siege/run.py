@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from swarmtrain.chaos.report import Outcome
-from swarmtrain.chaos.run import Chaos, Say, tidied
-from swarmtrain.chaos.setting import write_run_file
+from swarmtrain.chaos.run import Chaos, Say
 from swarmtrain.chaos.siege.offences import BOUNDED, Offence, Order
 from swarmtrain.chaos.siege.phases import CALM, UNDISTURBED, Phase, draw_phases
 from swarmtrain.chaos.siege.report import Extent, PhaseReport, SiegeReport, losses
@@ -36,10 +34,6 @@ from swarmtrain_transport.wire.records import bodies_of
 
 _MODULE = "swarmtrain.chaos.siege.hostile"
 
-_INNER_STEPS = 25
-"""Rounds of about a second: what an offence costs is deadlines, and rounds that are much shorter
-than the shortest deadline would make it look worse than it is to anybody who trains."""
-
 _OVERTIME_S = 30.0
 """A phase is so much longer at most, where its offence has not been committed before."""
 
@@ -48,22 +42,6 @@ _LIVES_MAX = 3
 
 _NAME = "mallory"
 """As in textbooks; a later life with another key has a number behind it."""
-
-
-def run_siege(options: ChaosOptions, say: Say) -> Outcome:
-    """Let one member of a run misbehave for a while, and judge what it could do.
-
-    Args:
-        options: what was asked for.
-        say: shows people a line.
-
-    Raises:
-        UserError: the state directory cannot be used, there is no text on this machine.
-        Interrupted: a signal ended it; all processes are gone, all files are kept.
-    """
-    place = Place.make(options.state_dir, what="chaos")
-    write_run_file(place, options.seed, options.peers, _INNER_STEPS)
-    return tidied(Siege(options, place, say).run(), options, place)
 
 
 @dataclass(slots=True)
@@ -98,6 +76,10 @@ class _Hostile:
 
 class Siege(Chaos):
     """One run with a hostile member; for its arguments see Chaos."""
+
+    inner_steps = 25
+    """Rounds of about a second: what an offence costs is deadlines, and rounds that are much
+    shorter than the shortest deadline would make it look worse than it is to anybody who trains."""
 
     def __init__(self, options: ChaosOptions, place: Place, say: Say) -> None:
         super().__init__(options, place, say)

@@ -17,7 +17,7 @@ Pure; `auditing` asks and answers.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgpack
 import msgspec
@@ -97,25 +97,35 @@ def shown_from_bytes(data: Buffer) -> Shown:
     return _decoded(data, Shown, "evidence")  # type: ignore[no-any-return]  # msgspec: Any
 
 
-class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A proof whose parts are named and not yet here; its hash is what an accusation names.
+S = TypeVar("S", bytes, Shown)
+
+
+class _Claim(
+    msgspec.Struct, Generic[S], frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A wrong sum, as it is claimed.
 
     Attributes:
         op, slice_index, chunk, group: where.
         chunk_hashes: what the owner has published for the slice.
-        shown: per contributor of the slice, the content hash of what it has shown, in bytes.
+        shown: per contributor of the slice.
     """
 
     op: int
     slice_index: int
     chunk: int
     chunk_hashes: tuple[bytes, ...]
-    shown: dict[bytes, bytes]
+    shown: dict[bytes, S]
     group: int = FIRST_GROUP
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack."""
         return pack_struct(self)
+
+
+class Charge(_Claim[bytes], frozen=True):
+    """A proof whose parts are not yet here: `shown` has the content hash of each, in bytes. Its
+    hash is what an accusation names."""
 
 
 def charge_from_bytes(data: Buffer, drawn: Drawn) -> Charge:
@@ -134,25 +144,8 @@ def charge_from_bytes(data: Buffer, drawn: Drawn) -> Charge:
     return charge
 
 
-class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A wrong sum. With the run's ledger (PLAN, FREEZE, COMMIT) anybody can check it.
-
-    Attributes:
-        op, slice_index, chunk, group: where.
-        chunk_hashes: what the owner has published for the slice.
-        shown: per contributor of the slice.
-    """
-
-    op: int
-    slice_index: int
-    chunk: int
-    chunk_hashes: tuple[bytes, ...]
-    shown: dict[bytes, Shown]
-    group: int = FIRST_GROUP
-
-    def to_bytes(self) -> bytes:
-        """Canonical msgpack."""
-        return pack_struct(self)
+class Proof(_Claim[Shown], frozen=True):
+    """A wrong sum. With the run's ledger (PLAN, FREEZE, COMMIT) anybody can check it."""
 
     @property
     def charge(self) -> Charge:
