@@ -132,13 +132,13 @@ class Layout:
                 f"expected a float32 CPU vector of {self.padded} values, got {vector.dtype} of "
                 f"shape {tuple(vector.shape)} on {vector.device}"
             )
-        views: dict[str, Tensor] = {}
-        start = 0
-        for spec in self.parameters:
-            stop = start + spec.num_values
-            views[spec.name] = vector[start:stop].view(spec.shape)
-            start = stop
-        return views
+        pieces = torch.split(
+            vector[: self.num_values], [spec.num_values for spec in self.parameters]
+        )
+        return {
+            spec.name: piece.view(spec.shape)
+            for spec, piece in zip(self.parameters, pieces, strict=True)
+        }
 
     def pack(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """One new vector, (padded,) float32, from tensors by parameter name.

@@ -12,7 +12,12 @@ from torch import Tensor
 
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_transport.actions import LoadState
-from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest, describe_state
+from swarmtrain_transport.blocks.manifest import (
+    ArraySpec,
+    StateManifest,
+    describe_state,
+    manifest_of,
+)
 from swarmtrain_transport.errors import RemoteFault
 
 
@@ -45,11 +50,13 @@ def image_of(
     """
     arrays = strategy.state_arrays()
     specs = tuple(ArraySpec(name, num_values) for name, _ in arrays)
-    flat = torch.cat([array[:num_values] for _, array in arrays])
-    data = flat.numpy().astype("<f4", copy=False).data.cast("B")
-    manifest, chunks = describe_state(layout, specs, data)
-    views = tuple(memoryview(chunk) for chunk in chunks) if copy else None
-    return StateImage(op, manifest, views)
+    parts = [
+        array[:num_values].numpy().astype("<f4", copy=False).data.cast("B") for _, array in arrays
+    ]
+    if not copy:
+        return StateImage(op, manifest_of(layout, specs, parts), None)
+    manifest, chunks = describe_state(layout, specs, b"".join(parts))
+    return StateImage(op, manifest, tuple(memoryview(chunk) for chunk in chunks))
 
 
 def arrays_of(strategy: Strategy, action: LoadState, num_values: int) -> dict[str, Tensor]:

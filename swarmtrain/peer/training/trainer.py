@@ -71,6 +71,7 @@ class BuiltinTrainer:
         self._stream: ByteStream | None = None
         self._validation = self._make_validation(validation)
         self.model = build_model(config.model, seed)
+        self._parameters = dict(self.model.named_parameters())
         self.layout = Layout.of(self.model, config.exchange.block)
         self.step = 0
         self.num_samples = 0
@@ -140,7 +141,7 @@ class BuiltinTrainer:
         loss = _loss(self.model(batch.x_BT), batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._config.inner.grad_clip > 0:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self._config.inner.grad_clip)
+            nn.utils.clip_grad_norm_(self._parameters.values(), self._config.inner.grad_clip)
         self.step += 1
         self._steps_since_fresh += 1
         self.num_samples += len(batch.x_BT)
@@ -149,9 +150,8 @@ class BuiltinTrainer:
     def read_gradient(self) -> Tensor:
         """The gradient of the last step, (padded,) float32 like the weights."""
         vector = torch.zeros(self.layout.padded)
-        gradients = dict(self.model.named_parameters())
         for name, view in self.layout.named_views(vector).items():
-            gradient = gradients[name].grad
+            gradient = self._parameters[name].grad
             if gradient is not None:
                 view.copy_(gradient)
         return vector

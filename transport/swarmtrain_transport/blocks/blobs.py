@@ -95,9 +95,8 @@ class Blobs:
 
     def _begin(self, op: int) -> None:
         """Nobody but peers that fell behind asks for what was before."""
-        for blobs in self._results.values():
-            for kept in blobs.values():
-                kept.cool()
+        for kept in next(reversed(self._results.values()), {}).values():
+            kept.cool()  # those before it are cold already
         self._results[op] = {}
 
     def _drop(self, op: int) -> None:

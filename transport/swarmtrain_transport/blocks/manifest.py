@@ -5,7 +5,7 @@ attests is all that a joiner must trust: it fetches the manifest by that hash, t
 its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgpack
 import msgspec
@@ -15,7 +15,7 @@ from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.state_download import Download
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.hashing import chunk_hashes, content_hash
 from swarmtrain_transport.links.link import PeerId
 
 
@@ -88,8 +88,14 @@ def describe_state(
     view = memoryview(data)
     step = limits.STATE_CHUNK_BYTES
     chunks = tuple(view[start : start + step] for start in range(0, len(view), step))
-    hashes = tuple(content_hash(chunk) for chunk in chunks)
-    return StateManifest(layout, arrays, hashes), chunks
+    return manifest_of(layout, arrays, [view]), chunks
+
+
+def manifest_of(
+    layout: bytes, arrays: tuple[ArraySpec, ...], parts: Iterable[Buffer]
+) -> StateManifest:
+    """The manifest of a state that lies in several parts, as where nobody needs its chunks."""
+    return StateManifest(layout, arrays, chunk_hashes(parts, limits.STATE_CHUNK_BYTES))
 
 
 _ROUNDS_BEFORE_NEXT = 2
