@@ -98,6 +98,9 @@ def follow(number: int, directory: Path, wire: Connection) -> None:
         now_s, told = letters
         for data in told:
             actions = machine.control(m.decode_from_coordinator(data), now_s)
+            for action in actions:
+                if isinstance(action, do.LedgerBegins):
+                    storage.begin_ledger(action.run, action.snapshot, action.image, frees=False)
             kept = [action.record for action in actions if isinstance(action, do.RecordAccepted)]
             if kept:
                 storage.append_records(kept)

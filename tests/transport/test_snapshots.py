@@ -346,6 +346,22 @@ def test_a_restored_coordinator_waits_for_who_can_tell_where_another_began_later
     assert any(isinstance(message, m.Welcome) for message in again.sent[D])
 
 
+def test_a_coordinator_that_lost_its_ledger_waits_for_who_holds_all_of_it() -> None:
+    hall = long_run()
+    newest = hall.records[-1]
+    hello = {"head_index": newest.index, "head_hash": newest.hash}
+    again = Hall((), term=1, is_lost=True)
+    again.join(B, **hello)
+    again.say(B, m.History(newest.index, ()))
+    assert not any(isinstance(message, m.Refused) for message in again.sent[B])
+    again.join(A, **hello)
+    while len(again.records) < len(hall.records):
+        index = [told for told in again.sent[A] if isinstance(told, m.Tell)][-1].first_index
+        again.say(A, m.History(index, (hall.records[index].to_bytes(),)))
+    again.alive(2 * limits.LEDGER_WAIT_S, A)
+    assert any(isinstance(message, m.Welcome) for message in again.sent[B])
+
+
 def test_a_ledger_begins_with_run_or_a_signed_snapshot() -> None:
     hall = long_run()
     run, first = hall.records[0], hall.records[1]

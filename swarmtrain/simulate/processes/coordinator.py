@@ -72,7 +72,7 @@ class SimCoordinator(Process):
         """Counts starts; terms do not, for a restored disk may give one a second time."""
 
     def start(self) -> None:
-        """A new life: replay the disk."""
+        """A new life: replay the disk. One that holds nothing any more has lost the ledger."""
         if self.is_alive:
             return
         self.term += 1
@@ -82,6 +82,7 @@ class SimCoordinator(Process):
         self.machine = Rendezvous(
             self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, self.now_s,
             archive=self, more_groups=self._more_groups,
+            is_lost=self._life > 1 and not self.disk,
         )  # fmt: skip
         self._act(self.machine.start(self.now_s))
 

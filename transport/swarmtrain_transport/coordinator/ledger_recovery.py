@@ -149,7 +149,7 @@ class LedgerRecovery:
         guest, asked_from = self._witnesses.pop(peer)
         was_missing = self.is_missing
         try:
-            if was_missing:
+            if was_missing and told.records:
                 self._check_begins_ours(told.records)
             self._writer.adopt(told.records)
         except RemoteFault:
