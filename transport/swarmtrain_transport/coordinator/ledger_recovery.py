@@ -76,10 +76,12 @@ class LedgerRecovery:
     @property
     def is_open(self) -> bool:
         """True if somebody may still bring newer records, so that nothing may be decided."""
+        if self._is_settled:
+            return False
         # A guest may go before it is let in; until then it counts as still to come back.
         absent = self._attendance.unseen.keys() - self._guests.keys()
         is_awaited = absent or self._witnesses or self._knows_nobody
-        return not self._is_settled and bool(is_awaited)
+        return bool(is_awaited)
 
     @property
     def is_missing(self) -> bool:

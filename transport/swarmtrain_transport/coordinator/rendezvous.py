@@ -50,8 +50,9 @@ from swarmtrain_transport.wire.records import Group, Move, Record, Run, Sign, Ve
 
 Actions = tuple[CoordinatorAction, ...]
 
-_TIMELESS = (Got, Have, SliceDone)
-"""Reports that bring no deadline forward, unless something is decided on them."""
+_TIMELESS = (Got, Have, SliceDone, Progress)
+"""Messages that bring no deadline forward, unless something is decided on them or the peer is
+found idle."""
 
 
 class Rendezvous:
@@ -172,10 +173,15 @@ class Rendezvous:
             # Evicted while its connection still stood: it says HELLO again on a new one.
             self.writer.close(peer)
             return self._settle()
+        was_alive, acked_index = line.life.is_alive(now_s), line.acked_index
         line.life.heard(now_s)
         check_claim(message)
         self._dispatch(peer, line, message)
-        return self._settle(shifts_timers=not isinstance(message, _TIMELESS))
+        is_idle = line.life.idle_s is not None
+        if isinstance(message, Progress) and was_alive and not is_idle and now_s < self._due_s:
+            if line.acked_index == acked_index:
+                return self.writer.take()  # it is still there, and no more follows from that
+        return self._settle(shifts_timers=is_idle or not isinstance(message, _TIMELESS))
 
     def disconnected(self, peer: PeerId, now_s: float) -> Actions:
         """A control connection closed, for whatever reason."""
@@ -226,7 +232,7 @@ class Rendezvous:
     def _at(self, now_s: float) -> None:
         """An event. Time in which this process was stopped is nobody else's silence."""
         absent_s = now_s - self._now_s
-        if now_s > self.next_wakeup_s + limits.ABSENT_S:
+        if absent_s > limits.ABSENT_S and now_s > self.next_wakeup_s + limits.ABSENT_S:
             self.attendance.pardon(now_s)
             self.history.pardon(absent_s)
             for group in self.groups.values():
@@ -259,6 +265,15 @@ class Rendezvous:
         """Return the facts that people are shown."""
         return describe(self, now_s)
 
+    def _owes(self, peer: PeerId) -> bool:
+        """Return True if enough owners wait for a peer's part of some op. One that owes parts, and
+        says again and again that it has moved no byte, is idle."""
+        busy = [group for group in self.groups.values() if group.operations]
+        if not busy:
+            return False
+        witnesses = self.attendance.witnesses(self._now_s)
+        return any(group.owes(peer, witnesses) for group in busy)
+
     def _has_place_for(self, group: int) -> bool:
         return 0 <= group < len(self._terms)
 
@@ -272,11 +287,12 @@ class Rendezvous:
                 self.history.hold(peer, message)
             case Progress():
                 line.acknowledged(min(message.index, self.writer.head), self._now_s)
-                witnesses = self.attendance.witnesses(self._now_s)
-                owes = any(known.owes(peer, witnesses) for known in self.groups.values())
-                self.attendance.progressed(line, message, self._now_s, owes=owes)
-                for known in self.groups.values():
-                    known.chronicle.gauges.hear(peer, message.gauged, known.view)
+                is_idle = line.is_still(message) and self._owes(peer)
+                line.progress = message
+                line.life.moved(self._now_s, message.up_bytes_per_s, is_idle=is_idle)
+                if message.gauged is not None:
+                    for known in self.groups.values():
+                        known.chronicle.gauges.hear(peer, message.gauged, known.view)
                 self.holdings.progressed(peer, line, message, self._now_s)
             case Older():
                 self.writer.send_older(peer, line, message.stop)
@@ -390,6 +406,8 @@ class Rendezvous:
 
     def _begin_groups(self) -> None:
         """GROUP for each that the run file names and the ledger does not know yet."""
+        if len(self.groups) == len(self._terms):
+            return
         for terms in self._terms:
             if terms.group not in self.view.groups and len(self.writer.ledger):
                 self.writer.append(Group(terms.group, terms.config_hash))

@@ -61,6 +61,13 @@ class PeerLine:
         if self.life.awaited_s is None and self.acked_index < index:
             self.life.awaited_s, self._awaited_index = now_s, index
 
+    def is_still(self, message: Progress) -> bool:
+        """Return True if the peer has moved no byte since its last PROGRESS."""
+        before = self.progress
+        return before is not None and (before.bytes_in, before.bytes_out) == (
+            message.bytes_in, message.bytes_out,
+        )  # fmt: skip
+
     def acknowledged(self, index: int, now_s: float) -> None:
         """The peer holds the ledger up to this record."""
         self.acked_index = max(self.acked_index, index)
@@ -129,22 +136,6 @@ class Attendance:
     def witnesses(self, now_s: float) -> set[PeerId]:
         """Return peers heard of lately: only these can say that somebody owes them something."""
         return {p for p, life in self.lives().items() if now_s < life.heard_s + limits.WITNESS_S}
-
-    def progressed(self, line: PeerLine, message: Progress, now_s: float, *, owes: bool) -> None:
-        """PROGRESS: a peer that owes parts, and says again and again that it has moved no byte,
-        is idle.
-
-        Args:
-            line: whose.
-            message: what it says.
-            now_s: the time.
-            owes: whether enough owners wait for its part.
-        """
-        before, line.progress = line.progress, message
-        is_still = before is not None and (before.bytes_in, before.bytes_out) == (
-            message.bytes_in, message.bytes_out,
-        )  # fmt: skip
-        line.life.moved(now_s, message.up_bytes_per_s, is_idle=owes and is_still)
 
     def op_ended(self, members: Iterable[PeerId]) -> None:
         """An op of these has its outcome: they owe nothing any more. A peer that owes another op
