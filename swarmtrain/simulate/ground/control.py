@@ -53,7 +53,7 @@ class CoordinatorEnd(Protocol):
 
     is_alive: bool
 
-    def hear(self, event: Callable[[], object]) -> None:
+    def hear(self, event: Callable[..., object], *args: object) -> None:
         """Something happens to it, now or when it goes on."""
 
     def hello(self, peer: PeerId, hello: Hello) -> None:
@@ -101,16 +101,15 @@ class ControlLanes:
         self._connections += 1
         peer.connection = self._connected[peer.peer_id] = self._connections
         hello = peer.greeting()
-        coordinator = self.coordinator
         end = (peer, peer.connection)
 
         def come_in() -> None:
             # Until now the coordinator knew an older connection, if any, and sent to that.
             if self.is_open(*end):
                 self._accepted[peer.peer_id] = end
-                coordinator.hello(peer.peer_id, hello)
+                self.coordinator.hello(peer.peer_id, hello)
 
-        self._up(peer, lambda: coordinator.hear(come_in), "HELLO")
+        self._up(peer, "HELLO", come_in)
 
     def is_open(self, peer: PeerEnd, connection: int) -> bool:
         """Return True if this connection of the peer stands."""
@@ -160,55 +159,62 @@ class ControlLanes:
         self._count += 1
         if self._count % _ENCODE_EVERY == 0:
             message = decode_from_peer(encode(message))
-        coordinator = self.coordinator
-        end = (peer, peer.connection)
+        self._up(peer, message, self._take, peer, peer.connection, message)
 
-        def take() -> None:
-            if self._accepted.get(peer.peer_id) == end:
-                coordinator.message(peer.peer_id, message)
-
-        self._up(peer, lambda: coordinator.hear(take), message)
+    def _take(self, peer: PeerEnd, connection: int, message: PeerMessage) -> None:
+        """The coordinator hears a peer, unless it has closed that connection."""
+        if self._accepted.get(peer.peer_id) == (peer, connection):
+            self.coordinator.message(peer.peer_id, message)
 
     def to_peer(self, peer_id: PeerId, message: CoordinatorMessage) -> None:
         """Send over a peer's connection, if it is open."""
         end = self._accepted.get(peer_id)
         if end is None:
             return
-        peer, connection = end
         self._count += 1
         if self._count % _ENCODE_EVERY == 0:
             message = decode_from_coordinator(encode(message))
+        self._clock.at(
+            self._arrival_s(end[0], up=False),
+            partial(self._scene.deliver, type(message), self._comes_down, *end, message),
+        )
 
-        def hear() -> None:
-            if self.is_open(peer, connection):
-                if self._scene.trace is not None:
-                    reader = self._readers.setdefault(peer_id, BodyReader())
-                    what = told(message, self._scene.name_of, reader)
-                    self._scene.say(self._scene.name_of(peer_id), f"<- coordinator: {what}")
-                peer.on_control(message)
+    def _comes_down(self, peer: PeerEnd, connection: int, message: CoordinatorMessage) -> None:
+        if not self.is_open(peer, connection):
+            return
+        if self._scene.trace is not None:
+            reader = self._readers.setdefault(peer.peer_id, BodyReader())
+            what = told(message, self._scene.name_of, reader)
+            self._scene.say(self._scene.name_of(peer.peer_id), f"<- coordinator: {what}")
+        peer.on_control(message)
 
-        self._send(peer, hear, type(message), up=False)
-
-    def _up(self, peer: PeerEnd, hear: Callable[[], None], what: object) -> None:
+    def _up(self, peer: PeerEnd, what: object, event: Callable[..., None], *args: object) -> None:
         """Towards the coordinator; what a peer sent before it died may still be lost."""
-        connection = peer.connection
+        self._clock.at(
+            self._arrival_s(peer, up=True),
+            partial(
+                self._scene.deliver, type(what), self._comes_up, peer, peer.connection, what,
+                event, *args,
+            ),
+        )  # fmt: skip
 
-        def arrive() -> None:
-            if self.is_open(peer, connection):
-                if self._scene.trace is not None:
-                    name_of = self._scene.name_of
-                    line = f"<- {name_of(peer.peer_id)}: {told(what, name_of)}"
-                    self._scene.say("coordinator", line)
-                hear()
+    def _comes_up(
+        self, peer: PeerEnd, connection: int, what: object, event: Callable[..., None],
+        *args: object,
+    ) -> None:  # fmt: skip
+        if not self.is_open(peer, connection):
+            return
+        if self._scene.trace is not None:
+            name_of = self._scene.name_of
+            self._scene.say("coordinator", f"<- {name_of(peer.peer_id)}: {told(what, name_of)}")
+        self.coordinator.hear(event, *args)
 
-        self._send(peer, arrive, type(what), up=True)
-
-    def _send(self, peer: PeerEnd, hear: Callable[[], None], kind: object, *, up: bool) -> None:
+    def _arrival_s(self, peer: PeerEnd, *, up: bool) -> float:
         moment = self._clock.now_s + CONTROL_S * (0.5 + self._random())
         lane = (peer.peer_id, up)
         free_s = self._lane_s.get(lane, 0.0) + 1e-9
         self._lane_s[lane] = moment = moment if moment > free_s else free_s
-        self._clock.at(moment, partial(self._scene.deliver, hear, kind))
+        return moment
 
     def _lane(self, peer: PeerEnd, *, up: bool) -> float:
         return self._lane_s.get((peer.peer_id, up), 0.0)

@@ -13,6 +13,7 @@ from functools import partial
 
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.links.allow_list import not_allowed
 from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.links.reception import Reception
@@ -182,33 +183,39 @@ class SimNetwork:
         generation = pair.generation
         self._count += 1
         packed = pack(frame) if self._count % _PACK_EVERY == 0 else None
-
-        def deliver() -> None:
-            if generation != pair.generation:
-                return
-            pair.under_way -= 1
-            # Looked up now, not at sending: a socket reconnects to whoever listens there by then.
-            link = self.links.get(end)
-            if link is None or link.address != target:
-                return
-            if self._scene.trace is not None:
-                self._tell(source, link, frame)
-            if packed is None:
-                link.take(source.address, frame)
-            else:
-                link.take_bytes(source.address.curve_key, packed[0], bytes(packed[1]))
-
+        deliver = partial(
+            self._scene.deliver, frame.kind, self._arrive, source, target, pair, generation, frame,
+            packed,
+        )  # fmt: skip
         down = self.lines.get(end)
         if down is None or not down.rate:
-            self._clock.at(moment, partial(self._scene.deliver, deliver, frame.kind))
+            self._clock.at(moment, deliver)
         else:
-            self._clock.at(moment, partial(self._squeeze, down, size, deliver, frame.kind))
+            self._clock.at(moment, partial(self._squeeze, down, size, deliver))
         return True
 
-    def _squeeze(self, down: Line, size: int, deliver: Callable[[], None], kind: FrameKind) -> None:
+    def _arrive(
+        self, source: SimLink, target: Address, pair: _Pair, generation: int, frame: Frame,
+        packed: tuple[bytes, Buffer] | None,
+    ) -> None:  # fmt: skip
+        if generation != pair.generation:
+            return
+        pair.under_way -= 1
+        # Looked up now, not at sending: a socket reconnects to whoever listens there by then.
+        link = self.links.get(target.peer_id)
+        if link is None or link.address != target:
+            return
+        if self._scene.trace is not None:
+            self._tell(source, link, frame)
+        if packed is None:
+            link.take(source.address, frame)
+        else:
+            link.take_bytes(source.address.curve_key, packed[0], bytes(packed[1]))
+
+    def _squeeze(self, down: Line, size: int, deliver: Callable[[], None]) -> None:
         """Through the receiver's line, after what came before."""
         down.down_free_s = max(self._clock.now_s, down.down_free_s) + size / down.rate
-        self._clock.at(down.down_free_s, partial(self._scene.deliver, deliver, kind))
+        self._clock.at(down.down_free_s, deliver)
 
     def _arrival_s(self, start: PeerId, size: int) -> float:
         """Out through the sender's line, then across: a big body delays later ones."""

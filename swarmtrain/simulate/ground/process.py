@@ -6,6 +6,7 @@ messages that came meanwhile are handled in order as soon as it goes on.
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from swarmtrain.simulate.ground.clock import SimClock
 
@@ -46,13 +47,13 @@ class Process:
         self._stopped_until_s = max(self._stopped_until_s, self.clock.now_s + seconds)
         self.clock.at(self._stopped_until_s, self._go_on)
 
-    def hear(self, event: Callable[[], object]) -> None:
+    def hear(self, event: Callable[..., object], *args: object) -> None:
         """Something happens to this process, now or when it goes on; nothing reaches a dead one."""
         if self.is_alive:
             if self._backlog or self.is_stopped:
-                self._backlog.append(event)
+                self._backlog.append(partial(event, *args))
             else:
-                event()
+                event(*args)
 
     def die(self) -> None:
         """Nothing of it happens afterwards."""

@@ -87,17 +87,17 @@ class Scene:
         self.flipped: set[PeerId] = set()
         self.numbers: dict[PeerId, int] = {}
 
-    def deliver(self, hear: Callable[[], None], kind: object) -> None:
+    def deliver(self, kind: object, hear: Callable[..., None], *args: object) -> None:
         """One boundary: what is due at it strikes before the message is heard."""
         number = self.boundary
         self.boundary += 1
         weather = self.weather
         if weather is None:
-            hear()
+            hear(*args)
             return
         if number >= weather.next_boundary:
             weather.strike()
-        hear()
+        hear(*args)
         if weather.awaited is kind:
             weather.heard()
 

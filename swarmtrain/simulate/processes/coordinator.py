@@ -201,7 +201,7 @@ class SimCoordinator(Process):
         wakeup_s = self.machine.next_wakeup_s
         if wakeup_s < self._wakeup_s:
             self._wakeup_s = wakeup_s
-            self.clock.at(self.world_s(wakeup_s), lambda: self.hear(lambda: self._wake(wakeup_s)))
+            self.clock.at(self.world_s(wakeup_s), partial(self.hear, self._wake, wakeup_s))
 
     def _wake(self, wakeup_s: float) -> None:
         if self.machine is None or self._wakeup_s != wakeup_s:

@@ -83,8 +83,10 @@ class WatchedMemory:
 
     def look(self, machine: Participant) -> None:
         """I10: kept bytes are within what was declared, and those in memory within its bound."""
-        exchange, retention = machine.first.exchange, self.retention
-        if exchange is not None and exchange.retained_bytes > self._retain_bytes:
-            self._report("I10", f"{exchange.retained_bytes} of {self._retain_bytes} bytes are kept")
+        retention = self.retention
+        for exchange in machine.first.exchanges.values():
+            if exchange.retained_bytes > self._retain_bytes:
+                story = f"{exchange.retained_bytes} of {self._retain_bytes} bytes are kept"
+                self._report("I10", story)
         if retention.memory_bytes > retention.memory_max and not self._file.has_refused:
             self._report("I10", f"{retention.memory_bytes} bytes are in memory")

@@ -435,7 +435,7 @@ class SimPeer(Process):
 
     def later(self, delay_s: float, event: Callable[[], object]) -> None:
         """Something that this process does, if it still lives then."""
-        self.clock.after(delay_s, lambda: self.hear(event))
+        self.clock.after(delay_s, partial(self.hear, event))
 
     # ---- the lanes
 
@@ -445,7 +445,7 @@ class SimPeer(Process):
 
     def on_frame(self, peer: PeerId, frame: Frame) -> None:
         """LinkHandler."""
-        self.hear(lambda: self._on_frame(peer, frame))
+        self.hear(self._on_frame, peer, frame)
 
     def _on_frame(self, peer: PeerId, frame: Frame) -> None:
         self.machine.stats.bytes_in += len(frame.body)
@@ -456,7 +456,7 @@ class SimPeer(Process):
 
     def on_control(self, message: CoordinatorMessage) -> None:
         """A message of the coordinator."""
-        self.hear(lambda: self._control(message))
+        self.hear(self._control, message)
 
     def _control(self, message: CoordinatorMessage) -> None:
         try:
@@ -541,7 +541,7 @@ class SimPeer(Process):
         wakeup_s = self.machine.next_wakeup_s
         if wakeup_s != self._wakeup_s:
             self._wakeup_s = wakeup_s
-            self.clock.at(self.world_s(wakeup_s), partial(self.hear, partial(self._wake, wakeup_s)))
+            self.clock.at(self.world_s(wakeup_s), partial(self.hear, self._wake, wakeup_s))
 
     def _wake(self, wakeup_s: float) -> None:
         if self._wakeup_s == wakeup_s:

@@ -11,8 +11,10 @@ nobody but its owner holds goes to another owner when the gather deadline has pa
 """
 
 import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerFault
@@ -76,6 +78,9 @@ class _Taken:
     def wants(self, digest: bytes) -> bool:
         """True if a chunk is missing and may be found."""
         return digest in self.missing and digest not in self.illegal
+
+
+_heard_s = attrgetter("heard_s")
 
 
 class Receiver:
@@ -258,7 +263,9 @@ class Receiver:
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        return min((self._patience_s(one) for one in self._awaited), default=float("inf"))
+        if not self._awaited:
+            return math.inf
+        return self._patience_s(min(self._awaited, key=_heard_s))
 
     def flow(self, now_s: float) -> None:
         """Something else of this op came in: our link is busy, pushed chunks may be behind it."""

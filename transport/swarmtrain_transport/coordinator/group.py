@@ -161,10 +161,12 @@ class GroupCoordinator:
     def _decide(self, now_s: float) -> None:
         if not self.operations:
             return
+        alive = self.group_peers.alive(now_s)
+        if all(operation.rests(alive, now_s) for operation in self.operations.values()):
+            return
         lives = {peer: one.line.life for peer, one in self.group_peers.here.items()}
         for plan_id, operation in list(self.operations.items()):
             while plan_id in self.operations:
-                alive = self.group_peers.alive(now_s)
                 decision = operation.decide(alive, now_s, lives)
                 if decision is None:
                     break

@@ -88,6 +88,13 @@ class OpDecider:
         is_open = self.view.slice_sets[index] is None
         return Phase.SCATTER if is_open else self.phase
 
+    def rests(self, alive: AbstractSet[PeerId], now_s: float) -> bool:
+        """Return True if nothing has happened since `decide` found nothing to decide."""
+        if self._idle is None:
+            return False
+        known_alive, changes, until_s = self._idle
+        return now_s < until_s and changes == self.reports.changes and alive == known_alive
+
     def decide(
         self,
         alive: AbstractSet[PeerId],
@@ -105,8 +112,7 @@ class OpDecider:
         assert self._seen in (before, *_TRANSITIONS[before].values()), (before, self._seen)
         if self._seen is Phase.ENDED:
             return None
-        known = (alive, self.reports.changes)
-        if self._idle is not None and now_s < self._idle[2] and known == self._idle[:2]:
+        if self.rests(alive, now_s):
             return None
         live = (self.view.boots.keys() & alive) - self.reports.lost
         decision = self._next(Moment(self.reports, self.timers, live, now_s, lives or {}))

@@ -4,6 +4,7 @@ A peer may be in several groups at once; each has its own state, ops and results
 is mixed with another's. Several ops of a group may be under way, keyed by their plan ids.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 from swarmtrain_transport import actions as do
@@ -238,12 +239,15 @@ class GroupPeer:
         is_asking = self._fetcher.wants or self.states.download.chunks
         return not (is_asking or self.ahead.is_giving) and self.audits.is_idle
 
-    def wakeups(self) -> list[float]:
-        """When something falls due although nothing came."""
-        times = [exchange.next_wakeup_s for exchange in self.exchanges.values()]
+    @property
+    def next_wakeup_s(self) -> float:
+        """When something falls due although nothing came. Asked after every event."""
+        wakeup_s = math.inf
+        for exchange in self.exchanges.values():
+            wakeup_s = min(wakeup_s, exchange.next_wakeup_s)
         if self.is_idle:
-            return times
-        times += [*self._fetcher.wakeups(), *self.states.wakeups(), *self.audits.wakeups()]
+            return wakeup_s
+        times = [*self._fetcher.wakeups(), *self.states.wakeups(), *self.audits.wakeups()]
         if self.ahead.is_giving:
             times.append(self.ahead.next_wakeup_s)
-        return times
+        return min([wakeup_s, *times])

@@ -132,12 +132,14 @@ class Participant:
     @property
     def next_wakeup_s(self) -> float:
         """When tick() has something to do."""
-        wakeups = [self._progress_s, *self._serving.wakeups()]
         if self._copy.looks_back:
-            wakeups.append(self._now_s)
+            return self._now_s
+        wakeup_s = self._progress_s
+        if self._serving.queues:
+            wakeup_s = min(wakeup_s, *self._serving.wakeups())
         for group in self.groups.values():
-            wakeups += group.wakeups()
-        return min(wakeups)
+            wakeup_s = min(wakeup_s, group.next_wakeup_s)
+        return wakeup_s
 
     @property
     def applied_op(self) -> int:
