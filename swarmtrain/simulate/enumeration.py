@@ -13,7 +13,6 @@ exit status is 1 if anything was violated. ``--stride 8`` takes every eighth bou
 
 import argparse
 import json
-import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ import torch
 
 from swarmtrain.simulate.faults.plan import COORDINATOR, Fault
 from swarmtrain.simulate.ground.scene import Violation
+from swarmtrain.simulate.seeds import in_processes
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.kinds import KINDS, MEAN, PAIR
 
@@ -178,9 +178,7 @@ def run_all(all_cases: Iterable[Case], processes: int) -> Iterator[Finding]:
     if processes == 1:
         yield from map(run_case, all_cases)
         return
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield from pool.imap(run_case, all_cases, chunksize=8)
+    yield from in_processes(run_case, all_cases, processes, chunksize=8)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,9 +7,10 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,6 +21,9 @@ from swarmtrain.simulate.ground.scene import Trace, Violation
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.errors import TransportError
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 
 CHUNK_VALUES = 256
 BLOCK = 64
@@ -202,9 +206,19 @@ def run_seeds(
         finally:
             torch.set_num_threads(threads)
         return
+    yield from in_processes(one, seeds, processes, chunksize=4)
+
+
+def in_processes(
+    run: Callable[[_Task], _Result], tasks: Iterable[_Task], processes: int, chunksize: int
+) -> Iterator[_Result]:
+    """Run each task in one of so many processes; results come in the order of the tasks."""
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(processes, initializer=_begin_process) as pool:
-        yield from pool.imap(one, seeds, chunksize=4)
+    with ProcessPoolExecutor(processes, spawn, _begin_process) as pool:
+        try:
+            yield from pool.map(run, tasks, chunksize=chunksize)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _begin_process() -> None:

@@ -35,7 +35,7 @@ from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS
 from swarmtrain.simulate.ground.control import RECONNECT_S, ControlLanes
 from swarmtrain.simulate.ground.deeds import SPOILS
-from swarmtrain.simulate.ground.handicaps import Handicap
+from swarmtrain.simulate.ground.handicaps import NO_HANDICAP, Handicap
 from swarmtrain.simulate.ground.network import SimNetwork
 from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.quick_keys import quick_sign, quick_verify
@@ -47,7 +47,7 @@ from swarmtrain.simulate.processes.trainer import (
     SharedDecoding,
     WholeContribution,
 )
-from swarmtrain.simulate.processes.watch import NAN_SCALE, WatchedArithmetic
+from swarmtrain.simulate.processes.watch import NAN_SCALE, SharedChecks, WatchedArithmetic
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_transport import actions as do
@@ -203,6 +203,7 @@ class Host(Protocol):
     network: SimNetwork
     control: ControlLanes
     decode: SharedDecoding
+    checks: SharedChecks
 
     @property
     def watch(self) -> PeerWatch:
@@ -307,7 +308,7 @@ class SimPeer(Process):
             peer_id, boot, f"peer{number}", peer_id, address.host, address.port,
             conditions.retain_bytes,
         )  # fmt: skip
-        arithmetic = self.arithmetic = WatchedArithmetic(self._report_violation)
+        arithmetic = self.arithmetic = WatchedArithmetic(self._report_violation, host.checks)
         deed = scene.deeds.get(peer_id)
         arithmetic.forges_results = handicap.forges_results or (
             deed is not None and deed.kind == SPOILS
@@ -350,7 +351,7 @@ class SimPeer(Process):
     @property
     def is_handicapped(self) -> bool:
         """True if something was wrong with it from its start."""
-        return self.handicap != Handicap()
+        return self.handicap is not NO_HANDICAP and self.handicap != NO_HANDICAP
 
     @property
     def is_able(self) -> bool:

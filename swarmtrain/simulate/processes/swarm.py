@@ -13,6 +13,7 @@ from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.coordinator import CoordinatorWatch, SimCoordinator
 from swarmtrain.simulate.processes.peer import PeerDisk, PeerWatch, SimPeer
 from swarmtrain.simulate.processes.trainer import SharedDecoding
+from swarmtrain.simulate.processes.watch import SharedChecks
 from swarmtrain_transport.links.link import PeerId
 
 REPLACE_S = 1.0
@@ -43,6 +44,7 @@ class Swarm:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.decode = SharedDecoding()
+        self.checks = SharedChecks()
         self.peers: dict[PeerId, SimPeer] = {}
         self.survivors: list[SimPeer] = []
         self.processes: dict[tuple[PeerId, bytes], SimPeer] = {}

@@ -11,10 +11,43 @@ from swarmtrain_transport.arithmetic import Accumulator, Buffer, Window
 Report = Callable[[str, str], None]
 """(invariant, story)."""
 
+Check = Callable[[Buffer, int, Window], None]
+
 _EXACT = 2.0**53
+
+_LEGAL_MAX = 1024
+"""So many chunks that passed are remembered."""
 
 NAN_SCALE = b"\xc0\x7f"
 """A scale that no encoder writes."""
+
+
+class SharedChecks:
+    """The production checks of chunks, made once for all peers of a world that get the same bytes.
+
+    A refusal is not remembered.
+    """
+
+    def __init__(self) -> None:
+        self._arithmetic = CodecArithmetic()
+        self._legal: set[tuple[Check, bytes, int, Window]] = set()
+
+    def check(self, part: Buffer, num_values: int, window: Window) -> None:
+        """As the production arithmetic's."""
+        self._once(self._arithmetic.check, part, num_values, window)
+
+    def check_result(self, chunk: Buffer, num_values: int, window: Window) -> None:
+        """As the production arithmetic's."""
+        self._once(self._arithmetic.check_result, chunk, num_values, window)
+
+    def _once(self, check: Check, data: Buffer, num_values: int, window: Window) -> None:
+        what = check, bytes(data), num_values, window
+        if what in self._legal:
+            return
+        check(data, num_values, window)
+        if len(self._legal) >= _LEGAL_MAX:
+            self._legal.clear()
+        self._legal.add(what)
 
 
 class WatchedArithmetic:
@@ -22,19 +55,19 @@ class WatchedArithmetic:
 
     Args:
         report: hears of what does not hold.
+        checks: of chunks.
 
     Attributes:
         forges_results: its results carry a scale that no encoder writes.
         sums_wrongly: they are legal, and no sums of anything.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, checks: SharedChecks) -> None:
         self.report = report
         self._inner = CodecArithmetic()
         self.is_exact = self._inner.is_exact
         self.chunk_bytes = self._inner.chunk_bytes
-        self.check = self._inner.check
-        self.check_result = self._inner.check_result
+        self.check, self.check_result = checks.check, checks.check_result
         self.products = self._inner.products
         self.values, self.square = self._inner.values, self._inner.square
         self.gauges = self._inner.gauges
@@ -50,7 +83,7 @@ class WatchedArithmetic:
     ) -> Accumulator:
         """A zero sum that is watched."""
         inner = self._inner.accumulator(num_values, window, scalars, centre)
-        return _WatchedSum(inner, window, self)
+        return _WatchedSum(inner, num_values, window, self)
 
 
 class _WatchedSum:
@@ -60,9 +93,12 @@ class _WatchedSum:
     part that is added a second time is a bit (c, chunk) that is set twice.
     """
 
-    def __init__(self, inner: ChunkSum, window: Window, watch: WatchedArithmetic) -> None:
+    def __init__(
+        self, inner: ChunkSum, num_values: int, window: Window, watch: WatchedArithmetic
+    ) -> None:
         self._inner = inner
         self._is_sum = not window.rule
+        self._num_values = num_values
         self._unit = 2.0 ** (window.e_min - 7)
         self._watch = watch
         self._parts: dict[bytes, int] = {}
@@ -78,13 +114,13 @@ class _WatchedSum:
     def finish(self, total_weight: int) -> bytes:
         """I5: a sum is a multiple of 2^(e_min - 7), and no larger than float64 holds exactly; a
         rule has no sum."""
-        total: npt.NDArray[np.float64] = self._inner.total.numpy() / self._unit
-        fits = bool((np.abs(total) <= _EXACT).all()) and bool((total == np.rint(total)).all())
-        if self._is_sum and not fits:
-            self._watch.report("I5", "a sum is not exact")
+        if self._is_sum:
+            total: npt.NDArray[np.float64] = self._inner.total.numpy() / self._unit
+            if not (np.abs(total).max() <= _EXACT and np.array_equal(total, np.rint(total))):
+                self._watch.report("I5", "a sum is not exact")
         result = self._inner.finish(total_weight)
         if self._watch.sums_wrongly:
-            return _wrong(result, len(total))
+            return _wrong(result, self._num_values)
         return NAN_SCALE + result[2:] if self._watch.forges_results else result
 
 

@@ -178,9 +178,9 @@ class Rendezvous:
         check_claim(message)
         self._dispatch(peer, line, message)
         is_idle = line.life.idle_s is not None
-        if isinstance(message, Progress) and was_alive and not is_idle and now_s < self._due_s:
-            if line.acked_index == acked_index:
-                return self.writer.take()  # it is still there, and no more follows from that
+        is_news = is_idle or not was_alive or line.acked_index != acked_index
+        if isinstance(message, Progress) and not is_news and now_s < self._due_s:
+            return self.writer.take()
         return self._settle(shifts_timers=is_idle or not isinstance(message, _TIMELESS))
 
     def disconnected(self, peer: PeerId, now_s: float) -> Actions:
@@ -280,11 +280,11 @@ class Rendezvous:
     # ---- handlers of messages
 
     def _dispatch(self, peer: PeerId, line: PeerLine, message: PeerMessage) -> None:
-        match message:
-            case Offer() | CheckpointWritten() | Accuse() if not self._has_place_for(message.group):
-                pass  # or as many messages would be held as somebody invents groups
-            case Offer() | CheckpointWritten() | Accuse() | Leave() if self.history.is_open:
-                self.history.hold(peer, message)
+        match message:  # the most frequent ones first
+            case Roots() | Got() | SliceDone() | Have() | Withdraw():
+                for known in self.groups.values():
+                    if message.plan_id in known.operations:
+                        known.on_report(peer, message, self._now_s)
             case Progress():
                 line.acknowledged(min(message.index, self.writer.head), self._now_s)
                 is_idle = line.is_still(message) and self._owes(peer)
@@ -294,6 +294,10 @@ class Rendezvous:
                     for known in self.groups.values():
                         known.chronicle.gauges.hear(peer, message.gauged, known.view)
                 self.holdings.progressed(peer, line, message, self._now_s)
+            case Offer() | CheckpointWritten() | Accuse() if not self._has_place_for(message.group):
+                pass  # or as many messages would be held as somebody invents groups
+            case Offer() | CheckpointWritten() | Accuse() | Leave() if self.history.is_open:
+                self.history.hold(peer, message)
             case Older():
                 self.writer.send_older(peer, line, message.stop)
             case History():
@@ -302,10 +306,6 @@ class Rendezvous:
                 self.writer.note_checkpoint(peer, message)
             case Leave():
                 self.departures.go(peer, evicted=False, reason=shown(message.reason, 200))
-            case Roots() | Got() | SliceDone() | Have() | Withdraw():
-                for known in self.groups.values():
-                    if message.plan_id in known.operations:
-                        known.on_report(peer, message, self._now_s)
             case Offer() | Ready() | Applied() | Stranded() | Accuse() | Evaluated():
                 group = self.groups.get(message.group)
                 # Who was moved out of a group may still speak of it.

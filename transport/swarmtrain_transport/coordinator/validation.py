@@ -26,6 +26,7 @@ _PORT_MAX = 65_535
 _HINTS = {"host": ": it must be an IP address that others can dial, not a name"}
 _VALUES_MAX = 1 << 40
 _WITH_STATE = (Ready, Applied)
+_WITH_HASHES = (*_WITH_STATE, Offer, Accuse, CheckpointWritten)
 
 
 def check_hello(hello: Hello) -> None:
@@ -59,6 +60,8 @@ def check_claim(message: PeerMessage) -> None:
     Raises:
         RemoteFault: reason ``hash`` or ``offer``.
     """
+    if not isinstance(message, _WITH_HASHES):
+        return
     if isinstance(message, Offer):
         hashes = [message.state_root, message.layout]
         if not 0 < message.num_values < _VALUES_MAX:
@@ -71,10 +74,8 @@ def check_claim(message: PeerMessage) -> None:
         hashes = [message.state_root]
     elif isinstance(message, Accuse):
         hashes = [message.proof_hash]
-    elif isinstance(message, CheckpointWritten):
-        hashes = [message.manifest_hash]
     else:
-        return
+        hashes = [message.manifest_hash]
     if any(len(digest) != limits.HASH_BYTES for digest in hashes):
         raise RemoteFault("hash", f"{type(message).__name__} with a hash that is none")
 
