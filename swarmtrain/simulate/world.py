@@ -57,7 +57,7 @@ class World:
             scene.end_s = until_s
         clock, violations = scene.clock, scene.violations
         while not violations and not scene.is_abandoned and clock.step(scene.end_s):
-            if clock.now_s > invariants.limit_s:
+            if clock.now_s > invariants.first_limit_s:
                 invariants.too_late()
             if decided.is_over and self.swarm.survivors and self.is_finished:
                 break

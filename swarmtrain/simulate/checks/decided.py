@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Commit, Freeze, Plan, Record, Skip
+from swarmtrain_transport.wire.records import Commit, Freeze, Gone, Join, Move, Plan, Record, Skip
 
 
 @dataclass(slots=True)
@@ -22,7 +22,8 @@ class Decided:
         is_over: the run's last op is committed.
         newest: the newest committed op and the roots of its slices.
         rewound_index: index of the newest REWIND.
-        roster: who is in the run.
+        roster: who is in the first group.
+        elsewhere: who is in the run, and not in the first group.
     """
 
     swarm: Swarm
@@ -39,6 +40,16 @@ class Decided:
     newest: tuple[int, tuple[bytes, ...]] = (0, ())
     rewound_index: int = -1
     roster: set[PeerId] = field(default_factory=set)
+    elsewhere: set[PeerId] = field(default_factory=set)
+
+    def peopled(self, body: Join | Move | Gone) -> None:
+        """Note who is in the first group."""
+        if isinstance(body, Gone):
+            self.elsewhere.discard(body.peer)
+        elif isinstance(body, Move):
+            (self.elsewhere.discard if 0 in body.groups else self.elsewhere.add)(body.peer)
+        is_in = not isinstance(body, Gone) and body.peer not in self.elsewhere
+        (self.roster.add if is_in else self.roster.discard)(body.peer)
 
     def begun(self, plan: Plan) -> None:
         """An op begins."""
@@ -69,9 +80,11 @@ class Decided:
         self.newest = (0, ()) if last is None else (last.op, tuple(p.root for p in last.slices))
 
     def planned(self, op: int) -> list[SimPeer]:
-        """Live processes that the op's PLAN names: a peer that was started again is another."""
+        """Live processes that the op's PLAN names: a peer that was started again is another, and
+        one that was moved out of the group gives nothing any more."""
         boots = {member.peer: member.boot for member in self.plans[op].members}
-        return [p for p in self.swarm.survivors if boots.get(p.peer_id) == p.machine.card.boot]
+        here = [peer for peer in self.swarm.survivors if peer.peer_id not in self.elsewhere]
+        return [peer for peer in here if boots.get(peer.peer_id) == peer.machine.card.boot]
 
     def weights(self, op: int) -> dict[PeerId, int]:
         """Weights of the planned contributors."""

@@ -6,15 +6,16 @@ from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain_transport import limits
 
 
-def holds(peer: SimPeer, slice_root: bytes) -> bool:
+def holds(peer: SimPeer, slice_root: bytes, group: int = 0) -> bool:
     """Return True if a peer has a slice's hash list and every chunk that it names."""
-    joined = peer.machine.first.blobs.get(slice_root)
-    if joined is None:
+    part = peer.machine.groups.get(group)
+    joined = part.blobs.get(slice_root) if part is not None else None
+    if part is None or joined is None:
         return False
     data = bytes(joined)
     size = limits.HASH_BYTES
     digests = [data[start : start + size] for start in range(0, len(data), size)]
-    return all(peer.machine.first.blobs.get(digest) is not None for digest in digests)
+    return all(part.blobs.get(digest) is not None for digest in digests)
 
 
 def state_of(peer: SimPeer) -> list[Tensor]:

@@ -16,6 +16,7 @@ from swarmtrain.simulate.checks.demands import Demands
 from swarmtrain.simulate.checks.drags import Drags
 from swarmtrain.simulate.checks.exclusions import Exclusions
 from swarmtrain.simulate.checks.holding import holds, state_of
+from swarmtrain.simulate.checks.later_group import LaterGroup
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.pair_checks import PairChecks
 from swarmtrain.simulate.checks.rules import Rules
@@ -38,6 +39,7 @@ from swarmtrain_transport.wire.records import (
     Freeze,
     Gone,
     Join,
+    Move,
     Plan,
     Reassign,
     Record,
@@ -66,6 +68,7 @@ class Invariants:
         pairs: what must hold where ops go by pairs.
         rules: of single records.
         limit_s: when the open op must have ended.
+        later: what is checked of each group beside the first.
     """
 
     def __init__(self, swarm: Swarm) -> None:
@@ -78,6 +81,7 @@ class Invariants:
         self.pairs = PairChecks(swarm, self.decided, self.demands, self.sums)
         self.rules = Rules(swarm, self.decided, self.demands, self.sums)
         self.limit_s = float("inf")
+        self.later: dict[int, LaterGroup] = {}
         self._swarm = swarm
         self._scene = swarm.scene
         self._drags = Drags(swarm.scene)
@@ -105,8 +109,10 @@ class Invariants:
             self._violated("I1", f"record {record.index} is decided a second time")
         self.decided.log.append(record)
         body = self._reader.read(record)
-        if getattr(body, "group", 0):
-            self._of_second_group(body)
+        if isinstance(body, Join | Move | Gone):
+            self.decided.peopled(body)
+        if group := getattr(body, "group", 0):
+            self._of_later_group(group, body)
             return
         if isinstance(body, Plan):
             self._begun(body)
@@ -120,8 +126,6 @@ class Invariants:
             self._rewound(record.index, body.op)
         elif isinstance(body, Attest):
             self.rules.attested(body)
-        elif isinstance(body, Join):
-            self.decided.roster.add(body.peer)
         elif isinstance(body, SliceFreeze):
             freeze = self.decided.frozen.get(body.op)
             if freeze is None or not set(body.contributors) <= set(freeze.contributors):
@@ -132,21 +136,23 @@ class Invariants:
             self._ended(body)
             if isinstance(body, Commit):
                 self.lies.committed(record, body)
-        elif isinstance(body, Gone):
-            self.decided.roster.discard(body.peer)
-            if body.conviction is not None:
-                self.lies.convicts(body.peer, body.conviction)
+        elif isinstance(body, Gone) and body.conviction is not None:
+            self.lies.convicts(body.peer, body.conviction)
         self._drags.logged(body)
         if self._scene.weather is not None:
             self._scene.weather.logged(body)
 
-    def _of_second_group(self, body: AnyBody) -> None:
-        """Judge a decision of a group beside the first: by its states alone (I2), but for a
-        conviction, which must be of the liar there, too."""
+    def _of_later_group(self, group: int, body: AnyBody) -> None:
+        """Judge a decision of a group beside the first; a conviction must be of the liar there,
+        too."""
+        if group not in self.later:
+            self.later[group] = LaterGroup(self._swarm, group, self.demands)
+        self.later[group].logged(body)
         if isinstance(body, Gone):
-            self.decided.roster.discard(body.peer)
             if body.peer != self._scene.liar:
                 self._violated("T8", f"{self._scene.name_of(body.peer)} is convicted, wrongly")
+            self.lies.is_convicted = True
+            self.demands.trouble(body.peer, self._scene.end_s)
 
     def staged(self, peer: SimPeer, group: int, op: int, root: bytes) -> None:
         """I2 in a group beside the first: who has applied the same ops has the same state."""
@@ -176,11 +182,25 @@ class Invariants:
         """Its timers begin again at full length when it is back (T14)."""
         if self.limit_s < float("inf"):
             self.limit_s = max(self.limit_s, self._late_s() + seconds)
+        for group in self.later.values():
+            if group.limit_s < float("inf"):
+                group.limit_s = max(group.limit_s, group.late_s() + seconds)
 
     def too_late(self) -> None:
         """L1: every op ends within twice its deadline; it is later than `limit_s`."""
-        self.limit_s = float("inf")
-        self._violated("L1", f"op {max(self.decided.plans)} does not end")
+        late = [str(number) for number, one in self.later.items() if self._is_late(one.limit_s)]
+        if self._is_late(self.limit_s):
+            self._violated("L1", f"op {max(self.decided.plans)} does not end")
+        if late:
+            self._violated("L1", f"the open op of group {', '.join(late)} does not end")
+
+    def _is_late(self, limit_s: float) -> bool:
+        return self._scene.clock.now_s > limit_s
+
+    @property
+    def first_limit_s(self) -> float:
+        """When the first of the open ops must have ended."""
+        return min([self.limit_s, *(group.limit_s for group in self.later.values())])
 
     def _late_s(self) -> float:
         """When an op whose clock begins now has not ended in time."""

@@ -176,9 +176,13 @@ class Lies:
             self._proved.add(op)
             self.counts["proved"] += 1
             now_s = self._scene.clock.now_s
-            judges = tuple(one for one in self._swarm.survivors if one.peer_id != self._scene.liar)
+            judges = self._judges()
             self._scene.clock.after(_CONVICT_S, partial(self._check_convicted, op, now_s, judges))
         self._check_proof(op)
+
+    def _judges(self) -> tuple[SimPeer, ...]:
+        members = (one for one in self._swarm.survivors if one.is_in_first)
+        return tuple(one for one in members if one.peer_id != self._scene.liar)
 
     def _check_proof(self, op: int) -> None:
         """Check that a proof is of a wrong sum; it is known once somebody has applied it."""
@@ -193,7 +197,7 @@ class Lies:
             return
         is_quiet = demands.is_quiet(since_s) and self._death_s < since_s - GRACE_S
         is_quiet = is_quiet and swarm.coordinator.sync_s <= swarm.scene.conditions.sync_s
-        are_all = set(judges) == {one for one in swarm.survivors if one.peer_id != self._scene.liar}
+        are_all = set(judges) == set(self._judges())
         if not (is_quiet and are_all and all(self._is_well(one, since_s) for one in judges)):
             return
         boots = {member.peer: member.boot for member in self._ended[op].plan.members}

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from swarmtrain.simulate.faults.plan import COORDINATOR, Fault
-from swarmtrain.simulate.processes.peer import PeerDisk, SimPeer
+from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.swarm import REPLACE_S, Swarm
 from swarmtrain_transport.wire.records import AnyBody
 

@@ -12,7 +12,8 @@ from swarmtrain.simulate.checks.invariants import Invariants
 from swarmtrain.simulate.faults.hostile import Hostile
 from swarmtrain.simulate.ground import deeds
 from swarmtrain.simulate.ground.handicaps import NO_HANDICAP, Handicap
-from swarmtrain.simulate.processes.peer import PeerDisk, SimPeer
+from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.kinds import PAIR, WHOLE
 
@@ -119,15 +120,11 @@ class Troubles:
         staying = [p for p in self._swarm.survivors if not p.is_leaving and p.peer_id not in liars]
         left = [p for p in staying if p not in victims]
         if self.is_reckless:
-            return any(peer.machine.applied_op >= 0 for peer in left)
+            return any(peer.applied_op >= 0 for peer in left)
         newest, roots = self._checks.decided.newest
         return any(
-            peer.machine.applied_op >= newest
-            or (
-                peer.machine.applied_op == newest - 1
-                and roots
-                and all(holds(peer, r) for r in roots)
-            )
+            peer.applied_op >= newest
+            or (peer.applied_op == newest - 1 and roots and all(holds(peer, r) for r in roots))
             for peer in left
         )
 
@@ -165,11 +162,11 @@ class Troubles:
 
     def _kill(self, victim: SimPeer) -> None:
         victim.kill()
-        if len(self._swarm.survivors) < self._scene.conditions.num_peers:
+        if len(self._swarm.survivors) < self._scene.conditions.all_peers:
             self._scene.clock.after(self._seconds(0.5, 60.0), self._replace)
 
     def _replace(self) -> None:
-        if len(self._swarm.survivors) < self._scene.conditions.num_peers:
+        if len(self._swarm.survivors) < self._scene.conditions.all_peers:
             self._swarm.add_peer(self._handicap())
 
     def _handicap(self) -> Handicap:
@@ -192,6 +189,7 @@ class Troubles:
             whole = self._rng.randint(0, len(disk.records))
             kept_results = list(disk.results)
             disk = PeerDisk(disk.records[:whole], disk.begins, disk.image, disk.own, kept_results)
+            disk.later.update(victim.disk.later)
         elif kept == "nothing":
             disk = PeerDisk()
         back_s = self._seconds(0.05, 40.0)
@@ -207,7 +205,7 @@ class Troubles:
         return f"goodbye of peer {peer.number}"
 
     def _newcomer(self) -> str | None:
-        most = self._scene.conditions.num_peers + _PEERS_MAX_EXTRA
+        most = self._scene.conditions.all_peers + _PEERS_MAX_EXTRA
         if len(self._swarm.survivors) >= most:
             return None
         return f"arrival of peer {self._swarm.add_peer(self._handicap()).number}"
@@ -301,13 +299,13 @@ class Troubles:
     def _flip(self) -> str | None:
         """It happens between two ops: what a part was made of stays what it was."""
         peer = self._expendable()
-        if peer is None or self._scene.flipped:
+        if peer is None or self._scene.flipped or not peer.is_in_first:
             return None
         self._scene.clock.after(self._seconds(0.05, 2.0), partial(self._flip_between_ops, peer))
         return f"soon a bit of peer {peer.number}'s state is another"
 
     def _flip_between_ops(self, peer: SimPeer) -> None:
-        if not peer.is_alive or self.is_calm or self._scene.flipped:
+        if not (peer.is_alive and peer.is_in_first) or self.is_calm or self._scene.flipped:
             return
         if peer.driver.is_waiting or peer.driver.op < 0:
             self._scene.clock.after(_LOOK_S, partial(self._flip_between_ops, peer))

@@ -148,7 +148,7 @@ class RepeatedWeather(Troubles):
             peer.handicap = NO_HANDICAP
             line.lag_s = 0.0
         swarm.coordinator.sync_s = scene.conditions.sync_s
-        missing = scene.conditions.num_peers - len(swarm.survivors)
+        missing = scene.conditions.all_peers - len(swarm.survivors)
         for number in range(missing):
             scene.clock.after(1.0 + number, swarm.add_peer)
         scene.end_s = scene.clock.now_s + _END_S
@@ -227,7 +227,7 @@ class DrawnWeather(RepeatedWeather):
 
     def _may_lie(self) -> bool:
         """Return True if nobody does so yet, and there are others without whom a run is no run."""
-        synced = [peer for peer in self._swarm.survivors if peer.machine.applied_op >= 0]
+        synced = [peer for peer in self._swarm.survivors if peer.applied_op >= 0]
         are_honest = self._scene.liar is None and not self._scene.deeds
         return are_honest and len(synced) > 1
 

@@ -88,7 +88,12 @@ class Conditions:
     @property
     def stage_peers(self) -> int:
         """How many peers the second group has, as long as there are so many."""
-        return max(2, self.num_peers // 2)
+        return max(2, self.num_peers // 2) + 1
+
+    @property
+    def all_peers(self) -> int:
+        """Peers at the start: with a second group one more than the first group has."""
+        return self.num_peers + (self.groups > 1)
 
     @property
     def retain_bytes(self) -> int:

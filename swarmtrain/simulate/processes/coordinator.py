@@ -118,14 +118,21 @@ class SimCoordinator(Process):
             self.watch.refused(peer, fault)
 
     def _placed(self, machine: Rendezvous) -> list[do.CoordinatorAction]:
-        """Put peers into the second group until it has as many as it should."""
+        """Put peers into the second group until it has as many as it should: the last of them
+        into that alone, if the first group has enough without it."""
         if len(machine.groups) < 2:
             return []
-        view, wanted = machine.view, self._scene.conditions.stage_peers
-        missing = wanted - len(view.groups[1].members)
-        outside = [peer for peer in view.roster if peer not in view.groups[1].members]
-        chosen = outside[: max(0, missing)]
-        return [act for peer in chosen for act in machine.place(peer, (0, 1), self.now_s)]
+        view, conditions = machine.view, self._scene.conditions
+        first, second = view.groups[0].members, view.groups[1].members
+        outside = [peer for peer in view.roster if peer not in second]
+        actions: list[do.CoordinatorAction] = []
+        while outside and len(second) < conditions.stage_peers:
+            is_spare = len(first) > conditions.num_peers
+            peer, groups = (outside.pop(), (1,)) if is_spare else (outside.pop(0), (0, 1))
+            actions += machine.place(peer, groups, self.now_s)
+            if peer not in second:
+                break  # nothing may be decided now
+        return actions
 
     def message(self, peer: PeerId, message: PeerMessage) -> None:
         """A message of a connected peer."""

@@ -84,7 +84,8 @@ class WatchedMemory:
     def look(self, machine: Participant) -> None:
         """I10: kept bytes are within what was declared, and those in memory within its bound."""
         retention = self.retention
-        for exchange in machine.first.exchanges.values():
+        exchanges = (one for group in machine.groups.values() for one in group.exchanges.values())
+        for exchange in exchanges:
             if exchange.retained_bytes > self._retain_bytes:
                 story = f"{exchange.retained_bytes} of {self._retain_bytes} bytes are kept"
                 self._report("I10", story)

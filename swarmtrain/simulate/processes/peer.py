@@ -7,15 +7,12 @@ draw a difference instead of computing one.
 import dataclasses
 import random
 import sys
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv6Address
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from swarmtrain.peer.training.driver import Driver
@@ -23,7 +20,6 @@ from swarmtrain.peer.training.machine import (
     Action,
     Applied,
     GiveAhead,
-    Image,
     KeepResult,
     Loaded,
     Ready,
@@ -41,6 +37,7 @@ from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.quick_keys import quick_sign, quick_verify
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.memory import WatchedMemory
+from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.stage import Stage
 from swarmtrain.simulate.processes.trainer import (
     PretendedTrainer,
@@ -51,10 +48,8 @@ from swarmtrain.simulate.processes.watch import NAN_SCALE, SharedChecks, Watched
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address, PeerId
-from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.result import OpResult
@@ -71,84 +66,12 @@ _LR = 0.7
 _MOMENTUM = 0.9
 """No powers of two: with those a fused multiply-add would round as separate operations do."""
 
-_SAVED_ROUNDS = 2
-"""The state of every so many ops is saved, if there is a copy of it."""
-
 _TRAIN_S = 1.0
 """A round's inner steps take so long, and a fifth more at most."""
 
 _APPLY_S = 0.0005
 _GOODBYE_S = 0.01
 _FLIP = 2.0**-6
-_RESULTS_KEPT = 8
-
-
-@dataclass(slots=True)
-class PeerDisk:
-    """A peer's state directory: what a process of the same key finds when it comes back.
-
-    Attributes:
-        records: its copy of the ledger, by index.
-        begins: record 0, the SNAPSHOT that the copy begins with where it has a gap, and its image.
-        image: the newest state that was saved.
-        own: what was this peer's own then, by name.
-        results: committed results kept for others.
-        manifest: of a state whose download was begun and not ended.
-        chunks: what is here of it, by hash.
-    """
-
-    records: list[Record] = field(default_factory=list)
-    begins: tuple[bytes, bytes, bytes] | None = None
-    image: Image | None = None
-    own: dict[str, torch.Tensor] = field(default_factory=dict)
-    results: list[OpResult] = field(default_factory=list)
-    manifest: StateManifest | None = None
-    chunks: dict[bytes, bytes] = field(default_factory=dict)
-
-    def read(self, first: int, stop: int) -> list[Record]:
-        """Records of the ledger copy."""
-        start, end = (bisect_left(self.records, at, key=_index_of) for at in (first, stop))
-        return self.records[start:end]
-
-    def keep_record(self, record: Record) -> None:
-        """Put a record into its place."""
-        insort(self.records, record, key=_index_of)
-
-    def begin_ledger(self, begins: do.LedgerBegins) -> None:
-        """The copy begins with a SNAPSHOT."""
-        run, snapshot = begins.run, begins.snapshot
-        self.begins = run.to_bytes(), snapshot.to_bytes(), begins.image
-        if begins.frees:
-            self.records = [run, *(one for one in self.records if one.index >= snapshot.index)]
-        else:
-            self.records += [snapshot] if self.records else [run, snapshot]
-
-    def beginning(self) -> Beginning | None:
-        """The SNAPSHOT that the copy begins with, None where it has no gap. What is behind a gap
-        and cannot be begun with is dropped."""
-        ranges = ranges_of(self.records)
-        begins = beginning_of(self.begins, ranges, self.read) if self.begins and ranges else None
-        if begins is None and len(ranges) > 1:
-            self.records = self.read(*ranges[0])
-        return begins
-
-    def begin_download(self, manifest: StateManifest) -> None:
-        """A state is being fetched; of what is here only its own chunks are kept."""
-        self.manifest = manifest
-        self.chunks = {d: c for d, c in self.chunks.items() if d in manifest.chunk_hashes}
-
-    def end_download(self) -> None:
-        """The state is in place."""
-        self.manifest, self.chunks = None, {}
-
-    def keep_result(self, result: OpResult) -> None:
-        """Keep the newest few."""
-        self.results.append(result)
-        del self.results[:-_RESULTS_KEPT]
-
-
-def _index_of(record: Record) -> int:
-    return record.index
 
 
 def group_of(action: do.LoadState | do.ApplyResult | do.OpSkipped) -> int:
@@ -321,26 +244,49 @@ class SimPeer(Process):
             card, arithmetic, partial(quick_sign, peer_id), quick_verify, self._shuffled,
             disk.read(first, sys.maxsize), self.now_s, self._memory.retention, disk, begins,
         )  # fmt: skip
-        for result in disk.results:
-            self.machine.keep_result(result.op, [piece.chunks for piece in result.slices])
-        if disk.manifest is not None:
-            self.machine.keep_state(disk.manifest.to_bytes(), disk.chunks.values())
+        for group in self.machine.groups:
+            kept = disk.of(group)
+            for result in kept.results:
+                self.machine.keep_result(
+                    result.op, [piece.chunks for piece in result.slices], group
+                )
+            if kept.manifest is not None:
+                state = kept.manifest.to_bytes(), kept.chunks.values()
+                self.machine.keep_state(*state, group)
+        self.stages: dict[int, Stage] = {}
+        self._ended: set[int] = set()
+        self._turn = 0
+        self._begin_training()
+
+    def _begin_training(self) -> None:
+        """Build the trainer of the first group: what was there of an earlier one is void."""
+        conditions = self._scene.conditions
+        self._turn += 1
+        self._is_training = False
         self.strategy = conditions.strategy(STEPS, _LR, _MOMENTUM)
-        self.trainer = PretendedTrainer(conditions.num_values, rng)
+        self.trainer = PretendedTrainer(conditions.num_values, self._rng)
         self.driver = _WatchedDriver(
             self, self.strategy, self.trainer, layout=bytes(32),
             num_values=conditions.num_values, snapshot_rounds=SNAPSHOT_ROUNDS,
-            contribution=WholeContribution, decode=host.decode,
+            contribution=WholeContribution, decode=self._host.decode,
         )  # fmt: skip
-        self.stages: dict[int, Stage] = {}
-        self._ended: set[int] = set()
         self._training = TrainingMachine(
-            peer_id,
+            self.peer_id,
             self.driver,
             rounds=conditions.rounds,
             steps_per_round=STEPS,
             lonely_s=0.0,
         )
+
+    @property
+    def is_in_first(self) -> bool:
+        """True if it is in the first group."""
+        return 0 in self.machine.groups
+
+    @property
+    def applied_op(self) -> int:
+        """Newest op of the first group whose outcome is in place, -1 if it is not in it."""
+        return self.machine.applied_op if self.is_in_first else -1
 
     def _report_violation(self, broken: str, story: str) -> None:
         self._scene.violation(broken, f"peer {self.number}: {story}")
@@ -374,28 +320,28 @@ class SimPeer(Process):
         """Connect, and attach the trainer's own state or the saved one."""
         self._act(self.machine.start(self.now_s))
         self._host.control.connect(self)
-        image = self._restored() or self.driver.offer()
+        image = self.disk.restored(self.driver) or self.driver.offer()
         self.later(0.0005, lambda: self._attach(image))
         self._enter(tuple(self.machine.groups))
 
-    def _restored(self) -> StateImage | None:
-        saved = self.disk.image
-        if saved is None or saved.chunks is None:
-            return None
-        flat = torch.from_numpy(np.frombuffer(b"".join(saved.chunks), dtype="<f4").copy())
-        parts = torch.split(flat, [spec.num_values for spec in saved.manifest.arrays])
-        names = [spec.name for spec in saved.manifest.arrays]
-        return self.driver.restored(
-            saved.op, dict(zip(names, parts, strict=True)), self.disk.own or None
-        )
+    def _moved(self, groups: tuple[int, ...]) -> None:
+        if 0 not in groups:
+            self._turn += 1  # its training there is over
+        elif self._has_left_first:
+            self._begin_training()
+            self.later(0.0005, lambda: self._attach(self.driver.offer()))
+        self._enter(groups)
 
     def _enter(self, groups: tuple[int, ...]) -> None:
         """Train in these groups beside the first."""
+        self._has_left_first = 0 not in groups
         for group in self.stages.keys() - set(groups):
             self.stages.pop(group).leave()
         for group in sorted(set(groups) - self.stages.keys() - {0}):
             rng = random.Random(f"{self.number} {self.machine.card.boot.hex()} {group}")
-            stage = Stage(self, group, self._scene.conditions, self._host.decode, rng)
+            stage = Stage(
+                self, group, self._scene.conditions, self._host.decode, rng, self.disk.of(group)
+            )
             self.stages[group] = stage
             self.later(0.0005, stage.attach)
 
@@ -502,21 +448,22 @@ class SimPeer(Process):
             case do.LoadState() | do.ApplyResult() | do.OpSkipped() if group_of(action):
                 self.later(_APPLY_S, partial(self._stage_hears, group_of(action), action))
             case do.Moved():
-                self._enter(action.groups)
+                self._moved(action.groups)
             case do.LoadState() | do.ApplyResult() | do.OpSkipped():
                 index = self.machine.ledger.head_index
-                self.later(_APPLY_S, partial(self._trainer_hears, action, index))
+                self.later(_APPLY_S, partial(self._trainer_hears, action, index, self._turn))
             case do.RecordAccepted():
                 self.disk.keep_record(action.record)
                 self.watch.accepted(self, action.record)
             case do.LedgerBegins():
                 self.disk.begin_ledger(action)
-            case do.DownloadBegun(group=0):
-                self.disk.begin_download(action.manifest)
-            case do.KeepChunk(group=0):
-                self.disk.chunks[action.digest] = action.data
-            case do.Rewound(group=0):
-                self.disk.results[:] = [kept for kept in self.disk.results if kept.op <= action.op]
+            case do.DownloadBegun():
+                self.disk.of(action.group).begin_download(action.manifest)
+            case do.KeepChunk():
+                self.disk.of(action.group).chunks[action.digest] = action.data
+            case do.Rewound():
+                results = self.disk.of(action.group).results
+                results[:] = [kept for kept in results if kept.op <= action.op]
             case do.RunFinished():
                 self._ended.add(action.group)
                 self.is_finished = self._ended >= self.machine.groups.keys()
@@ -563,8 +510,10 @@ class SimPeer(Process):
     # ---- the pretended training thread
 
     def _trainer_hears(
-        self, outcome: do.LoadState | do.ApplyResult | do.OpSkipped, index: int
+        self, outcome: do.LoadState | do.ApplyResult | do.OpSkipped, index: int, turn: int
     ) -> None:
+        if turn != self._turn:
+            return
         self.driver.known.append(index)
         self._training.heard(outcome)
         self._after()
@@ -579,10 +528,7 @@ class SimPeer(Process):
         match action:
             case Applied(image):
                 self.watch.rooted(self, image.op, image.manifest.root)
-                if image.chunks is not None and image.op % _SAVED_ROUNDS == 0:
-                    self.disk.image = image
-                    arrays = self.strategy.local_arrays()
-                    self.disk.own = {name: array.clone() for name, array in arrays}
+                self.disk.save(image, self.strategy.local_arrays())
                 self._act(tell(action, self.machine, self.now_s))
             case Ready() | GiveAhead():
                 self._act(tell(action, self.machine, self.now_s))
@@ -599,15 +545,17 @@ class SimPeer(Process):
             is_connected=self._host.control.is_open(self, self.connection),
             is_exchanging=self.machine.is_exchanging,
         )
-        if self._is_training or training.holds_back:
+        if self._is_training or training.holds_back or self._has_left_first:
             return
         self._is_training = True
         training.begins_step(now_s)
         seconds = _TRAIN_S * (1 + 0.2 * self._rng.random()) * self.handicap.slowness
-        self.later(seconds / STEPS, self._step)
+        self.later(seconds / STEPS, partial(self._step, self._turn))
 
-    def _step(self) -> None:
+    def _step(self, turn: int) -> None:
         """One inner step is done."""
+        if turn != self._turn:
+            return
         self._is_training = False
         self.trainer.inner_step()
         samples = 10**9 if self.handicap.boasts else _SAMPLES // STEPS * (1 + self.number % 3)

@@ -1,7 +1,7 @@
 """One simulated peer's training in a second group: another layout, another driver, ops of its own.
 
 Nothing stands still for it: the peer trains in both groups at once, and messages of both share its
-lanes. Its state is not saved: whoever comes back takes the others'.
+lanes.
 """
 
 import random
@@ -13,11 +13,14 @@ from swarmtrain.peer.training.machine import (
     Action,
     Applied,
     GiveAhead,
+    KeepResult,
+    Loaded,
     Ready,
     TrainingMachine,
     tell,
 )
 from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS, Conditions
+from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.trainer import (
     PretendedTrainer,
     SharedDecoding,
@@ -66,16 +69,18 @@ class Stage:
         conditions: of the world.
         decode: results that peers share.
         rng: of its steps.
+        disk: what an earlier process has saved of the group.
     """
 
     def __init__(
         self, owner: Owner, group: int, conditions: Conditions, decode: SharedDecoding,
-        rng: random.Random,
+        rng: random.Random, disk: PeerDisk,
     ) -> None:  # fmt: skip
         num_values = conditions.stage_values
         self._owner, self._group = owner, group
         self._trainer = PretendedTrainer(num_values, rng)
-        strategy = DiLoCo(
+        self._disk = disk
+        strategy = self._strategy = DiLoCo(
             num_values, inner_steps=STEPS, lr=_LR, momentum=_MOMENTUM, error_feedback=True
         )
         self._driver = Driver(
@@ -89,8 +94,8 @@ class Stage:
         self._is_training = self._is_left = False
 
     def attach(self) -> None:
-        """Bring a state to begin with, or to be replaced."""
-        image = self._driver.offer()
+        """Bring the saved state, or one to begin with."""
+        image = self._disk.restored(self._driver) or self._driver.offer()
         assert image.chunks is not None
         owner = self._owner
         owner.act(
@@ -120,6 +125,11 @@ class Stage:
         owner = self._owner
         if isinstance(action, Applied):
             owner.staged(self._group, action.image.op, action.image.manifest.root)
+            self._disk.save(action.image, self._strategy.local_arrays())
+        if isinstance(action, Loaded):
+            self._disk.end_download()
+        if isinstance(action, KeepResult):
+            self._disk.keep_result(action.result)
         if isinstance(action, Applied | Ready | GiveAhead):
             owner.act(tell(action, owner.machine, owner.now_s, self._group))
 

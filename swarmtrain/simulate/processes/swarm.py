@@ -11,7 +11,8 @@ from swarmtrain.simulate.ground.network import SimNetwork
 from swarmtrain.simulate.ground.quick_keys import RUN_KEY, quick_sign, quick_verify
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.coordinator import CoordinatorWatch, SimCoordinator
-from swarmtrain.simulate.processes.peer import PeerDisk, PeerWatch, SimPeer
+from swarmtrain.simulate.processes.peer import PeerWatch, SimPeer
+from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.trainer import SharedDecoding
 from swarmtrain.simulate.processes.watch import SharedChecks
 from swarmtrain_transport.links.link import PeerId
@@ -60,7 +61,7 @@ class Swarm:
         """The coordinator and the first peers come up."""
         self.coordinator.watch = self.watch
         self.coordinator.start()
-        for _ in range(self.scene.conditions.num_peers):
+        for _ in range(self.scene.conditions.all_peers):
             self.add_peer()
 
     # ---- peers
@@ -101,7 +102,7 @@ class Swarm:
 
     def replace(self) -> None:
         """Somebody comes soon for one who was thrown out."""
-        if len(self.survivors) < self.scene.conditions.num_peers:
+        if len(self.survivors) < self.scene.conditions.all_peers:
             self.scene.clock.after(REPLACE_S, self.add_peer)
 
     # ---- what befalls them

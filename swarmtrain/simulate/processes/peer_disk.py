@@ -1,0 +1,112 @@
+"""A simulated peer's state directory."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.machine import Image
+from swarmtrain.peer.training.state_image import StateImage
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.blocks.manifest import StateManifest
+from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
+from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.wire.records import Record
+
+_SAVED_ROUNDS = 2
+"""The state of every so many ops is saved, if there is a copy of it."""
+
+_RESULTS_KEPT = 8
+
+
+@dataclass(slots=True)
+class PeerDisk:
+    """A peer's state directory: what a process of the same key finds when it comes back.
+
+    Attributes:
+        records: its copy of the ledger, by index.
+        begins: record 0, the SNAPSHOT that the copy begins with where it has a gap, and its image.
+        image: the newest state that was saved.
+        own: what was this peer's own then, by name.
+        results: committed results kept for others.
+        manifest: of a state whose download was begun and not ended.
+        chunks: what is here of it, by hash.
+        later: the same of each group beside the first.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    begins: tuple[bytes, bytes, bytes] | None = None
+    image: Image | None = None
+    own: dict[str, torch.Tensor] = field(default_factory=dict)
+    results: list[OpResult] = field(default_factory=list)
+    manifest: StateManifest | None = None
+    chunks: dict[bytes, bytes] = field(default_factory=dict)
+    later: dict[int, "PeerDisk"] = field(default_factory=dict)
+
+    def of(self, group: int) -> "PeerDisk":
+        """Return the part of one group."""
+        return self.later.setdefault(group, PeerDisk()) if group else self
+
+    def read(self, first: int, stop: int) -> list[Record]:
+        """Records of the ledger copy."""
+        start, end = (bisect_left(self.records, at, key=_index_of) for at in (first, stop))
+        return self.records[start:end]
+
+    def keep_record(self, record: Record) -> None:
+        """Put a record into its place."""
+        insort(self.records, record, key=_index_of)
+
+    def begin_ledger(self, begins: do.LedgerBegins) -> None:
+        """The copy begins with a SNAPSHOT."""
+        run, snapshot = begins.run, begins.snapshot
+        self.begins = run.to_bytes(), snapshot.to_bytes(), begins.image
+        if begins.frees:
+            self.records = [run, *(one for one in self.records if one.index >= snapshot.index)]
+        else:
+            self.records += [snapshot] if self.records else [run, snapshot]
+
+    def beginning(self) -> Beginning | None:
+        """The SNAPSHOT that the copy begins with, None where it has no gap. What is behind a gap
+        and cannot be begun with is dropped."""
+        ranges = ranges_of(self.records)
+        begins = beginning_of(self.begins, ranges, self.read) if self.begins and ranges else None
+        if begins is None and len(ranges) > 1:
+            self.records = self.read(*ranges[0])
+        return begins
+
+    def save(self, image: Image, own: Iterable[tuple[str, Tensor]]) -> None:
+        """Save a state, if there is a copy of it and it is its turn, and what is the peer's own."""
+        if image.chunks is not None and image.op % _SAVED_ROUNDS == 0:
+            self.image, self.own = image, {name: array.clone() for name, array in own}
+
+    def restored(self, driver: Driver) -> StateImage | None:
+        """The state that was saved, None without one."""
+        saved = self.image
+        if saved is None or saved.chunks is None:
+            return None
+        flat = torch.from_numpy(np.frombuffer(b"".join(saved.chunks), dtype="<f4").copy())
+        parts = torch.split(flat, [spec.num_values for spec in saved.manifest.arrays])
+        names = [spec.name for spec in saved.manifest.arrays]
+        return driver.restored(saved.op, dict(zip(names, parts, strict=True)), self.own or None)
+
+    def begin_download(self, manifest: StateManifest) -> None:
+        """A state is being fetched; of what is here only its own chunks are kept."""
+        self.manifest = manifest
+        self.chunks = {d: c for d, c in self.chunks.items() if d in manifest.chunk_hashes}
+
+    def end_download(self) -> None:
+        """The state is in place."""
+        self.manifest, self.chunks = None, {}
+
+    def keep_result(self, result: OpResult) -> None:
+        """Keep the newest few."""
+        self.results.append(result)
+        del self.results[:-_RESULTS_KEPT]
+
+
+def _index_of(record: Record) -> int:
+    return record.index
