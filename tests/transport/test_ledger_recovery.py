@@ -64,6 +64,17 @@ def test_who_waited_to_come_in_and_went_is_still_waited_for_and_leaves_by_silenc
     assert A not in again.machine.view.roster
 
 
+def test_who_waits_to_come_in_and_speaks_is_sent_away_and_does_not_come_in_without_it() -> None:
+    """Found by a simulated seed: its connection was closed, and it was held for connected."""
+    again = Hall(tuple(opened().records), term=1)
+    again.join(D)
+    again.say(D, m.Leave("asked to"))
+    assert again.closed == [D]
+    again.join(A, B, C)
+    assert not again.machine.history.is_open
+    assert D not in again.machine.view.roster
+
+
 def test_nobody_waits_any_longer_once_the_last_of_the_roster_is_back_as_a_new_process() -> None:
     again = Hall(tuple(opened().records), term=1)
     again.join(A, B, C, boot=b"another life")

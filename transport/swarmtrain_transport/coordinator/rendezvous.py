@@ -170,7 +170,9 @@ class Rendezvous:
         if self.history.is_witness(peer):
             return self._on_history(peer, message)
         if (line := self.lines.get(peer)) is None:
-            # Evicted while its connection still stood: it says HELLO again on a new one.
+            # Evicted while its connection still stood, or not let in yet: it says HELLO again on a
+            # new one.
+            self.history.gone(peer)
             self.writer.close(peer)
             return self._settle()
         was_alive, acked_index = line.life.is_alive(now_s), line.acked_index
