@@ -50,6 +50,8 @@ class Drags:
     def _check_plan(self, plan: Plan) -> None:
         given = {member.peer for member in plan.members if member.weight}
         drags = {peer for peer in given if self._row[peer] >= _IN_ROW}
+        # Once it has sat out it may be tried again, also if that op was skipped.
+        self._row = Counter({p: n for p, n in self._row.items() if n < _IN_ROW or p in drags})
         if drags and len(given - drags) >= max(plan.min_contributors, 2):
             names = ", ".join(sorted(self._scene.name_of(peer) for peer in drags))
             story = f"op {plan.op} waits for {names} after three faults in a row"
