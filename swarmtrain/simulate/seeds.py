@@ -16,6 +16,7 @@ import torch
 
 from swarmtrain.simulate.faults.plan import Strike
 from swarmtrain.simulate.faults.weather import DrawnWeather, RepeatedWeather
+from swarmtrain.simulate.ground import narrow
 from swarmtrain.simulate.ground.conditions import Conditions
 from swarmtrain.simulate.ground.scene import Trace, Violation
 from swarmtrain.simulate.world import World
@@ -25,9 +26,12 @@ from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
+SLICE_VALUES = 512
 CHUNK_VALUES = 256
 BLOCK = 64
 _MIXED = "simulated world %d"
+_NARROW_EVERY = 8
+"""Of so many worlds one is narrow."""
 
 _RAISED = (
     TransportError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError,
@@ -118,12 +122,15 @@ def world_of(
     codec = "int8"
     if kind == GATHER and digest[8] % 2:
         codec = f"topk-{BLOCK // 4}"
+    is_narrow = digest[11] % _NARROW_EVERY == _NARROW_EVERY // 2 - 1
+    chunk_values = narrow.CHUNK_VALUES if is_narrow else CHUNK_VALUES
     world = World(
         peers,
         rounds=ops,
         seed=rng.getrandbits(63),
         trace=trace,
-        chunk_values=CHUNK_VALUES,
+        chunk_values=chunk_values,
+        slice_chunks=SLICE_VALUES // chunk_values,
         block=BLOCK,
         min_contributors=rng.choice((1, 1, 2, max(1, peers - 1), peers)),
         # Without it topk would drop most of the work, which the books rightly miss.
@@ -139,6 +146,7 @@ def world_of(
         rule=rule,
         groups=groups,
         overlap=overlap,
+        is_narrow=is_narrow,
     )
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds)
     return world

@@ -10,6 +10,7 @@ from swarmtrain.simulate.checks.invariants import Invariants
 from swarmtrain.simulate.faults.plan import Fault
 from swarmtrain.simulate.faults.planned import PlannedFaults
 from swarmtrain.simulate.ground.conditions import Conditions
+from swarmtrain.simulate.ground.narrow import narrowed
 from swarmtrain.simulate.ground.scene import Scene, Trace, Violation
 from swarmtrain.simulate.processes.swarm import Swarm
 
@@ -48,13 +49,18 @@ class World:
 
     def start(self) -> None:
         """The coordinator and the first peers come up."""
-        self.swarm.start()
+        with narrowed(is_narrow=self.scene.conditions.is_narrow):
+            self.swarm.start()
 
     def run(self, until_s: float | None = None) -> None:
         """Go on until the run has finished everywhere, a violation, or the end of time."""
-        scene, invariants, decided = self.scene, self.invariants, self.invariants.decided
         if until_s is not None:
-            scene.end_s = until_s
+            self.scene.end_s = until_s
+        with narrowed(is_narrow=self.scene.conditions.is_narrow):
+            self._run()
+
+    def _run(self) -> None:
+        scene, invariants, decided = self.scene, self.invariants, self.invariants.decided
         clock, violations = scene.clock, scene.violations
         while not violations and not scene.is_abandoned and clock.step(scene.end_s):
             if clock.now_s > invariants.first_limit_s:

@@ -164,7 +164,7 @@ class Invariants:
         """Return True if somebody with whom nothing is wrong holds this record."""
         now_s = self._scene.clock.now_s
         return any(
-            peer.machine.ledger.head_index >= index and self.demands.is_sound(peer, now_s)
+            peer.machine.ledger.hash_at(index) is not None and self.demands.is_sound(peer, now_s)
             for peer in self._swarm.survivors
         )
 

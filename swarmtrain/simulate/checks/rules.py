@@ -6,6 +6,7 @@ as far as nothing was wrong with those on whose word it went.
 
 import hashlib
 import statistics
+from collections import Counter
 
 import msgspec
 
@@ -23,6 +24,9 @@ from swarmtrain_transport.wire.records import Attest, Commit, Plan, Rewind
 _WEIGHT_MAX = 255
 _BELIEVED = 4
 """Samples count up to so many times the low median (rule 2)."""
+
+_SUSPECT_S = limits.SUSPECT_S + 1.0
+"""So long after its death a peer may still be held for alive."""
 
 _SUM_BITS, _PRODUCT_BITS = 53, 15
 """Of float64, and of a value times its scale (rule 1)."""
@@ -75,6 +79,7 @@ class Rules:
                 self._violated("rule 2", f"weights of op {plan.op} are not those of the samples")
         for peer in weights:
             self._check_state(plan, peer, boots[peer])
+        self._check_attested(plan, {(peer, boots[peer]) for peer in weights})
 
     def _check_state(self, plan: Plan, peer: PeerId, boot: bytes) -> None:
         if plan.kind == PAIR:
@@ -84,6 +89,25 @@ class Rules:
         if attested != root and since_s < self._scene.clock.now_s:
             name = self._scene.name_of(peer)
             self._violated("T15", f"op {plan.op}: {name} contributes with a state that differs")
+
+    def _check_attested(self, plan: Plan, ready: set[tuple[PeerId, bytes]]) -> None:
+        """T15: the state that an op begins with is attested, if more than half of the members of
+        the op before it that still count have it. The dead count until they are suspected."""
+        op, now_s = plan.op - 1, self._scene.clock.now_s
+        if plan.kind == PAIR or op != self._decided.newest[0] or op in self._attested or not op:
+            return
+        if not self._demands.is_quiet(now_s):
+            return
+        dead = {peer for peer, _ in self._demands.deaths_since(now_s - _SUSPECT_S)}
+        living = {peer.peer_id for peer in self._swarm.survivors}
+        members = {member.peer for member in self._decided.plans[op].members}
+        roots = Counter(
+            self.states[key][1]
+            for key in ready & self.states.keys()
+            if key[0] in members and self.states[key][0] == op
+        )
+        if 2 * max(roots.values(), default=0) > len(members & (living | dead)):
+            self._violated("attest", f"op {op} is not attested, although most have its state")
 
     def committed(self, commit: Commit, plan: Plan) -> None:
         """The result's root, and T8: before D_gather every live contributor holds everything."""

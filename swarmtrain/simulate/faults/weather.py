@@ -66,6 +66,9 @@ _STRIKES_MAX = 1000
 """Then it is calm: a coordinator that is stopped again and again would keep a world from its end
 for minutes, and show nothing new."""
 
+_NARROW_STRIKES_MAX = 200
+"""In a narrow world, where who comes hears many messages, of which each may be a fault's moment."""
+
 _NEVER = 1 << 62
 _CALM_OPS = 2
 """Commits at the end of a run during which nothing goes wrong any more."""
@@ -113,7 +116,8 @@ class RepeatedWeather(Troubles):
 
     def _do(self, strike: Strike) -> None:
         """Something goes wrong now, if it may."""
-        if len(self.strikes) >= _STRIKES_MAX:
+        is_narrow = self._scene.conditions.is_narrow
+        if len(self.strikes) >= (_NARROW_STRIKES_MAX if is_narrow else _STRIKES_MAX):
             self.calm()
         if self.is_calm:
             return

@@ -46,6 +46,7 @@ class Conditions:
         groups: 2 for a second group of another layout, in which some of the peers are too.
         overlap: ``delayed``, ``eager`` or ``streaming``: a result of a mean op has its place later
             than where it was given, a round or a step; "" for at once.
+        is_narrow: bounds are those of `narrow`.
     """
 
     num_peers: int = 3
@@ -69,6 +70,7 @@ class Conditions:
     rule: str = ""
     groups: int = 1
     overlap: str = ""
+    is_narrow: bool = False
 
     @property
     def op_values(self) -> int:

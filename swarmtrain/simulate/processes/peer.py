@@ -36,6 +36,7 @@ from swarmtrain.simulate.ground.network import SimNetwork
 from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.quick_keys import quick_sign, quick_verify
 from swarmtrain.simulate.ground.scene import Scene
+from swarmtrain.simulate.processes.credit import WatchedCredit
 from swarmtrain.simulate.processes.memory import WatchedMemory
 from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.stage import Stage
@@ -237,6 +238,7 @@ class SimPeer(Process):
             deed is not None and deed.kind == SPOILS
         )
         self._memory = WatchedMemory(number, conditions.retain_bytes, self._report_violation)
+        self._credit = WatchedCredit(self._report_violation)
         arithmetic.sums_wrongly = scene.liar == peer_id
         begins = disk.beginning()
         first = 0 if begins is None else begins.snapshot.index + 1
@@ -396,6 +398,7 @@ class SimPeer(Process):
 
     def _on_frame(self, peer: PeerId, frame: Frame) -> None:
         self.machine.stats.bytes_in += len(frame.body)
+        self._credit.hear(peer, frame)
         self._act(self.machine.frame(peer, frame, self.now_s))
 
     def on_fault(self, peer: PeerId | None, fault: RemoteFault) -> None:
@@ -434,6 +437,7 @@ class SimPeer(Process):
             elif type(action) is do.SendFrame:
                 frame = action.frame
                 self.machine.stats.bytes_out += len(frame.body)
+                self._credit.send(action.peer, frame, self.now_s)
                 self.link.send(action.peer, self._forged(frame) if self.is_handicapped else frame)
             else:
                 self._do_rarely(action)
