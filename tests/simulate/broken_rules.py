@@ -297,6 +297,7 @@ class Mutant:
         where: the cases of the enumeration to look at first; the others follow.
         kinds: faults of the random worlds; all of them if it is empty.
         kind: of the ops.
+        groups: 2 for worlds with a second one.
     """
 
     rule: str
@@ -305,6 +306,7 @@ class Mutant:
     where: Callable[[Case], bool] = any_case
     kinds: tuple[str, ...] = ()
     kind: str = MEAN
+    groups: int = 1
 
 
 MUTANTS = {

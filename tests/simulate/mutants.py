@@ -90,7 +90,9 @@ class SeedCatch:
 def hunt_seeds(name: str, seeds: range) -> SeedCatch:
     """Run random worlds with the mutant until one shows what its rule prevents."""
     mutant = MUTANTS[name]
-    run = partial(run_seed, peers=PEERS, ops=OPS, kinds=mutant.kinds, kind=mutant.kind)
+    run = partial(
+        run_seed, peers=PEERS, ops=OPS, kinds=mutant.kinds, kind=mutant.kind, groups=mutant.groups
+    )
     for runs, seed in enumerate(seeds, start=1):
         with mutant.patch():
             found = symptom(mutant, run(seed).violations)

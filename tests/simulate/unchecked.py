@@ -22,16 +22,22 @@ from swarmtrain_optimizers.strategies.synchronous import Synchronous
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.collective.receiver import Receiver
+from swarmtrain_transport.collective.sender import Sender
 from swarmtrain_transport.coordinator import agreement, planning, policies
 from swarmtrain_transport.coordinator.agreement import Agreement
+from swarmtrain_transport.coordinator.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
 from swarmtrain_transport.coordinator.reports import Reports
+from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.kinds import GATHER
+from swarmtrain_transport.ledger import snapshots
+from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.peer import ledger_copy
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.peer.progression import Progression
 from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.records import Rewind
 
 
 def contributors_weigh_the_same():
@@ -291,6 +297,88 @@ def told_before_it_is_on_the_disk():
     return replaced(SimCoordinator, "_carry_out", make_carry)
 
 
+# ---- windows, snapshots, groups
+
+
+def the_dead_have_votes():
+    """A state is attested by most of all members, those who have died included."""
+
+    def make(attest):
+        def patient(self, op, now_s):
+            named = self._view.commits.get(op)
+            members = set(named.boots) if named is not None else set()
+            with replaced(GroupPeers, "alive", lambda alive: lambda self, now_s: members):
+                attest(self, op, now_s)
+
+        return patient
+
+    return replaced(Agreement, "attest", make)
+
+
+def credit_is_not_looked_at():
+    def make(next_for):
+        def generous(self, owner, now_s):
+            if owner in self._owners:
+                self._owners[owner].credit_bytes = 1 << 40
+            return next_for(self, owner, now_s)
+
+        return generous
+
+    return replaced(Sender, "_next_for", make)
+
+
+def records_are_sent_whatever_was_acknowledged():
+    return replaced(PeerLine, "has_room", lambda _: property(lambda self: True))
+
+
+def a_window_of_records_never_opens_again():
+    def make(acknowledged):
+        def closed(self, index, now_s):
+            under_way = self._under_way.copy(), self._under_way_bytes
+            acknowledged(self, index, now_s)
+            self._under_way, self._under_way_bytes = under_way
+
+        return closed
+
+    return replaced(PeerLine, "acknowledged", make)
+
+
+def nobody_asks_for_what_was_before_its_snapshot():
+    return replaced(Participant, "_ask_older", lambda ask: lambda self: [])
+
+
+@contextlib.contextmanager
+def an_image_lacks_skips_and_is_compared_with_nothing() -> Iterator[None]:
+    def make(image_of):
+        def short(view, reader):
+            whole = {number: group.skips for number, group in view.groups.items()}
+            for group in view.groups.values():
+                group.skips = {}
+            image = image_of(view, reader)
+            for number, skips in whole.items():
+                view.groups[number].skips = skips
+            return image
+
+        return short
+
+    with replaced(snapshots, "image_of", make):
+        yield
+
+
+def a_rewind_is_of_every_group():
+    def make(apply):
+        def wide(self, record, body):
+            apply(self, record, body)
+            if isinstance(body, Rewind):
+                for number, group in self.groups.items():
+                    if number != body.group and not group.ops and -1 <= body.op < group.last_op:
+                        group.apply(record, body)
+
+        return wide
+
+    return replaced(LedgerView, "apply", make)
+
+
 WHO_DIES = ("death", "double death", "restart", "lost frames", "one-way cut", "coordinator crash")
 
 UNCHECKED_MUTANTS = {
@@ -391,5 +479,34 @@ UNCHECKED_MUTANTS = {
     "N25": Mutant(
         "gathered contributions weigh the same",
         gathered_contributions_weigh_the_same, (("I3", ""),), kind=GATHER,
+    ),
+    "N26": Mutant(
+        "a state is attested by most of all members, those who have died included",
+        the_dead_have_votes, (("attest", "is not attested"),), any_case,
+        ("death", "double death", "one-way cut"),
+    ),
+    "N27": Mutant("credit is not looked at", credit_is_not_looked_at, (("T2", ""),)),
+    "N28": Mutant(
+        "records are sent whatever was acknowledged",
+        records_are_sent_whatever_was_acknowledged, (("T16", "window"),),
+    ),
+    "N29": Mutant(
+        "the window of a peer's records never opens again",
+        a_window_of_records_never_opens_again, (("L1", ""), ("L2", ""), ("L3", "")),
+    ),
+    "N30": Mutant(
+        "nobody asks for the records before its SNAPSHOT",
+        nobody_asks_for_what_was_before_its_snapshot, (("T16", "lack"),),
+    ),
+    "N31": Mutant(
+        "the image of a SNAPSHOT lacks the SKIPs",
+        an_image_lacks_skips_and_is_compared_with_nothing,
+        (("fault", ""), ("halt", ""), ("L2", ""), ("rule 9", ""), ("raised", "")),
+    ),
+    "N32": Mutant(
+        "a REWIND is of every group",
+        a_rewind_is_of_every_group,
+        (("L1", ""), ("L2", ""), ("I1", ""), ("raised", ""), ("fault", "")), any_case,
+        ("death", "double death", "restart"), groups=2,
     ),
 }  # fmt: skip

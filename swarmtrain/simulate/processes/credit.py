@@ -32,8 +32,10 @@ class WatchedCredit:
         if frame.kind not in (FrameKind.RANGES, FrameKind.CREDIT):
             return
         try:
-            is_credit = frame.kind is FrameKind.CREDIT
-            told = unpack_credit(frame.body) if is_credit else Ranges.unpack(frame.body).credit_bytes
+            if frame.kind is FrameKind.CREDIT:
+                told = unpack_credit(frame.body)
+            else:
+                told = Ranges.unpack(frame.body).credit_bytes
         except RemoteFault:
             return
         line = (frame.plan_id, owner)
