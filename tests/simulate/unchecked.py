@@ -31,13 +31,11 @@ from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import snapshots
-from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.peer import ledger_copy
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.peer.progression import Progression
 from swarmtrain_transport.wire.frames import FrameKind
-from swarmtrain_transport.wire.records import Rewind
 
 
 def contributors_weigh_the_same():
@@ -327,10 +325,6 @@ def credit_is_not_looked_at():
     return replaced(Sender, "_next_for", make)
 
 
-def records_are_sent_whatever_was_acknowledged():
-    return replaced(PeerLine, "has_room", lambda _: property(lambda self: True))
-
-
 def a_window_of_records_never_opens_again():
     def make(acknowledged):
         def closed(self, index, now_s):
@@ -363,20 +357,6 @@ def an_image_lacks_skips_and_is_compared_with_nothing() -> Iterator[None]:
 
     with replaced(snapshots, "image_of", make):
         yield
-
-
-def a_rewind_is_of_every_group():
-    def make(apply):
-        def wide(self, record, body):
-            apply(self, record, body)
-            if isinstance(body, Rewind):
-                for number, group in self.groups.items():
-                    if number != body.group and not group.ops and -1 <= body.op < group.last_op:
-                        group.apply(record, body)
-
-        return wide
-
-    return replaced(LedgerView, "apply", make)
 
 
 WHO_DIES = ("death", "double death", "restart", "lost frames", "one-way cut", "coordinator crash")
@@ -487,26 +467,16 @@ UNCHECKED_MUTANTS = {
     ),
     "N27": Mutant("credit is not looked at", credit_is_not_looked_at, (("T2", ""),)),
     "N28": Mutant(
-        "records are sent whatever was acknowledged",
-        records_are_sent_whatever_was_acknowledged, (("T16", "window"),),
-    ),
-    "N29": Mutant(
         "the window of a peer's records never opens again",
         a_window_of_records_never_opens_again, (("L1", ""), ("L2", ""), ("L3", "")),
     ),
-    "N30": Mutant(
+    "N29": Mutant(
         "nobody asks for the records before its SNAPSHOT",
         nobody_asks_for_what_was_before_its_snapshot, (("T16", "lack"),),
     ),
-    "N31": Mutant(
+    "N30": Mutant(
         "the image of a SNAPSHOT lacks the SKIPs",
         an_image_lacks_skips_and_is_compared_with_nothing,
         (("fault", ""), ("halt", ""), ("L2", ""), ("rule 9", ""), ("raised", "")),
-    ),
-    "N32": Mutant(
-        "a REWIND is of every group",
-        a_rewind_is_of_every_group,
-        (("L1", ""), ("L2", ""), ("I1", ""), ("raised", ""), ("fault", "")), any_case,
-        ("death", "double death", "restart"), groups=2,
     ),
 }  # fmt: skip

@@ -8,7 +8,6 @@ from typing import Protocol
 from swarmtrain.simulate.ground.control import ControlLanes
 from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.scene import Scene
-from swarmtrain.simulate.processes.records import WatchedRecords
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
@@ -69,7 +68,6 @@ class SimCoordinator(Process):
         self._wakeup_s = _NEVER_S
         self._to_do: deque[do.CoordinatorAction] = deque()
         self._is_writing = False
-        self._records = WatchedRecords()
         self._life = 0
         """Counts starts; terms do not, for a restored disk may give one a second time."""
 
@@ -113,7 +111,6 @@ class SimCoordinator(Process):
     def hello(self, peer: PeerId, hello: Hello) -> None:
         """A peer is at the door."""
         assert self.machine is not None
-        self._records.greeted(peer)
         try:
             let_in = self.machine.connected(peer, hello, self.now_s)
             self._act([*let_in, *self._placed(self.machine)])
@@ -140,7 +137,6 @@ class SimCoordinator(Process):
     def message(self, peer: PeerId, message: PeerMessage) -> None:
         """A message of a connected peer."""
         assert self.machine is not None
-        self._records.heard(peer, message)
         try:
             self._act(self.machine.received(peer, message, self.now_s))
         except RemoteFault as fault:
@@ -177,9 +173,6 @@ class SimCoordinator(Process):
                 self.term = action.term
                 self.watch.coordinator_fell()  # the op goes on with full timers
             elif isinstance(action, do.SendToPeer):
-                if not self._records.sent(action.peer, action.message):
-                    name = self._scene.name_of(action.peer)
-                    self._scene.violation("T16", f"{name} is sent more records than its window")
                 self._control.to_peer(action.peer, action.message)
             else:
                 self._control.close(action.peer)
