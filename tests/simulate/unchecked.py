@@ -337,10 +337,6 @@ def a_window_of_records_never_opens_again():
     return replaced(PeerLine, "acknowledged", make)
 
 
-def nobody_asks_for_what_was_before_its_snapshot():
-    return replaced(Participant, "_ask_older", lambda ask: lambda self: [])
-
-
 @contextlib.contextmanager
 def an_image_lacks_skips_and_is_compared_with_nothing() -> Iterator[None]:
     def make(image_of):
@@ -471,10 +467,6 @@ UNCHECKED_MUTANTS = {
         a_window_of_records_never_opens_again, (("L1", ""), ("L2", ""), ("L3", "")),
     ),
     "N29": Mutant(
-        "nobody asks for the records before its SNAPSHOT",
-        nobody_asks_for_what_was_before_its_snapshot, (("T16", "lack"),),
-    ),
-    "N30": Mutant(
         "the image of a SNAPSHOT lacks the SKIPs",
         an_image_lacks_skips_and_is_compared_with_nothing,
         (("fault", ""), ("halt", ""), ("L2", ""), ("rule 9", ""), ("raised", "")),

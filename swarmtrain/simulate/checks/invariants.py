@@ -51,9 +51,6 @@ from swarmtrain_transport.wire.records import (
 _RETRY_S = 1.0
 """Beyond twice the deadline, an op may end this much later: reconnects and wake-ups."""
 
-_OLDER_S = 20.0
-"""By then who began with a SNAPSHOT has the records before it, if nothing was wrong meanwhile."""
-
 
 class Invariants:
     """Checks one world.
@@ -480,17 +477,6 @@ class Invariants:
         late = {p.number: p.machine.applied_op for p in survivors if not p.is_finished}
         if late and not self._has_lost_second_group:
             self._violated("L2", f"not everybody reaches the end; applied ops are {late}")
-        now_s = self._scene.clock.now_s
-        short = [
-            peer.number
-            for peer in survivors
-            if peer.machine.ledger.base >= 0
-            and peer.begun_s < now_s - _OLDER_S
-            and self.demands.is_sound(peer, now_s - _OLDER_S)
-            and self.demands.is_quiet(now_s - _OLDER_S)
-        ]
-        if short:
-            self._violated("T16", f"peers {short} lack the records before their SNAPSHOT")
         ill = [peer.peer_id for peer in survivors if peer.peer_id in self._scene.flipped]
         if ill:
             names = ", ".join(sorted(map(self._scene.name_of, ill)))

@@ -220,7 +220,6 @@ class SimPeer(Process):
         self.is_cut = False
         self.connection = 0
         self.acts_on_index = -1
-        self.begun_s = scene.clock.now_s
         self.replayed_ops: list[int] = []
         self.disk = disk
         self._rng = rng
