@@ -12,7 +12,7 @@ Report = Callable[[str, str], None]
 """(invariant, story)."""
 
 _PATIENCE_S = 2 * limits.NUDGE_S
-"""What is older may be held for lost, and its credit used again."""
+"""An older part may be held for lost, and its credit used again."""
 
 
 class WatchedCredit:
