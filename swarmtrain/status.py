@@ -76,7 +76,7 @@ class StatusServer:
         self,
         state_dir: Path,
         view: Callable[[], msgspec.Struct],
-        why: Callable[[int], list[str]] | None = None,
+        why: Callable[[int, int], list[str]] | None = None,
         obey: Callable[[bytes], Awaitable[Any]] | None = None,
     ) -> None:
         self._state_dir = state_dir
@@ -134,7 +134,8 @@ class StatusServer:
         from aiohttp import web
 
         assert self._why is not None
-        story = self._why(int(request.match_info["number"]))
+        group = request.query.get("group", "0")
+        story = self._why(int(request.match_info["number"]), int(group) if group.isdecimal() else 0)
         body = msgspec.json.encode({"story": story})
         return web.Response(body=body, content_type="application/json")
 

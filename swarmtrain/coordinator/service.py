@@ -329,5 +329,8 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
 def _status(state_dir: Path, machine: Rendezvous, desk: Desk) -> StatusServer:
     ledger = machine.writer.ledger
     return StatusServer(
-        state_dir, desk.status, lambda number: explain_round(ledger.since(0), number), desk.hear
+        state_dir,
+        desk.status,
+        lambda number, group: explain_round(ledger.since(0), number, group),
+        desk.hear,
     )

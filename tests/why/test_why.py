@@ -36,6 +36,7 @@ from tests.transport.rig import (
     plan_body,
     run_body,
 )
+from tests.transport.test_groups import commit_group_1, grouped_chain, plan_of_group_1
 
 TIMES = Times(complete=1, owners=3, last_s=4.0, heard_s=6.5, frozen_s=10.0, deadline_s=10.0)
 
@@ -221,3 +222,12 @@ def test_a_round_of_another_group_is_told_apart() -> None:
     assert told(chain).endswith("It is still in progress.") and "Skipped" not in told(chain)
     story = "\n".join(explain_round(chain.records, 1, group=1))
     assert "Round 1 was planned with lynx." in story and "Skipped: deadline." in story
+
+
+def test_a_round_of_another_group_is_told_by_itself() -> None:
+    chain = grouped_chain()
+    plan_of_group_1(chain)
+    commit_group_1(chain)
+    assert not explain_round(chain.records, 1)
+    told = explain_round(chain.records, 1, 1)
+    assert any(line.startswith("Committed: ") for line in told)
