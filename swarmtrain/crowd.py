@@ -260,12 +260,6 @@ class Crowd:
                 return
         raise RuntimeError("what happens in this crowd at one moment does not end")
 
-    def pass_time(self, seconds: float) -> None:
-        """So much time passes at once."""
-        self.now_s += seconds
-        self.wake()
-        self.deliver()
-
     def run(self, until: Callable[[], bool]) -> None:
         """Go on until it is so; time passes from one wakeup to the next.
 

@@ -247,7 +247,9 @@ class Crowd(crowd.Crowd):
             steps = sum(one.steps_made for one in self.members.values())
             idle = 0 if moved or steps != before else idle + 1
             assert idle < _PATIENCE, "nothing happens any more"
-            self.pass_time(0.25)
+            self.now_s += 0.25
+            self.wake()
+            self.deliver()
 
     def close(self) -> None:
         for member in list(self.members.values()):
