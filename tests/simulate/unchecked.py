@@ -2,6 +2,19 @@
 
 Each is a line that a reader might hold for superfluous. What finds it stands beside it: a check of
 what peers really hold (`swarmtrain.simulate.checks.rules`), or a fault that other worlds have not.
+
+| what is broken | mutant: seed, invariant |
+|---|---|
+| too few holders; COMMIT does not wait | N1: 0, T8; N14: 0, T8 |
+| weights | N2: 0, rule 2; N25: 0, I3 |
+| attested by any; by the dead | N3: 10, attest; N26: 0, attest |
+| a differing state | N5: 0, T15; N6: 0, T15 |
+| REWIND in haste, too far, on one word | N7: 103, T12; N8: 3, T12; N9: 36, T12 |
+| bytes, results, roots unchecked | N10: 34, I2; N11: 0, I3; N15: 10, I3; N17: 0, root |
+| PLAN, the window's lower end | N12: 0, rule 1; N13: 6, I5 |
+| what is kept, restored, dropped | N16: 0; N18: 6; N21: 5; N22 to N24: 0, 0, 1 |
+| fences, credit, disk, backup | N19: 10, fault; N27: 5, T2; N4: 2, I1; N20: 0, halt |
+| windows of records, snapshots | N28: 5, L2; N29: 5, L2 |
 """
 
 import contextlib
