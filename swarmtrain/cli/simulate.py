@@ -54,7 +54,7 @@ def simulate(
     context.ensure_object(Situation).begin(verbose=verbose)
     if trace and seed is None:
         raise typer.BadParameter("a trace is of one world: name it with --seed")
-    from swarmtrain.simulate.seeds import SeedResult, run_seed, run_seeds
+    from swarmtrain.simulate.seeds import SeedResult, drawn_training, run_seed, run_seeds
     from swarmtrain.simulate.seeds import simulate as run
 
     def tell(result: SeedResult) -> None:
@@ -66,7 +66,8 @@ def simulate(
 
     drawn_with = {"fragments": fragments, "kind": kind.value, "groups": groups}
     if trace and seed is not None:
-        run_seed(seed, peers, ops, show, **drawn_with)
+        training = drawn_training(seed, kind.value, fragments)
+        run_seed(seed, peers, ops, show, training=training, **drawn_with)
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
     summary = run(run_seeds(chosen, peers, ops, processes, **drawn_with), tell)
     if as_json:

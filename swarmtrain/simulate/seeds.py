@@ -43,6 +43,38 @@ what follows nothing can be said, so such a world ends there."""
 
 
 @dataclass(frozen=True, slots=True)
+class Training:
+    """How the peers of a world train, as in `Conditions`; `fragments` 0 is what is asked for."""
+
+    strategy_name: str = ""
+    fragments: int = 0
+    ops_at_once: int = 1
+    leaves_in_turn: bool = False
+
+
+PLAIN = Training()
+"""DiLoCo, NoLoCo where ops go by pairs, streaming without delay where there are fragments."""
+
+_OF_MEANS = ("", "", "delayed", "eager", "streaming", "streaming", "ddp", "delayed_nesterov")
+
+
+def drawn_training(seed: int, kind: str, fragments: int) -> Training:
+    """Draw how the peers of a seed's world train: from a generator of its own, so that all else is
+    drawn as it was."""
+    rng = random.Random(f"training in world {seed}")
+    leaves_in_turn = rng.random() < 0.5
+    if kind == GATHER:
+        return Training(rng.choice(("", "sparseloco")), leaves_in_turn=leaves_in_turn)
+    if kind == PAIR:
+        return Training(leaves_in_turn=leaves_in_turn)
+    name = rng.choice(_OF_MEANS if fragments == 1 else ("", "streaming"))
+    if name != "streaming":
+        return Training(name, leaves_in_turn=leaves_in_turn)
+    parts = fragments if fragments > 1 else rng.randint(1, 3)
+    return Training(name, parts, rng.randint(1, parts), leaves_in_turn)
+
+
+@dataclass(frozen=True, slots=True)
 class SeedResult:
     """How one world ended.
 
@@ -101,7 +133,7 @@ def world_of(
     kind: str = MEAN,
     rule: str = "",
     groups: int = 1,
-    overlap: str = "",
+    training: Training = PLAIN,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -115,12 +147,14 @@ def world_of(
         kind: of the ops.
         rule: in the place of the mean.
         groups: 2 for a second group beside the first.
-        overlap: as in `Conditions`.
+        training: of its peers.
     """
+    fragments = training.fragments or fragments
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
     rng = random.Random(int.from_bytes(digest[:8], "little"))
     codec = "int8"
-    if kind == GATHER and digest[8] % 2:
+    is_sparse = training.strategy_name == "sparseloco"
+    if kind == GATHER and (is_sparse or digest[8] % 2):
         codec = f"topk-{BLOCK // 4}"
     is_narrow = digest[11] % _NARROW_EVERY == _NARROW_EVERY // 2 - 1
     chunk_values = narrow.CHUNK_VALUES if is_narrow else CHUNK_VALUES
@@ -145,8 +179,10 @@ def world_of(
         codec=codec,
         rule=rule,
         groups=groups,
-        overlap=overlap,
         is_narrow=is_narrow,
+        strategy_name=training.strategy_name,
+        ops_at_once=training.ops_at_once,
+        leaves_in_turn=training.leaves_in_turn,
     )
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds)
     return world
@@ -204,8 +240,9 @@ def _outcome(seed: int, world: World, weather: RepeatedWeather) -> SeedResult:
 def run_seeds(
     seeds: Iterable[int], peers: int, ops: int, processes: int = 1, **drawn_with: Any
 ) -> Iterator[SeedResult]:
-    """Run many worlds, drawn as by `world_of`; results come in the order of the seeds."""
-    one = partial(run_seed, peers=peers, ops=ops, **drawn_with)
+    """Run many worlds, drawn as by `world_of`, and how their peers train is drawn too; results
+    come in the order of the seeds."""
+    one = partial(_run_drawn, peers=peers, ops=ops, **drawn_with)
     if processes == 1:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -227,6 +264,13 @@ def in_processes(
             yield from pool.map(run, tasks, chunksize=chunksize)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run_drawn(seed: int, peers: int, ops: int, **drawn_with: Any) -> SeedResult:
+    """Run one world whose peers train as is drawn, unless it is said."""
+    kind, fragments = drawn_with.get("kind", MEAN), drawn_with.get("fragments", 1)
+    drawn = {"training": drawn_training(seed, kind, fragments)}
+    return run_seed(seed, peers, ops, **(drawn | drawn_with))
 
 
 def _begin_process() -> None:

@@ -3,9 +3,10 @@
 import pytest
 
 from swarmtrain.peer.training.machine import TrainingMachine
-from swarmtrain.simulate.seeds import run_seed
+from swarmtrain.simulate.seeds import Training, run_seed
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.wire.records import Record
 
 
 @pytest.mark.parametrize(
@@ -13,11 +14,74 @@ from swarmtrain_transport import actions as do
 )
 def test_late_results_hold_every_invariant_through_faults(overlap: str, fragments: int):
     results = [
-        run_seed(seed, 4, 6, overlap=overlap, fragments=fragments) for seed in range(100, 112)
+        run_seed(seed, 4, 6, fragments=fragments, training=Training(overlap))
+        for seed in range(100, 112)
     ]
     assert [found for one in results for found in one.violations] == []
     assert sum(one.commits for one in results) > 40
     assert sum(len(one.faults) for one in results) > 12
+
+
+@pytest.mark.parametrize("at_once", [2, 3])
+def test_ops_that_overlap_hold_every_invariant_through_faults(at_once: int):
+    training = Training("streaming", 3, at_once, leaves_in_turn=True)
+    results = [run_seed(seed, 4, 8, training=training) for seed in range(100, 112)]
+    assert [found for one in results for found in one.violations] == []
+    assert sum(one.commits for one in results) > 50
+
+
+@pytest.mark.parametrize(
+    ("seed", "training", "story"),
+    [
+        (437, Training("streaming", 2, 2), "after a REWIND nobody said READY for the op before"),
+        (274, Training("streaming", 3, 3, True), "who was barred for one op was in it already"),
+        (125, Training("streaming", 3, 3), "the checker knew the owners of the newest op alone"),
+        (512, Training("streaming", 3, 3), "the checker knew the owners of the newest op alone"),
+    ],
+)
+def test_a_world_of_overlapping_ops_that_once_failed_is_clean(
+    seed: int, training: Training, story: str
+):
+    assert run_seed(seed, 4, 6, training=training).violations == (), story
+
+
+def test_ops_are_under_way_at_once():
+    world = World(3, rounds=8, strategy_name="streaming", fragments=3, ops_at_once=3, latency_s=0.3)
+    most = []
+    logged = world.invariants.logged
+
+    def watched(record: Record) -> None:
+        logged(record)
+        machine = world.swarm.coordinator.machine
+        assert machine is not None
+        most.append(len(machine.view.first.ops))
+
+    world.invariants.logged = watched  # type: ignore[method-assign]
+    world.start()
+    world.run()
+    assert not world.violations and max(most) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("mean", "ddp"), ("mean", "delayed_nesterov"), ("gather", "sparseloco")]
+)
+def test_strategies_hold_every_invariant_through_faults(kind: str, name: str):
+    training = Training(name, leaves_in_turn=True)
+    results = [run_seed(seed, 4, 6, kind=kind, training=training) for seed in range(100, 108)]
+    assert [found for one in results for found in one.violations] == []
+    assert sum(one.commits for one in results) > 30
+
+
+@pytest.mark.parametrize("gives_now", [False, True])
+def test_who_leaves_in_turn_is_gone_soon_and_has_given_what_it_had(gives_now: bool):
+    world = World(3, rounds=6)
+    world.start()
+    peer, *others = world.swarm.survivors
+    world.scene.clock.after(1.7, lambda: peer.leave_in_turn(gives_now=gives_now))
+    world.run()
+    assert not world.violations and not peer.is_alive
+    commits = others[0].machine.view.first.commits
+    assert peer.peer_id in commits[2].weights and peer.peer_id not in commits[3].weights
 
 
 @pytest.mark.parametrize("overlap", ["delayed", "eager", "streaming"])
@@ -33,7 +97,7 @@ def test_an_outcome_that_comes_early_waits_for_its_step(
         return actions
 
     monkeypatch.setattr(TrainingMachine, "advance", watched)
-    world = World(3, rounds=4, overlap=overlap)
+    world = World(3, rounds=4, strategy_name=overlap)
     world.start()
     world.run()
     assert not world.violations and waited

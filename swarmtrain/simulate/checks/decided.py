@@ -17,7 +17,7 @@ class Decided:
         outcomes, plans, frozen: by op.
         plan_s: when each op was planned.
         op_seconds: from PLAN to outcome, by op.
-        new_owners: who was given a slice of the open op after its first owner.
+        new_owners: who was given a slice of an op under way after its first owner.
         commits, skips: how many.
         is_over: the run's last op is committed.
         newest: the newest committed op and the roots of its slices.
@@ -53,9 +53,10 @@ class Decided:
 
     def begun(self, plan: Plan) -> None:
         """An op begins."""
+        if self.plans.keys() <= self.outcomes.keys():
+            self.new_owners.clear()
         self.plans[plan.op] = plan
         self.plan_s[plan.op] = self.swarm.scene.clock.now_s
-        self.new_owners.clear()
 
     def ended(self, outcome: Commit | Skip) -> None:
         """An op has ended."""

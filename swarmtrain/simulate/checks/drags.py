@@ -8,7 +8,7 @@ from collections import Counter
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Plan, Rewind
+from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Plan, Rewind, Skip
 
 _IN_ROW = 3
 
@@ -22,26 +22,29 @@ class Drags:
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
-        self._plan: Plan | None = None
-        self._at_fault: set[PeerId] = set()
+        self._under_way: dict[int, tuple[Plan, set[PeerId]]] = {}
         self._row: Counter[PeerId] = Counter()
 
     def logged(self, body: AnyBody) -> None:
         """A peer that was at fault three times in a row is not planned with for a while, unless the
         others are too few."""
         if isinstance(body, Plan):
+            self._under_way[body.op] = body, set()
             self._check_plan(body)
-            self._plan, self._at_fault = body, set()
         elif isinstance(body, Freeze):
             silent = {p for p in body.excluded if p not in body.accusers}
-            self._at_fault |= {p for p in silent if body.excluded[p] != "alone"}
-        elif isinstance(body, Commit) and self._plan is not None:
-            self._at_fault |= set(body.behind) if self._plan.kind != PAIR else set()
+            at_fault = self._under_way[body.op][1]
+            at_fault |= {p for p in silent if body.excluded[p] != "alone"}
+        elif isinstance(body, Skip):
+            self._under_way.pop(body.op, None)
+        elif isinstance(body, Commit):
+            plan, at_fault = self._under_way.pop(body.op)
+            at_fault |= set(body.behind) if plan.kind != PAIR else set()
             self._row = Counter(
                 {
                     member.peer: self._row[member.peer] + 1
-                    for member in self._plan.members
-                    if member.peer in self._at_fault
+                    for member in plan.members
+                    if member.peer in at_fault
                 }
             )
         elif isinstance(body, Rewind):
@@ -56,3 +59,8 @@ class Drags:
             names = ", ".join(sorted(self._scene.name_of(peer) for peer in drags))
             story = f"op {plan.op} waits for {names} after three faults in a row"
             self._scene.violation("drag", story)
+        if self._scene.conditions.ops_at_once > 1:
+            # The op without it may still be under way when the next one is planned.
+            for peer in [one for one, row in self._row.items() if row >= _IN_ROW]:
+                if peer not in given:
+                    del self._row[peer]

@@ -67,7 +67,7 @@ class Invariants:
         lies: what a hostile owner has made of them.
         pairs: what must hold where ops go by pairs.
         rules: of single records.
-        limit_s: when the open op must have ended.
+        limit_s: when the first of the ops under way must have ended.
         later: what is checked of each group beside the first.
     """
 
@@ -82,6 +82,7 @@ class Invariants:
         self.rules = Rules(swarm, self.decided, self.demands, self.sums)
         self.limit_s = float("inf")
         self.later: dict[int, LaterGroup] = {}
+        self._limits: dict[int, float] = {}
         self._swarm = swarm
         self._scene = swarm.scene
         self._drags = Drags(swarm.scene)
@@ -180,8 +181,9 @@ class Invariants:
 
     def coordinator_fell(self, seconds: float = 0.0) -> None:
         """Its timers begin again at full length when it is back (T14)."""
-        if self.limit_s < float("inf"):
-            self.limit_s = max(self.limit_s, self._late_s() + seconds)
+        for op, limit_s in self._limits.items():
+            self._limits[op] = max(limit_s, self._late_s() + seconds)
+        self._limit()
         for group in self.later.values():
             if group.limit_s < float("inf"):
                 group.limit_s = max(group.limit_s, group.late_s() + seconds)
@@ -190,7 +192,7 @@ class Invariants:
         """L1: every op ends within twice its deadline; it is later than `limit_s`."""
         late = [str(number) for number, one in self.later.items() if self._is_late(one.limit_s)]
         if self._is_late(self.limit_s):
-            self._violated("L1", f"op {max(self.decided.plans)} does not end")
+            self._violated("L1", f"op {min(self._limits)} does not end")
         if late:
             self._violated("L1", f"the open op of group {', '.join(late)} does not end")
 
@@ -202,6 +204,9 @@ class Invariants:
         """When the first of the open ops must have ended."""
         return min([self.limit_s, *(group.limit_s for group in self.later.values())])
 
+    def _limit(self) -> None:
+        self.limit_s = min(self._limits.values(), default=float("inf"))
+
     def _late_s(self) -> float:
         """When an op whose clock begins now has not ended in time."""
         return self._scene.clock.now_s + 2 * self._deadline_s + _RETRY_S
@@ -212,7 +217,8 @@ class Invariants:
         self.sums.forget(self.decided.newest[0] - 2 * limits.RESULT_KEEP_OPS)
         self.lies.begun(plan)
         self._deadline_s = plan.deadline_s
-        self.limit_s = self._late_s()
+        self._limits[plan.op] = self._late_s()
+        self._limit()
 
     def _froze(self, freeze: Freeze) -> None:
         known = self.decided.frozen.get(freeze.op)
@@ -231,7 +237,8 @@ class Invariants:
         if outcome.op in self.decided.outcomes:
             self._violated("I1", f"second outcome of op {outcome.op}")
         self.decided.ended(outcome)
-        self.limit_s = float("inf")
+        self._limits.pop(outcome.op, None)
+        self._limit()
         if isinstance(outcome, Commit):
             self._check_commit(outcome)
         else:
@@ -308,8 +315,8 @@ class Invariants:
         """A peer took over shared state; its books begin anew."""
         self._scene.flipped.discard(peer.peer_id)
         self._given = {given for given in self._given if given[1] != peer.peer_id}
-        if self._scene.conditions.overlap == "streaming":
-            return  # what a peer did before a late place is mixed away there on purpose
+        if not self._scene.conditions.keeps_books:
+            return
         is_lossy = peer.driver.is_paired or not self._scene.conditions.error_feedback
         self._exclusions[peer.peer_id] = Exclusions(self._scene.conditions.num_values)
         self._restored.discard(peer.peer_id)

@@ -88,8 +88,7 @@ class Lies:
         self._scene = swarm.scene
         self._decided = decided
         self._demands = demands
-        self._plan: Plan | None = None
-        self._owners: list[PeerId] = []
+        self._under_way: dict[int, tuple[Plan, list[PeerId]]] = {}
         self._ended: dict[int, _Ended] = {}
         self._wrong: dict[int, set[tuple[int, int]]] = {}
         self._proved: set[int] = set()
@@ -110,24 +109,25 @@ class Lies:
 
     def begun(self, plan: Plan) -> None:
         """An op begins."""
-        self._plan, self._owners = plan, [spec.owner for spec in plan.slices]
+        self._under_way[plan.op] = plan, [spec.owner for spec in plan.slices]
 
     def reassigned(self, body: Reassign) -> None:
         """A slice has another owner."""
-        self._owners[body.slice_index] = body.owner
+        self._under_way[body.op][1][body.slice_index] = body.owner
 
     def committed(self, record: Record, commit: Commit) -> None:
         """An op was committed: its audit is drawn."""
-        if self._scene.liar is None or self._plan is None:
+        plan, owners = self._under_way[commit.op]
+        if self._scene.liar is None:
             return
         lots = [int.from_bytes(record.hash[at : at + 8], "little") for at in (0, 8, 16)]
         index = lots[0] % len(commit.slices)
-        auditors = [peer for peer in commit.contributors if peer != self._owners[index]]
+        auditors = [peer for peer in commit.contributors if peer != owners[index]]
         self._ended[commit.op] = _Ended(
-            self._plan,
-            tuple(self._owners),
+            plan,
+            tuple(owners),
             auditors[lots[2] % len(auditors)] if auditors else b"",
-            (index, lots[1] % num_chunks(self._plan, index)),
+            (index, lots[1] % num_chunks(plan, index)),
             commit.slices[index].contributors,
         )
 

@@ -200,9 +200,16 @@ class Troubles:
         peer = self._expendable()
         if peer is None or peer.is_stopped or peer.is_leaving:
             return None
-        peer.leave()
-        self._scene.clock.after(self._seconds(0.5, 60.0), self._replace)
-        return f"goodbye of peer {peer.number}"
+        replaced_s = self._seconds(0.5, 60.0)
+        story = f"goodbye of peer {peer.number}"
+        if self._scene.conditions.leaves_in_turn:
+            gives_now = self._rng.random() < 0.5
+            peer.leave_in_turn(gives_now=gives_now)
+            story += " after what it has given" if gives_now else " after its round"
+        else:
+            peer.leave()
+        self._scene.clock.after(replaced_s, self._replace)
+        return story
 
     def _newcomer(self) -> str | None:
         most = self._scene.conditions.all_peers + _PEERS_MAX_EXTRA

@@ -181,7 +181,7 @@ class DrawnWeather(RepeatedWeather):
         names = [name for name in self.kinds if not kinds or name in kinds]
         if conditions.kind in WHOLE:
             names = [name for name in names if name not in OWNERS_DEEDS]  # nobody sums
-        is_cut = conditions.fragments > 1 or conditions.overlap == "streaming"
+        is_cut = conditions.fragments > 1 or conditions.strategy_name == "streaming"
         if conditions.kind == PAIR or is_cut:
             # There is no shared state, or it lies in several buffers.
             names = [name for name in names if name != FLIP]

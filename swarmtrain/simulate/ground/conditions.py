@@ -6,17 +6,24 @@ from dataclasses import dataclass, field, replace
 
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.ground.handicaps import Handicap
+from swarmtrain_optimizers.strategies.ddp.strategy import DDP, AdamW
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
+from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
+from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.kinds import MEAN, PAIR
 
 SNAPSHOT_ROUNDS = 2
+_RATE = 0.01
 _EXTRA_PEERS = 4
 """Room for the parts of newcomers in what a peer declares that it will keep."""
+
+
+Task = DiLoCo | NoLoCo | Streaming | Delayed | DelayedNesterov | SparseLoCo | DDP
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +51,11 @@ class Conditions:
         codec: of parts and results; sums are watched as int8's are.
         rule: of mean ops, in the place of the mean; with it three contributors are needed.
         groups: 2 for a second group of another layout, in which some of the peers are too.
-        overlap: ``delayed``, ``eager`` or ``streaming``: a result of a mean op has its place later
-            than where it was given, a round or a step; "" for at once.
+        strategy_name: ``ddp``, ``delayed_nesterov``, or, with results that have a later place,
+            ``delayed``, ``eager`` or ``streaming``; of gathers ``sparseloco``. "" for what is
+            waited for: diloco, noloco or, where there are fragments, streaming.
+        ops_at_once: of late streaming: how many ops begin before the first one's place.
+        leaves_in_turn: whoever says goodbye gives what it has, or ends its round, before.
         is_narrow: bounds are those of `narrow`.
     """
 
@@ -69,8 +79,16 @@ class Conditions:
     codec: str = "int8"
     rule: str = ""
     groups: int = 1
-    overlap: str = ""
+    strategy_name: str = ""
+    ops_at_once: int = 1
+    leaves_in_turn: bool = False
     is_narrow: bool = False
+
+    @property
+    def keeps_books(self) -> bool:
+        """True if what a peer has done is in results, or is kept. A gradient left out is lost, and
+        what was done before a late place is mixed away there on purpose."""
+        return self.strategy_name not in ("ddp", "streaming")
 
     @property
     def op_values(self) -> int:
@@ -102,22 +120,30 @@ class Conditions:
         """Bytes of others' parts that a peer declares it will keep."""
         return 2 * self.num_values * (self.num_peers + _EXTRA_PEERS)
 
-    def strategy(
-        self, inner_steps: int, lr: float, momentum: float
-    ) -> DiLoCo | Delayed | Streaming | NoLoCo:
+    def strategy(self, inner_steps: int, lr: float, momentum: float) -> Task:
         """Return the strategy of the peers. A fragment lies in two places, as a model's layers do;
         with a partner momentum counts half, as it must stay below the rate."""
         if self.kind == PAIR:
             return NoLoCo(
                 self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum / 2, pull=lr
             )
-        if self.overlap in ("delayed", "eager"):
-            late = Eager if self.overlap == "eager" else Delayed
+        if self.strategy_name == "ddp":
+            return DDP(self.num_values, optimizer=AdamW(), schedule=lambda step: _RATE)
+        if self.strategy_name == "delayed_nesterov":
+            return DelayedNesterov(
+                self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum, arrivals=2,
+                error_feedback=self.error_feedback,
+            )  # fmt: skip
+        if self.strategy_name == "sparseloco":
+            return SparseLoCo(self.num_values, inner_steps=inner_steps, lr=lr, beta=1.0)
+        if self.strategy_name in ("delayed", "eager"):
+            late = Eager if self.strategy_name == "eager" else Delayed
             return late(
                 self.num_values, inner_steps=inner_steps, lr=lr / 2, momentum=momentum / 2,
                 error_feedback=self.error_feedback,
             )  # fmt: skip
-        if self.fragments == 1 and not self.overlap:
+        is_late = self.strategy_name == "streaming"
+        if self.fragments == 1 and not is_late:
             return DiLoCo(
                 self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum,
                 error_feedback=self.error_feedback,
@@ -131,7 +157,8 @@ class Conditions:
                 for i in range(self.fragments)
             ],
             inner_steps=self.fragments * inner_steps,
-            delay_steps=int(bool(self.overlap)), mixing=0.5 if self.overlap else 0.0,
+            delay_steps=(self.ops_at_once - 1) * inner_steps + 1 if is_late else 0,
+            mixing=0.5 if is_late else 0.0,
             lr=lr, momentum=momentum, error_feedback=self.error_feedback,
         )  # fmt: skip
 
@@ -150,7 +177,9 @@ class Conditions:
         """Terms of the second group, if there is one: of means, and it begins with whom it has."""
         if self.groups == 1:
             return ()
-        alone = replace(self, kind=MEAN, codec="int8", rule="", fragments=1, min_contributors=1)
+        alone = replace(
+            self, kind=MEAN, codec="int8", rule="", fragments=1, min_contributors=1, ops_at_once=1
+        )
         return (replace(alone.terms(), start_peers=1, group=1),)
 
     def terms(self) -> RunTerms:
@@ -175,4 +204,5 @@ class Conditions:
             rule=self.rule,
             kind=self.kind,
             scalars=WHOLE_VECTOR_RULES.get(self.rule, ""),
+            ops_at_once=self.ops_at_once,
         )

@@ -72,6 +72,10 @@ _TRAIN_S = 1.0
 
 _APPLY_S = 0.0005
 _GOODBYE_S = 0.01
+_PATIENCE_S = 10.0
+_GLANCE_S = 0.25
+"""How often a leaving peer looks whether it still waits for anything, as sessions do."""
+
 _FLIP = 2.0**-6
 
 
@@ -267,16 +271,19 @@ class SimPeer(Process):
         self._is_training = False
         self.strategy = conditions.strategy(STEPS, _LR, _MOMENTUM)
         self.trainer = PretendedTrainer(conditions.num_values, self._rng)
+        self.trainer.gives_gradients = self.strategy.takes_gradients
         self.driver = _WatchedDriver(
             self, self.strategy, self.trainer, layout=bytes(32),
             num_values=conditions.num_values, snapshot_rounds=SNAPSHOT_ROUNDS,
             contribution=WholeContribution, decode=self._host.decode,
+            read_gradient=self.trainer.read_gradient,
         )  # fmt: skip
         self._training = TrainingMachine(
             self.peer_id,
             self.driver,
             rounds=conditions.rounds,
-            steps_per_round=STEPS,
+            steps_per_round=self.strategy.inner_steps,
+            patience_s=_PATIENCE_S,
             lonely_s=0.0,
         )
 
@@ -309,7 +316,7 @@ class SimPeer(Process):
     def flip(self) -> None:
         """One value of the state is another from now on, and nobody notices but by its root."""
         self._scene.flipped.add(self.peer_id)
-        dict(self.strategy.state_arrays())["anchor"][0] += _FLIP
+        dict(self.strategy.state_arrays())["anchor"][0] += _FLIP  # a live buffer
         if isinstance(self.strategy, Delayed):
             self.strategy.base[0] += _FLIP
         weights = self.trainer.read_weights()
@@ -381,6 +388,23 @@ class SimPeer(Process):
         self.is_leaving = True
         self._act(self.machine.leave("asked to", self.now_s))
         self.later(_GOODBYE_S, self.kill)
+
+    def leave_in_turn(self, *, gives_now: bool) -> None:
+        """Leave when the round under way has ended, or as soon as what there is has an outcome."""
+        self.is_leaving = True
+        if gives_now:
+            for action in self._training.finish_round(self.now_s):
+                self._do_training(action)
+        else:
+            self._training.leave_soon()
+        self._glance()
+
+    def _glance(self) -> None:
+        self._after()
+        if self._training.should_stop:
+            self.leave()
+        else:
+            self.later(_GLANCE_S, self._glance)
 
     def later(self, delay_s: float, event: Callable[[], object]) -> None:
         """Something that this process does, if it still lives then."""

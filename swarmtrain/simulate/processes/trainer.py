@@ -27,15 +27,18 @@ class PretendedTrainer:
 
     Attributes:
         moved: (num_values,) float64, by how much all inner steps together have lowered them.
+        gives_gradients: its steps draw a gradient instead and leave the weights alone.
     """
 
     def __init__(self, num_values: int, rng: random.Random) -> None:
+        self.gives_gradients = False
         self.moved = torch.zeros(num_values, dtype=torch.float64)
         generator = np.random.default_rng(rng.getrandbits(63))
         drawn = generator.integers(-1000, 1001, num_values + _DRAWS) * _GRID
         self._pool = torch.from_numpy(drawn)
         self._rng = rng
         self._weights = self._drawn().float()
+        self._gradient = torch.zeros(num_values)
 
     def read_weights(self, out: Tensor | None = None) -> Tensor:
         """A copy of the live weights."""
@@ -45,9 +48,16 @@ class PretendedTrainer:
         """Replace the live weights."""
         self._weights = vector.clone()
 
+    def read_gradient(self) -> Tensor:
+        """Return the gradient of the step that was made last."""
+        return self._gradient
+
     def inner_step(self) -> None:
         """Move by a drawn difference."""
         step = self._drawn()
+        if self.gives_gradients:
+            self._gradient = step.float()
+            return
         self._weights = self._weights - step.float()
         self.moved += step
 

@@ -346,7 +346,7 @@ class GroupView(Lineage):
             self.forget_before(body.op)
         if op.outcome is not None:
             del self.ops[op.plan_id]
-            self.standing.ended(op.plan, op.words, op.outcome)
+            self.standing.ended(op.plan, op.words, op.outcome, body.op + len(self.ops))
             self.last_op = body.op
             self.last_outcome = op.outcome_hash = record.hash
 

@@ -214,8 +214,17 @@ class Standing:
 
     # ---- the fold
 
-    def ended(self, plan: Plan, words: Words, outcome: Commit | Skip) -> None:
-        """An op has its outcome."""
+    def ended(
+        self, plan: Plan, words: Words, outcome: Commit | Skip, newest: int | None = None
+    ) -> None:
+        """An op has its outcome.
+
+        Args:
+            plan, words, outcome: its.
+            newest: the newest op that is planned: what follows begins after it; this op where
+                none are under way at once.
+        """
+        op = plan.op if newest is None else newest
         self._is_mutual = plan.kind == PAIR
         given = contributors_of(plan)
         blamed = outcome.blamed.keys() if isinstance(outcome, Skip) else set[PeerId]()
@@ -230,12 +239,12 @@ class Standing:
                     lacked.setdefault(partner, {})[peer] = "absent"
         for peer in given:
             if peer in at_fault:
-                self.contributors.setdefault(peer, Score()).fault(plan.op)
+                self.contributors.setdefault(peer, Score()).fault(op)
             elif isinstance(outcome, Commit) and peer in outcome.contributors:
                 self._went_well(self.contributors, peer, is_good=peer not in words.short)
         late = set(outcome.late) & set(words.owners) if isinstance(outcome, Commit) else set()
-        self._owned(plan.op, words, blamed, late, is_committed=isinstance(outcome, Commit))
-        self._at_odds(plan.op, lacked, at_fault)
+        self._owned(op, words, blamed, late, is_committed=isinstance(outcome, Commit))
+        self._at_odds(op, lacked, at_fault)
         self._noted(words, lacked)
         self._forget(plan.op)
 

@@ -27,7 +27,17 @@ from swarmtrain_transport.peer.local_peer import Card, hello_of, progress_of
 from swarmtrain_transport.wire import messages as say
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import FIRST_GROUP
-from swarmtrain_transport.wire.records import AnyBody, Gone, Join, Move, Plan, Record, Sign, Verify
+from swarmtrain_transport.wire.records import (
+    AnyBody,
+    Gone,
+    Join,
+    Move,
+    Plan,
+    Record,
+    Rewind,
+    Sign,
+    Verify,
+)
 
 Actions = tuple[do.PeerAction, ...]
 
@@ -415,7 +425,7 @@ class Participant:
         for plan_id in group.exchanges:  # some frames may have been here before
             for peer, frame in self._early.take(plan_id):
                 actions += self.frame(peer, frame, self._now_s)
-        if isinstance(body, Plan) and group.place.has_next:
+        if isinstance(body, Plan | Rewind) and group.place.has_next:
             actions += group.place.reports(connected=self._connected)
         return actions
 

@@ -170,8 +170,9 @@ class Progression:
 
     @property
     def has_next(self) -> bool:
-        """True if what we give to the op that is planned next is here already."""
-        return self._view.next_op in self.pending
+        """True if of several contributions, of which READY tells one, another's op may be planned
+        next now."""
+        return len(self.pending) > 1 and self._view.next_op in self.pending
 
     @property
     def _due_next(self) -> Pending | None:
