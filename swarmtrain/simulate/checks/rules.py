@@ -160,7 +160,9 @@ class Rules:
             (
                 self.states.get((peer.peer_id, peer.machine.card.boot), (-1, b""))[0]
                 for peer in self._swarm.survivors
-                if peer.peer_id not in self._scene.flipped and not peer.is_leaving
+                if 0 in peer.machine.groups
+                and peer.peer_id not in self._scene.flipped
+                and not peer.is_leaving
             ),
             default=-1,
         )
