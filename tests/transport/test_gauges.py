@@ -51,7 +51,8 @@ def test_the_cosine_is_with_what_the_others_gave(vectors: list[list[float]], dat
         length = math.hypot(*row) * math.hypot(*rest)
         norm, cosine = found[index]
         assert norm == pytest.approx(math.hypot(*row) ** 2)
-        if length > 1e-3:
+        # Of a rest that is nothing beside its own part, subtracting leaves no digits.
+        if length > 1e-3 and math.hypot(*rest) > 1e-4 * weights[index] * math.hypot(*row):
             told = sum(x * y for x, y in zip(row, rest, strict=True)) / length
             assert cosine == pytest.approx(told, abs=1e-3)
 

@@ -187,6 +187,7 @@ TEXT = st.sampled_from(["", "training", "\x1b[2J", "x" * 5000])
 FLOAT = st.floats(width=64)
 FLAGS = st.lists(st.booleans(), max_size=4).map(tuple)
 HASHES = st.lists(BYTES, max_size=3).map(tuple)
+ROOTS = st.dictionaries(BYTES, BYTES, max_size=3)
 
 
 def hostile(plan_id: int) -> st.SearchStrategy[Any]:
@@ -194,7 +195,7 @@ def hostile(plan_id: int) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.builds(m.Offer, BYTES, ABSURD, BYTES),
         st.builds(m.Ready, ABSURD, ABSURD, ABSURD, BYTES),
-        st.builds(m.Got, plan, ABSURD, ABSURD, HASHES, st.dictionaries(BYTES, TEXT, max_size=3)),
+        st.builds(m.Got, plan, ABSURD, ABSURD, ROOTS, st.dictionaries(BYTES, TEXT, max_size=3)),
         st.builds(m.SliceDone, plan, ABSURD, ABSURD, ABSURD, HASHES),
         st.builds(m.Have, plan, ABSURD, ABSURD, ABSURD, FLAGS),
         st.builds(m.Withdraw, plan, TEXT),
