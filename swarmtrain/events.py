@@ -8,7 +8,7 @@ import sys
 
 import msgspec
 
-from swarmtrain import ending
+from swarmtrain import signals as ending
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True):

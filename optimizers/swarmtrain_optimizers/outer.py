@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.flush import flush_tiny_
+from swarmtrain_optimizers.subnormals import flush_tiny_
 
 State = tuple[Tensor, ...]
 """One (num_values,) tensor per name in `state_names`."""

@@ -28,9 +28,9 @@ from swarmtrain.cli.status import status
 from swarmtrain.cli.up import up
 from swarmtrain.cli.verify import verify
 from swarmtrain.cli.why import why
-from swarmtrain.ending import let_go_of_dead_streams
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED
 from swarmtrain.errors import Interrupted, UserError, cleaned, render, translate
+from swarmtrain.signals import let_go_of_dead_streams
 
 app = typer.Typer(
     name="swarmtrain",

@@ -4,7 +4,7 @@ For every command that runs for long."""
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from swarmtrain import ending
+from swarmtrain import signals as ending
 from swarmtrain.cli.log import say
 from swarmtrain.errors import Interrupted
 

@@ -11,8 +11,8 @@ from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import stamped
-from swarmtrain.ending import tell
 from swarmtrain.options import Endpoint, UpOptions, check_host, parse_endpoint
+from swarmtrain.signals import tell
 from swarmtrain_transport.wire.invite import Invite
 
 LISTEN = Endpoint("127.0.0.1", 8400)

@@ -33,7 +33,7 @@ from swarmtrain.control_lane import (
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.door.admission import VERSIONS, Door, DoorClosed
 from swarmtrain.coordinator.door.budget import CONTROL_FRAME, HELLO_WAIT_MAX_S, Budgets
-from swarmtrain.coordinator.door.porch import ServerLog, line_of
+from swarmtrain.coordinator.door.listener import ServerLog, line_of
 from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
 from swarmtrain.errors import cleaned
 from swarmtrain_transport import limits

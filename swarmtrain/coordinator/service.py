@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-from swarmtrain import descriptors
+from swarmtrain import file_descriptors as descriptors
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
@@ -38,8 +38,8 @@ from swarmtrain.coordinator.disk.run_directory import (
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import damaged
 from swarmtrain.coordinator.door.admission import Door, standing_invite
-from swarmtrain.coordinator.door.fitting import built_in_layout, misfit
-from swarmtrain.coordinator.door.porch import Porch
+from swarmtrain.coordinator.door.compatibility import built_in_layout, misfit
+from swarmtrain.coordinator.door.listener import Porch
 from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.orders import Desk
 from swarmtrain.coordinator.shell import Shell

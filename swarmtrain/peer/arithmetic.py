@@ -21,10 +21,10 @@ from swarmtrain_optimizers.codecs.base import (
     StochasticCodec,
     UnencodableValues,
 )
-from swarmtrain_optimizers.flush import flush_tiny_
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.rows import products_with
+from swarmtrain_optimizers.subnormals import flush_tiny_
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.result import OpResult

@@ -15,7 +15,7 @@ from types import FrameType
 
 from torch import Tensor
 
-from swarmtrain import ending
+from swarmtrain import signals as ending
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.lines import stamped
 from swarmtrain.errors import Interrupted, UserError

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from swarmtrain import ending
+from swarmtrain import signals as ending
 from swarmtrain.cli.stopping import run_until_stopped
 from swarmtrain.errors import Interrupted
 

@@ -17,7 +17,7 @@ from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.disk.certificate import RunKeys, load_or_create
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.admission import Door, add_invite
-from swarmtrain.coordinator.door.porch import Porch
+from swarmtrain.coordinator.door.listener import Porch
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.peer.network.control import ControlClient
 from swarmtrain_transport.actions import Append, CoordinatorAction, SendToPeer

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from swarmtrain.coordinator.disk.store import Store
-from swarmtrain.coordinator.organiser.dossiers import OTHER, REASONS_MAX, Dossiers
+from swarmtrain.coordinator.organiser.peer_history import OTHER, REASONS_MAX, Dossiers
 from swarmtrain.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path

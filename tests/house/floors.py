@@ -21,7 +21,7 @@ TRANSPORT = (
 )
 
 OPTIMIZERS = (
-    "flush schedule scaling codec_facts",
+    "subnormals schedule scaling codec_facts",
     "codecs",
     "robust",
     "inner error_feedback exclusions outer",
@@ -29,10 +29,10 @@ OPTIMIZERS = (
 )
 
 SWARMTRAIN = (
-    "error_table control_lane ending atomic_file events",
+    "error_table control_lane signals atomic_file events",
     "errors",
     "caps config console",
-    "options models data dirs descriptors checkpoint numerics",
+    "options models data dirs file_descriptors checkpoint numerics",
     "strategies why",
     "status",
     "coordinator peer",

@@ -80,7 +80,7 @@ def test_within_transport_only_the_shells_do_io():
 def test_zmq_is_imported_in_zmq_link_its_sockets_and_what_attacks_them_alone():
     places = {name for name, module in modules().items() if imported(module, {"zmq"})}
     assert places <= {
-        "swarmtrain.chaos.siege.talkback",
+        "swarmtrain.chaos.siege.libzmq_attack",
         "swarmtrain_transport.links.zmq_link",
         "swarmtrain_transport.links.zmq_sockets",
     }

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from swarmtrain_optimizers.flush import flush_tiny_
 from swarmtrain_optimizers.outer import (
     OuterTransform,
     State,
@@ -16,6 +15,7 @@ from swarmtrain_optimizers.outer import (
     scale,
     sgd,
 )
+from swarmtrain_optimizers.subnormals import flush_tiny_
 
 torch.set_num_threads(1)
 

@@ -16,7 +16,7 @@ from swarmtrain.peer.network.control import (
     WrongKey,
     frame_bytes,
 )
-from swarmtrain.peer.network.pieces import PieceRefused, unpack_piece
+from swarmtrain.peer.network.text_download import PieceRefused, unpack_piece
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite

@@ -5,7 +5,8 @@ import pytest
 
 from swarmtrain.simulate.faults.plan import Fault
 from swarmtrain.simulate.faults.troubles import DRAG, HOSTILE_WORDS
-from swarmtrain.simulate.ground.deeds import (
+from swarmtrain.simulate.ground.handicaps import Handicap
+from swarmtrain.simulate.ground.misbehaviour import (
     DRAGS,
     GREEDY,
     MUTE,
@@ -15,7 +16,6 @@ from swarmtrain.simulate.ground.deeds import (
     WORDS,
     Deed,
 )
-from swarmtrain.simulate.ground.handicaps import Handicap
 from swarmtrain.simulate.seeds import run_seed
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import limits

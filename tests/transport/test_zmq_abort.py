@@ -6,7 +6,7 @@ attack ended the victim with SIGABRT.
 
 import pytest
 
-from swarmtrain.chaos.siege.talkback import Backtalker, Flooder
+from swarmtrain.chaos.siege.libzmq_attack import Backtalker, Flooder
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.tcp import can_tell
 from swarmtrain_transport.wire.frames import pack

@@ -20,7 +20,7 @@ from swarmtrain_optimizers.codecs.base import (
     check_weight,
     view_payload,
 )
-from swarmtrain_optimizers.flush import flush_tiny_
+from swarmtrain_optimizers.subnormals import flush_tiny_
 
 
 class Raw:

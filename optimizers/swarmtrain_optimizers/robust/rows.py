@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.codecs.base import PIECE_VALUES, check_weight
-from swarmtrain_optimizers.flush import flush_tiny_
 from swarmtrain_optimizers.robust.base import CONTRIBUTORS_MIN
+from swarmtrain_optimizers.subnormals import flush_tiny_
 
 
 def check_rows(

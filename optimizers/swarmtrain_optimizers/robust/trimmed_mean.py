@@ -16,9 +16,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.flush import flush_tiny_
 from swarmtrain_optimizers.robust.base import LEFT_OUT, Aggregate, ContributorFacts, Needs
 from swarmtrain_optimizers.robust.rows import check_enough, check_rows, pieces
+from swarmtrain_optimizers.subnormals import flush_tiny_
 
 _ROUNDING = 1e-9
 """Keeps a share such as 0.1 of 30, which is 3.0000000000000004 in floats, from counting as 4."""

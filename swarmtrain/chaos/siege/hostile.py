@@ -19,10 +19,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from swarmtrain import ending, events
+from swarmtrain import events
+from swarmtrain import signals as ending
 from swarmtrain.caps import NO_CAPS
+from swarmtrain.chaos.siege.libzmq_attack import Backtalker, Flooder
 from swarmtrain.chaos.siege.offences import Liar, Offence, Order
-from swarmtrain.chaos.siege.talkback import Backtalker, Flooder
 from swarmtrain.errors import UserError
 from swarmtrain.events import Event, Offended
 from swarmtrain.options import Endpoint, JoinOptions

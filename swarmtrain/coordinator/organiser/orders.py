@@ -18,7 +18,6 @@ from swarmtrain.coordinator.disk.certificate import SECRET_BYTES
 from swarmtrain.coordinator.disk.register import InviteRow
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.admission import SECONDS_PER_HOUR, add_invite, ban_words
-from swarmtrain.coordinator.organiser.dossiers import Dossier, Dossiers
 from swarmtrain.coordinator.organiser.order_forms import (
     AnySaid,
     BanPeer,
@@ -34,6 +33,7 @@ from swarmtrain.coordinator.organiser.order_forms import (
     ShowPeer,
     UnbanPeer,
 )
+from swarmtrain.coordinator.organiser.peer_history import Dossier, Dossiers
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport import limits

@@ -30,7 +30,7 @@ from swarmtrain.control_lane import (
 )
 from swarmtrain.errors import UserError, cleaned, coordinator_unreachable, refused, wrong_key
 from swarmtrain.peer.network.patience import AskedToWait, Patience, in_words, pause_s
-from swarmtrain.peer.network.pieces import not_given, read_bounded, unpack_piece
+from swarmtrain.peer.network.text_download import not_given, read_bounded, unpack_piece
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.identity import Identity, knock_payload

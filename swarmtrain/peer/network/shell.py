@@ -25,7 +25,7 @@ from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.bandwidth import Bandwidth, inflow
 from swarmtrain.peer.network.complaints import Complaints
 from swarmtrain.peer.network.control import ControlClient, CoordinatorUnreachable
-from swarmtrain.peer.network.rehearsal import FreezingLink
+from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain.peer.network.whereabouts import Whereabouts
 from swarmtrain.peer.view import PeerView, TrainerNote, view_of
 from swarmtrain.status import StatusServer

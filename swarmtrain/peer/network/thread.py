@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from swarmtrain import descriptors
+from swarmtrain import file_descriptors as descriptors
 from swarmtrain.caps import NO_CAPS, Caps
 from swarmtrain.errors import UserError, translate
 from swarmtrain.options import Endpoint

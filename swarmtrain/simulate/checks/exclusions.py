@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from swarmtrain.simulate.checks.books import Ranges
+from swarmtrain.simulate.checks.work_balance import Ranges
 from swarmtrain.simulate.processes.peer import SimPeer
 
 _MOST = 3

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from swarmtrain.peer.training.own_work import OwnPart
-from swarmtrain.simulate.checks.books import Books
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import Demands
-from swarmtrain.simulate.checks.drags import Drags
 from swarmtrain.simulate.checks.exclusions import Exclusions
 from swarmtrain.simulate.checks.holding import holds, state_of
+from swarmtrain.simulate.checks.idle_members import Drags
 from swarmtrain.simulate.checks.later_group import LaterGroup
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.pair_checks import PairChecks
 from swarmtrain.simulate.checks.rules import Rules
 from swarmtrain.simulate.checks.sums import NamedSums, same_bits
+from swarmtrain.simulate.checks.work_balance import Books
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed

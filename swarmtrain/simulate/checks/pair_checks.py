@@ -10,11 +10,11 @@ import hashlib
 import torch
 from torch import Tensor
 
-from swarmtrain.simulate.checks.books import Books
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import Demands, partners_in
 from swarmtrain.simulate.checks.holding import holds, state_of
 from swarmtrain.simulate.checks.sums import NamedSums, same_bits
+from swarmtrain.simulate.checks.work_balance import Books
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.hashing import content_hash

@@ -10,7 +10,7 @@ from functools import partial
 from swarmtrain.simulate.checks.holding import holds
 from swarmtrain.simulate.checks.invariants import Invariants
 from swarmtrain.simulate.faults.hostile import Hostile
-from swarmtrain.simulate.ground import deeds
+from swarmtrain.simulate.ground import misbehaviour as deeds
 from swarmtrain.simulate.ground.handicaps import NO_HANDICAP, Handicap
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.peer_disk import PeerDisk

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from swarmtrain.simulate.ground.clock import SimClock
 from swarmtrain.simulate.ground.conditions import Conditions
-from swarmtrain.simulate.ground.deeds import Deed
+from swarmtrain.simulate.ground.misbehaviour import Deed
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import AnyBody
 

@@ -30,8 +30,8 @@ from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS
 from swarmtrain.simulate.ground.control import RECONNECT_S, ControlLanes
-from swarmtrain.simulate.ground.deeds import SPOILS
 from swarmtrain.simulate.ground.handicaps import NO_HANDICAP, Handicap
+from swarmtrain.simulate.ground.misbehaviour import SPOILS
 from swarmtrain.simulate.ground.network import SimNetwork
 from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.quick_keys import quick_sign, quick_verify

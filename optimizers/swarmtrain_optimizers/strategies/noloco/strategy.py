@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn, check_cover
-from swarmtrain_optimizers.flush import flush_tiny_
 from swarmtrain_optimizers.outer import OuterTransform, State
 from swarmtrain_optimizers.strategies.anchored import Anchored
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.subnormals import flush_tiny_
 
 
 @dataclass(frozen=True, slots=True)

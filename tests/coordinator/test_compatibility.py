@@ -8,7 +8,7 @@ import pytest
 from swarmtrain.config.built_in import built_in_parameters, layout_digest
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.coordinator.disk.store import Store
-from swarmtrain.coordinator.door.fitting import built_in_layout, misfit
+from swarmtrain.coordinator.door.compatibility import built_in_layout, misfit
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, OWN, UNSAID, Brings

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from swarmtrain.peer.network.rehearsal import FreezingLink
+from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, Wanted

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from swarmtrain import descriptors
+from swarmtrain import file_descriptors as descriptors
 
 
 @pytest.mark.parametrize(
