@@ -10,7 +10,7 @@ from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import fact
 
 if TYPE_CHECKING:
-    from swarmtrain.verify.proof import Proof
+    from swarmtrain.verify.proof import GroupProof, Proof, WrongSum
 
 
 def verify(
@@ -69,13 +69,34 @@ def _tell(proof: "Proof") -> None:
     print(fact("run key", proof.run_key))
     first = f", from {proof.from_record} on" if proof.from_record else ""
     print(fact("records", f"{proof.records}{first}"))
+    if isinstance(proof.groups, tuple):
+        for group in proof.groups:
+            print(fact("group", f"{group.group}, from record {group.from_record} on"))
+            _tell_state(group)
+        for proves in dict.fromkeys(group.proves for group in proof.groups):
+            of = [str(group.group) for group in proof.groups if group.proves == proves]
+            print(f"\nProved of group {', '.join(of)}. {proves}")
+        for group in proof.groups:
+            _tell_wrong_sums(group.wrong_sums, f"group {group.group}, ")
+    else:
+        _tell_state(proof)
+        print(f"\nProved. {proof.proves}")
+        _tell_wrong_sums(proof.wrong_sums)
+
+
+def _tell_state(proof: "Proof | GroupProof") -> None:
+    if not proof.state_root:
+        print(fact("rounds", f"to {proof.ledger_op}, of which only the decisions are here"))
+        return
     print(fact("rounds", f"{proof.from_op} to {proof.to_op}"))
     print(fact("state root", proof.state_root))
     if proof.chain:
         print(fact("chain", proof.chain))
     for one in proof.chains:
         print(fact("chain", f"{one.chain} of {one.peer[:16]}"))
-    print(f"\nProved. {proof.proves}")
-    for found in proof.wrong_sums:
+
+
+def _tell_wrong_sums(wrong_sums: "tuple[WrongSum, ...]", where: str = "") -> None:
+    for found in wrong_sums:
         said = f"convicts {found.owner}" if found.owner else f"convicts nobody: {found.problem}"
-        print(f"A proof of a wrong sum in round {found.op} ({found.file}) {said}.")
+        print(f"A proof of a wrong sum in {where}round {found.op} ({found.file}) {said}.")

@@ -13,7 +13,9 @@ import msgspec
 from swarmtrain.coordinator.disk.store import FILE_NAME, Store
 from swarmtrain.coordinator.disk.store_errors import StoreDamaged, StoreLocked
 from swarmtrain.peer.disk import ledger_file
-from swarmtrain.verify.proof import PeerChain, Proof, Unproved, concluded, fold
+from swarmtrain.verify.proof import PeerChain, Proof, Unproved, concluded, fold, of_all_groups
+from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Record
 
 _PROVES = (
@@ -45,29 +47,31 @@ def prove_coordinator(directory: Path) -> Proof:
 
 
 def _find(proof: Proof, directory: Path) -> Proof:
-    folded, count = fold(_records(directory))
-    run, view = folded.run, folded.first
+    folded = fold(_records(directory))
+    run = folded.view.run
     assert run is not None  # record 0
+    proof = msgspec.structs.replace(
+        proof, run=run.run_id, run_key=run.run_key.hex(), records=folded.records
+    )
+    return of_all_groups(proof, folded, _find_group)
+
+
+def _find_group(view: GroupView, proof: Proof) -> Proof:
     newest = max(view.attests, default=None)
     proof = msgspec.structs.replace(
-        proof,
-        run=run.run_id,
-        run_key=run.run_key.hex(),
-        records=count,
-        ledger_op=view.last_op,
-        from_op=min(view.last_op, 0),
-        to_op=view.last_op,
-        ops=max(view.last_op, 0),
+        proof, from_op=min(view.last_op, 0), to_op=view.last_op, ops=max(view.last_op, 0)
     )
     if view.goes_by_pairs:
         chains = tuple(
             PeerChain(peer.hex(), chain.hex()) for peer, chain in sorted(view.chains.items())
         )
         proof = msgspec.structs.replace(proof, proves=_PROVES_OF_PAIRS, chains=chains)
-    if newest is None:
-        raise_to = "The ledger attests no state yet: no peer has brought one."
-        return msgspec.structs.replace(proof, problem=raise_to)
-    return msgspec.structs.replace(proof, state_root=view.attests[newest].hex(), ok=True)
+    if newest is not None:
+        return msgspec.structs.replace(proof, state_root=view.attests[newest].hex(), ok=True)
+    if view.group != FIRST_GROUP:
+        return msgspec.structs.replace(proof, ok=True)  # nobody has brought its state yet
+    raise_to = "The ledger attests no state yet: no peer has brought one."
+    return msgspec.structs.replace(proof, problem=raise_to)
 
 
 def check_readable(directory: Path) -> None:

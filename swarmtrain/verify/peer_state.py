@@ -24,8 +24,10 @@ from swarmtrain.errors import UserError
 from swarmtrain.models.tensors import Layout, LayoutMismatch
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.storage import (
+    GROUPS,
     RUN_FILE,
     beginning_in,
+    group_folder,
     read_result,
     result_path,
     result_paths,
@@ -33,7 +35,7 @@ from swarmtrain.peer.disk.storage import (
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
 from swarmtrain.verify.pair_state import prove_pairs
-from swarmtrain.verify.proof import Proof, Unproved, concluded, fold
+from swarmtrain.verify.proof import Proof, Unproved, concluded, fold, of_all_groups
 from swarmtrain.verify.wrong_sums import wrong_sums
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
@@ -55,6 +57,11 @@ _PROVES_FROM = (
     " the run's signature alone vouches for what it says of them."
 )
 
+_PROVES_DECISIONS = (
+    "Every record is signed by the run's key and follows from the one before; each op has one"
+    " outcome. It proves no more: no state of this group is here."
+)
+
 
 def prove_peer(directory: Path) -> Proof:
     """Check a peer's state directory and return its proof. Nothing in it is changed.
@@ -67,7 +74,7 @@ def prove_peer(directory: Path) -> Proof:
         OSError: a file cannot be read.
     """
     with _unused(directory):
-        proof = concluded(Proof("peer", _PROVES), _PeerProof(directory).find)
+        proof = concluded(Proof("peer", _PROVES), lambda empty: _find(empty, directory))
     if not proof.from_record:
         return proof
     proves = proof.proves + _PROVES_FROM.format(proof.from_record)
@@ -89,33 +96,67 @@ class _Still:
         self._vector = vector
 
 
-class _PeerProof:
-    """One directory's proof, step by step."""
+def _find(proof: Proof, directory: Path) -> Proof:
+    records, begins = _records(directory)
+    folded = fold(records, begins)
+    if begins is not None:
+        proof = msgspec.structs.replace(proof, from_record=begins.snapshot.index)
+    run = folded.view.run
+    assert run is not None  # the ledger's record 0
+    proof = msgspec.structs.replace(
+        proof, run=run.run_id, run_key=run.run_key.hex(), records=folded.records
+    )
+    numbers = {one.name for one in (directory / GROUPS).glob("*")}
+    unknown = sorted(numbers - {str(number) for number in folded.view.groups})
+    if unknown:
+        raise Unproved(f"{directory / GROUPS / unknown[0]} is of a group that the ledger lacks.")
+    many = len(folded.view.groups) > 1
+    return of_all_groups(
+        proof, folded, lambda view, known: _GroupProof(directory, run, view).find(known, many=many)
+    )
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._view, self._run = GroupView(), Run("", b"", b"", 0)
+
+def _records(directory: Path) -> tuple[list[Record], Beginning | None]:
+    """The records to prove, and the SNAPSHOT before them where older ones are not here."""
+    path = directory / ledger_file.FILE_NAME
+    kept = ledger_file.read(path)
+    if kept.whole_bytes < kept.num_bytes:
+        raise Unproved(
+            f"{path} makes no sense from byte {kept.whole_bytes} of {kept.num_bytes} on:"
+            " it was altered, or a crash cut it short."
+        )
+    ranges = ranges_of(kept.records)
+    if len(ranges) < 2:
+        return kept.records, None
+    begins = beginning_in(directory, kept.records)
+    if begins is None:
+        raise Unproved(
+            f"Records {ranges[0][1]} to {ranges[1][0] - 1} are not here, and neither is the"
+            " image of a SNAPSHOT after them."
+        )
+    return [one for one in kept.records if one.index > begins.snapshot.index], begins
+
+
+class _GroupProof:
+    """The proof of one group of a directory, step by step."""
+
+    def __init__(self, peers: Path, run: Run, view: GroupView) -> None:
+        self._peers, self._directory = peers, group_folder(peers, view.group)
+        self._run, self._view = run, view
         self._roots: dict[int, bytes] = {}
         self._me = b""
 
-    def find(self, proof: Proof) -> Proof:
-        """The proof, filled in."""
-        records, begins = self._records()
-        folded, count = fold(records, begins)
-        if begins is not None:
-            proof = msgspec.structs.replace(proof, from_record=begins.snapshot.index)
-        run = folded.run
-        assert run is not None  # the ledger's record 0
-        self._view, self._run = folded.first, run
-        ledger_op = self._view.last_op
-        proof = msgspec.structs.replace(
-            proof, run=run.run_id, run_key=run.run_key.hex(), records=count, ledger_op=ledger_op,
-            wrong_sums=wrong_sums(self._directory, self._view),
-        )  # fmt: skip
-        return concluded(proof, self._find_state)
+    def find(self, proof: Proof, *, many: bool) -> Proof:
+        """The proof, filled in. One group of `many` may have no state here that the peer is not in,
+        or that has none."""
+        found = wrong_sums(self._directory, self._view)
+        proof = msgspec.structs.replace(proof, wrong_sums=found)
+        return concluded(proof, lambda known: self._find_state(known, many=many))
 
-    def _find_state(self, proof: Proof) -> Proof:
+    def _find_state(self, proof: Proof, *, many: bool) -> Proof:
         self._check_identity()
+        if many and self._is_elsewhere():
+            return msgspec.structs.replace(proof, proves=_PROVES_DECISIONS, ok=True)
         config = self._config()
         folders = checkpoint.folders(self._directory / "checkpoints")
         if not folders:
@@ -131,31 +172,17 @@ class _PeerProof:
         proof = msgspec.structs.replace(proof, from_op=start, to_op=end, ops=end - start)
         return concluded(proof, lambda known: self._replay(known, config))
 
-    # ---- files
+    def _is_elsewhere(self) -> bool:
+        """Return True if the group has no state here, and none is to be expected."""
+        is_ours = self._me in self._view.members and self._view.genesis is not None
+        folders = checkpoint.folders(self._directory / "checkpoints")
+        return not is_ours and not folders and not result_paths(self._directory)
 
-    def _records(self) -> tuple[list[Record], Beginning | None]:
-        """The records to prove, and the SNAPSHOT before them where older ones are not here."""
-        path = self._directory / ledger_file.FILE_NAME
-        kept = ledger_file.read(path)
-        if kept.whole_bytes < kept.num_bytes:
-            raise Unproved(
-                f"{path} makes no sense from byte {kept.whole_bytes} of {kept.num_bytes} on:"
-                " it was altered, or a crash cut it short."
-            )
-        ranges = ranges_of(kept.records)
-        if len(ranges) < 2:
-            return kept.records, None
-        begins = beginning_in(self._directory, kept.records)
-        if begins is None:
-            raise Unproved(
-                f"Records {ranges[0][1]} to {ranges[1][0] - 1} are not here, and neither is the"
-                " image of a SNAPSHOT after them."
-            )
-        return [one for one in kept.records if one.index > begins.snapshot.index], begins
+    # ---- files
 
     def _check_identity(self) -> None:
         """It proves little here, but without it the directory is not this peer's."""
-        path = self._directory / identity_file.FILE_NAME
+        path = self._peers / identity_file.FILE_NAME
         try:
             self._me = identity_file.load(path).peer_id
         except (identity_file.IdentityDamaged, FileNotFoundError) as error:
@@ -165,7 +192,7 @@ class _PeerProof:
         path = self._directory / RUN_FILE
         try:
             data = path.read_bytes()
-            if hashlib.sha256(data).digest() != self._run.config_hash:
+            if hashlib.sha256(data).digest() != self._view.config_hash:
                 raise Unproved(f"{path} is not the run file that the ledger names.")
             return config_file.from_canonical(data)
         except FileNotFoundError as error:
@@ -186,7 +213,7 @@ class _PeerProof:
         facts, genesis = loaded.checkpoint.facts, self._view.genesis
         if self._is_cancelled(facts.op, facts.state_root):
             return
-        of_this_run = (self._run.run_id, self._run.config_hash, checkpoint.op_of(folder))
+        of_this_run = (self._run.run_id, self._view.config_hash, checkpoint.op_of(folder))
         if (facts.run, facts.config_hash, facts.op) != of_this_run:
             raise Unproved(f"{folder} is of another run or another round than its name says.")
         if genesis is None or facts.op > self._view.last_op:

@@ -5,14 +5,17 @@ the reader compares the run's key with the one that the organiser gave out.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger.fold import LedgerView, result_root
+from swarmtrain_transport.ledger.fold import GroupView, LedgerView, result_root
 from swarmtrain_transport.peer.ledger_copy import Beginning, LedgerCopy
 from swarmtrain_transport.wire.identity import verify
-from swarmtrain_transport.wire.records import Attest, Commit, Record
+from swarmtrain_transport.wire.messages import FIRST_GROUP
+from swarmtrain_transport.wire.records import Attest, Commit, Group, Record
 
 
 class WrongSum(msgspec.Struct, frozen=True):
@@ -38,8 +41,32 @@ class PeerChain(msgspec.Struct, frozen=True):
     chain: str
 
 
+class GroupProof(msgspec.Struct, frozen=True):
+    """Facts proved of one group; those not named here are as in `Proof`.
+
+    Attributes:
+        group: its number.
+        from_record: the record that its decisions are proved from: what began it, or the SNAPSHOT
+            that the proof trusts.
+    """
+
+    group: int
+    proves: str
+    from_record: int
+    ledger_op: int
+    from_op: int
+    to_op: int
+    ops: int
+    state_root: str
+    ok: bool
+    problem: str
+    wrong_sums: tuple[WrongSum, ...] = ()
+    chain: str = ""
+    chains: tuple[PeerChain, ...] = ()
+
+
 class Proof(msgspec.Struct, frozen=True):
-    """Facts proved of a state directory.
+    """Facts proved of a state directory: of the run, and of its group 0.
 
     Attributes:
         kind: ``peer`` or ``coordinator``.
@@ -60,6 +87,7 @@ class Proof(msgspec.Struct, frozen=True):
             no part in `ok`.
         chain: in a run of pair ops, what this peer's chain ends with in hex, "" if it has none.
         chains: in a coordinator's directory, the same of every peer.
+        groups: what is proved of each group, where the ledger names several; `ok` is of all.
     """
 
     kind: str
@@ -78,14 +106,29 @@ class Proof(msgspec.Struct, frozen=True):
     wrong_sums: tuple[WrongSum, ...] = ()
     chain: str = ""
     chains: tuple[PeerChain, ...] = ()
+    groups: tuple[GroupProof, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Unproved(Exception):
     """The proof does not hold; the text is one sentence and names the file or the record."""
 
 
-def fold(records: Iterable[Record], begins: Beginning | None = None) -> tuple[LedgerView, int]:
-    """The meaning of a chain, every link of which is checked, and how many there were.
+class Folded(NamedTuple):
+    """The meaning of a chain of records.
+
+    Attributes:
+        view: it.
+        records: how many there were.
+        from_records: per group the first of its records that was checked.
+    """
+
+    view: LedgerView
+    records: int
+    from_records: dict[int, int]
+
+
+def fold(records: Iterable[Record], begins: Beginning | None = None) -> Folded:
+    """The meaning of a chain, every link of which is checked.
 
     Args:
         records: the chain.
@@ -99,6 +142,7 @@ def fold(records: Iterable[Record], begins: Beginning | None = None) -> tuple[Le
     except RemoteFault as fault:
         raise Unproved(f"The ledger's first SNAPSHOT does not hold: {fault}.") from fault
     count = 0 if begins is None else 1
+    from_records = dict.fromkeys(copy.view.groups, 0 if begins is None else begins.snapshot.index)
     for record in records:
         count += 1
         try:
@@ -109,13 +153,42 @@ def fold(records: Iterable[Record], begins: Beginning | None = None) -> tuple[Le
         if taken is None:
             raise Unproved(f"Record {record.index} stands in the ledger twice.")
         body = taken[1]
+        if isinstance(body, Group):
+            from_records[body.group] = record.index
         if isinstance(body, Commit) and body.result_root != result_root(body):
             raise Unproved(f"COMMIT of op {body.op} names a result root that is not its own.")
         if isinstance(body, Attest) and body.op in copy.view.group_of(body).skips:
             raise Unproved(f"ATTEST of op {body.op}, which was skipped and has no state.")
     if not count:
         raise Unproved("The ledger is empty.")
-    return copy.view, count
+    return Folded(copy.view, count, from_records)
+
+
+def of_all_groups(proof: Proof, folded: Folded, find: Callable[[GroupView, Proof], Proof]) -> Proof:
+    """The proof with what `find` makes of it for each group."""
+    found = {
+        number: concluded(
+            msgspec.structs.replace(proof, ledger_op=view.last_op), partial(find, view)
+        )
+        for number, view in folded.view.groups.items()
+    }
+    first = found[FIRST_GROUP]
+    if len(found) == 1:
+        return first
+    groups = tuple(
+        GroupProof(
+            number, one.proves, folded.from_records[number], one.ledger_op, one.from_op,
+            one.to_op, one.ops, one.state_root, one.ok, one.problem, one.wrong_sums, one.chain,
+            one.chains,
+        )
+        for number, one in found.items()
+    )  # fmt: skip
+    problems = [f"Group {one.group}: {one.problem}" for one in groups if not one.ok]
+    if not any(one.state_root for one in groups) and not problems:
+        problems = ["There is no state of any group here."]
+    return msgspec.structs.replace(
+        first, ok=not problems, problem=" ".join(problems), groups=groups
+    )
 
 
 def concluded(proof: Proof, find: Callable[[Proof], Proof]) -> Proof:

@@ -16,11 +16,11 @@ from swarmtrain_transport.wire.identity import verify
 
 
 def wrong_sums(directory: Path, view: GroupView) -> tuple[WrongSum, ...]:
-    """Check the proofs of wrong sums in a peer's directory.
+    """Check the proofs of wrong sums in one group of a peer.
 
     Args:
-        directory: a peer's.
-        view: the fold of its ledger; it remembers the last few hundred rounds.
+        directory: the group's, in the peer's.
+        view: the group's fold; it remembers the last few hundred rounds.
 
     Raises:
         OSError: a file cannot be read.
@@ -31,6 +31,8 @@ def wrong_sums(directory: Path, view: GroupView) -> tuple[WrongSum, ...]:
 def _judged(path: Path, view: GroupView) -> WrongSum:
     try:
         proof = proof_from_bytes(path.read_bytes())
+        if proof.group != view.group:
+            return WrongSum(path.name, proof.op, "", f"it is about a round of group {proof.group}")
         op = view.commits.get(proof.op)
         if op is None:
             return WrongSum(path.name, proof.op, "", "the ledger's view of the round is forgotten")

@@ -3,6 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+import msgpack
+import msgspec
 import torch
 from torch import nn
 
@@ -11,7 +13,7 @@ from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import ExchangeSection, RunConfig, RunSection
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk import identity_file
-from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.disk.storage import RUN_FILE, PeerStorage, group_folder, result_path
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
 from swarmtrain_optimizers.codecs import codec_named
@@ -26,8 +28,10 @@ from swarmtrain_transport.wire.records import (
     Body,
     Commit,
     Freeze,
+    Group,
     Join,
     Member,
+    Move,
     Plan,
     Record,
     Run,
@@ -61,6 +65,7 @@ class History:
     directory: Path
     records: list[Record] = dataclasses.field(default_factory=list)
     roots: dict[int, bytes] = dataclasses.field(default_factory=dict)
+    group = 0
 
     def __post_init__(self):
         self.directory.mkdir()
@@ -68,8 +73,13 @@ class History:
         self.storage = PeerStorage(self.directory)
         self.storage.keep_run(config_file.canonical(CONFIG))
         self.ledger, self.view = Ledger(verify), LedgerView()
+        self.add(Run("proved", RUN.peer_id, config_file.config_hash(CONFIG), 1))
+        self.add(Join(PEER.peer_id, b"boot", "ann", PEER.curve_key, "127.0.0.1", 4001))
+        self.begin(nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 3)))
+
+    def begin(self, model: nn.Module) -> None:
         torch.manual_seed(7)
-        self.layout = Layout.of(nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 3)), 16)
+        self.layout = Layout.of(model, 16)
         vector = self.layout.pack(
             {spec.name: torch.randn(spec.shape) for spec in self.layout.parameters}
         )
@@ -80,9 +90,7 @@ class History:
         root = self.driver.offer().manifest.root
         self.driver.op = 0
         self.roots[0] = root
-        self.add(Run("proved", RUN.peer_id, config_file.config_hash(CONFIG), 1))
-        self.add(Join(PEER.peer_id, b"boot", "ann", PEER.curve_key, "127.0.0.1", 4001))
-        self.add(Attest(0, root, self.layout.num_values, self.layout.digest))
+        self.add(Attest(0, root, self.layout.num_values, self.layout.digest, group=self.group))
         self.save()
 
     def add(self, body: Body) -> None:
@@ -95,26 +103,26 @@ class History:
     def plan(self) -> Plan:
         width = self.layout.padded
         plan = Plan(
-            op=self.driver.op + 1, previous_outcome=self.view.first.last_outcome,
+            op=self.driver.op + 1, previous_outcome=self.view.groups[self.group].last_outcome,
             members=(Member(PEER.peer_id, b"boot", 1),),
             slices=(SliceSpec(0, 32, PEER.peer_id), SliceSpec(32, width, PEER.peer_id)),
             codec="int8", exact=True, block=16, chunk_values=32, e_min=WINDOW.e_min,
             e_max=WINDOW.e_max, min_contributors=1, deadline_s=10.0, checkpoint_by=b"",
-            evaluate_by=b"",
+            evaluate_by=b"", group=self.group,
         )  # fmt: skip
         self.add(plan)
         return plan
 
     def skip(self) -> None:
         plan = self.plan()
-        self.add(Skip(plan.op, "deadline"))
+        self.add(Skip(plan.op, "deadline", group=self.group))
         self.driver.skip(plan.op)
 
     def commit(self, *, attest: bool = True, keep: bool = True) -> None:
         plan = self.plan()
-        view = self.view.first.in_progress
+        view = self.view.groups[self.group].in_progress
         everybody = (PEER.peer_id,)
-        self.add(Freeze(plan.op, everybody, {}))
+        self.add(Freeze(plan.op, everybody, {}, group=self.group))
         pieces = []
         for spec in plan.slices:
             starts = range(spec.start, spec.stop, 32)
@@ -124,19 +132,22 @@ class History:
             SliceOutcome(0, everybody, slice_root(tuple(content_hash(c) for c in piece.chunks)))
             for piece in pieces
         )
-        commit = Commit(plan.op, view.plan_hash, everybody, outcomes, b"")
+        commit = Commit(plan.op, view.plan_hash, everybody, outcomes, b"", group=self.group)
         self.add(with_root(commit, result_root=result_root(commit)))
         result = OpResult(
             plan.op, WINDOW, 32, self.layout.padded, tuple(pieces), b"", b"", False
         )  # fmt: skip
         if keep:
-            self.storage.keep_result(result)
+            self.keep(result)
         self.roots[plan.op] = self.driver.end_op(result).manifest.root
         if attest:
             self.add_attest(plan.op)
 
+    def keep(self, result: OpResult) -> None:
+        self.storage.keep_result(result)
+
     def add_attest(self, op: int) -> None:
-        self.add(Attest(op, self.driver.root))
+        self.add(Attest(op, self.driver.root, group=self.group))
 
     def chunk(self, op: int, start: int, stop: int) -> bytes:
         values = torch.sin(torch.arange(start, stop, dtype=torch.float32) * op) / 8
@@ -148,7 +159,10 @@ class History:
             "proved", config_file.config_hash(CONFIG), self.driver.op, self.driver.root
         )
         saved = checkpoint.save(
-            self.storage.checkpoints, facts, self.layout, self.driver.strategy.state_arrays()
+            group_folder(self.directory, self.group) / "checkpoints",
+            facts,
+            self.layout,
+            self.driver.strategy.state_arrays(),
         )
         return saved.path
 
@@ -158,7 +172,29 @@ class History:
 
 
 def with_root(commit: Commit, *, result_root: bytes) -> Commit:
-    return Commit(commit.op, commit.plan_hash, commit.contributors, commit.slices, result_root)
+    return msgspec.structs.replace(commit, result_root=result_root)
+
+
+class LaterGroup(History):
+    """A second group of a history, of another model, in which the peer is too."""
+
+    def __init__(self, run: History, *, is_in: bool = True) -> None:
+        self.run, self.directory, self.records = run, run.directory, run.records
+        self.storage, self.ledger, self.view = run.storage, run.ledger, run.view
+        self.roots = {}
+        self.group = len(self.view.groups)
+        self.add(Group(self.group, config_file.config_hash(CONFIG)))
+        self.index = self.records[-1].index
+        if is_in:
+            self.add(Move(PEER.peer_id, (0, self.group)))
+            self.folder = group_folder(self.directory, self.group)
+            (self.folder / "results").mkdir(parents=True)
+            (self.folder / RUN_FILE).write_bytes(config_file.canonical(CONFIG))
+            self.begin(nn.Linear(6, 6))
+
+    def keep(self, result: OpResult) -> None:
+        data = msgpack.packb([list(piece.chunks) for piece in result.slices])
+        result_path(self.folder, result.op).write_bytes(data)
 
 
 def usual(directory: Path) -> History:

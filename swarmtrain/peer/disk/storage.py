@@ -27,10 +27,14 @@ from swarmtrain_transport.ledger.fold import COMMITS_KEPT
 from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Record
 
 RUN_FILE = "run.msgpack"
 """The run file in canonical form: what the replay of a round needs to know."""
+
+GROUPS = "groups"
+"""Folder of the groups after the first, a folder per group."""
 
 DOWNLOAD = "download"
 """Folder of a state that is being fetched: its manifest, and each verified chunk by its hash."""
@@ -323,6 +327,12 @@ def beginning_in(directory: Path, records: Sequence[Record]) -> Beginning | None
         return [record for record in records if first <= record.index < stop]
 
     return _begins(directory / IMAGE_FILE, ranges_of(records), read)
+
+
+def group_folder(directory: Path, group: int) -> Path:
+    """Return where a state directory keeps a group's checkpoints, results, proofs and run file:
+    group 0's lie in the directory itself, a later group's in a folder of the same shape."""
+    return directory if group == FIRST_GROUP else directory / GROUPS / str(group)
 
 
 def result_path(directory: Path, op: int) -> Path:
