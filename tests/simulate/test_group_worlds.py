@@ -18,6 +18,14 @@ def test_a_forger_that_is_alone_in_a_group_harms_nobody_else() -> None:
     assert not run_seed(159, 4, 3, groups=2).violations
 
 
+def test_who_was_moved_to_another_group_need_not_hold_its_partner_s_half() -> None:
+    assert not run_seed(494, 4, 3, kind=PAIR, groups=2).violations
+
+
+def test_a_flipped_state_that_is_attested_as_the_last_one_left_is_the_run_s() -> None:
+    assert not run_seed(344, 4, 3, kind=GATHER, groups=2).violations
+
+
 def test_ops_of_both_groups_are_under_way_at_once_and_both_come_to_their_end() -> None:
     world = world_of(2, 4, 3, groups=2)
     world.start()

@@ -88,6 +88,7 @@ class Invariants:
         self._drags = Drags(swarm.scene)
         self._reader = BodyReader()
         self._roots: dict[int, bytes] = {}
+        self._overruled: set[int] = set()
         self._staged: dict[tuple[int, int], bytes] = {}
         self._results: dict[int, tuple[Buffer, ...]] = {}
         self._books: dict[PeerId, Books] = {}
@@ -127,6 +128,7 @@ class Invariants:
             self._rewound(record.index, body.op)
         elif isinstance(body, Attest):
             self.rules.attested(body)
+            self._attested(body)
         elif isinstance(body, SliceFreeze):
             freeze = self.decided.frozen.get(body.op)
             if freeze is None or not set(body.contributors) <= set(freeze.contributors):
@@ -168,6 +170,19 @@ class Invariants:
             peer.machine.ledger.hash_at(index) is not None and self.demands.is_sound(peer, now_s)
             for peer in self._swarm.survivors
         )
+
+    def _attested(self, attest: Attest) -> None:
+        """A flipped state becomes the run's, where all other members of the op have died: whoever
+        else has replayed the op must heal then."""
+        ours = {
+            peer.peer_id
+            for peer in self._swarm.survivors
+            if self.rules.state_of(peer) == (attest.op, attest.state_root)
+        }
+        if ours & self._scene.flipped:
+            self._scene.flipped -= ours
+            self._roots[attest.op] = attest.state_root
+            self._overruled.add(attest.op)
 
     def _rewound(self, index: int, op: int) -> None:
         """Cancel the decisions after `op` (T12); ops begin again with the next one."""
@@ -442,7 +457,7 @@ class Invariants:
         if peer.peer_id in self._scene.flipped:
             return  # it must be healed
         known = self._roots.setdefault(op, root)
-        if known != root:
+        if known != root and op not in self._overruled:
             self._violated("I2", f"peer {peer.number} has another state root after op {op}")
 
     def proved(self, peer: SimPeer, op: int) -> None:
