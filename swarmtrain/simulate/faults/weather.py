@@ -152,7 +152,12 @@ class RepeatedWeather(Troubles):
             peer.handicap = NO_HANDICAP
             line.lag_s = 0.0
         swarm.coordinator.sync_s = scene.conditions.sync_s
-        missing = scene.conditions.all_peers - len(swarm.survivors)
+        elsewhere = self._checks.decided.elsewhere
+        first = [peer for peer in swarm.survivors if peer.peer_id not in elsewhere]
+        conditions = scene.conditions
+        missing = max(
+            conditions.all_peers - len(swarm.survivors), conditions.num_peers - len(first)
+        )
         for number in range(missing):
             scene.clock.after(1.0 + number, swarm.add_peer)
         scene.end_s = scene.clock.now_s + _END_S

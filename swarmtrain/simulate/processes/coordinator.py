@@ -119,15 +119,16 @@ class SimCoordinator(Process):
 
     def _placed(self, machine: Rendezvous) -> list[do.CoordinatorAction]:
         """Put peers into the second group until it has as many as it should: the last of them
-        into that alone, if the first group has enough without it."""
+        into that alone, if enough are there in the first group without it."""
         if len(machine.groups) < 2:
             return []
-        view, conditions = machine.view, self._scene.conditions
+        view, lines, conditions = machine.view, machine.lines, self._scene.conditions
         first, second = view.groups[0].members, view.groups[1].members
         outside = [peer for peer in view.roster if peer not in second]
         actions: list[do.CoordinatorAction] = []
         while outside and len(second) < conditions.stage_peers:
-            is_spare = len(first) > conditions.num_peers
+            there = [peer for peer in first if peer in lines and lines[peer].connected]
+            is_spare = len(there) > conditions.num_peers
             peer, groups = (outside.pop(), (1,)) if is_spare else (outside.pop(0), (0, 1))
             actions += machine.place(peer, groups, self.now_s)
             if peer not in second:
