@@ -71,12 +71,14 @@ class RunFacts:
         config_hash: SHA-256 of the run file in canonical form, 32 bytes.
         op: the last committed op that the state contains.
         state_root: hash of the shared state after that op, 32 bytes.
+        group: whose state; a manifest of group 0 does not say so.
     """
 
     run: str
     config_hash: bytes
     op: int
     state_root: bytes
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class _FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     format: Literal[1]
     run: str
     config_hash: str
@@ -147,6 +149,7 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrays: tuple[str, ...]
     parameters: tuple[ParameterSpec, ...]
     files: dict[str, _FileFacts]
+    group: int = 0
 
     def to_bytes(self) -> bytes:
         """The one text of this manifest."""
@@ -215,29 +218,15 @@ def load(path: Path, *, manifest_hash: bytes | None = None) -> LoadedCheckpoint:
     Raises:
         CheckpointDamaged: a file is missing, cut off, changed or not what it should be.
     """
-    raw = _read(path, MANIFEST_FILE, MANIFEST_BYTES_MAX)
-    if manifest_hash is not None and _sha256(raw) != manifest_hash:
+    manifest, checkpoint = _read_manifest(path)
+    if manifest_hash is not None and checkpoint.manifest_hash != manifest_hash:
         raise _damaged(path, f"{MANIFEST_FILE} is not the one that the ledger names")
-    try:
-        manifest = msgspec.json.decode(raw, type=_Manifest)
-        facts = RunFacts(
-            run=manifest.run,
-            config_hash=bytes.fromhex(manifest.config_hash),
-            op=manifest.op,
-            state_root=bytes.fromhex(manifest.state_root),
-        )
-        layout_digest = bytes.fromhex(manifest.layout)
-    except (msgspec.DecodeError, ValueError) as exc:
-        raise _damaged(path, f"{MANIFEST_FILE} is not a manifest ({exc})") from exc
-    if manifest.to_bytes() != raw:
-        raise _damaged(path, f"{MANIFEST_FILE} is not in the form in which it is written")
     if set(manifest.files) != {MODEL_FILE, OUTER_FILE}:
         raise _damaged(path, f"{MANIFEST_FILE} names other files than expected")
     model = _read_tensors(path, MODEL_FILE, manifest.files[MODEL_FILE])
     outer = _read_tensors(path, OUTER_FILE, manifest.files[OUTER_FILE])
     if sorted(manifest.arrays) != sorted([ANCHOR, *outer]):
         raise _damaged(path, f"{OUTER_FILE} does not hold the arrays that the manifest names")
-    checkpoint = Checkpoint(path, facts, layout_digest, _sha256(raw))
     return LoadedCheckpoint(checkpoint, model, outer, manifest.arrays, manifest.parameters)
 
 
@@ -248,6 +237,20 @@ def latest(directory: Path) -> LoadedCheckpoint | None:
             return load(path)
         except CheckpointDamaged as exc:
             logger.warning("The checkpoint %s is damaged, an older one is taken: %s", path, exc)
+    return None
+
+
+def claimed(directory: Path) -> RunFacts | None:
+    """The place of the newest checkpoint that seems to be whole, None without one. Only manifests
+    are read, which takes a moment where `latest` takes as long as the model is large."""
+    for path in reversed(folders(directory)):
+        try:
+            manifest, checkpoint = _read_manifest(path)
+            sizes = {name: (path / name).stat().st_size for name in manifest.files}
+        except (CheckpointDamaged, OSError):
+            continue
+        if sizes == {name: file.bytes for name, file in manifest.files.items()}:
+            return checkpoint.facts
     return None
 
 
@@ -324,9 +327,29 @@ def _encode(
             name: _FileFacts(len(data), hashlib.sha256(data).hexdigest())
             for name, data in files.items()
         },
+        group=facts.group,
     )
     files[MANIFEST_FILE] = manifest.to_bytes()
     return files
+
+
+def _read_manifest(path: Path) -> tuple[_Manifest, Checkpoint]:
+    raw = _read(path, MANIFEST_FILE, MANIFEST_BYTES_MAX)
+    try:
+        manifest = msgspec.json.decode(raw, type=_Manifest)
+        facts = RunFacts(
+            run=manifest.run,
+            config_hash=bytes.fromhex(manifest.config_hash),
+            op=manifest.op,
+            state_root=bytes.fromhex(manifest.state_root),
+            group=manifest.group,
+        )
+        layout_digest = bytes.fromhex(manifest.layout)
+    except (msgspec.DecodeError, ValueError) as exc:
+        raise _damaged(path, f"{MANIFEST_FILE} is not a manifest ({exc})") from exc
+    if manifest.to_bytes() != raw:
+        raise _damaged(path, f"{MANIFEST_FILE} is not in the form in which it is written")
+    return manifest, Checkpoint(path, facts, layout_digest, _sha256(raw))
 
 
 def _read(path: Path, name: str, size_max: int) -> bytes:

@@ -22,7 +22,7 @@ from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
-from swarmtrain_transport.wire.messages import UNSAID, Brings, Welcome
+from swarmtrain_transport.wire.messages import FIRST_GROUP, UNSAID, Brings, Welcome
 
 Frozen = Callable[[int, int], None]
 
@@ -97,7 +97,7 @@ class Membership:
             thread.start()
             welcome = _first_word(thread)
             config = config_file.from_canonical(welcome.run)
-            storage.keep_run(welcome.run)
+            storage.of(FIRST_GROUP).keep_run(welcome.run)
         except BaseException:
             if thread is not None:
                 thread.leave("could not come in")
@@ -136,8 +136,9 @@ class Membership:
             else None,
         )
         return Session(
-            self.identity.peer_id, self.thread, self.storage, self.config, driver, layout, hooks
-        )
+            self.identity.peer_id, self.thread, self.storage.of(FIRST_GROUP), self.config, driver,
+            layout, hooks,
+        )  # fmt: skip
 
     def own_seed(self) -> int:
         """A seed of this peer in this run: peers read different windows of the text, and only the

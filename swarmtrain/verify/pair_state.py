@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain.peer.disk.storage import links, read_result, result_paths
+from swarmtrain.peer.disk.group_storage import links, read_result, result_paths
 from swarmtrain.verify.proof import Proof, Unproved
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView, slice_root

@@ -23,15 +23,15 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.models.tensors import Layout, LayoutMismatch
 from swarmtrain.peer.disk import identity_file, ledger_file
-from swarmtrain.peer.disk.storage import (
+from swarmtrain.peer.disk.group_storage import (
     GROUPS,
     RUN_FILE,
-    beginning_in,
     group_folder,
     read_result,
     result_path,
     result_paths,
 )
+from swarmtrain.peer.disk.storage import beginning_in
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
 from swarmtrain.verify.pair_state import prove_pairs
@@ -213,8 +213,9 @@ class _GroupProof:
         facts, genesis = loaded.checkpoint.facts, self._view.genesis
         if self._is_cancelled(facts.op, facts.state_root):
             return
-        of_this_run = (self._run.run_id, self._view.config_hash, checkpoint.op_of(folder))
-        if (facts.run, facts.config_hash, facts.op) != of_this_run:
+        named = checkpoint.op_of(folder)
+        of_this_run = (self._run.run_id, self._view.config_hash, self._view.group, named)
+        if (facts.run, facts.config_hash, facts.group, facts.op) != of_this_run:
             raise Unproved(f"{folder} is of another run or another round than its name says.")
         if genesis is None or facts.op > self._view.last_op:
             raise Unproved(f"{folder} is of round {facts.op}, which the ledger does not know.")

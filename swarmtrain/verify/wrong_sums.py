@@ -7,7 +7,7 @@ signatures of all who are named in it.
 from pathlib import Path
 
 from swarmtrain.peer.arithmetic import CodecArithmetic
-from swarmtrain.peer.disk.storage import PROOFS
+from swarmtrain.peer.disk.group_storage import PROOFS
 from swarmtrain.verify.proof import WrongSum
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.audit import convicted, proof_from_bytes

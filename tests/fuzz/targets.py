@@ -22,7 +22,7 @@ from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.disk import identity_file, ledger_file
-from swarmtrain.peer.disk.storage import parse_result
+from swarmtrain.peer.disk.group_storage import parse_result
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window

@@ -85,7 +85,7 @@ class Member(crowd.Member):
         self.inbox = self
         self.is_connected, self.is_exchanging, self.num_others = True, False, 1
         self.items: deque[Any] = deque()
-        for op, slices in self.storage.results().items():
+        for op, slices in self.storage.of(0).results().items():
             self.participant.keep_result(op, slices)
         config = crowd.config
         self.toy = Toy(config, peer[0], crowd.dtype)
@@ -99,7 +99,7 @@ class Member(crowd.Member):
         hooks = Hooks(on_round=self._ended, on_state=self._began)
         shell: Any = self
         self.session = Session(
-            peer, shell, self.storage, config, self.driver, self.toy.layout, hooks,
+            peer, shell, self.storage.of(0), config, self.driver, self.toy.layout, hooks,
             clock=lambda: crowd.now_s + self.steps_made * self.step_s,
         )  # fmt: skip
         self._may_go = threading.Semaphore(0)

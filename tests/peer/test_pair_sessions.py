@@ -11,7 +11,7 @@ import torch
 from swarmtrain import checkpoint
 from swarmtrain.config.limits import first_problem
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.peer.disk.storage import links, result_paths
+from swarmtrain.peer.disk.group_storage import links, result_paths
 from swarmtrain_transport.ledger.fold import num_chunks
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from tests.peer.crowd import Member, crowd_of
@@ -33,7 +33,7 @@ def averaging(rounds: int) -> RunConfig:
 
 
 def saved(member: Member) -> list[int]:
-    folders = checkpoint.folders(member.storage.checkpoints)
+    folders = checkpoint.folders(member.storage.of(0).checkpoints)
     return [checkpoint.op_of(folder) for folder in folders]
 
 

@@ -12,8 +12,9 @@ from swarmtrain.config.file import canonical
 from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.peer.disk import ledger_file
+from swarmtrain.peer.disk.group_storage import read_result, result_path, result_paths
 from swarmtrain.peer.disk.ledger_file import LedgerLog
-from swarmtrain.peer.disk.storage import PeerStorage, read_result, result_path, result_paths
+from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state
@@ -142,24 +143,24 @@ def test_segments_that_do_not_follow_each_other_are_cut() -> None:
 def test_results_of_a_cancelled_past_are_taken_from_the_disk(tmp_path: Path) -> None:
     storage = PeerStorage(tmp_path)
     for op in range(1, 6):
-        storage.keep_result(result(op))
-    storage.forget_results_after(2)
-    assert list(storage.results()) == [1, 2]
+        storage.of(0).keep_result(result(op))
+    storage.of(0).forget_results_after(2)
+    assert list(storage.of(0).results()) == [1, 2]
     storage.close()
 
 
 def test_results_come_back_and_their_number_is_bounded(tmp_path: Path) -> None:
     storage = PeerStorage(tmp_path)
     for op in range(1, 3 * limits.RESULT_KEEP_OPS):
-        storage.keep_result(result(op))
+        storage.of(0).keep_result(result(op))
     kept = [int(path.stem) for path in result_paths(tmp_path)]
     last = 3 * limits.RESULT_KEEP_OPS - 1
     assert kept == list(range(last - 2 * limits.RESULT_KEEP_OPS + 1, last + 1))
-    served = storage.results()
+    served = storage.of(0).results()
     assert list(served) == kept[-limits.RESULT_KEEP_OPS :]
     assert served[last] == [[b"one%d" % last, b"two"]]
-    storage.forget_results(last - 2)
-    assert list(storage.results()) == [last - 1, last]
+    storage.of(0).forget_results(last - 2)
+    assert list(storage.of(0).results()) == [last - 1, last]
     storage.close()
 
 
@@ -168,36 +169,36 @@ def test_results_come_back_and_their_number_is_bounded(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_result_is_left_out(tmp_path: Path, data: bytes) -> None:
     storage = PeerStorage(tmp_path)
-    storage.keep_result(result(1))
+    storage.of(0).keep_result(result(1))
     result_path(tmp_path, 2).write_bytes(data)
     assert read_result(result_path(tmp_path, 2)) is None
-    assert list(storage.results()) == [1]
+    assert list(storage.of(0).results()) == [1]
     storage.close()
 
 
 def test_a_download_is_found_again_and_another_states_chunks_go(tmp_path: Path) -> None:
     storage = PeerStorage(tmp_path)
-    assert storage.download() is None
+    assert storage.of(0).download() is None
     size = limits.STATE_CHUNK_BYTES
     states = [
         describe_state(bytes(32), (ArraySpec("a", 2 * size // 4),), bytes(size) + last * size)
         for last in (b"1", b"2")
     ]
     (first, chunks), (second, _) = states
-    storage.begin_download(first)
+    storage.of(0).begin_download(first)
     for chunk in chunks:
-        storage.keep_chunk(content_hash(chunk), bytes(chunk))
+        storage.of(0).keep_chunk(content_hash(chunk), bytes(chunk))
     storage.close()
     again = PeerStorage(tmp_path)
-    found = again.download()
+    found = again.of(0).download()
     assert found is not None and found[0] == first.to_bytes()
     assert sorted(found[1]) == sorted(bytes(chunk) for chunk in chunks)
-    again.begin_download(second)
-    shared = again.download()
+    again.of(0).begin_download(second)
+    shared = again.of(0).download()
     assert shared == (second.to_bytes(), [bytes(size)])
-    again.end_download()
-    assert again.download() is None
-    again.end_download()
+    again.of(0).end_download()
+    assert again.of(0).download() is None
+    again.of(0).end_download()
     again.close()
 
 
@@ -213,7 +214,7 @@ def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
 def test_a_run_is_over_with_the_last_round_of_its_run_file(tmp_path: Path) -> None:
     with contextlib.closing(PeerStorage(tmp_path)) as storage:
         assert not storage.is_over(5)
-        storage.keep_run(canonical(RunConfig(run=RunSection(name="run", rounds=5))))
+        storage.of(0).keep_run(canonical(RunConfig(run=RunSection(name="run", rounds=5))))
         assert [storage.is_over(committed) for committed in (4, 5)] == [False, True]
-        storage.keep_run(b"damaged")
+        storage.of(0).keep_run(b"damaged")
         assert not storage.is_over(5)

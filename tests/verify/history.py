@@ -3,7 +3,6 @@
 import dataclasses
 from pathlib import Path
 
-import msgpack
 import msgspec
 import torch
 from torch import nn
@@ -13,7 +12,7 @@ from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import ExchangeSection, RunConfig, RunSection
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk import identity_file
-from swarmtrain.peer.disk.storage import RUN_FILE, PeerStorage, group_folder, result_path
+from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
 from swarmtrain_optimizers.codecs import codec_named
@@ -71,7 +70,7 @@ class History:
         self.directory.mkdir()
         identity_file.save(PEER, self.directory / "identity.json")
         self.storage = PeerStorage(self.directory)
-        self.storage.keep_run(config_file.canonical(CONFIG))
+        self.storage.of(0).keep_run(config_file.canonical(CONFIG))
         self.ledger, self.view = Ledger(verify), LedgerView()
         self.add(Run("proved", RUN.peer_id, config_file.config_hash(CONFIG), 1))
         self.add(Join(PEER.peer_id, b"boot", "ann", PEER.curve_key, "127.0.0.1", 4001))
@@ -138,13 +137,10 @@ class History:
             plan.op, WINDOW, 32, self.layout.padded, tuple(pieces), b"", b"", False
         )  # fmt: skip
         if keep:
-            self.keep(result)
+            self.storage.of(self.group).keep_result(result)
         self.roots[plan.op] = self.driver.end_op(result).manifest.root
         if attest:
             self.add_attest(plan.op)
-
-    def keep(self, result: OpResult) -> None:
-        self.storage.keep_result(result)
 
     def add_attest(self, op: int) -> None:
         self.add(Attest(op, self.driver.root, group=self.group))
@@ -156,10 +152,14 @@ class History:
 
     def save(self) -> Path:
         facts = checkpoint.RunFacts(
-            "proved", config_file.config_hash(CONFIG), self.driver.op, self.driver.root
+            "proved",
+            config_file.config_hash(CONFIG),
+            self.driver.op,
+            self.driver.root,
+            self.group,
         )
         saved = checkpoint.save(
-            group_folder(self.directory, self.group) / "checkpoints",
+            self.storage.of(self.group).checkpoints,
             facts,
             self.layout,
             self.driver.strategy.state_arrays(),
@@ -187,14 +187,8 @@ class LaterGroup(History):
         self.index = self.records[-1].index
         if is_in:
             self.add(Move(PEER.peer_id, (0, self.group)))
-            self.folder = group_folder(self.directory, self.group)
-            (self.folder / "results").mkdir(parents=True)
-            (self.folder / RUN_FILE).write_bytes(config_file.canonical(CONFIG))
+            self.storage.of(self.group).keep_run(config_file.canonical(CONFIG))
             self.begin(nn.Linear(6, 6))
-
-    def keep(self, result: OpResult) -> None:
-        data = msgpack.packb([list(piece.chunks) for piece in result.slices])
-        result_path(self.folder, result.op).write_bytes(data)
 
 
 def usual(directory: Path) -> History:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from swarmtrain.cli.main import main
-from swarmtrain.peer.disk.storage import PROOFS, result_path, result_paths
+from swarmtrain.peer.disk.group_storage import PROOFS, result_path, result_paths
 from swarmtrain.verify.coordinator_state import prove_coordinator
 from swarmtrain.verify.peer_state import prove_peer
 from swarmtrain.verify.wrong_sums import wrong_sums

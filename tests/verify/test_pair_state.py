@@ -20,7 +20,8 @@ from swarmtrain.config.settings import (
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk import identity_file
-from swarmtrain.peer.disk.storage import PeerStorage, link_path, links, result_path
+from swarmtrain.peer.disk.group_storage import link_path, links, result_path
+from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
 from swarmtrain.verify.coordinator_state import prove_coordinator
@@ -77,7 +78,7 @@ class Pairs:
         self.directory.mkdir()
         identity_file.save(ANN, self.directory / "identity.json")
         self.storage = PeerStorage(self.directory)
-        self.storage.keep_run(config_file.canonical(CONFIG))
+        self.storage.of(0).keep_run(config_file.canonical(CONFIG))
         self.ledger, self.view = Ledger(verify), LedgerView()
         torch.manual_seed(7)
         self.layout = Layout.of(nn.Linear(7, 5), 16)
@@ -137,7 +138,7 @@ class Pairs:
         half = SliceResult(0, width, pair, tuple(halves[BOB.peer_id]))
         result = OpResult(op, WINDOW, CHUNK, width, (half,), b"", b"", False, kind=PAIR)
         result = dataclasses.replace(result, chain=self.chain)
-        self.storage.keep_result(result)
+        self.storage.of(0).keep_result(result)
         self.driver.end_op(result)
         own = (ANN.peer_id, self.driver.root)
         self.add(log.Attest(op, self.driver.root, roots=(own, (BOB.peer_id, bytes(32)))))
@@ -158,7 +159,7 @@ class Pairs:
             "paired", config_file.config_hash(CONFIG), self.driver.op, self.driver.root
         )
         arrays = self.driver.strategy.state_arrays()
-        checkpoint.save(self.storage.checkpoints, facts, self.layout, arrays)
+        checkpoint.save(self.storage.of(0).checkpoints, facts, self.layout, arrays)
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +244,7 @@ def test_a_rewind_takes_links_and_halves_back(whole: Pairs, tmp_path: Path):
     body = log.Rewind(4, "lost")
     at = whole.ledger
     storage.append_records([log.make_record(len(at), at.head_hash, 1, body, RUN.sign)])
-    storage.forget_results_after(4)
+    storage.of(0).forget_results_after(4)
     storage.close()
     proof = prove_peer(directory)
     assert proof.ok and (proof.to_op, proof.ops) == (4, 4)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from swarmtrain.cli.main import main
 from swarmtrain.errors import UserError
-from swarmtrain.peer.disk.storage import PeerStorage, result_paths
+from swarmtrain.peer.disk.group_storage import result_paths
+from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.verify.peer_state import prove_peer
 from swarmtrain_transport.wire.records import Rewind
 from tests.verify.history import RUN, History, usual

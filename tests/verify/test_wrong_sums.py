@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from swarmtrain.peer.arithmetic import CodecArithmetic, TensorContribution
-from swarmtrain.peer.disk.storage import PROOFS
+from swarmtrain.peer.disk.group_storage import PROOFS
 from swarmtrain.verify.wrong_sums import wrong_sums
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.audit import Proof, Shown, draw, right_hash

@@ -146,7 +146,8 @@ class PeerShell:
                 await self._control.run()
             except CoordinatorUnreachable as error:
                 if is_over:
-                    raise run_over(self._invite.run, str(self._storage.checkpoints)) from error
+                    first = self._storage.of(self._participant.first.view.group)
+                    raise run_over(self._invite.run, str(first.checkpoints)) from error
                 raise
             if self._fault is not None:
                 raise self._fault
@@ -175,15 +176,21 @@ class PeerShell:
             self._storage.records, self._now_s(), Retention(self._spill), self._storage.ledger,
             self._storage.beginning(),
         )  # fmt: skip
-        for op, slices in self._storage.results().items():
-            self._participant.keep_result(op, slices)
-        download = self._storage.download()
-        if download is not None:
-            self._participant.keep_state(*download)
+        self._bring(self._participant)
         self._link = self._bandwidth
         if self._freeze is not None:
             self._link = FreezingLink(self._bandwidth, self._participant, *self._freeze)
         self._act(self._participant.start(self._now_s()))
+
+    def _bring(self, participant: Participant) -> None:
+        """Give the machine what an earlier life of this peer has kept of its groups."""
+        for group in participant.groups:
+            kept = self._storage.of(group)
+            for op, slices in kept.results().items():
+                participant.keep_result(op, slices, group)
+            download = kept.download()
+            if download is not None:
+                participant.keep_state(*download, group)
 
     async def close(self) -> None:
         """Send what is queued and end `run`."""
@@ -341,14 +348,14 @@ class PeerShell:
                     self._storage.begin_ledger(
                         action.run, action.snapshot, action.image, frees=action.frees
                     )
-                case do.Rewound(group=0):
-                    self._storage.forget_results_after(action.op)
-                case do.DownloadBegun(group=0):
-                    self._storage.begin_download(action.manifest)
-                case do.KeepChunk(group=0):
-                    self._storage.keep_chunk(action.digest, action.data)
-                case do.KeepProof(group=0):
-                    self._storage.keep_proof(action.op, action.data)
+                case do.Rewound():
+                    self._storage.of(action.group).forget_results_after(action.op)
+                case do.DownloadBegun():
+                    self._storage.of(action.group).begin_download(action.manifest)
+                case do.KeepChunk():
+                    self._storage.of(action.group).keep_chunk(action.digest, action.data)
+                case do.KeepProof():
+                    self._storage.of(action.group).keep_proof(action.op, action.data)
                 case do.PeerFault():
                     self._complaints.count(action.peer, action.reason, action.detail)
                 case do.Halt():

@@ -20,7 +20,7 @@ from swarmtrain.config.file import config_hash
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import disk_full, translate
 from swarmtrain.models.tensors import Layout
-from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.disk.group_storage import GroupStorage
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain_transport import limits
@@ -35,7 +35,7 @@ class Saves:
     """One peer's checkpoints and its own arrays.
 
     Args:
-        storage: state directory.
+        storage: of the group that is trained in.
         config: the run file.
         layout: of the model.
 
@@ -43,7 +43,7 @@ class Saves:
         newest: op and state root of the newest checkpoint, (-1, b"") without one.
     """
 
-    def __init__(self, storage: PeerStorage, config: RunConfig, layout: Layout) -> None:
+    def __init__(self, storage: GroupStorage, config: RunConfig, layout: Layout) -> None:
         self.newest = (-1, b"")
         self._storage = storage
         self._config = config
@@ -71,6 +71,8 @@ class Saves:
                 return None
             if newest.checkpoint.facts.config_hash != config_hash(self._config):
                 return None  # of another run that used this directory
+            if newest.checkpoint.facts.group != self._storage.group:
+                return None  # somebody has moved folders
             arrays = newest.arrays(self._layout)
         except checkpoint.CheckpointError as error:
             raise translate(error) or error from error
@@ -86,7 +88,7 @@ class Saves:
         """
         folder = self._storage.checkpoints
         facts = checkpoint.RunFacts(
-            self._config.run.name, config_hash(self._config), op, driver.root
+            self._config.run.name, config_hash(self._config), op, driver.root, self._storage.group
         )
         try:
             saved = checkpoint.save(folder, facts, self._layout, driver.strategy.state_arrays())
@@ -133,9 +135,10 @@ def own_arrays(data: bytes | None, facts: checkpoint.RunFacts) -> dict[str, Tens
 
 
 def _said(facts: checkpoint.RunFacts) -> dict[str, object]:
-    return {
+    said: dict[str, object] = {
         "config": facts.config_hash.hex(), "op": facts.op, "state_root": facts.state_root.hex()
     }  # fmt: skip
+    return said | ({"group": facts.group} if facts.group else {})
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
-from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.disk.group_storage import GroupStorage
 from swarmtrain.peer.network.shell import ForTrainer
 from swarmtrain.peer.network.thread import PeerThread
 from swarmtrain.peer.training.driver import Driver
@@ -75,12 +75,12 @@ class Hooks:
 
 
 class Session:
-    """One peer from its first state to its leave.
+    """One peer in one group, from its first state to its leave.
 
     Args:
         me: own id.
         thread: the network side, started, with WELCOME already taken from its inbox.
-        storage: state directory.
+        storage: of the group.
         config: the run file.
         driver: strategy and weights.
         layout: of the model.
@@ -92,7 +92,7 @@ class Session:
         self,
         me: PeerId,
         thread: PeerThread,
-        storage: PeerStorage,
+        storage: GroupStorage,
         config: RunConfig,
         driver: Driver,
         layout: Layout,
@@ -103,7 +103,7 @@ class Session:
         self.result = ""
         self._me = me
         self._thread = thread
-        self._storage = storage
+        self._storage, self._group = storage, storage.group
         self._config = config
         self._saves = Saves(storage, config, layout)
         self._hooks = hooks
@@ -132,7 +132,7 @@ class Session:
         rounds = self._config.checkpoint.snapshot_rounds
         self._thread.machine(
             lambda participant, now_s: participant.attach(
-                image.op, image.manifest, chunks, rounds, now_s, self.driver.fragments
+                image.op, image.manifest, chunks, rounds, now_s, self.driver.fragments, self._group
             )
         )
         self._say("syncing")
@@ -262,10 +262,10 @@ class Session:
         for action in actions:
             match action:
                 case Ready():
-                    self._thread.machine(partial(tell, action))
+                    self._thread.machine(partial(tell, action, group=self._group))
                     self._say("exchanging")
                 case GiveAhead() | Applied():
-                    self._thread.machine(partial(tell, action))
+                    self._thread.machine(partial(tell, action, group=self._group))
                 case Loaded():
                     self._loaded(action.image)
                 case KeepResult():
@@ -295,7 +295,7 @@ class Session:
         every_rounds = self._config.checkpoint.every_rounds
         if result.checkpoint_by == self._me:
             saved = self._saves.save(result.op, self.driver)
-            self._thread.send(CheckpointWritten(result.op, saved.manifest_hash))
+            self._thread.send(CheckpointWritten(result.op, saved.manifest_hash, self._group))
         elif self.driver.is_paired and result.op % every_rounds == 0:
             self._saves.save(result.op, self.driver)
         elif result.op - self._saves.newest[0] >= limits.RESULT_KEEP_OPS:
@@ -305,7 +305,7 @@ class Session:
     def _evaluate(self, op: int) -> None:
         if self._hooks.evaluate is not None:
             anchor = dict(self.driver.strategy.state_arrays())["anchor"]
-            self._thread.send(Evaluated(op, self._hooks.evaluate(anchor)))
+            self._thread.send(Evaluated(op, self._hooks.evaluate(anchor), self._group))
 
     # ---- numbers
 
