@@ -116,6 +116,9 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
         for peer in known:
             if peer.get("rests"):
                 yield f"{peer.get('name', '')} {peer['rests']}"
+    for group in view.get("groups") or ():
+        yield ""
+        yield from describe(group, width)
 
 
 def _quarrels(view: Mapping[str, Any]) -> Iterator[str]:

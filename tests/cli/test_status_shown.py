@@ -71,6 +71,21 @@ def test_a_peers_answer_is_in_words():
     assert line == "coordinator      does not answer; it is looked for"
 
 
+def test_each_later_group_is_told_below_with_its_own_peers():
+    group = {
+        "group": 1, "round": 2, "rounds": 9, "wanted_root": "cd" * 32, "ops_under_way": [3],
+        "peers": [{"name": "bob", "round": 2, "state_root": "cd" * 32}], "losses": {},
+        "waiting_for": "1 more peer", "waiting_seen_s": None,
+    }  # fmt: skip
+    view = {"run": "t", "round": 8, "rounds": 9, "peers": [PEER], "groups": [group]}
+    lines = list(describe(view))
+    below = lines[lines.index("group            1") :]
+    assert below[1] == "round            2 of 9"
+    assert f"state root       {'cd' * 8} after round 2" in below
+    assert "waiting for      1 more peer" in below
+    assert below[-1].split() == ["bob", "2", "cd" * 8]
+
+
 def test_a_directory_in_which_nothing_ran_says_where_it_looked_and_what_is_near(capsys, tmp_path):
     peer = tmp_path / "peers" / "bob"
     peer.mkdir(parents=True)

@@ -91,10 +91,38 @@ def test_status_tells_of_other_groups_and_a_run_of_one_says_nothing_of_them() ->
     assert not isinstance(status.groups, msgspec.UnsetType)
     (other,) = status.groups
     assert (other.group, other.committed, other.rounds, other.num_values) == (1, 4, 4, 40)
-    assert other.peers == (B.hex(), C.hex()) and other.ops_under_way == ()
+    assert [one.peer for one in other.peers] == [B.hex(), C.hex()] and other.ops_under_way == ()
     assert other.wanted_root == swarm.members[C].stages[1].described()[0].root.hex()
+    assert {(one.round, one.state_root) for one in other.peers} == {(4, other.wanted_root)}
+    assert (other.phase, other.waiting_for) == ("finished", "")
+    assert status.result.startswith("group 0: 4 rounds") and "group 1: 4 rounds" in status.result
     alone = Swarm(3).hall.status(0.0)
     assert b"groups" not in msgspec.json.encode(alone)
+
+
+def test_status_says_why_a_group_stands_still_and_whose_state_of_it_is_how_old() -> None:
+    swarm = begun(3, rounds=50, min_contributors=2)
+    while swarm.hall.view.groups[1].committed < 2:
+        swarm.step()
+    swarm.kill(C)
+    while C in swarm.hall.view.roster:
+        swarm.step()
+    while swarm.hall.groups[1].operations:
+        swarm.step()
+    status = swarm.hall.status(swarm.now_s)
+    (other,) = status.groups  # type: ignore[misc]  # there are some
+    assert (other.waiting_for, other.phase) == ("1 more peer", "training")
+    assert status.waiting_for == "" and status.phase != "finished"
+    assert [(one.peer, one.round) for one in other.peers] == [(B.hex(), other.round)]
+    assert other.peers[0].state_root == swarm.members[B].stages[1].described()[0].root.hex()
+
+
+def test_who_is_in_a_later_group_alone_is_not_taken_to_be_behind() -> None:
+    swarm = begun(3, rounds=6)
+    while min(view.committed for view in swarm.hall.view.groups.values()) < 2:
+        swarm.step()
+    states = {one.peer: one.state for one in swarm.hall.status(swarm.now_s).peers}
+    assert states[C.hex()] == states[B.hex()] != "syncing"
 
 
 @pytest.mark.parametrize("seed", range(10))

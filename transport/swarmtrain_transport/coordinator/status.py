@@ -51,8 +51,21 @@ class RoundEvent(msgspec.Struct, frozen=True):
     times: int = 1
 
 
+class GroupPeerStatus(msgspec.Struct, frozen=True):
+    """One peer of a group beside the first: `round` and `state_root` are its newest state of that
+    group, -1 and "" where none is known; the rest is as in PeerStatus."""
+
+    peer: str
+    name: str
+    state: str
+    round: int = -1
+    state_root: str = ""
+    chain: str = ""
+    rests: str = ""
+
+
 class GroupStatus(msgspec.Struct, frozen=True):
-    """One group beside the first."""
+    """One group beside the first; what is not explained here is as in CoordinatorStatus."""
 
     group: int
     round: int
@@ -60,8 +73,12 @@ class GroupStatus(msgspec.Struct, frozen=True):
     rounds: int
     wanted_root: str
     num_values: int
-    peers: tuple[str, ...]
+    peers: tuple[GroupPeerStatus, ...]
     ops_under_way: tuple[int, ...]
+    phase: str = ""
+    losses: dict[str, float] = {}
+    waiting_for: str = ""
+    waiting_seen_s: float | None = None
 
 
 class CoordinatorStatus(msgspec.Struct, frozen=True):

@@ -13,7 +13,12 @@ from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
 from swarmtrain_transport.coordinator.roster import Attendance, PeerLine
-from swarmtrain_transport.coordinator.status import CoordinatorStatus, GroupStatus, PeerStatus
+from swarmtrain_transport.coordinator.status import (
+    CoordinatorStatus,
+    GroupPeerStatus,
+    GroupStatus,
+    PeerStatus,
+)
 from swarmtrain_transport.coordinator.validation import finite, shown
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView
 from swarmtrain_transport.links.link import PeerId
@@ -54,7 +59,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     view = coordinator.view.first
     chronicle = coordinator.first.chronicle
     root = view.root_after(view.last_op)
-    text, seen_s = _waiting_for(coordinator)
+    text, seen_s = _waiting_for(coordinator, coordinator.first)
     later = [group for group in coordinator.groups.values() if group is not coordinator.first]
     are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return CoordinatorStatus(
@@ -63,7 +68,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         round=max(0, view.last_op),
         committed=view.committed,
         rounds=coordinator.terms.rounds,
-        phase=_phase(coordinator),
+        phase=_phase(coordinator, coordinator.first, is_over=coordinator.is_finished),
         wanted_root=root.hex() if root and not are_own else "",
         num_values=view.genesis.num_values if view.genesis else 0,
         peers=tuple(
@@ -75,14 +80,17 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         checkpoint_op=view.checkpoint.op if view.checkpoint else -1,
         waiting_for=text,
         result=result_of(coordinator) if coordinator.is_finished else "",
-        groups=tuple(_group(group) for group in later) if later else msgspec.UNSET,
-        waiting_seen_s=None if seen_s is None else round(now_s - seen_s, 1),
+        groups=tuple(_group(coordinator, group, now_s) for group in later)
+        if later
+        else msgspec.UNSET,
+        waiting_seen_s=_ago(seen_s, now_s),
     )
 
 
-def _group(group: GroupCoordinator) -> GroupStatus:
+def _group(coordinator: Coordinator, group: GroupCoordinator, now_s: float) -> GroupStatus:
     view = group.view
     root = None if view.goes_by_pairs else view.root_after(view.last_op)
+    text, seen_s = _waiting_for(coordinator, group)
     return GroupStatus(
         group=view.group,
         round=max(0, view.last_op),
@@ -90,38 +98,65 @@ def _group(group: GroupCoordinator) -> GroupStatus:
         rounds=group.terms.rounds,
         wanted_root=root.hex() if root else "",
         num_values=view.genesis.num_values if view.genesis else 0,
-        peers=tuple(peer.hex() for peer in view.members),
+        peers=tuple(_member(peer, coordinator, group, now_s) for peer in view.members),
         ops_under_way=tuple(op.plan.op for op in view.ops.values()),
+        phase=_phase(coordinator, group, is_over=group.is_finished),
+        losses={str(op): loss for op, loss in group.chronicle.losses.items()},
+        waiting_for=text,
+        waiting_seen_s=_ago(seen_s, now_s),
     )
 
 
-def _phase(coordinator: Coordinator) -> str:
+def _member(
+    peer: PeerId, coordinator: Coordinator, group: GroupCoordinator, now_s: float
+) -> GroupPeerStatus:
+    told = GroupPeerStatus(
+        peer=peer.hex(),
+        name=shown(coordinator.view.names[peer], limits.NAME_CHARS_MAX),
+        state="disconnected",
+        rests=_rests(peer, group.view),
+    )
+    at = group.group_peers.here.get(peer)
+    if at is None:  # not heard of in this term
+        return told
+    return msgspec.structs.replace(
+        told,
+        state=_state(at, now_s, is_behind=_is_behind(at, group)),
+        round=at.applied_op,
+        state_root=at.state_root.hex(),
+        chain=at.chain.hex(),
+    )
+
+
+def _ago(seen_s: float | None, now_s: float) -> float | None:
+    return None if seen_s is None else round(now_s - seen_s, 1)
+
+
+def _phase(coordinator: Coordinator, group: GroupCoordinator, *, is_over: bool) -> str:
     if coordinator.history.is_missing:
         return "ledger missing"
-    if coordinator.is_finished:
+    if is_over:
         return "finished"
-    if coordinator.first.operation is None and disputed(
-        coordinator.view.first, coordinator.first.group_peers.here
-    ):
+    if group.operation is None and disputed(group.view, group.group_peers.here):
         return "disputed"
-    if coordinator.first.operation is None:
-        return "training" if coordinator.view.first.genesis else "waiting for the first peer"
-    if coordinator.first.operation.view.frozen is None:
+    if group.operation is None:
+        return "training" if group.view.genesis else "waiting for the first peer"
+    if group.operation.view.frozen is None:
         return "scatter"
     return "gather"
 
 
-def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
-    """Describe what the run waits for, and, if that is a state, say when a peer that holds it was
-    last here; empty while the run goes on."""
-    view, terms = coordinator.view.first, coordinator.terms
+def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str, float | None]:
+    """Describe what a group waits for, and, if that is a state, say when a peer that holds it was
+    last here; empty while the group goes on."""
+    view, terms = group.view, group.terms
     if coordinator.history.is_missing:
         return _NO_LEDGER, None
     if coordinator.history.takes_copies:
         return _LEDGER_MAY_GROW, None
-    if coordinator.is_finished or coordinator.first.operation is not None:
+    if group.is_finished or group.operation is not None:
         return "", None
-    held = disputed(view, coordinator.first.group_peers.here)
+    held = disputed(view, group.group_peers.here)
     if held:
         names = " against ".join(
             f"{', '.join(peer.hex()[:8] for peer in peers)} ({root.hex()[:8]})"
@@ -132,10 +167,10 @@ def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
             "stop the peer that is wrong, it will take the others' state when it comes back"
         )
         return text, None
-    alive = [one for one in coordinator.first.group_peers.here.values() if one.line.connected]
+    alive = [one for one in group.group_peers.here.values() if one.line.connected]
     is_held = any(one.applied_op == view.last_op for one in alive)
     if view.genesis is not None and view.last_op >= 1 and not is_held:
-        return _held_by_nobody(coordinator)
+        return _held_by_nobody(coordinator, group)
     needed = needed_peers(terms, max(1, view.last_op + 1))
     if len(alive) < needed:
         missing = needed - len(alive)
@@ -143,17 +178,17 @@ def _waiting_for(coordinator: Coordinator) -> tuple[str, float | None]:
     return "", None
 
 
-def _held_by_nobody(coordinator: Coordinator) -> tuple[str, float | None]:
+def _held_by_nobody(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str, float | None]:
     """Which state nobody has who is here, and with whom it was seen last: in this term, else who
     was in the round that made it, for the ledger knows no more."""
-    view = coordinator.view.first
+    view = group.view
     root = view.root_after(view.last_op)
     # Unattested: its contributors went before a majority of them had reported.
     state = f"state root {root.hex()[:16]}" if root else "the state, not attested yet,"
     if view.goes_by_pairs:
         state, root = "a state", None  # of its own
     text = f"a peer that holds {state} (round {view.last_op}), which nobody here does"
-    holders, seen_s = coordinator.first.group_peers.last_holders(view.last_op, root)
+    holders, seen_s = group.group_peers.last_holders(view.last_op, root)
     if holders:
         return f"{text}; last seen with {_named(coordinator, holders)}", seen_s
     made = view.commits.get(view.commit_at(view.last_op))
@@ -163,8 +198,18 @@ def _held_by_nobody(coordinator: Coordinator) -> tuple[str, float | None]:
 
 
 def result_of(coordinator: Coordinator) -> str:
-    """Describe the result of a finished run, and who has the model."""
-    view, losses = coordinator.view.first, coordinator.first.chronicle.losses
+    """Describe the result of a finished run, and who has the model; of each group, if it has
+    several."""
+    if len(coordinator.groups) == 1:
+        return _result_of(coordinator, coordinator.first)
+    return "; ".join(
+        f"group {number}: {_result_of(coordinator, group)}"
+        for number, group in coordinator.groups.items()
+    )
+
+
+def _result_of(coordinator: Coordinator, group: GroupCoordinator) -> str:
+    view, losses = group.view, group.chronicle.losses
     told = [f"{view.committed} round{'' if view.committed == 1 else 's'}"]
     if losses:
         newest = max(losses)
@@ -173,11 +218,8 @@ def result_of(coordinator: Coordinator) -> str:
     root = None if view.goes_by_pairs else view.root_after(view.last_op)
     if root is not None:
         told.append(f"root {root.hex()[:16]}")
-    peers = coordinator.first.group_peers.here
-    here = [p for p, one in peers.items() if one.applied_op == view.last_op]
-    holders = dict.fromkeys(
-        [*here, *coordinator.first.group_peers.last_holders(view.last_op, root)[0]]
-    )
+    here = [p for p, one in group.group_peers.here.items() if one.applied_op == view.last_op]
+    holders = dict.fromkeys([*here, *group.group_peers.last_holders(view.last_op, root)[0]])
     made = view.commits.get(view.last_op)
     if holders:
         told.append(f"the model is with {_named(coordinator, list(holders))}")
@@ -202,10 +244,14 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) 
     conduct = coordinator.view.first.standing.conducts.get(peer)
     up = progress.bytes_out + progress.control_bytes_out if progress else 0
     down = progress.bytes_in + progress.control_bytes_in if progress else 0
+    own = [group for group in coordinator.groups.values() if peer in group.view.members]
+    is_behind = any(
+        _is_behind(group.group_peers.here.get(peer) or GroupPeer(line), group) for group in own
+    )
     return PeerStatus(
         peer=peer.hex(),
         name=shown(line.hello.name, limits.NAME_CHARS_MAX),
-        state=_state(at, coordinator, now_s),
+        state=_state(at, now_s, is_behind=is_behind),
         round=max(0, at.applied_op),
         step=progress.step if progress else 0,
         loss=finite(progress.loss) if progress else 0.0,
@@ -243,13 +289,18 @@ def _rests(peer: PeerId, view: GroupView) -> str:
     return "; ".join(told)
 
 
-def _state(at: GroupPeer, coordinator: Coordinator, now_s: float) -> str:
+def _is_behind(at: GroupPeer, group: GroupCoordinator) -> bool:
+    """Return True if a peer of a group takes its state over, and no part yet."""
+    return at.applied_op < group.view.last_op and not at.active
+
+
+def _state(at: GroupPeer, now_s: float, *, is_behind: bool) -> str:
     """One word. Silence is drawn differently from being gone: gone peers are not listed."""
     line = at.line
     if not line.connected:
         return "disconnected"
     if not line.life.is_alive(now_s):
         return "silent"
-    if at.applied_op < coordinator.view.first.last_op and not at.active:
+    if is_behind:
         return "syncing"
     return shown(line.progress.phase, _PHASE_CHARS_MAX) if line.progress else "connecting"
