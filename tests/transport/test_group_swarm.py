@@ -174,6 +174,32 @@ def test_who_comes_back_is_in_its_groups_and_has_the_states_that_it_saved(
     assert not any(member.faults for member in swarm.members.values())
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("peer", [B, C], ids=["in both", "in 1"])
+@pytest.mark.parametrize("remembers", [True, False], ids=["with its disk", "with its key alone"])
+def test_who_was_gone_is_in_the_groups_that_it_was_placed_in(
+    peer: bytes, seed: int, remembers: bool
+) -> None:
+    swarm = begun(seed, rounds=6, min_contributors=2)
+    while min(view.committed for view in swarm.hall.view.groups.values()) < 2:
+        swarm.step()
+    old = swarm.members[peer]
+    groups = set(old.machine.groups)
+    swarm.kill(peer)
+    assert until(swarm, lambda: peer not in swarm.hall.view.roster)
+    moves = [body for body in bodies_of(swarm.records) if isinstance(body, Move)]
+    if remembers:
+        swarm.come_back(old)
+        assert swarm.members[peer].machine.groups.keys() == groups, "before it is let in"
+    else:
+        swarm.add_to(peer, 0)
+    again = swarm.members[peer]
+    assert swarm.run(STEPS)
+    assert again.machine.groups.keys() == groups and not again.halted
+    assert all(view.committed == 6 for view in swarm.hall.view.groups.values())
+    assert [body for body in bodies_of(swarm.records) if isinstance(body, Move)] == moves
+
+
 def test_a_hello_says_which_state_of_each_group_is_held() -> None:
     swarm = begun(5, rounds=3)
     assert swarm.run(STEPS)

@@ -1,8 +1,13 @@
 """Groups in the ledger: each has its own ops, outcomes and states; a run of one never says so."""
 
+from dataclasses import fields
+
+import msgpack
 import pytest
 
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.snapshots import from_image, image_of
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire.records import (
     Attest,
@@ -12,6 +17,7 @@ from swarmtrain_transport.wire.records import (
     Move,
     Rewind,
     Skip,
+    Unban,
     body_of,
 )
 from tests.transport.rig import (
@@ -20,6 +26,7 @@ from tests.transport.rig import (
     B,
     C,
     Chain,
+    D,
     begun_chain,
     commit_of,
     join_body,
@@ -67,7 +74,16 @@ def test_a_run_of_one_group_never_names_it() -> None:
     assert chain.view.groups_of(A) == (0,) and chain.view.groups_of(C) == ()
 
 
-def test_who_is_moved_is_in_these_groups_until_it_leaves() -> None:
+def test_the_image_of_a_run_in_which_nobody_was_placed_does_not_tell_of_places() -> None:
+    told = []
+    for chain in (begun_chain(), grouped_chain()):
+        image = image_of(chain.view, chain.ledger.reader)
+        assert from_image(image)[0] == chain.view
+        told.append(len(msgpack.unpackb(image, strict_map_key=False)[1]))
+    assert told == [told[1] - 1, len(fields(LedgerView))]
+
+
+def test_who_is_moved_is_in_these_groups_also_when_it_comes_back() -> None:
     chain = grouped_chain()
     groups = chain.view.groups
     assert list(groups[0].members) == [A, B] and list(groups[1].members) == [B, C]
@@ -75,8 +91,16 @@ def test_who_is_moved_is_in_these_groups_until_it_leaves() -> None:
     assert groups[0].members[B] == groups[1].members[B] == b"newer"
     chain.add(Gone(B, False, "left"))
     assert chain.view.groups_of(B) == ()
+    restored, _ = from_image(image_of(chain.view, chain.ledger.reader))
+    assert restored == chain.view and restored.groups_at_join(B) == (0, 1)
+    restored.apply(chain.add(join_body(B)), join_body(B))
+    assert restored == chain.view and chain.view.groups_of(B) == (0, 1)
+    chain.add(Move(B, (0,)))
+    chain.add(Gone(B, True, "banned"))
+    chain.add(Unban(B))
     chain.add(join_body(B))
-    assert chain.view.groups_of(B) == (0,)  # a newcomer again
+    assert chain.view.groups_of(B) == (0,)  # where it was placed last
+    assert chain.view.groups_at_join(D) == (0,)  # who is placed nowhere begins with group 0
 
 
 @pytest.mark.parametrize(

@@ -393,6 +393,8 @@ class LedgerView:
         curve_holders: who came first with a CURVE key; it stays theirs when they leave.
         convicted: who has published a wrong sum, and which.
         banned: keys that the organiser keeps out.
+        placed: the groups that MOVE has put a key in last, where those are not group 0 alone; kept
+            when it is gone.
     """
 
     run: Run | None = None
@@ -406,6 +408,7 @@ class LedgerView:
     curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
     convicted: dict[PeerId, Conviction] = field(default_factory=dict)
     banned: set[PeerId] = field(default_factory=set)
+    placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold one record that the ledger has verified.
@@ -450,6 +453,11 @@ class LedgerView:
         """Numbers of the groups that a peer is in, in ascending order."""
         return tuple(number for number, group in self.groups.items() if peer in group.members)
 
+    def groups_at_join(self, peer: PeerId) -> tuple[int, ...]:
+        """Numbers of the groups that a peer is in when it JOINs: those that it was placed in last,
+        also if it was gone since."""
+        return self.placed.get(peer, (FIRST_GROUP,))
+
     def address_of(self, peer: PeerId) -> Address:
         """Return a roster member's address. KeyError if it is not in the roster."""
         join = self.roster[peer]
@@ -464,7 +472,7 @@ class LedgerView:
     def _join(self, record: Record, body: Join) -> None:
         if body.peer in self.banned:
             raise RemoteFault("order", "JOIN of a banned key")
-        for number in self.groups_of(body.peer) or (FIRST_GROUP,):
+        for number in self.groups_at_join(body.peer):
             self.groups[number].members[body.peer] = body.boot
         self.roster[body.peer] = body
         self.join_index[body.peer] = record.index
@@ -483,6 +491,10 @@ class LedgerView:
                 group.members.pop(body.peer, None)
             else:
                 group.members[body.peer] = join.boot
+        if body.groups == (FIRST_GROUP,):
+            self.placed.pop(body.peer, None)
+        else:
+            self.placed[body.peer] = body.groups
 
     def _gone(self, body: Gone) -> None:
         self.roster.pop(body.peer, None)

@@ -27,7 +27,10 @@ from swarmtrain_transport.wire.records import AnyBody, BodyReader, Plan, Record,
 
 def image_of(view: LedgerView, reader: BodyReader) -> bytes:
     """The canonical bytes of a fold, and of what reads the records after it."""
-    data: bytes = msgpack.packb([reader.plans(), _plain(view)])
+    raw = _plain(view)
+    if not view.placed:
+        raw.pop()  # the last field: a run of one group has the bytes that it has without groups
+    data: bytes = msgpack.packb([reader.plans(), raw])
     return data
 
 
@@ -39,6 +42,8 @@ def from_image(data: bytes) -> tuple[LedgerView, BodyReader]:
     """
     try:
         plans, raw = msgpack.unpackb(data, strict_map_key=False)
+        if len(raw) < len(fields(LedgerView)):
+            raw.append([])  # nobody was placed
         view = _shaped(raw, LedgerView)
         for group in view.groups.values():
             if group.op is not None:

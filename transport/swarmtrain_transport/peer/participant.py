@@ -94,7 +94,7 @@ class Participant:
         self._retention = retention or Retention()
         self._early = EarlyFrames(self.stats.ignored)
         self._serving = Serving(())
-        for number in self.view.groups_of(card.peer_id) or (FIRST_GROUP,):
+        for number in self.view.groups_at_join(card.peer_id):
             self._enter(number)
         self._welcome_index: int | None = None
         self._connected = self._is_sorted = False
