@@ -23,6 +23,7 @@ from swarmtrain.coordinator.service import run_terms
 from swarmtrain.crowd import Keys, Lane
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.disk.recall import recall
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.model_weights import ModelWeights
@@ -38,6 +39,10 @@ _PATIENCE = 60
 """Turns without anything new before a test that would hang fails."""
 
 
+Shapes = tuple[tuple[int, int], ...]
+SHAPES: Shapes = ((8, 8), (8, 8), (9, 7))  # one value is padding
+
+
 class Gone(Exception):
     """This peer's process has ended."""
 
@@ -45,9 +50,10 @@ class Gone(Exception):
 class Toy:
     """A model whose inner steps go the same way each time: down a slope of its own, 1/64 a step."""
 
-    def __init__(self, config: RunConfig, number: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: RunConfig, number: int, dtype: torch.dtype, shapes: Shapes = SHAPES
+    ) -> None:
         torch.manual_seed(3)
-        shapes = ((8, 8), (8, 8), (9, 7))  # one value is padding
         layers = [nn.Linear(*shape, bias=False, dtype=dtype) for shape in shapes]
         self.model = nn.ModuleDict({"embed": layers[0], "h": nn.ModuleList(layers[1:])})
         self.layout = Layout.of(self.model, config.exchange.block)
@@ -65,17 +71,15 @@ class Toy:
         self.write_weights(self.read_weights() - self.slope / 64)
 
 
-class Member(crowd.Member):
-    """One peer's process: the session in its thread, and the shell that the session sees."""
-
-    crowd: "Crowd"
+class Training:
+    """A session in its thread, and the network side that it sees."""
 
     def __init__(
-        self, crowd: "Crowd", peer: PeerId, boot: bytes, directory: Path, step_s: float
-    ) -> None:
-        self.storage = PeerStorage(directory)
-        super().__init__(crowd, peer, boot, CodecArithmetic(), self.storage.records)
-        self.step_s = step_s
+        self, process: "Process", group: int, config: RunConfig, step_s: float,
+        shapes: Shapes = SHAPES,
+    ) -> None:  # fmt: skip
+        crowd, peer = process.crowd, process.peer
+        self.process, self.step_s = process, step_s
         self.reports: list[RoundReport] = []
         self.roots: dict[int, bytes] = {}
         self.began_with: tuple[int, dict[str, Tensor]] = (-1, {})
@@ -85,10 +89,7 @@ class Member(crowd.Member):
         self.inbox = self
         self.is_connected, self.is_exchanging, self.num_others = True, False, 1
         self.items: deque[Any] = deque()
-        for op, slices in self.storage.of(0).results().items():
-            self.participant.keep_result(op, slices)
-        config = crowd.config
-        self.toy = Toy(config, peer[0], crowd.dtype)
+        self.toy = Toy(config, peer[0], crowd.dtype, shapes)
         seed_of = (lambda op: op * 7 + peer[0]) if config.exchange.rounding != "nearest" else None
         self.driver = Driver(
             peer, strategy_of(config, self.toy.layout), self.toy,
@@ -99,7 +100,7 @@ class Member(crowd.Member):
         hooks = Hooks(on_round=self._ended, on_state=self._began)
         shell: Any = self
         self.session = Session(
-            peer, shell, self.storage.of(0), config, self.driver, self.toy.layout, hooks,
+            peer, shell, process.storage.of(group), config, self.driver, self.toy.layout, hooks,
             clock=lambda: crowd.now_s + self.steps_made * self.step_s,
         )  # fmt: skip
         self._may_go = threading.Semaphore(0)
@@ -119,9 +120,9 @@ class Member(crowd.Member):
         except BaseException as error:
             self.error = error
         finally:
-            self.storage.close()
             self.is_over = True
-            self.crowd.turn_over.release()
+            self.process.ended()
+            self.process.crowd.turn_over.release()
 
     def train(self) -> None:
         if not self.driver.strategy.takes_gradients:
@@ -131,7 +132,7 @@ class Member(crowd.Member):
 
     def pause(self) -> None:
         """Let the others go on."""
-        self.crowd.turn_over.release()
+        self.process.crowd.turn_over.release()
         self._may_go.acquire()
         if self.is_gone:
             raise Gone
@@ -141,7 +142,7 @@ class Member(crowd.Member):
         if not self._thread.is_alive() and not self.is_over:
             self._thread.start()
         self._may_go.release()
-        self.crowd.turn_over.acquire()
+        self.process.crowd.turn_over.acquire()
         if self.error is not None:
             raise self.error
 
@@ -167,16 +168,48 @@ class Member(crowd.Member):
         return self.items.popleft()
 
     def machine(self, event: Callable[[Participant, float], Any]) -> None:
-        self.tell(event)
+        self.process.tell(event)
 
     def note(self, note: Any) -> None:
         pass
 
     def send(self, message: Any) -> None:
-        self.crowd.told(self.peer, message)
+        self.process.crowd.told(self.process.peer, message)
+
+    def leave(self, reason: str) -> None:
+        self.process.leave(reason)
+
+
+class Process(crowd.Member):
+    """One peer's process, but for what trains in it."""
+
+    crowd: "Crowd"
+    is_gone = False
+
+    def __init__(self, crowd: "Crowd", peer: PeerId, boot: bytes, directory: Path) -> None:
+        self.storage = PeerStorage(directory)
+        super().__init__(crowd, peer, boot, CodecArithmetic(), self.storage.records)
+        recall(self.storage, self.participant)
 
     def leave(self, reason: str) -> None:
         self.tell(lambda participant, now_s: participant.leave(reason, now_s))
+
+    def ended(self) -> None:
+        """A session has ended."""
+        self.storage.close()
+
+
+class Member(Training, Process):
+    """One peer's process with a session in group 0."""
+
+    def __init__(
+        self, crowd: "Crowd", peer: PeerId, boot: bytes, directory: Path, step_s: float
+    ) -> None:
+        Process.__init__(self, crowd, peer, boot, directory)
+        Training.__init__(self, self, 0, crowd.config, step_s)
+
+    def leave(self, reason: str) -> None:
+        Process.leave(self, reason)
 
     # ---- what its machine tells
 

@@ -117,11 +117,13 @@ class GroupSwarm(Swarm):
 
     def _begin(
         self, peer: PeerId, records: Iterable[Record] = (),
-        arithmetic: PlainArithmetic | None = None,
+        arithmetic: PlainArithmetic | None = None, saved: Iterable[tuple[int, bytes, int]] = (),
     ) -> GroupMember:  # fmt: skip
         self._boots += 1
         boot = f"boot {self._boots}".encode()
         member = self.members[peer] = self.member_of(peer, boot, records, arithmetic)
+        for state in saved:
+            member.machine.saved(*state)
         self._carry(member, member.machine.start(self.now_s))
         self.connect(peer)
         return member
@@ -135,7 +137,18 @@ class GroupSwarm(Swarm):
     def come_back(self, old: GroupMember, **saved: int) -> None:
         """A peer that was killed begins anew with its copy of the ledger and, of each group, the
         newest state up to an op, `g0=3` for group 0's up to op 3; all newest ones unless told."""
-        member = self._begin(old.peer, old.machine.ledger.since(0))
+        self.load_saved(self._begin(old.peer, old.machine.ledger.since(0)), old, **saved)
+
+    def come_back_slowly(self, old: GroupMember) -> GroupMember:
+        """The same, but its states are still being loaded: HELLO alone tells of them."""
+        told = []
+        for group, stage in old.stages.items():
+            kept = Stage(group, old.peer, ())
+            kept.numbers = stage.saved[max(stage.saved)]
+            told.append((max(stage.saved), kept.described()[0].root, group))
+        return self._begin(old.peer, old.machine.ledger.since(0), saved=told)
+
+    def load_saved(self, member: GroupMember, old: GroupMember, **saved: int) -> None:
         for group in member.machine.groups:
             stage = old.stages.get(group)
             newest = saved.get(f"g{group}", 1 << 30)

@@ -240,6 +240,40 @@ def test_after_a_power_cut_a_group_goes_back_alone_to_the_newest_state_that_was_
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_run_does_not_go_back_behind_a_state_that_is_still_being_loaded(
+    seed: int, is_damaged: bool
+) -> None:
+    swarm = begun(seed, rounds=8)
+    while min(view.last_op for view in swarm.hall.view.groups.values()) < 4:
+        swarm.step()
+    while min(max(stage.saved) for stage in swarm.members[B].stages.values()) < 4:
+        swarm.step()
+    fallen = dict(swarm.members)
+    for peer in fallen:
+        swarm.kill(peer)
+    swarm.restart_coordinator()
+    newest = {group: max(stage.saved) for group, stage in fallen[B].stages.items()}
+    last = {group: view.last_op for group, view in swarm.hall.view.groups.items()}
+    slow = swarm.come_back_slowly(fallen[B])
+    for peer in (A, C):
+        swarm.come_back(fallen[peer], g0=2, g1=2)
+    for _ in range(2000):
+        swarm.step()
+    assert not any(isinstance(body, Rewind) for body in bodies_of(swarm.records))
+    known = [swarm.hall.groups[group].group_peers.here[B].applied_op for group in (0, 1)]
+    assert known == [newest[0], newest[1]]
+    swarm.load_saved(slow, fallen[B], **({"g0": 2} if is_damaged else {}))
+    assert swarm.run(STEPS)
+    due = {(group, op) for group, op in newest.items() if op < last[group]}
+    if is_damaged:
+        due = {(0, 2), *((group, op) for group, op in due if group)}
+    rewinds = [body for body in bodies_of(swarm.records) if isinstance(body, Rewind)]
+    assert {(one.group, one.op) for one in rewinds} == due
+    assert all(view.committed == 8 for view in swarm.hall.view.groups.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_an_op_of_one_group_is_skipped_and_the_other_group_goes_on(seed: int) -> None:
     swarm = begun(seed, rounds=5, min_contributors=2)
     swarm.add_to(D, 0)

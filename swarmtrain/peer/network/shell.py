@@ -20,6 +20,7 @@ from swarmtrain.caps import NO_CAPS, Caps
 from swarmtrain.errors import UserError, refused, run_over, translate
 from swarmtrain.options import Endpoint
 from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.disk.recall import recall
 from swarmtrain.peer.disk.spill_file import SpillFile
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.bandwidth import Bandwidth, inflow
@@ -176,21 +177,11 @@ class PeerShell:
             self._storage.records, self._now_s(), Retention(self._spill), self._storage.ledger,
             self._storage.beginning(),
         )  # fmt: skip
-        self._bring(self._participant)
+        recall(self._storage, self._participant)
         self._link = self._bandwidth
         if self._freeze is not None:
             self._link = FreezingLink(self._bandwidth, self._participant, *self._freeze)
         self._act(self._participant.start(self._now_s()))
-
-    def _bring(self, participant: Participant) -> None:
-        """Give the machine what an earlier life of this peer has kept of its groups."""
-        for group in participant.groups:
-            kept = self._storage.of(group)
-            for op, slices in kept.results().items():
-                participant.keep_result(op, slices, group)
-            download = kept.download()
-            if download is not None:
-                participant.keep_state(*download, group)
 
     async def close(self) -> None:
         """Send what is queued and end `run`."""

@@ -117,7 +117,7 @@ class Agreement:
         """
         group_peer = self._group_peers.here[peer]
         group_peer.applied_op = message.op
-        group_peer.state_root = message.state_root
+        group_peer.state_root, group_peer.in_place = message.state_root, True
         self._check_chain(peer, group_peer, message)
         if may_attest:
             self.attest(message.op, now_s)
@@ -150,7 +150,7 @@ class Agreement:
         held = {
             peer: one.state_root
             for peer, one in here.items()
-            if one.applied_op >= op and self._view.commit_at(one.applied_op) == op
+            if one.in_place and one.applied_op >= op and self._view.commit_at(one.applied_op) == op
         }
         known = self._view.roots.get(op, {})
         if not held or any(root in known.values() for root in held.values()):

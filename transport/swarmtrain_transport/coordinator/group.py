@@ -116,6 +116,11 @@ class GroupCoordinator:
         state = Applied(message.applied_op, message.state_root, group=self.view.group)
         self._agreement.reported(peer, state, now_s, may_attest=may_attest)
 
+    def on_hello(self, peer: PeerId, state: Applied, now_s: float) -> None:
+        """A peer has come with a state, which may be on its disk only."""
+        self._agreement.reported(peer, state, now_s, may_attest=False)
+        self.group_peers.here[peer].in_place = False
+
     def on_applied(self, peer: PeerId, message: Applied, now_s: float, *, may_attest: bool) -> None:
         """A peer has put a state in place."""
         self._agreement.reported(peer, message, now_s, may_attest=may_attest)

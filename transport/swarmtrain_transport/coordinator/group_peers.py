@@ -24,6 +24,8 @@ class GroupPeer:
     Attributes:
         line: its line to us.
         applied_op, state_root: newest state that it reports.
+        in_place: it has said so since HELLO, which tells of states on disk too. Others are no word
+            for ATTEST.
         ready: its newest READY; `ready_s` is when it came.
         active: it has sent a READY in this life, so the others wait for it.
         stranded_op: the op whose result it says that nobody has for it; -1 for none.
@@ -35,6 +37,7 @@ class GroupPeer:
     line: PeerLine
     applied_op: int = -1
     state_root: bytes = b""
+    in_place: bool = False
     ready: Ready | None = None
     ready_s: float = 0.0
     active: bool = False
@@ -42,13 +45,22 @@ class GroupPeer:
     chain: bytes = b""
     waits: Score = field(default_factory=Score)
 
+    def stranded(self, op: int) -> None:
+        """The peer lacks the result of `op`. A state after it, of which its HELLO told, has turned
+        out to be none of the run's."""
+        self.stranded_op = op
+        if op <= self.applied_op:
+            self.applied_op, self.state_root, self.ready = -1, b"", None
+
 
 def agreed_root(
     peers: Mapping[PeerId, GroupPeer], voters: AbstractSet[PeerId], op: int
 ) -> bytes | None:
     """The state root after `op` that more than half of the voters report, None without one."""
     at_op = [
-        one.state_root for peer, one in peers.items() if one.applied_op == op and peer in voters
+        one.state_root
+        for peer, one in peers.items()
+        if one.in_place and one.applied_op == op and peer in voters
     ]
     return next((root for root in at_op if 2 * at_op.count(root) > len(voters)), None)
 

@@ -162,7 +162,9 @@ class Rendezvous:
             if number in self.groups:
                 self.groups[number].enter(peer, line)
         for state in hello.states:
-            self._dispatch(peer, line, state)
+            group = self.groups.get(state.group)
+            if group is not None and peer in group.group_peers.here:
+                group.on_hello(peer, state, self._now_s)
 
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
         """A message of a connected peer. RemoteFault: it breaks the protocol, close its line."""
@@ -331,7 +333,7 @@ class Rendezvous:
             case Applied():
                 group.on_applied(peer, message, self._now_s, may_attest=may_attest)
             case Stranded():
-                group.group_peers.here[peer].stranded_op = message.op
+                group.group_peers.here[peer].stranded(message.op)
             case Accuse():
                 for owner, why in group.convictions.hear(peer, message, self._now_s).items():
                     self.departures.go(

@@ -115,7 +115,8 @@ class Participant:
 
     def hello(self) -> say.Hello:
         """HELLO as of now; the door signs it."""
-        states = tuple(group.place.state for group in self.groups.values() if group.place.has_state)
+        held = (group.place.held for group in self.groups.values())
+        states = tuple(state for state in held if state is not None)
         return hello_of(self.card, self.stats, self.ledger, states, takes_image=self._takes_image)
 
     @property
@@ -185,6 +186,11 @@ class Participant:
         """Part of a state that the shell kept on disk when an earlier life began to fetch it."""
         if (part := self.groups.get(group)) is not None:
             part.states.resume(manifest, chunks)
+
+    def saved(self, op: int, root: bytes, group: int = FIRST_GROUP) -> None:
+        """The state after `op` is on our disk, and has yet to be loaded: HELLO tells of it."""
+        if (part := self.groups.get(group)) is not None:
+            part.place.saved = say.Applied(op, root, group=group)
 
     def attach(
         self,

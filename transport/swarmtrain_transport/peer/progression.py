@@ -35,6 +35,7 @@ class Progression:
         chain: what our chain ends with if `applied_op` was a pair op that we were in, else b"".
         replayed_ops: results fetched afterwards, not taken part in.
         pending: our contributions to ops that have no outcome yet, by op.
+        saved: state on our disk that may be the run's, until one is in place.
         finished_op: the run's last op, once the coordinator has said so; final_loss is its loss.
         is_halted: it is not safe or not allowed to go on.
     """
@@ -44,6 +45,7 @@ class Progression:
         self.state_root = self.chain = b""
         self.replayed_ops = 0
         self.pending: dict[int, Pending] = {}
+        self.saved: Applied | None = None
         self.finished_op: int | None = None
         self.final_loss: float | None = None
         self.is_halted = False
@@ -79,7 +81,7 @@ class Progression:
 
     def applied(self, op: int, root: bytes) -> None:
         """The trainer has put the state after `op` in place."""
-        self._busy, self._applying = False, -1
+        self._busy, self._applying, self.saved = False, -1, None
         self.applied_op, self.state_root = op, root
         self.chain, self._chain = self._chain, b""
         if self._is_void:
@@ -105,6 +107,8 @@ class Progression:
         self._catchup.give_up()
         self._states.rewound()
         self._stranded_op = -1
+        if self.saved is not None and self.saved.op > self._view.last_op:
+            self.saved = None
         if self._busy:
             self._is_void = True
         elif self.applied_op > self._view.last_op:
@@ -140,9 +144,10 @@ class Progression:
         return actions
 
     @property
-    def has_state(self) -> bool:
-        """True if a state of the group is in place."""
-        return self.applied_op >= 0
+    def held(self) -> Applied | None:
+        """The state that HELLO tells of: the one in place, or else the one on our disk, which may
+        take long to load and be the newest that anybody has (T12)."""
+        return self.state if self.applied_op >= 0 else self.saved
 
     @property
     def state(self) -> Applied:
@@ -250,6 +255,7 @@ class Progression:
             self.pending.clear()
         if self._busy or self.is_halted:
             return actions
+        self.saved = None  # it is not the run's, or could not be loaded
         if self.applied_op < 0 and self._states.is_lost:
             actions += self._tell_stranded(0, connected)
         return actions + self._stranded()

@@ -89,8 +89,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """First message of every connection; the shell has checked its signature and invite.
 
     head_index and head_hash are the newest ledger record held (-1 and b"" for none), `states` the
-    newest state of each group of which one is held. A process that has just begun may be given
-    the newest SNAPSHOT in the place of records (takes_image).
+    newest state of each group of which one is held, in place or on the disk. A process that has
+    just begun may be given the newest SNAPSHOT in the place of records (takes_image).
     """
 
     boot: bytes
