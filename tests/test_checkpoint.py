@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -258,3 +259,23 @@ def test_a_state_without_an_anchor_or_with_values_in_its_padding_is_a_bug(tmp_pa
         with pytest.raises(ValueError, match="padding"):
             checkpoint.save(tmp_path, facts(1), LAYOUT, arrays)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_newest_checkpoint_is_named_from_manifests_alone_and_a_cut_off_one_passed_over(
+    tmp_path,
+):
+    assert checkpoint.claimed(tmp_path) is None
+    older, newer = save(tmp_path, op=1), save(tmp_path, op=2)
+    assert checkpoint.claimed(tmp_path) == newer.facts
+    path = newer.path / checkpoint.OUTER_FILE
+    path.write_bytes(path.read_bytes()[:-1])
+    assert checkpoint.claimed(tmp_path) == older.facts
+
+
+def test_a_manifest_names_its_group_unless_it_is_the_first(tmp_path):
+    later = replace(facts(1), group=3)
+    saved = checkpoint.save(tmp_path, later, LAYOUT, state(1))
+    assert checkpoint.load(saved.path).checkpoint.facts == later
+    assert b'"group": 3' in (saved.path / checkpoint.MANIFEST_FILE).read_bytes()
+    first = save(tmp_path, op=1)
+    assert b"group" not in (first.path / checkpoint.MANIFEST_FILE).read_bytes()

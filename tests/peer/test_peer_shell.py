@@ -15,7 +15,10 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network import patience
 from swarmtrain.peer.network.shell import PeerShell
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
 
@@ -101,3 +104,31 @@ def test_who_was_in_a_run_that_is_finished_does_not_wait_for_its_coordinator(tmp
         asyncio.run(main())
     assert told.value.code == "SWT-E705"
     assert str(tmp_path / "peer" / "checkpoints") in told.value.remedy
+
+
+def test_what_the_machine_asks_to_keep_lies_with_its_group(tmp_path):
+    manifest, _ = describe_state(bytes(32), (ArraySpec("anchor", 16),), bytes(64))
+    chunk = b"a chunk"
+
+    async def main():
+        with contextlib.closing(PeerStorage(tmp_path)) as storage:
+            shell = PeerShell(
+                INVITE, storage, Identity.create(), "otter", to_trainer=lambda heard: None,
+                rng=random.Random(0),
+            )  # fmt: skip
+            shell._link = object()
+            for group in (0, 1):
+                shell._act(
+                    (
+                        do.DownloadBegun(manifest, group),
+                        do.KeepChunk(content_hash(chunk), chunk, group),
+                        do.KeepProof(3 + group, b"proof", group),
+                    )
+                )
+
+    asyncio.run(main())
+    for folder, op in ((tmp_path, 3), (tmp_path / "groups" / "1", 4)):
+        assert [one.name for one in (folder / "proofs").iterdir()] == [f"{op:08}.proof"]
+    with contextlib.closing(PeerStorage(tmp_path)) as storage:
+        for group in (0, 1):
+            assert storage.of(group).download() == (manifest.to_bytes(), [chunk])
