@@ -1,4 +1,4 @@
-"""Decisions in the ledger of a simulated world, as far as checks ask for them."""
+"""Decisions of one group in the ledger of a simulated world, as far as checks ask for them."""
 
 from dataclasses import dataclass, field
 
@@ -10,10 +10,11 @@ from swarmtrain_transport.wire.records import Commit, Freeze, Gone, Join, Move, 
 
 @dataclass(slots=True)
 class Decided:
-    """Everything that was logged and is not cancelled.
+    """Everything that was logged of a group and is not cancelled.
 
     Attributes:
-        log: all records.
+        group: its number.
+        log: all records, where the group is the first.
         outcomes, plans, frozen: by op.
         plan_s: when each op was planned.
         op_seconds: from PLAN to outcome, by op.
@@ -22,11 +23,12 @@ class Decided:
         is_over: the run's last op is committed.
         newest: the newest committed op and the roots of its slices.
         rewound_index: index of the newest REWIND.
-        roster: who is in the first group.
-        elsewhere: who is in the run, and not in the first group.
+        roster: who is in the group.
+        elsewhere: who is in the run, and not in the group.
     """
 
     swarm: Swarm
+    group: int = 0
     log: list[Record] = field(default_factory=list)
     outcomes: dict[int, Commit | Skip] = field(default_factory=dict)
     plans: dict[int, Plan] = field(default_factory=dict)
@@ -43,11 +45,14 @@ class Decided:
     elsewhere: set[PeerId] = field(default_factory=set)
 
     def peopled(self, body: Join | Move | Gone) -> None:
-        """Note who is in the first group."""
+        """Note who is in the group: who joins is in the first one until it is moved."""
         if isinstance(body, Gone):
             self.elsewhere.discard(body.peer)
         elif isinstance(body, Move):
-            (self.elsewhere.discard if 0 in body.groups else self.elsewhere.add)(body.peer)
+            is_here = self.group in body.groups
+            (self.elsewhere.discard if is_here else self.elsewhere.add)(body.peer)
+        elif self.group and body.peer not in self.roster:
+            self.elsewhere.add(body.peer)
         is_in = not isinstance(body, Gone) and body.peer not in self.elsewhere
         (self.roster.add if is_in else self.roster.discard)(body.peer)
 

@@ -81,27 +81,34 @@ class Demands:
         """Return True if the others could reach this peer since then; it may have been deaf."""
         return peer.is_able and self._apart_until_s.get(peer.peer_id, -1.0) < since_s
 
-    def check_fair(self, op: int, left_out: set[PeerId]) -> None:
+    def check_fair(self, op: int, left_out: set[PeerId], seen: Decided | None = None) -> None:
         """Not in protocol.md's list: no able peer is left out, unless some link is bad: the matrix
         rule may then take one end of it for the other. A frame that was lost just before a deadline
-        cannot be there again in time, and D_repair may be shorter than sending it again takes."""
+        cannot be there again in time, and D_repair may be shorter than sending it again takes.
+
+        Args:
+            op: of which.
+            left_out: by the decision at hand.
+            seen: the decisions of its group; of the first one if None.
+        """
+        seen = seen or self._seen
         if any(peer.is_cut or peer.is_handicapped for peer in self._swarm.survivors):
             return
-        begun_s = self._seen.plan_s[op]
-        planned = self._seen.planned(op)
+        begun_s = seen.plan_s[op]
+        planned = seen.planned(op)
         liars = self._scene.deeds.keys()
         # Who has died, or begun anew, outvotes nobody: of few left, one's silence is half of all.
         boots = {peer.peer_id: peer.machine.card.boot for peer in self._swarm.survivors}
-        members = self._seen.plans[op].members
+        members = seen.plans[op].members
         living = [one for one in members if one.weight and boots.get(one.peer) == one.boot]
-        if not self.promises(self._seen.plans[op].kind, len(living)):
+        if not self.promises(seen.plans[op].kind, len(living)):
             return
         if not self.is_quiet(begun_s):
             return
         if not all(self.is_sound(peer, begun_s) for peer in planned if peer.peer_id not in liars):
             return
         lost_s = self._scene.clock.now_s - RESEND_S
-        if self._seen.plans[op].kind == PAIR:
+        if seen.plans[op].kind == PAIR:
             left_out = self._wronged(op, left_out, lost_s, liars)
         wronged = [
             peer.number
@@ -109,13 +116,13 @@ class Demands:
             if peer.peer_id in left_out - liars and not self.has_lost(peer, lost_s)
         ]
         if wronged:
-            story = f"op {op} leaves out {wronged}, with whom nothing is wrong"
+            story = f"{_name_of(op, seen)} leaves out {wronged}, with whom nothing is wrong"
             self._scene.violation("fair", story)
 
-    def check_skip(self, skip: Skip) -> None:
+    def check_skip(self, skip: Skip, seen: Decided | None = None) -> None:
         """L3: no SKIP while enough contributors live, nothing is wrong with them, and they are
         linked to those to whom slices were given. A deaf one among these is relieved."""
-        seen = self._seen
+        seen = seen or self._seen
         frozen = seen.frozen.get(skip.op)
         named = set(seen.weights(skip.op) if frozen is None else frozen.contributors)
         begun_s = seen.plan_s[skip.op]
@@ -136,7 +143,7 @@ class Demands:
             sound = paired(seen.plans[skip.op], sound)
         able = [peer.number for peer in planned if peer.peer_id in sound]
         if len(able) >= seen.plans[skip.op].min_contributors:
-            story = f"op {skip.op} is skipped ({skip.reason}) although {able} live"
+            story = f"{_name_of(skip.op, seen)} is skipped ({skip.reason}) although {able} live"
             self._scene.violation("L3", story)
 
     def _wronged(
@@ -158,6 +165,10 @@ class Demands:
         """Return True if anything is promised to the honest contributors of an op: where hostile
         members are not few nothing is."""
         return not self._scene.deeds or planned >= (4 if op_kind == PAIR else 3)
+
+
+def _name_of(op: int, seen: Decided) -> str:
+    return f"op {op} of group {seen.group}" if seen.group else f"op {op}"
 
 
 def partners_in(plan: Plan) -> dict[PeerId, PeerId]:

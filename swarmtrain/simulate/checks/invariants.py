@@ -81,7 +81,8 @@ class Invariants:
         self.pairs = PairChecks(swarm, self.decided, self.demands, self.sums)
         self.rules = Rules(swarm, self.decided, self.demands, self.sums)
         self.limit_s = float("inf")
-        self.later: dict[int, LaterGroup] = {}
+        numbers = range(1, swarm.scene.conditions.groups)
+        self.later = {group: LaterGroup(swarm, group, self.demands) for group in numbers}
         self._limits: dict[int, float] = {}
         self._swarm = swarm
         self._scene = swarm.scene
@@ -112,9 +113,10 @@ class Invariants:
         self.decided.log.append(record)
         body = self._reader.read(record)
         if isinstance(body, Join | Move | Gone):
-            self.decided.peopled(body)
+            for one in (self.decided, *(group.decided for group in self.later.values())):
+                one.peopled(body)
         if group := getattr(body, "group", 0):
-            self._of_later_group(group, body)
+            self._of_later_group(group, record.index, body)
             return
         if isinstance(body, Plan):
             self._begun(body)
@@ -145,12 +147,10 @@ class Invariants:
         if self._scene.weather is not None:
             self._scene.weather.logged(body)
 
-    def _of_later_group(self, group: int, body: AnyBody) -> None:
+    def _of_later_group(self, group: int, index: int, body: AnyBody) -> None:
         """Judge a decision of a group beside the first; a conviction must be of the liar there,
         too."""
-        if group not in self.later:
-            self.later[group] = LaterGroup(self._swarm, group, self.demands)
-        self.later[group].logged(body)
+        self.later[group].logged(index, body)
         if isinstance(body, Gone):
             if body.peer != self._scene.liar:
                 self._violated("T8", f"{self._scene.name_of(body.peer)} is convicted, wrongly")

@@ -1,19 +1,22 @@
 """Rules of the records of a group beside the first, checked as they are logged.
 
 Its states are compared by `Invariants.staged`. Here is what the ledger and the holdings of its
-peers show: one outcome per op, its contributors and holders, how far it goes back, and that it
-ends.
+peers show: one outcome per op, its contributors and holders, whom it leaves out, that it is not
+skipped without need, how far it goes back, and that it ends.
 """
 
+from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
 from swarmtrain.simulate.checks.holding import holds
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Commit,
     Freeze,
     Plan,
+    Reassign,
     Rewind,
     Skip,
     SliceFreeze,
@@ -34,42 +37,37 @@ class LaterGroup:
         demands: with whom something was wrong.
 
     Attributes:
+        decided: what was logged of it.
         limit_s: when its open op must have ended.
-        newest: the newest committed op and the roots of its slices.
     """
 
     def __init__(self, swarm: Swarm, group: int, demands: Demands) -> None:
+        self.decided = Decided(swarm, group)
         self.limit_s = float("inf")
-        self.newest: tuple[int, tuple[bytes, ...]] = (0, ())
         self._swarm, self._group, self._demands = swarm, group, demands
-        self._plans: dict[int, Plan] = {}
-        self._frozen: dict[int, Freeze] = {}
-        self._ended: dict[int, Commit | Skip] = {}
         self._deadline_s = 0.0
 
-    def logged(self, body: AnyBody) -> None:
+    def logged(self, index: int, body: AnyBody) -> None:
         """A record of the group was appended."""
         if isinstance(body, Plan):
             self._planned(body)
         elif isinstance(body, Freeze):
-            if body.op in self._frozen:
-                self._violated("I6", f"second FREEZE of op {body.op}")
-            self._frozen[body.op] = body
+            self._froze(body)
+        elif isinstance(body, Reassign):
+            self.decided.new_owners.add(body.owner)
         elif isinstance(body, SliceFreeze):
-            freeze = self._frozen.get(body.op)
+            freeze = self.decided.frozen.get(body.op)
             if freeze is None or not set(body.contributors) <= set(freeze.contributors):
                 self._violated("I6", f"slice {body.slice_index}: contributors not in FREEZE")
+            else:
+                self._check_fair(body.op, set(freeze.contributors) - set(body.contributors))
         elif isinstance(body, Commit | Skip):
-            if body.op in self._ended:
-                self._violated("I1", f"second outcome of op {body.op}")
-            self._ended[body.op], self.limit_s = body, float("inf")
-            if isinstance(body, Commit):
-                self._committed(body)
+            self._over(body)
         elif isinstance(body, Rewind):
-            self._rewound(body)
+            self._rewound(index, body)
 
     def _planned(self, plan: Plan) -> None:
-        self._plans[plan.op] = plan
+        self.decided.begun(plan)
         weight = sum(member.weight for member in plan.members)
         bits = (weight - 1).bit_length() + _PRODUCT_BITS + plan.e_max - plan.e_min
         if plan.exact and bits > _SUM_BITS:
@@ -81,28 +79,42 @@ class LaterGroup:
         """When an op whose clock begins now has not ended in time."""
         return self._swarm.scene.clock.now_s + 2 * self._deadline_s + _RETRY_S
 
+    def _froze(self, freeze: Freeze) -> None:
+        if freeze.op in self.decided.frozen:
+            self._violated("I6", f"second FREEZE of op {freeze.op}")
+        self.decided.frozen[freeze.op] = freeze
+        self._check_fair(freeze.op, set(self.decided.weights(freeze.op)) - set(freeze.contributors))
+
+    def _check_fair(self, op: int, left_out: set[PeerId]) -> None:
+        self._demands.check_fair(op, left_out, self.decided)
+
+    def _over(self, outcome: Commit | Skip) -> None:
+        if outcome.op in self.decided.outcomes:
+            self._violated("I1", f"second outcome of op {outcome.op}")
+        self.decided.ended(outcome)
+        self.limit_s = float("inf")
+        if isinstance(outcome, Commit):
+            self._committed(outcome)
+        else:
+            self._demands.check_skip(outcome, self.decided)
+
     def _committed(self, commit: Commit) -> None:
         """I6 and I8: enough contributors, enough live holders of every slice."""
-        self.newest = (commit.op, tuple(piece.root for piece in commit.slices))
-        plan, now_s = self._plans[commit.op], self._swarm.scene.clock.now_s
-        boots = {member.peer: member.boot for member in plan.members}
-        members = self._members
+        plan, now_s = self.decided.plans[commit.op], self._swarm.scene.clock.now_s
         live = [
             peer
-            for peer in members
-            if peer.peer_id in commit.contributors
-            and boots[peer.peer_id] == peer.machine.card.boot
-            and self._demands.is_sound(peer, now_s)
+            for peer in self.decided.planned(commit.op)
+            if peer.peer_id in commit.contributors and self._demands.is_sound(peer, now_s)
         ]
         for index, outcome in enumerate(commit.slices):
             if len(outcome.contributors) < plan.min_contributors:
                 self._violated("I6", f"op {commit.op} slice {index}: too few contributors")
-            holders = [peer for peer in members if holds(peer, outcome.root, self._group)]
+            holders = [peer for peer in self._members if holds(peer, outcome.root, self._group)]
             if live and 2 * len(holders) <= len(live):
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
 
-    def _rewound(self, rewind: Rewind) -> None:
+    def _rewound(self, index: int, rewind: Rewind) -> None:
         """T12: nobody who is sound has a newer state of the run's."""
         lately = self._swarm.scene.clock.now_s - GRACE_S
         newest = max(
@@ -116,12 +128,7 @@ class LaterGroup:
         if newest > rewind.op >= 0:
             story = f"back to op {rewind.op}, although the state after op {newest} is here"
             self._violated("T12", story)
-        for store in (self._plans, self._frozen, self._ended):
-            for later in [op for op in store if op > rewind.op]:
-                del store[later]
-        done = [one for one in self._ended.values() if isinstance(one, Commit)]
-        last = max(done, key=lambda one: one.op, default=None)
-        self.newest = (0, ()) if last is None else (last.op, tuple(p.root for p in last.slices))
+        self.decided.rewound(index, rewind.op)
 
     @property
     def _members(self) -> list[SimPeer]:
