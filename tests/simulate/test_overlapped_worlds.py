@@ -3,7 +3,7 @@
 import pytest
 
 from swarmtrain.peer.training.machine import TrainingMachine
-from swarmtrain.simulate.seeds import Training, run_seed
+from swarmtrain.simulate.seeds import Training, run_seed, run_seeds
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.wire.records import Record
@@ -43,6 +43,11 @@ def test_a_world_of_overlapping_ops_that_once_failed_is_clean(
     seed: int, training: Training, story: str
 ):
     assert run_seed(seed, 4, 6, training=training).violations == (), story
+
+
+def test_for_those_who_are_leaving_when_the_faults_end_others_come():
+    (result,) = run_seeds([300079], peers=4, ops=3)
+    assert not result.violations and result.commits == 3
 
 
 def test_ops_are_under_way_at_once():

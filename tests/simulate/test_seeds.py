@@ -45,6 +45,7 @@ ONCE_FAILED = (
     (101146, 4, 3, "an op's time began with the coordinator's death, not with its return"),
     (105653, 4, 3, "an op's time began with the coordinator's death, not with its return"),
     (102812, 4, 3, "a part that was lost amid a repair was demanded before it could be sent again"),
+    (300031, 4, 3, "a coordinator that died before its first record took its ledger to be lost"),
     (203844, 4, 3, "an owner that lacked one part cost an op that could spare nobody"),
 )
 

@@ -152,12 +152,11 @@ class RepeatedWeather(Troubles):
             peer.handicap = NO_HANDICAP
             line.lag_s = 0.0
         swarm.coordinator.sync_s = scene.conditions.sync_s
+        staying = [peer for peer in swarm.survivors if not peer.is_leaving]
         elsewhere = self._checks.decided.elsewhere
-        first = [peer for peer in swarm.survivors if peer.peer_id not in elsewhere]
+        first = [peer for peer in staying if peer.peer_id not in elsewhere]
         conditions = scene.conditions
-        missing = max(
-            conditions.all_peers - len(swarm.survivors), conditions.num_peers - len(first)
-        )
+        missing = max(conditions.all_peers - len(staying), conditions.num_peers - len(first))
         for number in range(missing):
             scene.clock.after(1.0 + number, swarm.add_peer)
         scene.end_s = scene.clock.now_s + _END_S

@@ -70,6 +70,8 @@ class SimCoordinator(Process):
         self._is_writing = False
         self._life = 0
         """Counts starts; terms do not, for a restored disk may give one a second time."""
+        self._has_begun = False
+        """A record was on the disk: from then on an empty one has lost the ledger."""
 
     def start(self) -> None:
         """A new life: replay the disk. One that holds nothing any more has lost the ledger."""
@@ -82,7 +84,7 @@ class SimCoordinator(Process):
         self.machine = Rendezvous(
             self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, self.now_s,
             archive=self, more_groups=self._more_groups,
-            is_lost=self._life > 1 and not self.disk,
+            is_lost=self._has_begun and not self.disk,
         )  # fmt: skip
         self._act(self.machine.start(self.now_s))
 
@@ -201,6 +203,7 @@ class SimCoordinator(Process):
 
     def _append(self, record: Record) -> None:
         self.disk.append(record)
+        self._has_begun = True
         self.watch.logged(record)
 
     def _sleep(self) -> None:
