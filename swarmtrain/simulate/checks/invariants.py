@@ -89,6 +89,7 @@ class Invariants:
         self._drags = Drags(swarm.scene)
         self._reader = BodyReader()
         self._roots: dict[int, bytes] = {}
+        self._flipped: dict[PeerId, tuple[int, bytes]] = {}
         self._overruled: set[int] = set()
         self._staged: dict[tuple[int, int], bytes] = {}
         self._results: dict[int, tuple[Buffer, ...]] = {}
@@ -174,11 +175,8 @@ class Invariants:
     def _attested(self, attest: Attest) -> None:
         """A flipped state becomes the run's, where all other members of the op have died: whoever
         else has replayed the op must heal then."""
-        ours = {
-            peer.peer_id
-            for peer in self._swarm.survivors
-            if self.rules.state_of(peer) == (attest.op, attest.state_root)
-        }
+        state = attest.op, attest.state_root
+        ours = {peer for peer, one in self._flipped.items() if one == state}
         if ours & self._scene.flipped:
             self._scene.flipped -= ours
             self._roots[attest.op] = attest.state_root
@@ -329,6 +327,7 @@ class Invariants:
     def loaded(self, peer: SimPeer, *, takes_back: bool) -> None:
         """A peer took over shared state; its books begin anew."""
         self._scene.flipped.discard(peer.peer_id)
+        self._flipped.pop(peer.peer_id, None)
         self._given = {given for given in self._given if given[1] != peer.peer_id}
         if not self._scene.conditions.keeps_books:
             return
@@ -455,6 +454,7 @@ class Invariants:
             return
         self.rules.rooted(peer, op, root)
         if peer.peer_id in self._scene.flipped:
+            self._flipped[peer.peer_id] = op, root
             return  # it must be healed
         known = self._roots.setdefault(op, root)
         if known != root and op not in self._overruled:

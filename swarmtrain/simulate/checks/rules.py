@@ -60,10 +60,6 @@ class Rules:
         """A peer has this state after an op."""
         self.states[peer.peer_id, peer.machine.card.boot] = (op, root)
 
-    def state_of(self, peer: SimPeer) -> tuple[int, bytes]:
-        """The newest state of a process: its op, -1 if it has none, and its root."""
-        return self.states.get((peer.peer_id, peer.machine.card.boot), (-1, b""))
-
     def _is_sound(self, peer: SimPeer, since_s: float) -> bool:
         return self._demands.is_sound(peer, since_s) and not self._demands.has_lost(peer, since_s)
 
@@ -162,7 +158,7 @@ class Rules:
             return
         newest = max(
             (
-                self.state_of(peer)[0]
+                self.states.get((peer.peer_id, peer.machine.card.boot), (-1, b""))[0]
                 for peer in self._swarm.survivors
                 if 0 in peer.machine.groups
                 and peer.peer_id not in self._scene.flipped
