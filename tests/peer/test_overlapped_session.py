@@ -87,7 +87,9 @@ def session_of(reports: list[RoundReport]) -> tuple[Session, Overlapped, Network
     driver, network = Overlapped(), Network()
     hooks = Hooks(on_round=reports.append)
     unchecked: Any = Session
-    made = unchecked(b"me", network, None, config_of(inner_steps=5), driver, LAYOUT, hooks)
+    made = unchecked(
+        b"me", network, SimpleNamespace(group=0), config_of(inner_steps=5), driver, LAYOUT, hooks
+    )
     return made, driver, network
 
 

@@ -71,6 +71,8 @@ def test_whoever_comes_first_after_a_restart_does_not_attest_alone() -> None:
     assert len(again.bodies(Attest)) == 1
     again.join(A, **held(1))
     again.join(B, **held(1))
+    for peer in (A, B):  # HELLO tells of states on disk too; who has its own in place says so
+        again.say(peer, m.Applied(1, root_of(1)))
     assert again.bodies(Attest)[-1] == Attest(1, root_of(1))
 
 
