@@ -50,6 +50,11 @@ def test_for_those_who_are_leaving_when_the_faults_end_others_come():
     assert not result.violations and result.commits == 3
 
 
+def test_an_op_that_is_attested_after_the_next_one_counts_who_is_further_by_then():
+    (result,) = run_seeds([300071], peers=4, ops=10)
+    assert not result.violations
+
+
 def test_ops_are_under_way_at_once():
     world = World(3, rounds=8, strategy_name="streaming", fragments=3, ops_at_once=3, latency_s=0.3)
     most = []

@@ -47,6 +47,7 @@ class Rules:
 
     def __init__(self, swarm: Swarm, decided: Decided, demands: Demands, sums: NamedSums) -> None:
         self.states: dict[tuple[PeerId, bytes], tuple[int, bytes]] = {}
+        self._had: dict[int, dict[tuple[PeerId, bytes], bytes]] = {}
         self._swarm = swarm
         self._scene = swarm.scene
         self._decided = decided
@@ -58,7 +59,9 @@ class Rules:
 
     def rooted(self, peer: SimPeer, op: int, root: bytes) -> None:
         """A peer has this state after an op."""
-        self.states[peer.peer_id, peer.machine.card.boot] = (op, root)
+        key = peer.peer_id, peer.machine.card.boot
+        self.states[key] = (op, root)
+        self._had.setdefault(op, {})[key] = root
 
     def _is_sound(self, peer: SimPeer, since_s: float) -> bool:
         return self._demands.is_sound(peer, since_s) and not self._demands.has_lost(peer, since_s)
@@ -136,11 +139,8 @@ class Rules:
         if attest.roots or attest.op == 0 or attest.op not in self._decided.plans:
             return
         here = self._decided.planned(attest.op)
-        agree = {
-            key
-            for key, (op, root) in self.states.items()
-            if (op, root) == (attest.op, attest.state_root)
-        }
+        had = self._had.get(attest.op, {})  # whoever is further by now has told it before
+        agree = {key for key, root in had.items() if root == attest.state_root}
         others = [p for p in here if (p.peer_id, p.machine.card.boot) not in agree]
         dead = self._demands.deaths_since(now_s - GRACE_S) & agree
         num_agree = len(here) - len(others) + len(dead)
