@@ -184,6 +184,12 @@ def test_long_files_and_functions_are_asked_about():
 # ---- words and habits
 
 
+def test_files_of_tests_have_names_of_their_own():
+    """Or pytest, which imports them by name alone, cannot collect all of them at once."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert not {name for name in names if names.count(name) > 1}
+
+
 def test_no_file_is_a_drawer_for_everything():
     found = [module.at(1) for module in modules().values() if module.path.name in BANNED_FILES]
     report(found)
