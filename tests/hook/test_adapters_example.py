@@ -38,7 +38,9 @@ def test_two_peers_end_with_the_same_adapters_and_their_frozen_parts_untouched(
     class Learner:
         """The example's loop, one inner step at a time, in the place of the crowd's toy."""
 
-        def __init__(self, config: RunConfig, number: int, dtype: torch.dtype) -> None:
+        def __init__(
+            self, config: RunConfig, number: int, dtype: torch.dtype, shapes: crowd.Shapes
+        ) -> None:
             self.model = example.build()
             self.frozen = {
                 name: p.clone() for name, p in self.model.named_parameters() if not p.requires_grad
