@@ -6,6 +6,7 @@ from swarmtrain.peer.training.machine import TrainingMachine
 from swarmtrain.simulate.seeds import Training, run_seed, run_seeds
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.wire.records import Record
 
 
@@ -52,6 +53,11 @@ def test_for_those_who_are_leaving_when_the_faults_end_others_come():
 
 def test_an_op_that_is_attested_after_the_next_one_counts_who_is_further_by_then():
     (result,) = run_seeds([300071], peers=4, ops=10)
+    assert not result.violations
+
+
+def test_a_planned_peer_that_was_started_again_is_counted_where_a_state_is_attested():
+    (result,) = run_seeds([600260], peers=4, ops=3, kind=GATHER)
     assert not result.violations
 
 

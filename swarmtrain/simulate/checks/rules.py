@@ -133,12 +133,15 @@ class Rules:
                 self._violated("T8", story)
 
     def attested(self, attest: Attest) -> None:
-        """T15: more than half of the op's live members have the state that is attested."""
+        """T15: more than half of the op's live members have the state that is attested; one that
+        was started again has caught up with it."""
         now_s = self._scene.clock.now_s
         self._attested[attest.op] = (attest.state_root, now_s)
         if attest.roots or attest.op == 0 or attest.op not in self._decided.plans:
             return
-        here = self._decided.planned(attest.op)
+        members = {member.peer for member in self._decided.plans[attest.op].members}
+        members -= self._decided.elsewhere
+        here = [peer for peer in self._swarm.survivors if peer.peer_id in members]
         had = self._had.get(attest.op, {})  # whoever is further by now has told it before
         agree = {key for key, root in had.items() if root == attest.state_root}
         others = [p for p in here if (p.peer_id, p.machine.card.boot) not in agree]
