@@ -84,5 +84,5 @@ def _of_peer(directory: Path, number: int, group: int) -> list[str]:
         f"The ledger in {directory} does not tell of round {number}.",
         f"This peer began with a snapshot of the ledger after round {last_op}, and holds"
         " not all records before it.",
-        "Ask where all are: with --state-dir of the coordinator, or of a peer that was there then.",
+        "Use a complete ledger: --state-dir of the coordinator, or of a peer that was there then.",
     )

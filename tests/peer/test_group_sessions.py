@@ -114,7 +114,7 @@ class TwoGroups(Crowd):
         process = InGroups(self, peer, b"boot %d" % self._boots, directory)
         if not is_new or 0 in groups:
             process.train_in(process.participant.groups)
-        self.connect(process)  # type: ignore[arg-type]
+        self.connect(process)
         if is_new and groups != (0,):
             self._heed(self.hall.place(peer, groups, self.now_s))
         return process

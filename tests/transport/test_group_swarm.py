@@ -110,17 +110,24 @@ def test_status_says_why_a_group_stands_still_and_whose_state_of_it_is_how_old()
     while swarm.hall.groups[1].operations:
         swarm.step()
     status = swarm.hall.status(swarm.now_s)
-    (other,) = status.groups  # type: ignore[misc]  # there are some
+    assert not isinstance(status.groups, msgspec.UnsetType)
+    (other,) = status.groups
     assert (other.waiting_for, other.phase) == ("1 more peer", "training")
     assert status.waiting_for == "" and status.phase != "finished"
     assert [(one.peer, one.round) for one in other.peers] == [(B.hex(), other.round)]
     assert other.peers[0].state_root == swarm.members[B].stages[1].described()[0].root.hex()
 
 
-def test_who_is_in_a_later_group_alone_is_not_taken_to_be_behind() -> None:
-    swarm = begun(3, rounds=6)
+def trained(seed: int, **settings: object) -> GroupSwarm:
+    """Both groups have committed two ops of six."""
+    swarm = begun(seed, rounds=6, **settings)
     while min(view.committed for view in swarm.hall.view.groups.values()) < 2:
         swarm.step()
+    return swarm
+
+
+def test_who_is_in_a_later_group_alone_is_not_taken_to_be_behind() -> None:
+    swarm = trained(3)
     states = {one.peer: one.state for one in swarm.hall.status(swarm.now_s).peers}
     assert states[C.hex()] == states[B.hex()] != "syncing"
 
@@ -157,9 +164,7 @@ def test_overlapping_ops_live_through_deaths_moves_restarts_and_lost_frames(seed
 def test_who_comes_back_is_in_its_groups_and_has_the_states_that_it_saved(
     peer: bytes, seed: int
 ) -> None:
-    swarm = begun(seed, rounds=6, min_contributors=2)
-    while min(view.committed for view in swarm.hall.view.groups.values()) < 2:
-        swarm.step()
+    swarm = trained(seed, min_contributors=2)
     old = swarm.members[peer]
     groups = set(old.machine.groups)
     swarm.kill(peer)
@@ -180,9 +185,7 @@ def test_who_comes_back_is_in_its_groups_and_has_the_states_that_it_saved(
 def test_who_was_gone_is_in_the_groups_that_it_was_placed_in(
     peer: bytes, seed: int, remembers: bool
 ) -> None:
-    swarm = begun(seed, rounds=6, min_contributors=2)
-    while min(view.committed for view in swarm.hall.view.groups.values()) < 2:
-        swarm.step()
+    swarm = trained(seed, min_contributors=2)
     old = swarm.members[peer]
     groups = set(old.machine.groups)
     swarm.kill(peer)

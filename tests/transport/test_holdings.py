@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.wire import messages as m
 from tests.transport.hall import Hall, opened
@@ -76,6 +77,47 @@ def test_who_shows_nothing_does_not_count() -> None:
     assert newcomer.machine.ledger.first == 0, "C holds nothing, whatever it says"
 
 
+def test_claims_alone_spare_a_newcomer_nothing_for_longer_than_an_answer_takes() -> None:
+    hall = long_run(A, B, C)
+    hall.join(D)
+    hall.ack(D, holds_from=40)
+    assert not told(hall, D, m.Keep)
+    hall.alive(hall.now_s + 21.0, A, B, C)  # asked, they say nothing
+    hall.ack(D, holds_from=40)
+    assert told(hall, D, m.Keep) == [m.Keep(all=True)]
+
+
+def test_claims_alone_let_nobody_free_the_newer_part_that_it_has() -> None:
+    hall = long_run(A, B, C)
+    hall.join(D)
+    hall.ack(D, holds_from=10)
+    for peer in (A, B, C):
+        hall.ack(peer)
+    hall.ack(D, holds_from=10)
+    assert not told(hall, D, m.Keep)
+    show(hall, A, B, C)
+    hall.ack(D, holds_from=10)
+    assert told(hall, D, m.Keep) == [m.Keep(all=False, frees=True)]
+
+
+def test_those_who_were_told_to_fetch_and_do_not_are_relied_on_for_a_while_only() -> None:
+    hall = long_run(A)
+    newcomers = (B, C, D, E)
+    hall.join(*newcomers, boot=b"later")
+
+    def are_told(until_s: float) -> list[bool]:
+        while hall.now_s < until_s:
+            hall.tick(hall.now_s + 5.0)
+            for peer in newcomers:
+                hall.ack(peer, holds_from=40)
+        return [m.Keep(all=True) in hall.sent[peer] for peer in newcomers]
+
+    begun_s = hall.now_s
+    assert are_told(begun_s + 30.0) == [True, True, True, False]
+    assert are_told(begun_s + 590.0) == [True, True, True, False]
+    assert are_told(begun_s + 640.0) == [True, True, True, True]
+
+
 def test_who_shows_another_record_does_not_count_and_never_again_on_this_line() -> None:
     hall = long_run(A, B, C)
     newcomer = Newcomer(hall)
@@ -145,10 +187,10 @@ def test_who_is_asked_for_a_record_that_it_lacks_says_so() -> None:
     newcomer.read_all()
     first = newcomer.machine.ledger.first
     (said,) = newcomer.machine.control(m.Tell(3, alone=True), 0.0)
-    assert said.message == m.History(first, ())  # type: ignore[union-attr]
+    assert said == do.SendControl(m.History(first, ()))
     (said,) = newcomer.machine.control(m.Tell(first, alone=True), 0.0)
     raw = hall.records[first].to_bytes()
-    assert said.message == m.History(first, (raw,))  # type: ignore[union-attr]
+    assert said == do.SendControl(m.History(first, (raw,)))
 
 
 def test_nobody_is_asked_whose_line_is_another() -> None:

@@ -224,8 +224,8 @@ def test_one_owner_cannot_leave_somebody_out_by_measuring_it_wrongly(kind: str):
     assert isinstance(frozen, Freeze) and frozen.contributors == PEERS
 
 
-@KINDS
-def test_freeze_waits_for_the_new_owner_of_a_slice_to_measure_it(kind: str):
+def reassigned(kind: str) -> Op:
+    """An op in which everything was measured before C died, whose slice A has got."""
     op = measured(kind)
     op.sign(*PEERS)
     for index in op.indexes:
@@ -233,6 +233,12 @@ def test_freeze_waits_for_the_new_owner_of_a_slice_to_measure_it(kind: str):
     op.lose(C)
     op.now_s = SCATTER_S - 1
     assert op.decide() == Reassign(1, 2, 1, A, "owner lost")
+    return op
+
+
+@KINDS
+def test_freeze_waits_for_the_new_owner_of_a_slice_to_measure_it(kind: str):
+    op = reassigned(kind)
     assert op.decide(SCATTER_S + 1) is None
     op.say(2, A, B)
     frozen = op.decide()
@@ -245,13 +251,7 @@ def test_freeze_waits_for_the_new_owner_of_a_slice_to_measure_it(kind: str):
 
 @KINDS
 def test_a_new_owner_that_stays_silent_is_not_waited_for_beyond_its_time(kind: str):
-    op = measured(kind)
-    op.sign(*PEERS)
-    for index in op.indexes:
-        op.say(index, *PEERS)
-    op.lose(C)
-    op.now_s = SCATTER_S - 1
-    assert isinstance(op.decide(), Reassign)
+    op = reassigned(kind)
     op.say(2)
     assert op.decide(SCATTER_S - 1 + REPAIR_S - 0.01) is None
     assert op.decide(SCATTER_S - 1 + REPAIR_S) == Reassign(1, 2, 2, B, "unreachable for most")

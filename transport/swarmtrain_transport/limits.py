@@ -76,13 +76,13 @@ IMAGE_BYTES_MAX = 64 << 20
 """Largest image of a fold that a newcomer takes: dozens of times that of 64 peers."""
 
 HISTORY_HOLDERS = 3
-"""So many other peers are to hold all records before one may do without the older ones."""
+"""Number of other peers that must hold all records before one may do without the older ones."""
 
 HISTORY_ASK_S = 60.0
-"""A peer that says that it holds all records is asked for one, drawn at random, so often."""
+"""Seconds between two questions to a peer that says that it holds all records."""
 
 LEDGER_DISK_BYTES = 256 << 20
-"""So much of records before its newest SNAPSHOT a peer keeps in any case."""
+"""Size of the records before its newest SNAPSHOT from which on a peer may free them all."""
 
 LEDGER_MEMORY_BYTES = 2 << 20
 """Newest records in memory, where older ones can be read from a disk."""

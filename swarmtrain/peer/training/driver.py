@@ -161,9 +161,10 @@ class Driver:
 
     @property
     def ops_at_once(self) -> int:
-        """How many ops begin before the first one's result has its place, each on a fragment of
-        its own. What came back with a state may have been spent in an earlier life: until an
-        outcome says so, only one part is made of it."""
+        """Number of ops that may be under way at once, each on a fragment of its own.
+
+        After a restart it is 1 until an outcome tells if the restored work was used before.
+        """
         rounds = -(-self._delay(self.op + 1) // max(1, self._strategy.inner_steps))
         if rounds <= 1 or self._has_kept:
             return 1

@@ -84,7 +84,7 @@ class Centre:
         return all(digest in self._blobs for digest, *_ in self._places(start, stop))
 
     def pieces(self, start: int, stop: int) -> list[Piece]:
-        """Yield the pieces that cover values [start, stop), in order.
+        """Return the pieces that cover values [start, stop), in order.
 
         Raises:
             LocalFault: some of it is not here.

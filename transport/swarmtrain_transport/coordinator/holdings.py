@@ -1,8 +1,8 @@
 """Which peers hold the whole ledger, and who else is to fetch it or may free its disk.
 
-A peer says from which record on it holds the ledger (PROGRESS), which alone counts for nothing: it
-is asked for a record, drawn at random by what nobody else can compute, and counts as a holder once
-it has shown one, until it fails to show the next. Everything here is volatile.
+A peer says from which record on it holds the ledger (PROGRESS). That alone counts for nothing: it
+is asked for a record, drawn from a signature of the run key, which nobody can predict. It counts as
+a holder once it has shown one, until it fails to show the next. Everything here is volatile.
 """
 
 import math
@@ -19,7 +19,10 @@ from swarmtrain_transport.wire.messages import History, Keep, Progress, Tell
 from swarmtrain_transport.wire.records import Sign, record_from_bytes
 
 _SHOW_S = 20.0
-"""An answer may take so long; a message of records may be before it."""
+"""Seconds that an answer may take; a message of records may be before it."""
+
+_FILL_S = 600.0
+"""Seconds for which a peer that was told to fetch is relied on; then another is told, too."""
 
 
 @dataclass(slots=True)
@@ -28,22 +31,26 @@ class _Holder:
 
     Attributes:
         line: the connection.
+        since_s: when it was heard first.
         holds_from: from which record on it says that it holds all.
         asked: index of the record that it is to show, -1 for none.
         asked_s: when it was asked last.
         has_shown: whether it has shown one.
         is_false: whether it could not show one.
+        filling_s: when it was told last to fetch what it lacks.
     """
 
     line: PeerLine
+    since_s: float
     holds_from: int = 0
     asked: int = -1
     asked_s: float = -math.inf
     has_shown: bool = False
     is_false: bool = False
+    filling_s: float = -math.inf
 
     @property
-    def counts(self) -> bool:
+    def claims_all(self) -> bool:
         """True if it says that it holds all, and nothing speaks against it."""
         is_here = self.line.connected and not self.is_false
         return is_here and self.holds_from == 0 and not (self.keeps and self.keeps.frees)
@@ -79,15 +86,17 @@ class Holdings:
             del self._holders[gone]
         if message.index < 0:
             return
-        holder = self._holders.setdefault(peer, _Holder(line))
+        holder = self._holders.setdefault(peer, _Holder(line, now_s))
         holder.holds_from = message.holds_from
         if holder.asked >= 0 and now_s >= holder.asked_s + _SHOW_S:
             holder.is_false = True
-        if holder.counts and now_s >= holder.asked_s + limits.HISTORY_ASK_S and self._matters:
+        if holder.claims_all and now_s >= holder.asked_s + limits.HISTORY_ASK_S and self._matters:
             self._ask(peer, holder, min(message.index, self._writer.head), now_s)
-        told = self._due(peer, holder)
+        told = self._due(peer, holder, now_s)
         if told is not None and (told != line.keeps or told.frees):
             line.keeps = told
+            if told.all:
+                holder.filling_s = now_s
             self._writer.send(peer, told)
 
     @property
@@ -117,20 +126,29 @@ class Holdings:
         holder.asked, holder.asked_s = int.from_bytes(draw[:8], "little") % (newest + 1), now_s
         self._writer.send(peer, Tell(holder.asked, alone=True))
 
-    def _due(self, peer: PeerId, holder: _Holder) -> Keep | None:
+    def _due(self, peer: PeerId, holder: _Holder, now_s: float) -> Keep | None:
         """Say what the peer is to keep now, None where nothing need be said."""
         others = [one for known, one in self._holders.items() if known != peer]
-        whole = [one for one in others if one.counts]
+        claims = [one for one in others if one.claims_all]
+        num_shown = sum(one.has_shown for one in claims)
         is_long = self._is_long(holder.holds_from)
         if not holder.holds_from:
             # One more than are needed: or whoever leaves would have another one fetch all.
-            is_spare = sum(one.has_shown for one in whole) > limits.HISTORY_HOLDERS
+            is_spare = num_shown > limits.HISTORY_HOLDERS
             return Keep(all=False, frees=True) if is_spare and is_long else None
-        coming = [one for one in others if one.is_filling and one.holds_from]
-        num = len(whole) + (0 if holder.is_filling else len(coming))
-        if num < limits.HISTORY_HOLDERS:
-            return Keep(all=True)
-        return Keep(all=False, frees=is_long) if is_long or holder.is_filling else None
+        coming = 0
+        if not holder.is_filling:
+            coming = sum(
+                one.is_filling and one.holds_from > 0 and now_s < one.filling_s + _FILL_S
+                for one in others
+            )
+        if num_shown + coming >= limits.HISTORY_HOLDERS:
+            return Keep(all=False, frees=is_long) if is_long or holder.is_filling else None
+        # Those who may soon have shown one are given the time for it, once.
+        is_early = not holder.is_filling and now_s < holder.since_s + _SHOW_S
+        if is_early and len(claims) + coming >= limits.HISTORY_HOLDERS:
+            return None
+        return Keep(all=True)
 
     def _is_long(self, holds_from: int) -> bool:
         return self._writer.bytes_before_newest(holds_from) > limits.LEDGER_DISK_BYTES

@@ -21,7 +21,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Ledger
-from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OpView
+from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OpDecision, OpView
 from swarmtrain_transport.wire.records import AnyBody, BodyReader, Plan, Record, Snapshot, body_of
 
 
@@ -113,7 +113,9 @@ def _op(plan_hash: bytes, outcome_hash: bytes, unfit: Any, bodies: list[bytes]) 
         raise TypeError("an op without its PLAN")
     view = OpView.of(plan, plan_hash, _shaped(unfit, dict[bytes, int]))
     for decision in decisions:
-        view.apply(decision)  # type: ignore[arg-type]  # of another kind it raises
+        if not isinstance(decision, OpDecision):
+            raise TypeError("a record of another kind in an op")
+        view.apply(decision)
     view.bodies, view.outcome_hash = bodies, outcome_hash
     return view
 

@@ -305,9 +305,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
 
 
 class Tell(Message, frozen=True, tag="tell"):
-    """The peer's HELLO names a newer record than the coordinator holds: its disk was restored
-    from a backup. The peer is asked for what it has from `first_index` on; or for that record
-    `alone`, to show that it holds what it says."""
+    """Ask a peer for records: for all from `first_index` on, where its HELLO names a newer one than
+    a coordinator restored from a backup has; or for that one `alone`, to show that it holds it."""
 
     first_index: int
     alone: bool = False
