@@ -259,6 +259,9 @@ def _translate_transport(fault: TransportError) -> UserError | None:
             "The other side or the network in between went away. Nothing is lost.",
             "Try again later with the same command.",
         )
+    if isinstance(fault, RemoteFault) and fault.reason == "snapshot":
+        words = f"The run's past is not what it was said to be: {cleaned(fault.detail)}."
+        return UserError("SWT-E562", words, "", TABLE["SWT-E562"].explanation)
     if isinstance(fault, RemoteFault):
         return UserError(
             "SWT-E501",

@@ -89,6 +89,7 @@ def test_a_refusal_with_an_unknown_id_is_the_other_sides_fault():
         (ListenFailed("192.0.2.1", 0, "not an address here"), "SWT-E202"),
         (PortInUse("127.0.0.1", 8400, "taken"), "SWT-E201"),
         (RemoteFault("scale", "exponent 300"), "SWT-E501"),
+        (RemoteFault("snapshot", "SNAPSHOT 4 is of another history"), "SWT-E562"),
         (OSError(errno.ENOSPC, "No space left", "file"), "SWT-E401"),
         (OSError(errno.EADDRINUSE, "in use"), "SWT-E201"),
         (OSError(errno.EADDRNOTAVAIL, "not ours"), "SWT-E202"),

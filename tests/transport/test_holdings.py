@@ -10,7 +10,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.wire import messages as m
 from tests.transport.hall import Hall, opened
 from tests.transport.rig import A, B, C, D, E
-from tests.transport.test_snapshots import Newcomer
+from tests.transport.test_snapshots import Disk, Newcomer
 
 F = b"F" * 32
 
@@ -36,12 +36,16 @@ def show(hall: Hall, *peers: bytes) -> None:
             hall.say(peer, m.History(index, (hall.records[index].to_bytes(),)))
 
 
-def long_run(*peers: bytes, ops: int = 12) -> Hall:
-    hall = opened(*peers)
-    for op in range(1, ops + 1):
+def run_on(hall: Hall, ops: range, *peers: bytes) -> None:
+    for op in ops:
         hall.run_op(op, *peers)
         for peer in peers:
             hall.ack(peer)
+
+
+def long_run(*peers: bytes, ops: int = 12, **terms: Any) -> Hall:
+    hall = opened(*peers, **terms)
+    run_on(hall, range(1, ops + 1), *peers)
     return hall
 
 
@@ -118,6 +122,22 @@ def test_those_who_were_told_to_fetch_and_do_not_are_relied_on_for_a_while_only(
     assert are_told(begun_s + 640.0) == [True, True, True, True]
 
 
+def test_nothing_is_freed_for_those_who_are_yet_to_fetch() -> None:
+    hall = long_run(A, B, C, ops=40)
+    for peer in (A, B, C):
+        hall.ack(peer, holds_from=5)
+    newcomer = Newcomer(hall)
+    newcomer.read_all()
+    first = newcomer.machine.ledger.first
+    for op in range(41, 81):
+        hall.run_op(op, A, B, C)
+        for peer in (A, B, C):
+            hall.ack(peer, holds_from=5)
+    newcomer.read_all()
+    newcomer.progress()
+    assert newcomer.machine.ledger.first <= first
+
+
 def test_who_shows_another_record_does_not_count_and_never_again_on_this_line() -> None:
     hall = long_run(A, B, C)
     newcomer = Newcomer(hall)
@@ -179,6 +199,54 @@ def test_a_peer_that_frees_its_disk_goes_on_from_its_snapshot_and_fetches_all_ag
     assert again.disk.records == hall.records
     again.look_back()
     assert not again.halts
+
+
+def test_a_copy_with_a_gap_takes_no_second_image() -> None:
+    hall = long_run(A, B, C, ops=98, rounds=1000)
+    late = Newcomer(hall, Disk(hall.records[:20]))
+    while late.machine.ledger.head_index < hall.machine.writer.head:
+        late.read()
+    assert late.machine.ledger.first > 20
+    hall.take(hall.machine.disconnected(D, hall.now_s))
+    hall.sent[D] = []
+    run_on(hall, range(99, 198), A, B, C)
+    again = Newcomer(hall, late.disk, boot=b"again")
+    again.read_all()
+    hall.take(hall.machine.disconnected(C, hall.now_s))
+    again.progress()
+    again.look_back()
+    assert again.machine.ledger.first == 0 and again.disk.records == hall.records
+
+
+def test_who_was_told_to_stop_while_an_answer_was_under_way_fetches_on_when_told_again() -> None:
+    hall = long_run(A, B, ops=40)
+    newcomer = Newcomer(hall)
+    while not newcomer.machine._fills:
+        newcomer.read()
+    newest = hall.records[-1]
+    hall.join(C, head_index=newest.index, head_hash=newest.hash)
+    for peer in (A, B, C):
+        hall.ack(peer)
+    show(hall, A, B, C)
+    hall.say(D, newcomer.machine._progress())
+    newcomer.read_all()
+    assert newcomer.machine.ledger.first > 0
+    hall.take(hall.machine.disconnected(C, hall.now_s))
+    newcomer.progress()
+    assert newcomer.machine.ledger.first == 0
+
+
+def test_an_answer_that_came_late_is_asked_for_again() -> None:
+    hall = long_run(A, B, C)
+    Newcomer(hall).read_all()
+    hall.ack(A)
+    hall.wake(hall.now_s + 25.0)
+    hall.ack(A)
+    show(hall, A)
+    hall.alive(hall.now_s + limits.HISTORY_ASK_S - 24.0, A)
+    assert [one.alone for one in told(hall, A, m.Tell)] == [True]
+    show(hall, A)
+    assert hall.machine.holdings._holders[A].has_shown
 
 
 def test_who_is_asked_for_a_record_that_it_lacks_says_so() -> None:

@@ -83,6 +83,22 @@ def test_nobody_waits_any_longer_once_the_last_of_the_roster_is_back_as_a_new_pr
     assert all(isinstance(again.sent[peer][0], m.Welcome) for peer in (A, B, C))
 
 
+def test_nothing_is_decided_where_a_guest_is_found_to_hold_newer_records() -> None:
+    first = opened(A, B, C, start_peers=2)
+    stop = len(first.records)
+    for op in range(1, 12):
+        first.run_op(op, A, B, C)
+    old = Hall(tuple(first.records[:stop]), term=2, start_peers=2)
+    old.join(D, **newer_hello(first))
+    old.say(D, m.History(150, ()))  # it began with a SNAPSHOT and has nothing of what we lack
+    head = first.records[stop - 1]
+    for peer in (A, B):
+        old.join(peer, head_index=head.index, head_hash=head.hash)
+        old.ready(1, peer)
+    old.join(C, head_index=head.index, head_hash=head.hash)
+    assert old.machine.history.is_open and len(old.records) == stop
+
+
 def test_a_witness_that_went_before_it_told_leaves_by_silence() -> None:
     first = opened()
     again = restored(first, 1)

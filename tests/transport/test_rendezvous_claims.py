@@ -273,3 +273,25 @@ def test_nothing_that_a_hello_says_breaks_the_coordinator(
     hall.ready(1, A, C)
     hall.alive(61.0, A, C, step_s=5.0)
     assert hall.plan().op == 1
+
+
+def test_a_peer_that_comes_with_one_curve_key_after_another_is_refused() -> None:
+    hall = opened()
+    for number in range(limits.CURVE_KEYS_MAX - 1):
+        key = bytes([100 + number]) * 32
+        hall.join(A, boot=key, curve_key=key)
+    with pytest.raises(RemoteFault, match="other curve_keys"):
+        hall.machine.connected(A, hello_of(A, boot=b"one more", curve_key=b"k" * 32), hall.now_s)
+    hall.join(A, boot=b"again", curve_key=bytes([100]) * 32)
+    assert len(hall.machine.view.curve_holders) == 3 - 1 + limits.CURVE_KEYS_MAX
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": "x" * 100_000}, {"states": tuple(m.Applied(0, ROOT, group=n) for n in range(65))}],
+    ids=["name", "states"],
+)
+def test_a_hello_of_any_length_is_not_kept(wrong: dict[str, Any]) -> None:
+    hall = opened()
+    with pytest.raises(RemoteFault, match="hello"):
+        hall.machine.connected(STRANGER, hello_of(STRANGER, **wrong), hall.now_s)

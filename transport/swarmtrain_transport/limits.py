@@ -87,6 +87,9 @@ LEDGER_DISK_BYTES = 256 << 20
 LEDGER_MEMORY_BYTES = 2 << 20
 """Newest records in memory, where older ones can be read from a disk."""
 
+CURVE_KEYS_MAX = 8
+"""CURVE keys that one peer may come with in a run. Its identity has one; each stays in the fold."""
+
 PEERS_MAX = 64
 """One level of direct exchange; above it groups are needed (protocol.md rule 8)."""
 

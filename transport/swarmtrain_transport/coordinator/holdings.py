@@ -6,6 +6,7 @@ a holder once it has shown one, until it fails to show the next. Everything here
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,8 +36,8 @@ class _Holder:
         holds_from: from which record on it says that it holds all.
         asked: index of the record that it is to show, -1 for none.
         asked_s: when it was asked last.
-        has_shown: whether it has shown one.
-        is_false: whether it could not show one.
+        has_shown: whether it has shown the one that it was asked for last, in time.
+        is_false: whether it has said that it cannot, or shown another.
         filling_s: when it was told last to fetch what it lacks.
     """
 
@@ -89,7 +90,8 @@ class Holdings:
         holder = self._holders.setdefault(peer, _Holder(line, now_s))
         holder.holds_from = message.holds_from
         if holder.asked >= 0 and now_s >= holder.asked_s + _SHOW_S:
-            holder.is_false = True
+            # Either of us may have been asleep: it is asked again, and does not count till then.
+            holder.asked, holder.has_shown = -1, False
         if holder.claims_all and now_s >= holder.asked_s + limits.HISTORY_ASK_S and self._matters:
             self._ask(peer, holder, min(message.index, self._writer.head), now_s)
         told = self._due(peer, holder, now_s)
@@ -97,6 +99,7 @@ class Holdings:
             line.keeps = told
             if told.all:
                 holder.filling_s = now_s
+                line.older_from = sys.maxsize  # an answer that crossed an earlier KEEP is lost
             self._writer.send(peer, told)
 
     @property
@@ -143,7 +146,8 @@ class Holdings:
                 for one in others
             )
         if num_shown + coming >= limits.HISTORY_HOLDERS:
-            return Keep(all=False, frees=is_long) if is_long or holder.is_filling else None
+            frees = is_long and num_shown >= limits.HISTORY_HOLDERS
+            return Keep(all=False, frees=frees) if frees or holder.is_filling else None
         # Those who may soon have shown one are given the time for it, once.
         is_early = not holder.is_filling and now_s < holder.since_s + _SHOW_S
         if is_early and len(claims) + coming >= limits.HISTORY_HOLDERS:

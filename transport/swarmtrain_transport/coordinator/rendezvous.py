@@ -127,6 +127,9 @@ class Rendezvous:
         check_hello(hello)
         if self.view.curve_holders.get(hello.curve_key, peer) != peer:
             raise RemoteFault("hello", "its curve_key is another member's, who would be shut out")
+        keys = [key for key, holder in self.view.curve_holders.items() if holder == peer]
+        if hello.curve_key not in keys and len(keys) >= limits.CURVE_KEYS_MAX:
+            raise RemoteFault("hello", f"it has come with {len(keys)} other curve_keys before")
         self.history.gone(peer)
         self._let_in(peer, Guest(hello, invite_id))
         return self._settle()
@@ -370,6 +373,7 @@ class Rendezvous:
         if not self.history.is_open:
             for peer, guest in self.history.take_guests().items():
                 self._let_in(peer, guest)
+        if not self.history.is_open:  # a guest may have been found to hold newer records
             for peer, message in self.history.take_held():
                 if peer in self.lines:
                     self._dispatch(peer, self.lines[peer], message)

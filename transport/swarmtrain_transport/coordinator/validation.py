@@ -22,6 +22,8 @@ from swarmtrain_transport.wire.messages import (
 from swarmtrain_transport.wire.records import Attest
 
 _BOOT_BYTES_MAX = 64
+_NAME_CHARS_MAX = 10_000
+_STATES_MAX = 64
 _PORT_MAX = 65_535
 _HINTS = {"host": ": it must be an IP address that others can dial, not a name"}
 _VALUES_MAX = 1 << 40
@@ -41,7 +43,10 @@ def check_hello(hello: Hello) -> None:
         "curve_key": len(hello.curve_key) == limits.HASH_BYTES,
         "host": is_dialable(hello.host),
         "port": 1 <= hello.port <= _PORT_MAX,
-        "states": len(set(groups)) == len(groups) and all(map(_can_be_held, hello.states)),
+        "name": len(hello.name) <= _NAME_CHARS_MAX,
+        "states": len(groups) <= _STATES_MAX
+        and len(set(groups)) == len(groups)
+        and all(map(_can_be_held, hello.states)),
         "brings": len(hello.brings.layout) in (0, limits.HASH_BYTES),
     }
     for name, holds in rules.items():

@@ -76,7 +76,7 @@ def beginning_of(
     except RemoteFault:
         return None
     last = ranges[-1]
-    if len(ranges) < 2 or not last[0] <= snapshot.index < last[1]:
+    if len(ranges) != 2 or not last[0] <= snapshot.index < last[1]:
         return None
     (newest,) = read(ranges[-2][1] - 1, ranges[-2][1])
     (oldest,) = read(last[0], last[0] + 1)

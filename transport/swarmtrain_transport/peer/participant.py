@@ -121,8 +121,9 @@ class Participant:
 
     @property
     def _takes_image(self) -> bool:
-        """True as long as nothing that we have done hangs on records that we would pass over."""
-        return not self._is_sorted and not self.is_exchanging
+        """True as long as nothing that we have done hangs on records that we would pass over, and
+        no gap is open: a copy has one at most."""
+        return not (self._is_sorted or self.is_exchanging or self.ledger.first)
 
     @property
     def first(self) -> GroupPeer:
