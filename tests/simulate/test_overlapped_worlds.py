@@ -61,6 +61,11 @@ def test_a_planned_peer_that_was_started_again_is_counted_where_a_state_is_attes
     assert not result.violations
 
 
+def test_a_hostile_peer_that_is_alone_and_believes_its_own_forgery_is_gone_and_others_go_on():
+    (result,) = run_seeds([801837], peers=4, ops=3)
+    assert not result.violations and result.commits >= 3
+
+
 def test_ops_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch):
     world = World(3, rounds=8, strategy_name="streaming", fragments=3, ops_at_once=3, latency_s=0.3)
     most = []

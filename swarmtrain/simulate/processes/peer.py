@@ -4,11 +4,12 @@ Only what touches the world is replaced: the clock, the two lanes, the disk, and
 draw a difference instead of computing one.
 """
 
+import contextlib
 import dataclasses
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from ipaddress import IPv6Address
 from typing import Any, Protocol
@@ -527,13 +528,19 @@ class SimPeer(Process):
     def _stage_hears(
         self, group: int, outcome: do.LoadState | do.ApplyResult | do.OpSkipped
     ) -> None:
-        try:
-            if group in self.stages:
+        if group in self.stages:
+            with self._believing_itself():
                 self.stages[group].hears(outcome)
+
+    @contextlib.contextmanager
+    def _believing_itself(self) -> Iterator[None]:
+        """Ends a hostile peer that was alone and has committed what nobody can decode."""
+        try:
+            yield
         except RemoteFault:
             if not self.arithmetic.forges_results:
                 raise
-            self.kill()  # alone in the group it has believed itself
+            self.kill()
 
     # ---- the pretended training thread
 
@@ -544,7 +551,8 @@ class SimPeer(Process):
             return
         self.driver.known.append(index)
         self._training.heard(outcome)
-        self._after()
+        with self._believing_itself():
+            self._after()
 
     def _after(self) -> None:
         while actions := self._training.advance(self.now_s):
