@@ -61,9 +61,16 @@ def test_a_planned_peer_that_was_started_again_is_counted_where_a_state_is_attes
     assert not result.violations
 
 
-def test_a_hostile_peer_that_is_alone_and_believes_its_own_forgery_is_gone_and_others_go_on():
-    (result,) = run_seeds([801837], peers=4, ops=3)
+@pytest.mark.parametrize("seed", [801837, 900029])
+def test_a_hostile_peer_that_is_alone_and_believes_its_own_forgery_is_replaced(seed: int):
+    (result,) = run_seeds([seed], peers=4, ops=3)
     assert not result.violations and result.commits >= 3
+
+
+@pytest.mark.parametrize("seed", [902992, 903090])
+def test_work_that_begins_anew_was_not_left_out_before(seed: int):
+    (result,) = run_seeds([seed], peers=4, ops=3)
+    assert not result.violations
 
 
 def test_ops_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch):

@@ -403,7 +403,10 @@ class Invariants:
             for (start, stop, _), here in zip(result.ranges, sent, strict=True):
                 if here:
                     books.send(ranges, start, stop, decoded)
-        if has_given:
+        if self._is_spent(peer, result):
+            # All its work begins anew, what it gave to this op included: nothing waits for long.
+            self._exclusions[peer.peer_id] = Exclusions(self._scene.conditions.num_values)
+        elif has_given:
             parts = zip(result.ranges, sent, strict=True)
             included = [(start, stop, here) for (start, stop, _), here in parts]
             if self._exclusions[peer.peer_id].ended(peer, ranges, included):
@@ -414,14 +417,19 @@ class Invariants:
             books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))
         self._check_books(peer)
 
+    def _is_spent(self, peer: SimPeer, result: OpResult) -> bool:
+        """Return True if an earlier life gave what this one has restored."""
+        is_named = any(peer.peer_id in named for _, _, named in result.ranges)
+        return peer.peer_id in self._restored and is_named and result.replayed
+
     def _take_back(self, peer: SimPeer, result: OpResult, books: Books) -> None:
         """Error feedback that was restored is spent if a later op had this peer's part."""
         if peer.peer_id not in self._restored:
             return
-        is_named = any(peer.peer_id in named for _, _, named in result.ranges)
-        if is_named or not result.replayed:
+        is_spent = self._is_spent(peer, result)
+        if is_spent or not result.replayed:
             self._restored.discard(peer.peer_id)
-        if is_named and result.replayed:
+        if is_spent:
             residual, _ = self._kept(peer)
             if residual.any():
                 story = f"peer {peer.number}: error feedback was restored that op {result.op} had"

@@ -534,13 +534,15 @@ class SimPeer(Process):
 
     @contextlib.contextmanager
     def _believing_itself(self) -> Iterator[None]:
-        """Ends a hostile peer that was alone and has committed what nobody can decode."""
+        """Ends a hostile peer that was alone and has committed what nobody can decode. Another
+        comes for it, as the run may need as many as there were."""
         try:
             yield
         except RemoteFault:
             if not self.arithmetic.forges_results:
                 raise
             self.kill()
+            self._host.replace()
 
     # ---- the pretended training thread
 
