@@ -182,6 +182,7 @@ grad_clip = 1.0
 [exchange]
 {exchange}
 chunk_values = 32768          # small, so that a peer can be stopped in the middle of many
+slices = "equal"              # rates between processes of one machine are noise
 start_peers = {start_peers}
 min_contributors = {min_contributors}
 wait_ready_s = 60.0           # a slow peer is waited for so long, a lost one is not

@@ -5,6 +5,7 @@ import pytest
 from swarmtrain.demo.setting import FOUNDERS, KILL_ROUND, NEWCOMER, Cast, Place, write_run_file
 from swarmtrain.errors import UserError
 from swarmtrain.options import DEMO_CHURN_ROUNDS_MIN, DemoOptions
+from swarmtrain_transport.coordinator.slicing import best_shares
 
 
 def options(peers: int = 4, *, churn: bool = True) -> DemoOptions:
@@ -25,6 +26,14 @@ def test_slices_of_the_largest_demo_still_have_two_chunks(tmp_path):
     config = write_run_file(Place.make(tmp_path / "demo"), options(16))
     padded_values = 800_000
     assert padded_values / 16 > config.exchange.chunk_values
+
+
+def test_no_peer_owns_every_slice_whatever_its_rate_seems_to_be(tmp_path):
+    """Three processes that share two cores measure rates that differ fourfold; by these one would
+    own all, send nothing in the round of its death, and live."""
+    config = write_run_file(Place.make(tmp_path / "demo"), options(peers=3))
+    assert best_shares([4.0, 1.0, 1.0]) == pytest.approx([1.0, 0.0, 0.0])
+    assert config.exchange.slices == "equal"
 
 
 def test_with_churn_one_founder_is_the_victim_and_one_more_comes():

@@ -7,7 +7,8 @@ in the round before. Who misses the rest asks for it: owners repeat their RANGES
 gather say GET. Once that shows that the first half arrived, the world has seen a contribution begin
 and not end, and whoever asked is told. What follows (being killed) is the asker's affair. The
 machine behind it is the production one and knows nothing of this. What has one chunk has no half:
-where all is so small, nothing is sent and nobody is told.
+where all is so small, nothing is sent and nobody is told. Nor is anybody where the peer owns every
+slice and so has nothing to send: a run that rehearses deaths cuts its slices alike.
 """
 
 from collections.abc import Callable
