@@ -32,9 +32,10 @@ _SAMPLES = 4000
 def measured(checkout: Path, words: list[str], reps: int) -> dict[str, Any]:
     """One row of a checkout's bench.py."""
     script = checkout / "benchmarks" / "lab" / "bench.py"
+    # From there: what a bench starts by `python -m swarmtrain` is taken from the folder we are in.
     answer = subprocess.run(
         [sys.executable, str(script), *words, "--reps", str(reps)],
-        capture_output=True, text=True, check=False,
+        cwd=checkout, capture_output=True, text=True, check=False,
     )  # fmt: skip
     lines = answer.stdout.splitlines()
     row: dict[str, Any] = json.loads(lines[-1]) if lines else {"failed": answer.stderr[-500:]}
