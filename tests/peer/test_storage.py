@@ -3,6 +3,7 @@
 import contextlib
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,12 @@ from swarmtrain.config.file import canonical
 from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.peer.disk import ledger_file
-from swarmtrain.peer.disk.group_storage import read_result, result_path, result_paths
+from swarmtrain.peer.disk.group_storage import (
+    GroupStorage,
+    read_result,
+    result_path,
+    result_paths,
+)
 from swarmtrain.peer.disk.ledger_file import LedgerLog
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain_transport import limits
@@ -200,6 +206,51 @@ def test_a_download_is_found_again_and_another_states_chunks_go(tmp_path: Path) 
     assert again.of(0).download() is None
     again.of(0).end_download()
     again.close()
+
+
+SMALL, _ = describe_state(bytes(32), (ArraySpec("a", 1),), bytes(4))
+FILES: list[tuple[str, Callable[[GroupStorage], object]]] = [
+    ("", lambda part: None),
+    ("1", lambda part: None),
+    ("1/results", lambda part: None),
+    ("1/proofs", lambda part: part.keep_proof(1, b"proof")),
+    ("1/download", lambda part: part.begin_download(SMALL)),
+    ("1/download", lambda part: part.download()),
+]
+FOLDERS: list[tuple[str, Callable[[GroupStorage], object]]] = [
+    ("1/download/manifest.bin", lambda part: part.download()),
+    ("1/download/00.chunk", lambda part: part.begin_download(SMALL)),
+    ("1/run.msgpack", lambda part: part.keep_run(b"run")),
+    ("1/own.safetensors", lambda part: part.own()),
+    ("1/own.safetensors", lambda part: part.keep_own(b"own")),
+    ("1/results/00000001.bin", lambda part: part.results()),
+    ("1/results/00000001.bin", lambda part: part.keep_result(result(1))),
+    ("1/results/00000001.bin", lambda part: part.forget_results(1)),
+    ("1/results/00000001.link", lambda part: part.forget_results_after(0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "act", "is_folder"),
+    [(*one, False) for one in FILES] + [(*one, True) for one in FOLDERS],
+)
+def test_a_file_in_the_place_of_a_folder_or_the_reverse_is_named(
+    tmp_path: Path, name: str, act: Callable[[GroupStorage], object], is_folder: bool
+) -> None:
+    place = tmp_path / "groups" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if is_folder:
+        place.mkdir()
+    else:
+        place.write_bytes(b"somebody's")
+    with (
+        contextlib.closing(PeerStorage(tmp_path)) as storage,
+        pytest.raises(UserError) as caught,
+    ):
+        act(storage.of(1))
+    assert caught.value.code == "SWT-E403"
+    assert caught.value.what.startswith(f"{place} is a {'folder' if is_folder else 'file'}, ")
+    assert place.exists(), "it is left alone"
 
 
 def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ make the same way again and prove where it leads.
 
 import errno
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgpack
@@ -60,17 +63,16 @@ class GroupStorage:
         checkpoints: its checkpoints.
 
     Raises:
-        UserError: SWT-E401 or E403, the folder cannot be made.
+        UserError: SWT-E401, the disk is full; E403, a folder or a file cannot be made or used. Each
+            method raises it, too.
     """
 
     def __init__(self, directory: Path, group: int) -> None:
         self.group = group
         self.directory = group_folder(directory, group)
         self.checkpoints = self.directory / "checkpoints"
-        try:
+        with telling(self.directory):
             (self.directory / "results").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise told(error, self.directory) from error
 
     def keep_run(self, canonical: bytes) -> None:
         """Keep the run file as the coordinator sent it, or what a later group has in its place.
@@ -79,7 +81,9 @@ class GroupStorage:
             UserError: SWT-E401, the disk is full.
         """
         path = self.directory / RUN_FILE
-        if not path.exists() or path.read_bytes() != canonical:
+        with telling(self.directory):
+            is_kept = path.exists() and path.read_bytes() == canonical
+        if not is_kept:
             write(path, canonical)
 
     def keep_result(self, result: OpResult) -> None:
@@ -98,9 +102,7 @@ class GroupStorage:
         write(result_path(self.directory, result.op), data, sync=False)
         if is_half and result.chain:
             write(link_path(self.directory, result.op), result.chain)
-            for path in _numbered(self.directory, _LINK):
-                if int(path.stem) <= result.op - COMMITS_KEPT:
-                    path.unlink(missing_ok=True)
+            self._forget(range(result.op - COMMITS_KEPT + 1), _LINK)
 
     def keep_own(self, data: bytes) -> None:
         """Keep what is this peer's own beside its newest checkpoint.
@@ -112,10 +114,11 @@ class GroupStorage:
 
     def own(self) -> bytes | None:
         """Return the arrays that `keep_own` kept last."""
-        try:
-            return (self.directory / OWN_FILE).read_bytes()
-        except FileNotFoundError:
-            return None
+        with telling(self.directory):
+            try:
+                return (self.directory / OWN_FILE).read_bytes()
+            except FileNotFoundError:
+                return None
 
     def keep_proof(self, op: int, data: bytes) -> None:
         """Keep the proof of somebody's wrong sum.
@@ -124,30 +127,34 @@ class GroupStorage:
             UserError: SWT-E401, the disk is full.
         """
         folder = self.directory / PROOFS
-        folder.mkdir(exist_ok=True)
+        with telling(self.directory):
+            folder.mkdir(exist_ok=True)
         write(folder / f"{op:08}.proof", data)
 
     def forget_results(self, op: int) -> None:
         """Results up to this op are needed no more: a checkpoint holds what they led to."""
-        for path in result_paths(self.directory):
-            if int(path.stem) <= op:
-                path.unlink(missing_ok=True)
+        self._forget(range(op + 1), _RESULT)
 
     def forget_results_after(self, op: int) -> None:
         """Results of ops after this one were cancelled by a REWIND."""
-        for suffix in (_RESULT, _LINK):
-            for path in _numbered(self.directory, suffix):
-                if int(path.stem) > op:
-                    path.unlink(missing_ok=True)
+        self._forget(range(op + 1, sys.maxsize), _RESULT, _LINK)
+
+    def _forget(self, ops: range, *suffixes: str) -> None:
+        with telling(self.directory):
+            for suffix in suffixes:
+                for path in _numbered(self.directory, suffix):
+                    if int(path.stem) in ops:
+                        path.unlink(missing_ok=True)
 
     def results(self) -> dict[int, list[list[bytes]]]:
         """The newest results by op: chunks per slice, as many ops as are served. A file that
         makes no sense is left out; its chunks could not pass their hashes anyway."""
         kept = {}
-        for path in result_paths(self.directory)[-limits.RESULT_KEEP_OPS :]:
-            slices = read_result(path)
-            if slices is not None:
-                kept[int(path.stem)] = slices
+        with telling(self.directory):
+            for path in result_paths(self.directory)[-limits.RESULT_KEEP_OPS :]:
+                slices = read_result(path)
+                if slices is not None:
+                    kept[int(path.stem)] = slices
         return kept
 
     # ---- a download of the run's state, for the case that this process does not live to end it
@@ -159,14 +166,12 @@ class GroupStorage:
             UserError: SWT-E401, the disk is full.
         """
         folder = self.directory / DOWNLOAD
-        try:
+        with telling(self.directory):
             folder.mkdir(exist_ok=True)
             needed = {digest.hex() for digest in manifest.chunk_hashes}
             for path in folder.iterdir():
                 if path.stem not in needed:
                     path.unlink(missing_ok=True)
-        except OSError as error:
-            raise told(error, self.directory) from error
         write(folder / _MANIFEST, manifest.to_bytes())
 
     def keep_chunk(self, digest: bytes, data: bytes) -> None:
@@ -181,11 +186,12 @@ class GroupStorage:
     def download(self) -> tuple[bytes, list[bytes]] | None:
         """Manifest and chunks of a download that was not ended; their hashes say what they are."""
         folder = self.directory / DOWNLOAD
-        try:
-            manifest = (folder / _MANIFEST).read_bytes()
-            return manifest, [path.read_bytes() for path in sorted(folder.glob("*.chunk"))]
-        except FileNotFoundError:
-            return None
+        with telling(self.directory):
+            try:
+                manifest = (folder / _MANIFEST).read_bytes()
+                return manifest, [path.read_bytes() for path in sorted(folder.glob("*.chunk"))]
+            except FileNotFoundError:
+                return None
 
     def end_download(self) -> None:
         """The state is in place and saved."""
@@ -198,10 +204,8 @@ def write(path: Path, data: bytes, *, sync: bool = True) -> None:
     Raises:
         UserError: SWT-E401, the disk is full; what was there is intact.
     """
-    try:
+    with telling(path.parent):
         atomic_file.write(path, data, sync=sync)
-    except OSError as error:
-        raise told(error, path.parent) from error
 
 
 def group_folder(directory: Path, group: int) -> Path:
@@ -254,13 +258,37 @@ def parse_result(data: bytes) -> list[list[bytes]] | None:
     return slices
 
 
+@contextmanager
+def telling(directory: Path) -> Iterator[None]:
+    """Turn errors of the system in a state directory into ones that their reader can use.
+
+    Raises:
+        UserError: SWT-E401, the disk is full; E403, something cannot be written or read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise told(error, directory) from error
+
+
 def told(error: OSError, directory: Path) -> UserError:
     """Return the error of a state directory as its reader can use it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return disk_full(str(directory), at_coordinator=False)
     return translate(error) or UserError(
         "SWT-E403",
-        f"Cannot write to {directory}: {error.strerror or error}.",
+        _in_the_way(error) or f"Cannot write to {directory}: {error.strerror or error}.",
         "Without its state directory this peer could not come back after a stop.",
         "Check the disk, or name a directory that you own with --state-dir.",
     )
+
+
+def _in_the_way(error: OSError) -> str:
+    """Say which file stands in the place of a folder or the reverse, "" if none does."""
+    path = Path(error.filename2 or error.filename or "")
+    if error.errno == errno.EISDIR:
+        return f"{path} is a folder, where a file must be."
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        place = next((one for one in (path, *path.parents) if one.exists()), path)
+        return f"{place} is a file, where a folder must be."
+    return ""

@@ -14,7 +14,7 @@ from swarmtrain import dirs
 from swarmtrain.config import file as config_file
 from swarmtrain.errors import UserError
 from swarmtrain.peer.disk import identity_file, ledger_file
-from swarmtrain.peer.disk.group_storage import RUN_FILE, GroupStorage, told, write
+from swarmtrain.peer.disk.group_storage import RUN_FILE, GroupStorage, telling, told, write
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
 from swarmtrain_transport.wire.identity import Identity
@@ -86,14 +86,12 @@ class PeerStorage:
             UserError: SWT-E302 damaged, E401 or E403 not writable.
         """
         path = self.directory / identity_file.FILE_NAME
-        try:
+        with telling(self.directory):
             if path.exists():
                 return identity_file.load(path)
             identity = Identity.create()
             identity_file.save(identity, path)
             return identity
-        except OSError as error:
-            raise told(error, self.directory) from error
 
     @property
     def records(self) -> Iterator[Record]:
@@ -121,14 +119,12 @@ class PeerStorage:
         """
         raw = [run.to_bytes(), snapshot.to_bytes(), image]
         write(self.directory / IMAGE_FILE, msgpack.packb(raw))
-        try:
+        with telling(self.directory):
             if frees:
                 self.ledger.keep_only([(0, 1), (snapshot.index, self.ledger.ranges[-1][1])])
             else:
                 known = bool(self.ledger.ranges)
                 self.ledger.append([snapshot] if known else [run, snapshot])
-        except OSError as error:
-            raise told(error, self.directory) from error
 
     def append_records(self, records: Sequence[Record]) -> None:
         """Keep newly accepted ledger records.
@@ -136,10 +132,8 @@ class PeerStorage:
         Raises:
             UserError: SWT-E401, the disk is full; what was there is intact.
         """
-        try:
+        with telling(self.directory):
             self.ledger.append(records)
-        except OSError as error:
-            raise told(error, self.directory) from error
 
     def is_over(self, committed: int) -> bool:
         """Return True if so many committed rounds are all that the kept run file asks for."""
@@ -179,10 +173,8 @@ def beginning_in(directory: Path, records: Sequence[Record]) -> Beginning | None
 
 
 def _take_lock(directory: Path) -> IO[bytes]:
-    try:
+    with telling(directory):
         lock = (directory / "lock").open("wb")
-    except OSError as error:
-        raise told(error, directory) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
