@@ -1,7 +1,7 @@
 """A frozen model with low-rank adapters: the adapters alone are trained and exchanged.
 
     python examples/adapters.py                           # alone
-    swarmtrain up examples/custom_run.toml                # a run for it; prints an invite
+    swarmtrain up examples/adapters_run.toml              # a run for it; prints an invite
     SWARMTRAIN_INVITE='swarm://...' python examples/adapters.py NAME        # once per peer
 
 What has `requires_grad` is exchanged, everything else stays where it is. Here that is 2 562 of

@@ -80,7 +80,7 @@ def test_two_peers_end_with_the_same_adapters_and_their_frozen_parts_untouched(
             return link
 
     monkeypatch.setattr(crowd, "Toy", Learner)
-    config = config_file.load(EXAMPLES / "custom_run.toml")
+    config = config_file.load(EXAMPLES / "adapters_run.toml")
     with crowd.crowd_of(config, tmp_path, lane=Scale()) as run:
         peers = [run.add(1), run.add(2)]
         run.run()
@@ -109,3 +109,8 @@ def test_the_example_runs_alone(
     said = capsys.readouterr().out
     assert "2562 of 135171 values are exchanged" in said
     assert "loss at the end" in said and "round" not in said
+
+
+def test_no_two_examples_share_a_state_directory() -> None:
+    names = [config_file.load(path).run.name for path in EXAMPLES.glob("*.toml")]
+    assert len(names) > 1 and len(set(names)) == len(names)
