@@ -151,6 +151,17 @@ def test_the_disconnected_and_the_suspected_are_not_in_the_plan() -> None:
     assert weights(plan_now(begun_chain(), lines, {A})) == {A: 255}
 
 
+@pytest.mark.parametrize("num_ready", [3, 63, 64, 66])
+def test_of_more_than_a_plan_may_name_the_last_to_join_follow_later(num_ready: int) -> None:
+    peers = [bytes([200 - number]) * 32 for number in range(66)]
+    lines = {peer: line_of(peer) for peer in peers}
+    lines |= {peer: ready_line(peer) for peer in peers[-num_ready:]}
+    plan = plan_now(begun_chain(peers), dict(sorted(lines.items())), set(peers[-num_ready:]))
+    in_order = peers[-num_ready:] + peers[:-num_ready]
+    named = in_order[: limits.PEERS_MAX]
+    assert weights(plan) == {peer: 255 * (peer in peers[-num_ready:]) for peer in named}
+
+
 # ---- a newcomer's key
 
 

@@ -153,6 +153,8 @@ class GroupPeers:
         """A PLAN has fallen due: of those who were expected some may have kept it waiting."""
         gives = {member.peer for member in plan.members if member.weight}
         late = expected - gives - self._view.standing.sidelined(plan.op, expected)
+        if len(plan.members) == limits.PEERS_MAX:  # it may have had no room for who was ready
+            late -= {p for p, one in self.here.items() if one.ready and one.ready.op == plan.op}
         for peer, group_peer in self.here.items():
             if peer in gives:
                 group_peer.waits.good()

@@ -85,7 +85,8 @@ def next_plan(
     It is due when all expected peers are ready, or the first has waited for `wait_ready_s`. Live
     peers that hold the state but are not ready are receivers; a newcomer is expected, and so waited
     for, only after its first READY. A sidelined peer (`standing`) is a receiver even if it is
-    ready, unless the others are too few.
+    ready, unless the others are too few. Where more are present than a PLAN may name, receivers are
+    left out before contributors, and whoever joined last before the others; they follow later.
     """
     op = view.next_op
     if view.genesis is None:
@@ -113,6 +114,9 @@ def next_plan(
     sidelined |= view.standing.barred(op, expected - present.keys())
     if expected - sidelined - set(ready) and now_s < first_s + terms.wait_ready_s:
         return None
+    named = sorted(present, key=lambda peer: (peer not in ready, join_index[peer]))
+    present = {peer: present[peer] for peer in named[: limits.PEERS_MAX]}
+    ready = {peer: one for peer, one in ready.items() if peer in present}
     receivers = {peer: one for peer, one in present.items() if peer not in ready}
     moved = values_of(view.genesis, op, terms.block, terms.kind)
     order = sorted(ready)
