@@ -216,7 +216,7 @@ def test_who_left_after_the_backup_is_not_waited_for() -> None:
     again = restored(first, len(first.records) - before)
     again.join(A, **newer_hello(first))
     again.say(A, m.History(before, tuple(r.to_bytes() for r in first.records[before:])))
-    assert set(again.machine.attendance.unseen) == {B}
+    assert set(again.machine.live_roster.unseen) == {B}
 
 
 def test_who_is_back_and_was_out_in_what_the_backup_lacks_joins_anew() -> None:
@@ -266,7 +266,7 @@ def test_a_stop_while_nothing_was_due_is_noticed_too() -> None:
     hall.ready(1, A, B, C)
     hall.wake(limits.SUSPECT_S - 0.1)  # before anybody was to be suspected
     hall.tick(limits.SUSPECT_S + 0.1)
-    assert hall.machine.attendance.alive(hall.now_s) == {A, B, C}
+    assert hall.machine.live_roster.alive(hall.now_s) == {A, B, C}
 
 
 def test_a_replayed_op_is_attested_when_none_of_its_members_is_left() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from swarmtrain_transport.coordinator.chronicle import Chronicle
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
-from swarmtrain_transport.coordinator.roster import Attendance
+from swarmtrain_transport.coordinator.roster import LiveRoster
 from swarmtrain_transport.ledger.audit import Drawn, draw
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId
@@ -34,16 +34,16 @@ class Convictions:
 
     Args:
         writer: relays them.
-        attendance: who could judge.
+        live_roster: who could judge.
         chronicle: what people are shown.
         view: the ledger's fold of the group.
     """
 
     def __init__(
-        self, writer: LedgerWriter, attendance: Attendance, chronicle: Chronicle, view: GroupView
+        self, writer: LedgerWriter, live_roster: LiveRoster, chronicle: Chronicle, view: GroupView
     ) -> None:
         self._writer = writer
-        self._attendance = attendance
+        self._live_roster = live_roster
         self._chronicle = chronicle
         self._view = view
         self._cases: dict[int, _Case] = {}
@@ -65,7 +65,7 @@ class Convictions:
         if message.proof_hash != case.proof_hash:
             return {}
         case.voices.add(peer)
-        judges = (self._attendance.alive(now_s) & self._view.members.keys()) - {drawn.owner}
+        judges = (self._live_roster.alive(now_s) & self._view.members.keys()) - {drawn.owner}
         agreed = len(case.voices & judges)
         if agreed < VOICES_MIN or 2 * agreed <= len(judges):
             return {}
@@ -85,6 +85,6 @@ class Convictions:
         by = drawn.auditor.hex()[:8]
         self._chronicle.event(message.op, drawn.owner, "accused", f"wrong sum in {where}, by {by}")
         told = Accused(message.op, message.proof_hash, message.group)
-        for peer in self._attendance.connected():
+        for peer in self._live_roster.connected():
             if peer in self._view.members and peer not in (drawn.auditor, drawn.owner):
                 self._writer.send(peer, told)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from swarmtrain_transport.coordinator.chronicle import Chronicle
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
-from swarmtrain_transport.coordinator.roster import Attendance
+from swarmtrain_transport.coordinator.roster import LiveRoster
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import BANNED, Conviction, Gone, Unban
@@ -62,18 +62,18 @@ class Departures:
 
     Args:
         writer: the pen.
-        attendance: who is here.
+        live_roster: who is here.
         chronicle: what people are shown.
         lost: tells the groups of a peer that is gone.
     """
 
     def __init__(
-        self, writer: LedgerWriter, attendance: Attendance, chronicle: Chronicle,
+        self, writer: LedgerWriter, live_roster: LiveRoster, chronicle: Chronicle,
         lost: Callable[[PeerId], None],
     ) -> None:  # fmt: skip
         self._writer = writer
         self._view = writer.view
-        self._attendance = attendance
+        self._live_roster = live_roster
         self._chronicle = chronicle
         self._lost = lost
 
@@ -106,7 +106,7 @@ class Departures:
         reason = BANNED if isinstance(order, Ban) else REMOVED
         self._writer.append(Gone(order.peer, evicted=True, reason=reason))
         self._writer.refuse(order.peer, "SWT-E702", order.text)
-        self._attendance.depart(order.peer)
+        self._live_roster.depart(order.peer)
         self._lost(order.peer)
         self._tell(order.peer, reason)
 
@@ -115,7 +115,7 @@ class Departures:
         group: int = FIRST_GROUP,
     ) -> None:  # fmt: skip
         """The peer left, was silent for too long, or is convicted of a wrong sum in a group."""
-        self._attendance.depart(peer)
+        self._live_roster.depart(peer)
         self._lost(peer)
         if peer in self._view.roster or why is not None:
             self._writer.append(Gone(peer, evicted, reason, why, group))
@@ -125,7 +125,7 @@ class Departures:
 
     def bury(self, now_s: float) -> None:
         """Evict who has been silent for too long."""
-        for peer in [p for p in self._attendance.silent(now_s) if p in self._view.roster]:
+        for peer in [p for p in self._live_roster.silent(now_s) if p in self._view.roster]:
             self.go(peer, evicted=True, reason="silent")
 
     def _tell(self, peer: PeerId, event: str, reason: str = "") -> None:

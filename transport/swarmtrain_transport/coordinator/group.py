@@ -15,7 +15,7 @@ from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.op_decider import OpDecider
 from swarmtrain_transport.coordinator.planning import RunTerms, may_plan, next_plan
 from swarmtrain_transport.coordinator.reports import Report, check_signed
-from swarmtrain_transport.coordinator.roster import Attendance, PeerLine
+from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.slicing import Slicing
 from swarmtrain_transport.coordinator.timers import Pace
 from swarmtrain_transport.coordinator.validation import genesis_of
@@ -32,7 +32,7 @@ class GroupCoordinator:
         terms: what the run file says of its exchange.
         view: the ledger's fold of the group.
         writer: appends records.
-        attendance: who is here.
+        live_roster: who is here.
         verify: checks a signature.
         now_s: the time; all timers start here.
 
@@ -44,17 +44,17 @@ class GroupCoordinator:
     """
 
     def __init__(
-        self, terms: RunTerms, view: GroupView, writer: LedgerWriter, attendance: Attendance,
+        self, terms: RunTerms, view: GroupView, writer: LedgerWriter, live_roster: LiveRoster,
         verify: Verify, now_s: float,
     ) -> None:  # fmt: skip
         self.terms = terms
         self.view = view
-        self.group_peers = GroupPeers(view, attendance)
+        self.group_peers = GroupPeers(view, live_roster)
         self.chronicle = Chronicle()
-        self.convictions = Convictions(writer, attendance, self.chronicle, view)
+        self.convictions = Convictions(writer, live_roster, self.chronicle, view)
         self.operations: dict[int, OpDecider] = {}
         self._writer = writer
-        self._attendance = attendance
+        self._live_roster = live_roster
         self._verify = verify
         self._agreement = Agreement(writer, view, self.group_peers, self.chronicle)
         self._pace = Pace()
@@ -191,7 +191,7 @@ class GroupCoordinator:
                 self.chronicle.excluded(decision.op, peer, reason, by)
         elif isinstance(decision, Commit | Skip):
             operation.teach(self._pace, now_s)
-            self._attendance.op_ended(self.view.members)
+            self._live_roster.op_ended(self.view.members)
             del self.operations[operation.view.plan_id]
 
     def _plan_next(self, now_s: float) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.roster import Attendance, PeerLine
+from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
@@ -70,16 +70,16 @@ class GroupPeers:
 
     Args:
         view: the ledger's fold of the group.
-        attendance: who is here.
+        live_roster: who is here.
 
     Attributes:
         here: who of the group said HELLO in this term and has not left.
     """
 
-    def __init__(self, view: GroupView, attendance: Attendance) -> None:
+    def __init__(self, view: GroupView, live_roster: LiveRoster) -> None:
         self.here: dict[PeerId, GroupPeer] = {}
         self._view = view
-        self._attendance = attendance
+        self._live_roster = live_roster
         self._gone: dict[PeerId, GroupPeer] = {}
 
     # ---- comings and goings
@@ -88,7 +88,7 @@ class GroupPeers:
         """The ledger has changed who is in the group."""
         for peer in self.here.keys() - self._view.members.keys():
             self.depart(peer)
-        for peer, line in self._attendance.lines.items():
+        for peer, line in self._live_roster.lines.items():
             if peer in self._view.members and peer not in self.here:
                 self.enter(peer, line)
 
@@ -128,11 +128,11 @@ class GroupPeers:
     @property
     def all_heard(self) -> bool:
         """True if nobody of the group is still to come back after a restart."""
-        return not self._attendance.unseen.keys() & self._view.members.keys()
+        return not self._live_roster.unseen.keys() & self._view.members.keys()
 
     def alive(self, now_s: float) -> set[PeerId]:
         """Members that the failure detector holds to be alive."""
-        return self._attendance.alive(now_s) & self._view.members.keys()
+        return self._live_roster.alive(now_s) & self._view.members.keys()
 
     def last_contributors(self) -> dict[PeerId, bytes]:
         """Contributors of the newest PLAN and their boot ids."""
@@ -146,7 +146,7 @@ class GroupPeers:
         Not who was waited for in vain too often."""
         op = self._view.next_op
         active = {p for p, one in self.here.items() if one.active and one.waits.until < op}
-        returning = self._attendance.unseen.keys() & self.last_contributors().keys()
+        returning = self._live_roster.unseen.keys() & self.last_contributors().keys()
         return self.alive(now_s) & (active | returning)
 
     def planned(self, plan: Plan, expected: AbstractSet[PeerId]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
-from swarmtrain_transport.coordinator.roster import Attendance
+from swarmtrain_transport.coordinator.roster import LiveRoster
 from swarmtrain_transport.coordinator.validation import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
@@ -46,7 +46,7 @@ class LedgerRecovery:
 
     Args:
         writer: the ledger as the disk has it.
-        attendance: who is still to come back.
+        live_roster: who is still to come back.
         now_s: start of this life.
         lost_key: the run key, where the ledger that it has signed is lost.
     """
@@ -54,12 +54,12 @@ class LedgerRecovery:
     def __init__(
         self,
         writer: LedgerWriter,
-        attendance: Attendance,
+        live_roster: LiveRoster,
         now_s: float,
         lost_key: bytes | None = None,
     ) -> None:
         self._writer = writer
-        self._attendance = attendance
+        self._live_roster = live_roster
         self._lost_key = lost_key
         is_restart = len(writer.ledger) > 0 or lost_key is not None
         self._settled_s = now_s + limits.SUSPECT_S if is_restart else now_s
@@ -67,7 +67,7 @@ class LedgerRecovery:
             self._settled_s = math.inf
         self._is_settled = not is_restart
         # An empty roster says nothing: a backup may be from before anybody came.
-        self._knows_nobody = is_restart and not attendance.unseen
+        self._knows_nobody = is_restart and not live_roster.unseen
         self._late_asks = 0
         self._witnesses: dict[PeerId, tuple[Guest, int]] = {}
         self._guests: dict[PeerId, Guest] = {}
@@ -79,7 +79,7 @@ class LedgerRecovery:
         if self._is_settled:
             return False
         # A guest may go before it is let in; until then it counts as still to come back.
-        absent = self._attendance.unseen.keys() - self._guests.keys()
+        absent = self._live_roster.unseen.keys() - self._guests.keys()
         is_awaited = absent or self._witnesses or self._knows_nobody
         return bool(is_awaited)
 

@@ -16,7 +16,7 @@ from swarmtrain_transport.coordinator.holdings import Holdings
 from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, LedgerRecovery, card_of
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms
-from swarmtrain_transport.coordinator.roster import Attendance, PeerLine
+from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.coordinator.status_view import describe, result_of
 from swarmtrain_transport.coordinator.validation import check_claim, check_hello, shown
@@ -94,8 +94,8 @@ class Rendezvous:
         self.terms = terms
         self.writer = LedgerWriter(records, sign, verify, term, archive)
         self.view = self.writer.view
-        self.attendance = Attendance(self.view, now_s)
-        self.lines = self.attendance.lines
+        self.live_roster = LiveRoster(self.view, now_s)
+        self.lines = self.live_roster.lines
         self.groups: dict[int, GroupCoordinator] = {}
         self._terms = (terms, *more_groups)
         self._run_key, self._verify = run_key, verify
@@ -103,9 +103,11 @@ class Rendezvous:
         self._begin_known_groups()
         self.holdings = Holdings(self.writer, self.lines, sign)
         self.history = LedgerRecovery(
-            self.writer, self.attendance, now_s, run_key if is_lost else None
+            self.writer, self.live_roster, now_s, run_key if is_lost else None
         )
-        self.departures = Departures(self.writer, self.attendance, self.first.chronicle, self._lost)
+        self.departures = Departures(
+            self.writer, self.live_roster, self.first.chronicle, self._lost
+        )
 
     # ---- events
 
@@ -153,7 +155,7 @@ class Rendezvous:
             self._welcome(peer, hello)
 
     def _welcome(self, peer: PeerId, hello: Hello) -> None:
-        line = self.attendance.enter(peer, hello, self._now_s)
+        line = self.live_roster.enter(peer, hello, self._now_s)
         self.writer.send(
             peer,
             Welcome(self.writer.term, self.terms.run_id, self._run_key, self.terms.config,
@@ -240,7 +242,7 @@ class Rendezvous:
         """An event. Time in which this process was stopped is nobody else's silence."""
         absent_s = now_s - self._now_s
         if absent_s > limits.ABSENT_S and now_s > self.next_wakeup_s + limits.ABSENT_S:
-            self.attendance.pardon(now_s)
+            self.live_roster.pardon(now_s)
             self.history.pardon(absent_s)
             for group in self.groups.values():
                 group.pardon(absent_s)
@@ -252,7 +254,7 @@ class Rendezvous:
         for group in self.groups.values():
             times += group.wakeups()
         times += [self.history.due_s(self._now_s)]
-        times += self.attendance.wakeups()
+        times += self.live_roster.wakeups()
         return min([time for time in times if time > self._now_s])
 
     @property
@@ -278,7 +280,7 @@ class Rendezvous:
         busy = [group for group in self.groups.values() if group.operations]
         if not busy:
             return False
-        witnesses = self.attendance.witnesses(self._now_s)
+        witnesses = self.live_roster.witnesses(self._now_s)
         return any(group.owes(peer, witnesses) for group in busy)
 
     def _has_place_for(self, group: int) -> bool:
@@ -351,7 +353,7 @@ class Rendezvous:
             head = self.writer.head
             guest = self.history.hear(peer, message, self._now_s)
             if self.writer.head != head:  # else what was reported of an op counts on
-                self.attendance.adopted(self._now_s)
+                self.live_roster.adopted(self._now_s)
                 self._begin_known_groups()
                 for group in self.groups.values():
                     group.adopted(self._now_s)
@@ -397,7 +399,7 @@ class Rendezvous:
         groups = self.groups.values()
         awaits_loss = any(group.awaits_loss for group in groups)
         are_behind = any(group.group_peers.are_behind for group in groups)
-        for peer in self.attendance.dismissed(
+        for peer in self.live_roster.dismissed(
             self._now_s, are_behind=are_behind, awaits_loss=awaits_loss
         ):
             for group in groups:
@@ -405,7 +407,7 @@ class Rendezvous:
                     op = group.view.last_op
                     loss = group.chronicle.losses.get(op)
                     self.writer.send(peer, Finished(op, loss, group.view.group))
-        for peer in self.attendance.lingering(self._now_s):
+        for peer in self.live_roster.lingering(self._now_s):
             self.departures.go(peer, evicted=True, reason="the run is finished")
 
     def _lost(self, peer: PeerId) -> None:
@@ -426,5 +428,5 @@ class Rendezvous:
             view = self.view.groups.get(terms.group)
             if view is not None and terms.group not in self.groups:
                 self.groups[terms.group] = GroupCoordinator(
-                    terms, view, self.writer, self.attendance, self._verify, self._now_s
+                    terms, view, self.writer, self.live_roster, self._verify, self._now_s
                 )

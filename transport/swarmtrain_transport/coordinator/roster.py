@@ -79,8 +79,8 @@ class PeerLine:
             self.life.awaited_s, self._awaited_index = now_s, self.sent_index
 
 
-class Attendance:
-    """Lines of those heard of, life lines of those who are not.
+class LiveRoster:
+    """The roster as it lives: lines of those heard of, life lines of those who are not.
 
     Args:
         view: the ledger's fold.

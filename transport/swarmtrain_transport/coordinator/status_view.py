@@ -12,7 +12,7 @@ from swarmtrain_transport.coordinator.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
-from swarmtrain_transport.coordinator.roster import Attendance, PeerLine
+from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.status import (
     CoordinatorStatus,
     GroupPeerStatus,
@@ -37,7 +37,7 @@ class Coordinator(Protocol):
     terms: RunTerms
     writer: LedgerWriter
     view: LedgerView
-    attendance: Attendance
+    live_roster: LiveRoster
     history: LedgerRecovery
     groups: dict[int, GroupCoordinator]
 
