@@ -229,7 +229,7 @@ def _door(
     return Door(
         store, keys.cert_sha256, peers_max=config.admission.peers_max,
         others_in=shell.others_in, is_banned=machine.view.banned.__contains__,
-        wall_clock=wall_clock, takes_copies=lambda: machine.history.takes_copies,
+        wall_clock=wall_clock, takes_copies=lambda: machine.recovery.takes_copies,
         misfit=refusal,
     )  # fmt: skip
 

@@ -94,7 +94,7 @@ def test_a_ban_that_a_restored_disk_has_lost_comes_back_from_any_peer() -> None:
     kept = again.records[-1]
     again.join(C, boot=b"again", head_index=kept.index, head_hash=kept.hash)
     again.join(A, **newer_hello(first))
-    assert again.machine.history.is_open
+    assert again.machine.recovery.is_open
     again.say(A, m.History(before, tuple(r.to_bytes() for r in first.records[before:])))
     again.alive(2 * limits.SUSPECT_S + 1.0, A)
     assert [code for code, _ in refusals(again, C)] == ["SWT-E702"]
@@ -105,7 +105,7 @@ def test_nothing_is_ordered_while_peers_may_bring_lost_records() -> None:
     again = restored(opened(), 1)
     before = len(again.records)
     order(again, Ban(C, WHY))
-    assert len(again.records) == before and again.machine.history.is_open
+    assert len(again.records) == before and again.machine.recovery.is_open
 
 
 def test_a_ledger_that_lets_a_banned_key_in_is_none() -> None:

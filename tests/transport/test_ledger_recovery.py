@@ -57,7 +57,7 @@ def test_who_waited_to_come_in_and_went_is_still_waited_for_and_leaves_by_silenc
     again.take(again.machine.disconnected(A, again.now_s))
     again.join(B, C)
     again.alive(limits.SUSPECT_S + 1.0, B, C)
-    assert not again.machine.history.is_open
+    assert not again.machine.recovery.is_open
     assert not again.machine.first.group_peers.all_heard
     again.alive(limits.SUSPECT_S + limits.EVICT_S + 2.0, B, C)
     assert [body.peer for body in again.bodies(Gone)] == [A]
@@ -71,14 +71,14 @@ def test_who_waits_to_come_in_and_speaks_is_sent_away_and_does_not_come_in_witho
     again.say(D, m.Leave("asked to"))
     assert again.closed == [D]
     again.join(A, B, C)
-    assert not again.machine.history.is_open
+    assert not again.machine.recovery.is_open
     assert D not in again.machine.view.roster
 
 
 def test_nobody_waits_any_longer_once_the_last_of_the_roster_is_back_as_a_new_process() -> None:
     again = Hall(tuple(opened().records), term=1)
     again.join(A, B, C, boot=b"another life")
-    assert not again.machine.history.is_open
+    assert not again.machine.recovery.is_open
     assert again.machine.first.group_peers.all_heard
     assert all(isinstance(again.sent[peer][0], m.Welcome) for peer in (A, B, C))
 
@@ -96,7 +96,7 @@ def test_nothing_is_decided_where_a_guest_is_found_to_hold_newer_records() -> No
         old.join(peer, head_index=head.index, head_hash=head.hash)
         old.ready(1, peer)
     old.join(C, head_index=head.index, head_hash=head.hash)
-    assert old.machine.history.is_open and len(old.records) == stop
+    assert old.machine.recovery.is_open and len(old.records) == stop
 
 
 def test_a_witness_that_went_before_it_told_leaves_by_silence() -> None:
@@ -378,13 +378,13 @@ def test_adopt_comes_before_anything_that_follows_from_it() -> None:
 def test_messages_of_groups_that_there_cannot_be_are_not_held() -> None:
     again = restored(opened(), 1)
     again.join(A, **newer_hello(opened()))
-    assert again.machine.history.is_open
+    assert again.machine.recovery.is_open
     for group in (-1, 1, 2, 3, 1 << 40):
         again.say(A, m.CheckpointWritten(1, bytes(32), group=group))
     again.join(B)
     for group in (-1, 1, 2, 3, 1 << 40):
         again.say(B, m.CheckpointWritten(1, bytes(32), group=group))
-    assert not again.machine.history.take_held()
+    assert not again.machine.recovery.take_held()
 
 
 def test_a_history_that_goes_back_and_forth_is_refused() -> None:

@@ -78,7 +78,7 @@ def check_same_run(first: Record, config: RunConfig, keys: RunKeys) -> None:
 
 def note_run_begun(state_dir: Path, machine: Rendezvous, keys: RunKeys, tell: Tell) -> None:
     """From the first record on a ledger that is missing is a lost one."""
-    if machine.history.is_missing:
+    if machine.recovery.is_missing:
         tell(_LEDGER_LOST.format(state_dir))
     else:
         note_begun(keys)

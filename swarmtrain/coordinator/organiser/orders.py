@@ -285,7 +285,7 @@ class Desk:
 
     async def _until_it_decides(self) -> None:
         until_s = self._shell.now_s() + PATIENCE_S
-        while self._machine.history.is_open:
+        while self._machine.recovery.is_open:
             if self._shell.now_s() > until_s:
                 raise UserError(
                     "SWT-E708", "The coordinator decides nothing yet: it waits for its peers.",

@@ -42,7 +42,7 @@ class Guest:
 
 
 class LedgerRecovery:
-    """The history that this life must hear before it decides anything.
+    """Recovery of the history that this life must hear before it decides anything.
 
     Args:
         writer: the ledger as the disk has it.

@@ -102,7 +102,7 @@ class Rendezvous:
         self._now_s = self._due_s = now_s
         self._begin_known_groups()
         self.holdings = Holdings(self.writer, self.lines, sign)
-        self.history = LedgerRecovery(
+        self.recovery = LedgerRecovery(
             self.writer, self.live_roster, now_s, run_key if is_lost else None
         )
         self.departures = Departures(
@@ -114,7 +114,7 @@ class Rendezvous:
     def start(self, now_s: float) -> Actions:
         """First event of a life: a new run gets its RUN record."""
         self._at(now_s)
-        if not len(self.writer.ledger) and not self.history.is_missing:
+        if not len(self.writer.ledger) and not self.recovery.is_missing:
             self.writer.append(
                 Run(self.terms.run_id, self._run_key, self.terms.config_hash,
                     limits.RUN_VERSION)
@@ -132,23 +132,23 @@ class Rendezvous:
         keys = [key for key, holder in self.view.curve_holders.items() if holder == peer]
         if hello.curve_key not in keys and len(keys) >= limits.CURVE_KEYS_MAX:
             raise RemoteFault("hello", f"it has come with {len(keys)} other curve_keys before")
-        self.history.gone(peer)
+        self.recovery.gone(peer)
         self._let_in(peer, Guest(hello, invite_id))
         return self._settle()
 
     def _let_in(self, peer: PeerId, guest: Guest) -> None:
         hello = guest.hello
         join = self.view.roster.get(peer)
-        if self.writer.is_behind(hello) and self.history.may_grow:
-            self.history.ask(peer, guest, self._now_s)
-        elif refusal := self.history.refusal(peer, guest) or self.departures.refusal(peer):
+        if self.writer.is_behind(hello) and self.recovery.may_grow:
+            self.recovery.ask(peer, guest, self._now_s)
+        elif refusal := self.recovery.refusal(peer, guest) or self.departures.refusal(peer):
             self.writer.refuse(peer, *refusal)
         elif self.is_finished and (join is None or join.boot != hello.boot):
             self.writer.refuse(peer, "SWT-E705", f"The run is finished: {result_of(self)}.")
         elif self.writer.has_card(peer, hello):
             self._welcome(peer, hello)
-        elif self.history.is_open:
-            self.history.wait(peer, guest)
+        elif self.recovery.is_open:
+            self.recovery.wait(peer, guest)
         else:
             self.writer.append(card_of(peer, hello, guest.invite_id))
             self.note(peer, "joined")
@@ -174,12 +174,12 @@ class Rendezvous:
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
         """A message of a connected peer. RemoteFault: it breaks the protocol, close its line."""
         self._at(now_s)
-        if self.history.is_witness(peer):
+        if self.recovery.is_witness(peer):
             return self._on_history(peer, message)
         if (line := self.lines.get(peer)) is None:
             # Evicted while its connection still stood, or not let in yet: it says HELLO again on a
             # new one.
-            self.history.gone(peer)
+            self.recovery.gone(peer)
             self.writer.close(peer)
             return self._settle()
         was_alive, acked_index = line.life.is_alive(now_s), line.acked_index
@@ -195,7 +195,7 @@ class Rendezvous:
     def disconnected(self, peer: PeerId, now_s: float) -> Actions:
         """A control connection closed, for whatever reason."""
         self._at(now_s)
-        self.history.gone(peer)
+        self.recovery.gone(peer)
         if (line := self.lines.get(peer)) is not None and line.connected:
             line.connected = False
             line.life.closed(now_s)
@@ -206,13 +206,13 @@ class Rendezvous:
         self._at(now_s)
         if now_s < self._due_s:
             return ()
-        self.history.tick(now_s)
+        self.recovery.tick(now_s)
         return self._settle()
 
     def ordered(self, order: Order, now_s: float) -> Actions:
         """The organiser's word on a peer; void while somebody may bring what our disk has lost."""
         self._at(now_s)
-        if not self.history.is_open:
+        if not self.recovery.is_open:
             self.departures.obey(order)
         return self._settle()
 
@@ -220,7 +220,7 @@ class Rendezvous:
         """MOVE: from now on the peer is in these groups; void for who is not in the roster."""
         self._at(now_s)
         is_new = peer in self.view.roster and self.view.groups_of(peer) != groups
-        if is_new and not self.history.is_open:
+        if is_new and not self.recovery.is_open:
             self.writer.append(Move(peer, groups))
             for group in self.groups.values():
                 if peer not in group.view.members:
@@ -243,7 +243,7 @@ class Rendezvous:
         absent_s = now_s - self._now_s
         if absent_s > limits.ABSENT_S and now_s > self.next_wakeup_s + limits.ABSENT_S:
             self.live_roster.pardon(now_s)
-            self.history.pardon(absent_s)
+            self.recovery.pardon(absent_s)
             for group in self.groups.values():
                 group.pardon(absent_s)
         self._now_s = now_s
@@ -253,7 +253,7 @@ class Rendezvous:
         times = [self._now_s + limits.EVICT_S]
         for group in self.groups.values():
             times += group.wakeups()
-        times += [self.history.due_s(self._now_s)]
+        times += [self.recovery.due_s(self._now_s)]
         times += self.live_roster.wakeups()
         return min([time for time in times if time > self._now_s])
 
@@ -305,8 +305,8 @@ class Rendezvous:
                 self.holdings.progressed(peer, line, message, self._now_s)
             case Offer() | CheckpointWritten() | Accuse() if not self._has_place_for(message.group):
                 pass  # or as many messages would be held as somebody invents groups
-            case Offer() | CheckpointWritten() | Accuse() | Leave() if self.history.is_open:
-                self.history.hold(peer, message)
+            case Offer() | CheckpointWritten() | Accuse() | Leave() if self.recovery.is_open:
+                self.recovery.hold(peer, message)
             case Older():
                 self.writer.send_older(peer, line, message.stop)
             case History():
@@ -329,7 +329,7 @@ class Rendezvous:
         peer: PeerId,
         message: Offer | Ready | Applied | Stranded | Accuse | Evaluated,
     ) -> None:
-        may_attest = not self.history.is_open
+        may_attest = not self.recovery.is_open
         match message:
             case Offer():
                 group.on_offer(message)
@@ -351,7 +351,7 @@ class Rendezvous:
         """A peer tells what our disk has lost. Whatever else it says it says again afterwards."""
         if isinstance(message, History):
             head = self.writer.head
-            guest = self.history.hear(peer, message, self._now_s)
+            guest = self.recovery.hear(peer, message, self._now_s)
             if self.writer.head != head:  # else what was reported of an op counts on
                 self.live_roster.adopted(self._now_s)
                 self._begin_known_groups()
@@ -372,11 +372,11 @@ class Rendezvous:
             shifts_timers: True if it may have brought something forward that falls due later.
         """
         head = self.writer.head
-        if not self.history.is_open:
-            for peer, guest in self.history.take_guests().items():
+        if not self.recovery.is_open:
+            for peer, guest in self.recovery.take_guests().items():
                 self._let_in(peer, guest)
-        if not self.history.is_open:  # a guest may have been found to hold newer records
-            for peer, message in self.history.take_held():
+        if not self.recovery.is_open:  # a guest may have been found to hold newer records
+            for peer, message in self.recovery.take_held():
                 if peer in self.lines:
                     self._dispatch(peer, self.lines[peer], message)
             self._begin_groups()

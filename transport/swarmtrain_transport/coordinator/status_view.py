@@ -38,7 +38,7 @@ class Coordinator(Protocol):
     writer: LedgerWriter
     view: LedgerView
     live_roster: LiveRoster
-    history: LedgerRecovery
+    recovery: LedgerRecovery
     groups: dict[int, GroupCoordinator]
 
     @property
@@ -133,7 +133,7 @@ def _ago(seen_s: float | None, now_s: float) -> float | None:
 
 
 def _phase(coordinator: Coordinator, group: GroupCoordinator, *, is_over: bool) -> str:
-    if coordinator.history.is_missing:
+    if coordinator.recovery.is_missing:
         return "ledger missing"
     if is_over:
         return "finished"
@@ -150,9 +150,9 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
     """Describe what a group waits for, and, if that is a state, say when a peer that holds it was
     last here; empty while the group goes on."""
     view, terms = group.view, group.terms
-    if coordinator.history.is_missing:
+    if coordinator.recovery.is_missing:
         return _NO_LEDGER, None
-    if coordinator.history.takes_copies:
+    if coordinator.recovery.takes_copies:
         return _LEDGER_MAY_GROW, None
     if group.is_finished or group.operation is not None:
         return "", None
