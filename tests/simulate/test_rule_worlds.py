@@ -4,7 +4,7 @@ import pytest
 
 from swarmtrain.simulate.seeds import run_seed
 from swarmtrain_optimizers.robust import RULES
-from swarmtrain_transport.collective.rule_inputs import Measuring
+from swarmtrain_transport.collective.rule_inputs import RuleInputs
 from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.ledger import inner_products
 
@@ -31,12 +31,12 @@ def violated(rule: str) -> set[str]:
 
 def test_numbers_of_slices_alone_are_noticed(monkeypatch):
     """Owners that clip by the norms of what they hold make another vector."""
-    whole = Measuring.of
+    whole = RuleInputs.of
 
     def of_the_first(self, contributors):
         return tuple(number * 3.0**place for place, number in enumerate(whole(self, contributors)))
 
-    monkeypatch.setattr(Measuring, "of", of_the_first)
+    monkeypatch.setattr(RuleInputs, "of", of_the_first)
     assert "I3" in violated("norm-clip")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.blocks.retention import Kept, Retention
 from swarmtrain_transport.collective.gauges import likenesses
-from swarmtrain_transport.collective.rule_inputs import Centre, Measuring
+from swarmtrain_transport.collective.rule_inputs import Centre, RuleInputs
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
@@ -78,7 +78,7 @@ class Reducer:
         self.retained_bytes = 0
         self.seen: dict[PeerId, tuple[float, float]] = {}
         self._plan = view.plan
-        self._measuring = Measuring(view, slice_index, arithmetic, centre)
+        self._rule_inputs = RuleInputs(view, slice_index, arithmetic, centre)
         self._weights: Mapping[PeerId, int] = view.weights
         self._window = window_of(view.plan)
         self._arithmetic = arithmetic
@@ -135,7 +135,7 @@ class Reducer:
             self.retained_bytes += len(body)
         if self._plan.scalars:
             held = {one: parts[chunk] for one, parts in self._parts.items() if chunk in parts}
-            self._measuring.arrived(peer, chunk, body, held)
+            self._rule_inputs.arrived(peer, chunk, body, held)
         self._parts[peer][chunk] = kept
         self._digests[peer][chunk] = digest or content_hash(body)
         if len(self._parts[peer]) == self._num_chunks:
@@ -189,11 +189,11 @@ class Reducer:
     @property
     def is_blind(self) -> bool:
         """True if the plan's rule cannot be followed here, for want of its starting point."""
-        return self._measuring.is_blind
+        return self._rule_inputs.is_blind
 
     def measured(self, *, again: bool = False) -> dict[PeerId, bytes]:
-        """Return the measurements of whole vectors for the plan's rule (`Measuring.rows`)."""
-        return self._measuring.rows(self.complete, again=again)
+        """Return the measurements of whole vectors for the plan's rule (`RuleInputs.rows`)."""
+        return self._rule_inputs.rows(self.complete, again=again)
 
     def inputs(self, contributors: tuple[PeerId, ...]) -> bytes:
         """One hash over what these complete contributors have given to the slice."""
@@ -262,8 +262,8 @@ class Reducer:
     def _summed(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
         """The mean of these contributors' parts, added in the order of their keys."""
         accumulator = self._arithmetic.accumulator(
-            self._values(chunk), self._window, self._measuring.of(contributors),
-            self._measuring.centre_values(chunk),
+            self._values(chunk), self._window, self._rule_inputs.of(contributors),
+            self._rule_inputs.centre_values(chunk),
         )  # fmt: skip
         for peer in sorted(contributors):
             accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])

@@ -114,8 +114,8 @@ class Centre:
                 yield digest, last - first, max(start, first) - first, min(stop, last) - first
 
 
-class Measuring:
-    """The scalars of one attempt at one slice.
+class RuleInputs:
+    """Inputs of the rule of one attempt at one slice: its scalars and its centre.
 
     Args:
         view: what the ledger says of the op; it changes as records are folded.
