@@ -167,7 +167,7 @@ class GroupCoordinator:
         if not self.operations:
             return
         alive = self.group_peers.alive(now_s)
-        if all(operation.rests(alive, now_s) for operation in self.operations.values()):
+        if all(operation.is_unchanged(alive, now_s) for operation in self.operations.values()):
             return
         lives = {peer: one.line.life for peer, one in self.group_peers.here.items()}
         for plan_id, operation in list(self.operations.items()):

@@ -88,7 +88,7 @@ class OpDecider:
         is_open = self.view.slice_sets[index] is None
         return Phase.SCATTER if is_open else self.phase
 
-    def rests(self, alive: AbstractSet[PeerId], now_s: float) -> bool:
+    def is_unchanged(self, alive: AbstractSet[PeerId], now_s: float) -> bool:
         """Return True if nothing has happened since `decide` found nothing to decide."""
         if self._idle is None:
             return False
@@ -112,7 +112,7 @@ class OpDecider:
         assert self._seen in (before, *_TRANSITIONS[before].values()), (before, self._seen)
         if self._seen is Phase.ENDED:
             return None
-        if self.rests(alive, now_s):
+        if self.is_unchanged(alive, now_s):
             return None
         live = (self.view.boots.keys() & alive) - self.reports.lost
         decision = self._next(Moment(self.reports, self.timers, live, now_s, lives or {}))
