@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from swarmtrain.coordinator.disk.store import Store
-from swarmtrain.coordinator.organiser.peer_history import OTHER, REASONS_MAX, Dossiers
+from swarmtrain.coordinator.organiser.peer_history import OTHER, REASONS_MAX, PeerHistories
 from swarmtrain.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path
@@ -208,16 +208,16 @@ def test_nonsense_is_refused_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_dossiers_count_what_the_ledger_says_within_bounds() -> None:
-    dossiers = Dossiers()
+    histories = PeerHistories()
     peer = bytes(32)
-    dossiers.read(join_body(peer, "i"))
+    histories.read(join_body(peer, "i"))
     for number in range(2 * REASONS_MAX):
-        dossiers.read(Freeze(1, (), {peer: f"refused:{number}"}))
-    dossiers.read(Freeze(1, (), {peer: "alone"}))
-    dossier = dossiers.of[peer]
-    assert dossier.excluded == 2 * REASONS_MAX and len(dossier.reasons) == REASONS_MAX + 1
-    assert dossier.reasons[OTHER] == REASONS_MAX
-    assert (dossier.invite, dossier.is_in, dossier.since_round) == ("i", True, 1)
-    dossiers.read(Gone(peer, evicted=False, reason=""))
-    assert (dossier.is_in, dossier.last_reason) == (False, "left")
-    assert msgspec.json.encode(dossier.reasons)
+        histories.read(Freeze(1, (), {peer: f"refused:{number}"}))
+    histories.read(Freeze(1, (), {peer: "alone"}))
+    history = histories.of[peer]
+    assert history.excluded == 2 * REASONS_MAX and len(history.reasons) == REASONS_MAX + 1
+    assert history.reasons[OTHER] == REASONS_MAX
+    assert (history.invite, history.is_in, history.since_round) == ("i", True, 1)
+    histories.read(Gone(peer, evicted=False, reason=""))
+    assert (history.is_in, history.last_reason) == (False, "left")
+    assert msgspec.json.encode(history.reasons)

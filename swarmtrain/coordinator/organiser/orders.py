@@ -33,7 +33,7 @@ from swarmtrain.coordinator.organiser.order_forms import (
     ShowPeer,
     UnbanPeer,
 )
-from swarmtrain.coordinator.organiser.peer_history import Dossier, Dossiers
+from swarmtrain.coordinator.organiser.peer_history import PeerHistories, PeerHistory
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport import limits
@@ -83,7 +83,7 @@ class Desk:
         self._settings = settings
         self._invite_with = invite_with
         self._wall_clock = wall_clock
-        self._dossiers, self._reader = Dossiers(), BodyReader()
+        self._histories, self._reader = PeerHistories(), BodyReader()
 
     def status(self) -> CoordinatorStatus:
         """The run as `status` shows it, with what the machine does not know."""
@@ -175,11 +175,11 @@ class Desk:
     # ---- peers
 
     async def _read_ledger(self) -> None:
-        """Bring the dossiers up to date, in portions: a ledger may have a million records."""
+        """Bring the histories up to date, in portions: a ledger may have a million records."""
         ledger = self._machine.writer.ledger
-        while self._dossiers.num_read < len(ledger):
-            for record in islice(ledger.since(self._dossiers.num_read), RECORDS_AT_ONCE):
-                self._dossiers.read(self._reader.read(record))
+        while self._histories.num_read < len(ledger):
+            for record in islice(ledger.since(self._histories.num_read), RECORDS_AT_ONCE):
+                self._histories.read(self._reader.read(record))
             await asyncio.sleep(0)
 
     def _rows(self, *, everybody: bool) -> list[PeerView]:
@@ -192,9 +192,9 @@ class Desk:
         return [PeerView(**self._facts(peer, now.get(peer))) for peer in shown]
 
     def _sheet(self, peer: PeerId) -> PeerSheet:
-        now, dossier = self._now().get(peer), self._dossiers.of.get(peer, Dossier())
+        now, history = self._now().get(peer), self._histories.of.get(peer, PeerHistory())
         return PeerSheet(
-            **self._facts(peer, now), invite=dossier.invite, reasons=dict(dossier.reasons),
+            **self._facts(peer, now), invite=history.invite, reasons=dict(history.reasons),
             accused_by=self._accusers(peer),
             ban_reason=self._store.ban_reason(peer) if peer in self._machine.view.banned else "",
             now=now,
@@ -209,23 +209,23 @@ class Desk:
         }
 
     def _facts(self, peer: PeerId, now: PeerStatus | None) -> dict[str, Any]:
-        dossier = self._dossiers.of.get(peer, Dossier())
+        history = self._histories.of.get(peer, PeerHistory())
         view = self._machine.view
         state = "banned" if peer in view.banned else "gone"
         if peer in view.roster:
             state = now.state if now is not None else "disconnected"
         return {
-            "peer": peer.hex(), "name": dossier.name, "state": state,
-            "round": now.round if now is not None else 0, "since_round": dossier.since_round,
-            "contributed": dossier.contributed, "excluded": dossier.excluded,
-            "last_reason": dossier.last_reason, "last_round": dossier.last_round,
+            "peer": peer.hex(), "name": history.name, "state": state,
+            "round": now.round if now is not None else 0, "since_round": history.since_round,
+            "contributed": history.contributed, "excluded": history.excluded,
+            "last_reason": history.last_reason, "last_round": history.last_round,
         }  # fmt: skip
 
     def _now(self) -> Mapping[PeerId, PeerStatus]:
         return {bytes.fromhex(peer.peer): peer for peer in self.status().peers}
 
     def _known(self) -> list[PeerId]:
-        return [*self._dossiers.of]
+        return [*self._histories.of]
 
     def _named(self, text: str, among: set[PeerId] | None = None) -> PeerId:
         """Find the one peer of that name, or whose id begins so.
@@ -247,7 +247,7 @@ class Desk:
         return chosen[0]
 
     def _name_of(self, peer: PeerId) -> str:
-        return self._dossiers.of[peer].name if peer in self._dossiers.of else ""
+        return self._histories.of[peer].name if peer in self._histories.of else ""
 
     async def _remove(self, said: RemovePeer) -> Any:
         reason = cleaned(said.reason)[:WORDS_CHARS_MAX]

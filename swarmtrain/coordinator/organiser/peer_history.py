@@ -20,7 +20,7 @@ _NO_PARTNER = "alone"
 
 
 @dataclass(slots=True)
-class Dossier:
+class PeerHistory:
     """One peer's.
 
     Attributes:
@@ -45,11 +45,11 @@ class Dossier:
     last_round: int = 0
 
 
-class Dossiers:
+class PeerHistories:
     """All of them, from records in order. One per key that was ever let in or banned."""
 
     def __init__(self) -> None:
-        self.of: dict[PeerId, Dossier] = {}
+        self.of: dict[PeerId, PeerHistory] = {}
         self.num_read = 0
         """Records that were read."""
         self._round = 0
@@ -61,30 +61,30 @@ class Dossiers:
             case Plan(group=0):
                 self._round = body.op
             case Join():
-                dossier = self._dossier(body.peer)
-                if not dossier.is_in:
-                    dossier.since_round = self._round + 1
-                dossier.name, dossier.is_in = body.name, True
-                dossier.invite = dossier.invite or body.invite
+                history = self._history(body.peer)
+                if not history.is_in:
+                    history.since_round = self._round + 1
+                history.name, history.is_in = body.name, True
+                history.invite = history.invite or body.invite
             case Gone():
-                dossier = self._dossier(body.peer)
-                dossier.is_in = False
-                dossier.last_reason, dossier.last_round = body.reason or "left", self._round
+                history = self._history(body.peer)
+                history.is_in = False
+                history.last_reason, history.last_round = body.reason or "left", self._round
             case Unban():
-                self._dossier(body.peer).last_reason = ""
+                self._history(body.peer).last_reason = ""
             case Freeze():
                 for peer, reason in body.excluded.items():
                     if reason != _NO_PARTNER:
-                        self._excluded(self._dossier(peer), reason)
+                        self._excluded(self._history(peer), reason)
             case Commit():
                 for peer in body.contributors:
-                    self._dossier(peer).contributed += 1
+                    self._history(peer).contributed += 1
 
-    def _excluded(self, dossier: Dossier, reason: str) -> None:
-        is_listed = reason in dossier.reasons or len(dossier.reasons) < REASONS_MAX
-        dossier.reasons[reason if is_listed else OTHER] += 1
-        dossier.excluded += 1
-        dossier.last_reason, dossier.last_round = reason, self._round
+    def _excluded(self, history: PeerHistory, reason: str) -> None:
+        is_listed = reason in history.reasons or len(history.reasons) < REASONS_MAX
+        history.reasons[reason if is_listed else OTHER] += 1
+        history.excluded += 1
+        history.last_reason, history.last_round = reason, self._round
 
-    def _dossier(self, peer: PeerId) -> Dossier:
-        return self.of.setdefault(peer, Dossier())
+    def _history(self, peer: PeerId) -> PeerHistory:
+        return self.of.setdefault(peer, PeerHistory())
