@@ -13,7 +13,7 @@ from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Plan, Rew
 _IN_ROW = 3
 
 
-class Drags:
+class IdleMembers:
     """Count of each peer's faults in a row.
 
     Args:

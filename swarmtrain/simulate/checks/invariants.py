@@ -14,7 +14,7 @@ from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import Demands
 from swarmtrain.simulate.checks.exclusions import Exclusions
 from swarmtrain.simulate.checks.holding import holds, state_of
-from swarmtrain.simulate.checks.idle_members import Drags
+from swarmtrain.simulate.checks.idle_members import IdleMembers
 from swarmtrain.simulate.checks.later_group import LaterGroup
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.pair_checks import PairChecks
@@ -86,7 +86,7 @@ class Invariants:
         self._limits: dict[int, float] = {}
         self._swarm = swarm
         self._scene = swarm.scene
-        self._drags = Drags(swarm.scene)
+        self._idle_members = IdleMembers(swarm.scene)
         self._reader = BodyReader()
         self._roots: dict[int, bytes] = {}
         self._flipped: dict[PeerId, tuple[int, bytes]] = {}
@@ -144,7 +144,7 @@ class Invariants:
                 self.lies.committed(record, body)
         elif isinstance(body, Gone) and body.conviction is not None:
             self.lies.convicts(body.peer, body.conviction)
-        self._drags.logged(body)
+        self._idle_members.logged(body)
         if self._scene.weather is not None:
             self._scene.weather.logged(body)
 
