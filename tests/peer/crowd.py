@@ -7,6 +7,7 @@ the same crowd does the same every time, and nobody waits by the clock.
 
 import queue
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -185,11 +186,16 @@ class Process(crowd.Member):
 
     crowd: "Crowd"
     is_gone = False
+    steps_made = 0
 
     def __init__(self, crowd: "Crowd", peer: PeerId, boot: bytes, directory: Path) -> None:
         self.storage = PeerStorage(directory)
         super().__init__(crowd, peer, boot, CodecArithmetic(), self.storage.records)
         recall(self.storage, self.participant)
+
+    @abstractmethod
+    def go(self) -> None:
+        """Let what trains in it go on until it pauses or ends."""
 
     def leave(self, reason: str) -> None:
         self.tell(lambda participant, now_s: participant.leave(reason, now_s))
@@ -230,7 +236,7 @@ class Crowd(crowd.Crowd):
         lane: what carries frames; in memory unless another is brought.
     """
 
-    members: dict[PeerId, Member]  # type: ignore[assignment]
+    members: dict[PeerId, Process]  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -255,13 +261,13 @@ class Crowd(crowd.Crowd):
         self.connect(member)
         return member
 
-    def kill(self, member: Member) -> None:
+    def kill(self, member: Process) -> None:
         """Its process is gone, with everything in memory."""
         self._part(member)
         if not member.is_over:
             member.go()
 
-    def _part(self, member: Member) -> None:
+    def _part(self, member: Process) -> None:
         """It has ended: nobody hears of it any more."""
         if not member.is_gone:
             member.is_gone = True
