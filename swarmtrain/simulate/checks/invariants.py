@@ -32,7 +32,6 @@ from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import (
-    AnyBody,
     Attest,
     BodyReader,
     Commit,
@@ -64,7 +63,7 @@ class Invariants:
         restored: the coordinator's disk was restored from a backup.
         demands: who may be left out.
         sums: what results must be.
-        lies: what a hostile owner has made of them.
+        lies: what a hostile owner has made of them in the first group.
         pairs: what must hold where ops go by pairs.
         rules: of single records.
         limit_s: when the first of the ops under way must have ended.
@@ -83,6 +82,7 @@ class Invariants:
         self.limit_s = float("inf")
         numbers = range(1, swarm.scene.conditions.groups)
         self.later = {group: LaterGroup(swarm, group, self.demands) for group in numbers}
+        self._all_lies = [self.lies, *(group.lies for group in self.later.values())]
         self._limits: dict[int, float] = {}
         self._swarm = swarm
         self._scene = swarm.scene
@@ -117,7 +117,7 @@ class Invariants:
             for one in (self.decided, *(group.decided for group in self.later.values())):
                 one.peopled(body)
         if group := getattr(body, "group", 0):
-            self._of_later_group(group, record.index, body)
+            self.later[group].logged(record, body)
             return
         if isinstance(body, Plan):
             self._begun(body)
@@ -147,16 +147,6 @@ class Invariants:
         self._idle_members.logged(body)
         if self._scene.weather is not None:
             self._scene.weather.logged(body)
-
-    def _of_later_group(self, group: int, index: int, body: AnyBody) -> None:
-        """Judge a decision of a group beside the first; a conviction must be of the liar there,
-        too."""
-        self.later[group].logged(index, body)
-        if isinstance(body, Gone):
-            if body.peer != self._scene.liar:
-                self._violated("T8", f"{self._scene.name_of(body.peer)} is convicted, wrongly")
-            self.lies.is_convicted = True
-            self.demands.trouble(body.peer, self._scene.end_s)
 
     def staged(self, peer: SimPeer, group: int, op: int, root: bytes) -> None:
         """I2 in a group beside the first: who has applied the same ops has the same state."""
@@ -314,7 +304,8 @@ class Invariants:
             or self.decided.log[record.index].hash != record.hash
         ):
             self._violated("I1", f"peer {peer.number} holds record {record.index} that is not ours")
-        self.lies.accepted(peer, record)
+        for lies in self._all_lies:
+            lies.accepted(peer, record)
 
     def contributed(self, peer: SimPeer, part: OwnPart) -> None:
         """A peer gave its part to an op."""
@@ -468,13 +459,14 @@ class Invariants:
         if known != root and op not in self._overruled:
             self._violated("I2", f"peer {peer.number} has another state root after op {op}")
 
-    def proved(self, peer: SimPeer, op: int) -> None:
+    def proved(self, peer: SimPeer, group: int, op: int) -> None:
         """A peer keeps a proof."""
-        self.lies.proved(peer, op)
+        self._all_lies[group].proved(peer, op)
 
     def died(self, peer: SimPeer) -> None:
         """A process is gone."""
-        self.lies.died()
+        for lies in self._all_lies:
+            lies.died()
         self.demands.died(peer)
 
     def blamed(self, fault: do.PeerFault) -> None:
@@ -494,7 +486,7 @@ class Invariants:
     def halted(self, peer: SimPeer, halt: do.Halt) -> bool:
         """Only who came, or came back, after the end may be sent away, and who was convicted: for
         that one somebody else comes."""
-        is_convicted = self.lies.is_convicted and peer.peer_id == self._scene.liar
+        is_convicted = self._scene.is_convicted and peer.peer_id == self._scene.liar
         if halt.code == "SWT-E563" and is_convicted:
             return True
         if halt.code != "SWT-E705" or not self.decided.is_over:

@@ -8,6 +8,7 @@ skipped without need, how far it goes back, and that it ends.
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
 from swarmtrain.simulate.checks.holding import holds
+from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.links.link import PeerId
@@ -15,8 +16,10 @@ from swarmtrain_transport.wire.records import (
     AnyBody,
     Commit,
     Freeze,
+    Gone,
     Plan,
     Reassign,
+    Record,
     Rewind,
     Skip,
     SliceFreeze,
@@ -38,16 +41,18 @@ class LaterGroup:
 
     Attributes:
         decided: what was logged of it.
+        lies: what a hostile owner has made of its sums.
         limit_s: when its open op must have ended.
     """
 
     def __init__(self, swarm: Swarm, group: int, demands: Demands) -> None:
         self.decided = Decided(swarm, group)
+        self.lies = Lies(swarm, self.decided, demands)
         self.limit_s = float("inf")
         self._swarm, self._group, self._demands = swarm, group, demands
         self._deadline_s = 0.0
 
-    def logged(self, index: int, body: AnyBody) -> None:
+    def logged(self, record: Record, body: AnyBody) -> None:
         """A record of the group was appended."""
         if isinstance(body, Plan):
             self._planned(body)
@@ -55,6 +60,7 @@ class LaterGroup:
             self._froze(body)
         elif isinstance(body, Reassign):
             self.decided.new_owners.add(body.owner)
+            self.lies.reassigned(body)
         elif isinstance(body, SliceFreeze):
             freeze = self.decided.frozen.get(body.op)
             if freeze is None or not set(body.contributors) <= set(freeze.contributors):
@@ -63,11 +69,16 @@ class LaterGroup:
                 self._check_fair(body.op, set(freeze.contributors) - set(body.contributors))
         elif isinstance(body, Commit | Skip):
             self._over(body)
+            if isinstance(body, Commit):
+                self.lies.committed(record, body)
+        elif isinstance(body, Gone) and body.conviction is not None:
+            self.lies.convicts(body.peer, body.conviction)
         elif isinstance(body, Rewind):
-            self._rewound(index, body)
+            self._rewound(record.index, body)
 
     def _planned(self, plan: Plan) -> None:
         self.decided.begun(plan)
+        self.lies.begun(plan)
         weight = sum(member.weight for member in plan.members)
         bits = (weight - 1).bit_length() + _PRODUCT_BITS + plan.e_max - plan.e_min
         if plan.exact and bits > _SUM_BITS:
@@ -129,6 +140,7 @@ class LaterGroup:
             story = f"back to op {rewind.op}, although the state after op {newest} is here"
             self._violated("T12", story)
         self.decided.rewound(index, rewind.op)
+        self.lies.rewound(rewind.op)
 
     @property
     def _members(self) -> list[SimPeer]:

@@ -69,11 +69,11 @@ class _Look:
 
 
 class Lies:
-    """Deeds of a hostile owner, and the peers that have found it out.
+    """Deeds of a hostile owner in one group, and the peers that have found it out.
 
     Args:
         swarm: its peers; its scene knows who sums wrongly, or has done so.
-        decided: the decisions that were logged.
+        decided: the decisions of the group that were logged.
         demands: the peers with whom something was wrong.
 
     Attributes:
@@ -83,8 +83,8 @@ class Lies:
 
     def __init__(self, swarm: Swarm, decided: Decided, demands: Demands) -> None:
         self.counts: Counter[str] = Counter()
-        self.is_convicted = False
         self._swarm = swarm
+        self._group = decided.group
         self._scene = swarm.scene
         self._decided = decided
         self._demands = demands
@@ -147,7 +147,7 @@ class Lies:
             self._violated(f"{name} is convicted of a sum that it has not made wrong")
         elif ended.place != place:
             self._violated(f"{name} is convicted of what was not drawn")
-        self.is_convicted = True
+        self._scene.is_convicted = True
         self.counts["convicted"] += 1
         self._demands.trouble(peer, self._scene.end_s)  # it is thrown out, whatever it does
 
@@ -181,7 +181,7 @@ class Lies:
         self._check_proof(op)
 
     def _judges(self) -> tuple[SimPeer, ...]:
-        members = (one for one in self._swarm.survivors if one.is_in_first)
+        members = (one for one in self._swarm.survivors if self._group in one.machine.groups)
         return tuple(one for one in members if one.peer_id != self._scene.liar)
 
     def _check_proof(self, op: int) -> None:
@@ -193,7 +193,7 @@ class Lies:
     def _check_convicted(self, op: int, since_s: float, judges: tuple[SimPeer, ...]) -> None:
         """A proof that enough peers could look at has convicted its owner by now."""
         swarm, demands = self._swarm, self._demands
-        if self.is_convicted or op not in self._ended or self._decided.is_over:
+        if self._scene.is_convicted or op not in self._ended or self._decided.is_over:
             return
         is_quiet = demands.is_quiet(since_s) and self._death_s < since_s - GRACE_S
         is_quiet = is_quiet and swarm.coordinator.sync_s <= swarm.scene.conditions.sync_s
@@ -216,15 +216,15 @@ class Lies:
         if self._scene.liar is None or peer.peer_id == self._scene.liar:
             return
         kind, group, op = outline_of(record)
-        if kind != tag_of(Commit) or group:
+        if kind != tag_of(Commit) or group != self._group:
             return
         look = self._looks.pop(peer.peer_id, None)
         if look is not None and look.peer is peer:
             self._look_back(look)
         ended = self._ended.get(op)
         if ended is not None and ended.auditor == peer.peer_id:
-            right = peer.machine.first.audits.counts["right"]
-            self._looks[peer.peer_id] = _Look(peer, op, self._scene.clock.now_s, right)
+            look = _Look(peer, op, self._scene.clock.now_s, self._found_right(peer))
+            self._looks[peer.peer_id] = look
 
     def _look_back(self, look: _Look) -> None:
         """A drawn wrong sum is not found right; and it is found, if nothing was in the way."""
@@ -232,14 +232,18 @@ class Lies:
         if ended is None or ended.place not in wrong or look.op in self._proved:
             return
         name = self._scene.name_of(look.peer.peer_id)
-        if look.peer.machine.first.audits.counts["right"] > look.right:
+        if self._found_right(look.peer) > look.right:
             self._violated(f"{name} finds a wrong sum of op {look.op} right")
             return
         boots = {member.peer: member.boot for member in ended.plan.members}
         asked = [self._swarm.peers[peer] for peer in ended.contributors]
         are_there = all(
-            one.is_alive and boots[one.peer_id] == one.machine.card.boot for one in asked
+            one.is_alive
+            and boots[one.peer_id] == one.machine.card.boot
+            and self._group in one.machine.groups
+            for one in asked
         )
+        are_there = are_there and self._group in look.peer.machine.groups
         is_long = self._scene.clock.now_s >= look.since_s + _ASK_S * (1 + len(asked))
         if (
             is_long
@@ -248,5 +252,11 @@ class Lies:
         ):
             self._violated(f"{name} does not find the wrong sum of op {look.op}")
 
+    def _found_right(self, peer: SimPeer) -> int:
+        """How many of a peer's audits have found a right sum."""
+        part = peer.machine.groups.get(self._group)
+        return 0 if part is None else part.audits.counts["right"]
+
     def _violated(self, story: str) -> None:
-        self._scene.violation("audit", story)
+        group = f"group {self._group}: " if self._group else ""
+        self._scene.violation("audit", group + story)

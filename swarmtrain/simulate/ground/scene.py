@@ -66,6 +66,7 @@ class Scene:
         violations: what did not hold.
         hostile: who may be found at fault.
         liar: whose sums are wrong.
+        is_convicted: the liar was found out, in whichever group.
         deeds: what other hostile members do.
         flipped: in whose memory a bit is another, and is still.
         numbers: of peers, as they came.
@@ -83,6 +84,7 @@ class Scene:
         self.weather: Weather | None = None
         self.hostile: set[PeerId] = set()
         self.liar: PeerId | None = None
+        self.is_convicted = False
         self.deeds: dict[PeerId, Deed] = {}
         self.flipped: set[PeerId] = set()
         self.numbers: dict[PeerId, int] = {}

@@ -115,7 +115,7 @@ class PeerWatch(Protocol):
     def staged(self, peer: "SimPeer", group: int, op: int, root: bytes) -> None:
         """A peer has this state root after an op of a group beside the first."""
 
-    def proved(self, peer: "SimPeer", op: int) -> None:
+    def proved(self, peer: "SimPeer", group: int, op: int) -> None:
         """A peer keeps a proof against an owner of this op."""
 
     def blamed(self, fault: do.PeerFault) -> None:
@@ -498,8 +498,8 @@ class SimPeer(Process):
                 self.is_finished = self._ended >= self.machine.groups.keys()
             case do.Halt():
                 self._halt(action)
-            case do.KeepProof(group=0):
-                self.watch.proved(self, action.op)
+            case do.KeepProof():
+                self.watch.proved(self, action.group, action.op)
             case do.PeerFault():
                 self.watch.blamed(action)
 
