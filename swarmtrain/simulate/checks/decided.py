@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
+from swarmtrain.simulate.processes.watched_driver import Learner
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Commit, Freeze, Gone, Join, Move, Plan, Record, Skip
 
@@ -96,6 +97,12 @@ class Decided:
         """Weights of the planned contributors."""
         return {member.peer: member.weight for member in self.plans[op].members if member.weight}
 
-    def is_past(self, peer: SimPeer) -> bool:
+    def is_planned(self, learner: Learner, op: int) -> bool:
+        """Return True if this very process is named by the op's PLAN and still in the group."""
+        boots = {member.peer: member.boot for member in self.plans[op].members}
+        is_named = boots.get(learner.peer_id) == learner.machine.card.boot
+        return is_named and learner.peer_id not in self.elsewhere
+
+    def is_past(self, learner: Learner) -> bool:
         """Return True if a peer acts on what a REWIND that it does not know yet has cancelled."""
-        return peer.acts_on_index < self.rewound_index
+        return learner.acts_on_index < self.rewound_index

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from swarmtrain.simulate.checks.work_balance import Ranges
-from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.watched_driver import Learner
 
 _MOST = 3
 
@@ -21,12 +21,12 @@ class Exclusions:
         self._in_row = np.zeros(num_values, dtype=np.int8)
 
     def ended(
-        self, peer: SimPeer, ranges: Ranges, included: Sequence[tuple[int, int, bool]]
+        self, learner: Learner, ranges: Ranges, included: Sequence[tuple[int, int, bool]]
     ) -> int:
         """Count an op that a peer has given to.
 
         Args:
-            peer: whose strategy has dropped what it had to.
+            learner: whose strategy has dropped what it had to.
             ranges: places of its part in the vector.
             included: (start, stop, here) in the part, in order.
 
@@ -39,7 +39,7 @@ class Exclusions:
             self._in_row[at] = 0 if here else self._in_row[at] + 1
         due = self._in_row >= _MOST
         dropped = np.zeros_like(due)
-        for start, stop in getattr(peer.strategy, "dropped", ()):
+        for start, stop in getattr(learner.strategy, "dropped", ()):
             dropped[start:stop] = True
         self._in_row[due] = 0
         return int((due != dropped).sum())

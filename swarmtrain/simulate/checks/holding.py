@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.watched_driver import Learner
 from swarmtrain_transport import limits
 
 
@@ -18,7 +19,7 @@ def holds(peer: SimPeer, slice_root: bytes, group: int = 0) -> bool:
     return all(part.blobs.get(digest) is not None for digest in digests)
 
 
-def state_of(peer: SimPeer) -> list[Tensor]:
+def state_of(learner: Learner) -> list[Tensor]:
     """A copy of what no SKIP may change."""
-    arrays = [*peer.strategy.state_arrays(), *peer.strategy.local_arrays()]
-    return [*(array.clone() for _, array in arrays), peer.trainer.read_weights()]
+    arrays = [*learner.strategy.state_arrays(), *learner.strategy.local_arrays()]
+    return [*(array.clone() for _, array in arrays), learner.trainer.read_weights()]

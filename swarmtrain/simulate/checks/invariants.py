@@ -6,31 +6,20 @@ is given, and recomputes with plain sums the results that the machines made with
 shares nothing with them but the codec. Where a rule is not in protocol.md's list its name says so.
 """
 
-import torch
-from torch import Tensor
-
-from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import Demands
-from swarmtrain.simulate.checks.exclusions import Exclusions
-from swarmtrain.simulate.checks.holding import holds, state_of
+from swarmtrain.simulate.checks.holding import holds
 from swarmtrain.simulate.checks.idle_members import IdleMembers
 from swarmtrain.simulate.checks.later_group import LaterGroup
 from swarmtrain.simulate.checks.lies import Lies
-from swarmtrain.simulate.checks.pair_checks import PairChecks
 from swarmtrain.simulate.checks.rules import Rules
-from swarmtrain.simulate.checks.sums import NamedSums, same_bits
-from swarmtrain.simulate.checks.work_balance import Books
+from swarmtrain.simulate.checks.training_checks import TrainingChecks
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
-from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_transport import actions as do
-from swarmtrain_transport import limits
-from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import (
     Attest,
     BodyReader,
@@ -62,9 +51,7 @@ class Invariants:
         excluded: reason per op and peer.
         restored: the coordinator's disk was restored from a backup.
         demands: who may be left out.
-        sums: what results must be.
         lies: what a hostile owner has made of them in the first group.
-        pairs: what must hold where ops go by pairs.
         rules: of single records.
         limit_s: when the first of the ops under way must have ended.
         later: what is checked of each group beside the first.
@@ -75,10 +62,9 @@ class Invariants:
         self.excluded: dict[tuple[int, int], str] = {}
         self.restored = False
         self.demands = Demands(swarm, self.decided)
-        self.sums = NamedSums(swarm.decode)
         self.lies = Lies(swarm, self.decided, self.demands)
-        self.pairs = PairChecks(swarm, self.decided, self.demands, self.sums)
-        self.rules = Rules(swarm, self.decided, self.demands, self.sums)
+        self._training = TrainingChecks(swarm, self.decided, self.demands, self.lies, self._heals)
+        self.rules = Rules(swarm, self.decided, self.demands, self._training.sums)
         self.limit_s = float("inf")
         numbers = range(1, swarm.scene.conditions.groups)
         self.later = {group: LaterGroup(swarm, group, self.demands) for group in numbers}
@@ -92,11 +78,6 @@ class Invariants:
         self._flipped: dict[PeerId, tuple[int, bytes]] = {}
         self._overruled: set[int] = set()
         self._staged: dict[tuple[int, int], bytes] = {}
-        self._results: dict[int, tuple[Buffer, ...]] = {}
-        self._books: dict[PeerId, Books] = {}
-        self._given: set[tuple[int, PeerId]] = set()
-        self._exclusions: dict[PeerId, Exclusions] = {}
-        self._restored: set[PeerId] = set()
         self._deadline_s = 0.0
 
     # ---- the coordinator
@@ -175,12 +156,10 @@ class Invariants:
     def _rewound(self, index: int, op: int) -> None:
         """Cancel the decisions after `op` (T12); ops begin again with the next one."""
         self.decided.rewound(index, op)
-        for store in (self._results, self._roots):
-            for later in [key for key in store if key > op]:
-                del store[later]
-        self.sums.rewound(op)
+        for later in [key for key in self._roots if key > op]:
+            del self._roots[later]
+        self._training.rewound(op)
         self.lies.rewound(op)
-        self.pairs.rewound(op)
 
     def coordinator_fell(self, seconds: float = 0.0) -> None:
         """Its timers begin again at full length when it is back (T14)."""
@@ -217,7 +196,7 @@ class Invariants:
     def _begun(self, plan: Plan) -> None:
         self.rules.planned(plan)
         self.decided.begun(plan)
-        self.sums.forget(self.decided.newest[0] - 2 * limits.RESULT_KEEP_OPS)
+        self._training.begun()
         self.lies.begun(plan)
         self._deadline_s = plan.deadline_s
         self._limits[plan.op] = self._late_s()
@@ -252,7 +231,7 @@ class Invariants:
         plan = self.decided.plans[commit.op]
         self.rules.committed(commit, plan)
         if plan.kind == PAIR:
-            self.pairs.check_commit(commit, plan)
+            self._training.pairs.check_commit(commit, plan)
             return
         # A live peer that is stopped or cut off may be held for dead: it need not be waited for.
         live = [
@@ -307,145 +286,14 @@ class Invariants:
         for lies in self._all_lies:
             lies.accepted(peer, record)
 
-    def contributed(self, peer: SimPeer, part: OwnPart) -> None:
-        """A peer gave its part to an op."""
-        self.sums.parts[(part.op, peer.peer_id, peer.machine.card.boot)] = part
-        self._given.add((part.op, peer.peer_id))
-        if peer.driver.is_paired:
-            self.pairs.contributed(peer, part.op)
-        self._check_books(peer)
+    def training(self, group: int) -> TrainingChecks:
+        """Checks of the training in a group."""
+        return self.later[group].training if group else self._training
 
-    def loaded(self, peer: SimPeer, *, takes_back: bool) -> None:
-        """A peer took over shared state; its books begin anew."""
-        self._scene.flipped.discard(peer.peer_id)
-        self._flipped.pop(peer.peer_id, None)
-        self._given = {given for given in self._given if given[1] != peer.peer_id}
-        if not self._scene.conditions.keeps_books:
-            return
-        is_lossy = peer.driver.is_paired or not self._scene.conditions.error_feedback
-        self._exclusions[peer.peer_id] = Exclusions(self._scene.conditions.num_values)
-        self._restored.discard(peer.peer_id)
-        moved = peer.trainer.moved
-        if takes_back:  # what it has kept was done in an earlier life
-            residual, _ = self._kept(peer)
-            moved = moved - residual.double()
-            self._restored.add(peer.peer_id)
-        self._books[peer.peer_id] = Books(moved, is_lossy=is_lossy)
-
-    def state_of(self, peer: SimPeer) -> list[Tensor]:
-        """A copy of what no SKIP may change."""
-        return state_of(peer)
-
-    def skipped(self, peer: SimPeer, op: int, before: list[Tensor]) -> None:
-        """I1 and I7: SKIP changes nothing: neither what is shared nor what is kept."""
-        if not isinstance(self.decided.outcomes.get(op), Skip) and not self.decided.is_past(peer):
-            self._violated("I1", f"peer {peer.number} skips op {op} without a SKIP")
-        after = state_of(peer)
-        if not all(same_bits(old, new) for old, new in zip(before, after, strict=True)):
-            self._violated("I7", f"peer {peer.number}: op {op} was skipped but changed state")
-        self._check_books(peer)
-
-    def applying(self, peer: SimPeer, result: OpResult) -> None:
-        """I1, I2, I3: the result is the commit's, the same everywhere, and the exact sum."""
-        if self.decided.is_past(peer):
-            return
-        commit = self.decided.outcomes.get(result.op)
-        if not isinstance(commit, Commit):
-            self._violated("I1", f"peer {peer.number} applies op {result.op} without a COMMIT")
-            return
-        if result.kind == PAIR:
-            self.pairs.applying(peer, result, commit)
-            return
-        content = tuple(chunk for piece in result.slices for chunk in piece.chunks)
-        if result.op not in self._results:
-            self._results[result.op] = content
-            self._check_sum(commit, result)
-        elif self._results[result.op] != content:
-            self._violated("I2", f"peer {peer.number} applies other bytes for op {result.op}")
-
-    def _check_sum(self, commit: Commit, result: OpResult) -> None:
-        """I3, but for what a hostile owner has made of its slice: that is the audits' affair."""
-        wrong = self.sums.wrong_chunks(commit, self.decided.plans[commit.op], result)
-        for index in sorted({place[0] for place in self.lies.unexplained(commit.op, wrong)}):
-            self._violated("I3", f"op {commit.op} slice {index} is not its named sum")
-
-    def applied(self, peer: SimPeer, result: OpResult) -> None:
-        """I9: what was sent and what was kept add up to what was done."""
-        books = self._books.get(peer.peer_id)
-        if books is None:
-            return
-        if self.decided.is_past(peer):
-            del self._books[peer.peer_id]  # it will load another state
-            return
-        if result.kind == PAIR:
-            self.pairs.applied(peer, result, books)
-            self._check_books(peer)
-            return
-        plan = self.decided.plans[result.op]
-        # What was given before the state was loaded is of no account.
-        has_given = (result.op, peer.peer_id) in self._given
-        took_part = has_given and peer in self.decided.planned(result.op)
-        sent = [took_part and peer.peer_id in named for _, _, named in result.ranges]
-        decoded = self.sums.decoded(result.op, peer.peer_id, plan) if any(sent) else None
-        ranges = peer.strategy.exchange(result.op).ranges
-        if decoded is not None and all(sent):
-            books.send(ranges, 0, result.num_values, decoded)
-        elif decoded is not None:
-            for (start, stop, _), here in zip(result.ranges, sent, strict=True):
-                if here:
-                    books.send(ranges, start, stop, decoded)
-        if self._is_spent(peer, result):
-            # All its work begins anew, what it gave to this op included: nothing waits for long.
-            self._exclusions[peer.peer_id] = Exclusions(self._scene.conditions.num_values)
-        elif has_given:
-            parts = zip(result.ranges, sent, strict=True)
-            included = [(start, stop, here) for (start, stop, _), here in parts]
-            if self._exclusions[peer.peer_id].ended(peer, ranges, included):
-                story = f"peer {peer.number}: work that was left out three times is not dropped"
-                self._violated("rule 9", f"{story} in op {result.op}, or other work is")
-        self._take_back(peer, result, books)
-        for start, stop in getattr(peer.strategy, "dropped", ()):
-            books.write_off(start, stop, peer.trainer.moved, *self._kept(peer))
-        self._check_books(peer)
-
-    def _is_spent(self, peer: SimPeer, result: OpResult) -> bool:
-        """Return True if an earlier life gave what this one has restored."""
-        is_named = any(peer.peer_id in named for _, _, named in result.ranges)
-        return peer.peer_id in self._restored and is_named and result.replayed
-
-    def _take_back(self, peer: SimPeer, result: OpResult, books: Books) -> None:
-        """Error feedback that was restored is spent if a later op had this peer's part."""
-        if peer.peer_id not in self._restored:
-            return
-        is_spent = self._is_spent(peer, result)
-        if is_spent or not result.replayed:
-            self._restored.discard(peer.peer_id)
-        if is_spent:
-            residual, _ = self._kept(peer)
-            if residual.any():
-                story = f"peer {peer.number}: error feedback was restored that op {result.op} had"
-                self._violated("rule 9", story)
-            books.write_off(0, residual.numel(), peer.trainer.moved, *self._kept(peer))
-
-    def _kept(self, peer: SimPeer) -> tuple[Tensor, Tensor]:
-        """Return the values still to be sent: the error feedback, and the weights' lead."""
-        strategy = peer.strategy
-        local = dict(strategy.local_arrays())
-        if isinstance(strategy, Delayed):
-            return local["held"], strategy.base - peer.trainer.read_weights()
-        ahead = strategy.anchor - peer.trainer.read_weights()
-        residual = local.get("error_feedback")
-        return torch.zeros_like(ahead) if residual is None else residual, ahead
-
-    def _check_books(self, peer: SimPeer) -> None:
-        books = self._books.get(peer.peer_id)
-        if books is None or peer.handicap.nonfinite_op:
-            return
-        error = books.error(peer.trainer.moved, *self._kept(peer))
-        if not error < books.tolerance:
-            self._violated(
-                "I9", f"peer {peer.number}: sent plus kept misses what was done by {error:.1e}"
-            )
+    def _heals(self, peer: PeerId) -> None:
+        """A peer takes over shared state: a bit that was another is no more."""
+        self._scene.flipped.discard(peer)
+        self._flipped.pop(peer, None)
 
     def rooted(self, peer: SimPeer, op: int, root: bytes) -> None:
         """I2: one state root per op, unless ops go by pairs."""

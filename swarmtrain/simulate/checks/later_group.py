@@ -1,14 +1,16 @@
 """Rules of the records of a group beside the first, checked as they are logged.
 
-Its states are compared by `Invariants.staged`. Here is what the ledger and the holdings of its
-peers show: one outcome per op, its contributors and holders, whom it leaves out, that it is not
-skipped without need, how far it goes back, and that it ends.
+Its states are compared by `Invariants.staged`, its results and its peers' work by `TrainingChecks`,
+its audits by `Lies`. Here is what the ledger and the holdings of its peers show: one outcome per
+op, its contributors and holders, whom it leaves out, that it is not skipped without need, how far
+it goes back, and that it ends.
 """
 
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
 from swarmtrain.simulate.checks.holding import holds
 from swarmtrain.simulate.checks.lies import Lies
+from swarmtrain.simulate.checks.training_checks import TrainingChecks
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.links.link import PeerId
@@ -42,12 +44,14 @@ class LaterGroup:
     Attributes:
         decided: what was logged of it.
         lies: what a hostile owner has made of its sums.
+        training: what must hold of its results and of each peer's work.
         limit_s: when its open op must have ended.
     """
 
     def __init__(self, swarm: Swarm, group: int, demands: Demands) -> None:
         self.decided = Decided(swarm, group)
         self.lies = Lies(swarm, self.decided, demands)
+        self.training = TrainingChecks(swarm, self.decided, demands, self.lies)
         self.limit_s = float("inf")
         self._swarm, self._group, self._demands = swarm, group, demands
         self._deadline_s = 0.0
@@ -78,6 +82,7 @@ class LaterGroup:
 
     def _planned(self, plan: Plan) -> None:
         self.decided.begun(plan)
+        self.training.begun()
         self.lies.begun(plan)
         weight = sum(member.weight for member in plan.members)
         bits = (weight - 1).bit_length() + _PRODUCT_BITS + plan.e_max - plan.e_min
@@ -140,6 +145,7 @@ class LaterGroup:
             story = f"back to op {rewind.op}, although the state after op {newest} is here"
             self._violated("T12", story)
         self.decided.rewound(index, rewind.op)
+        self.training.rewound(rewind.op)
         self.lies.rewound(rewind.op)
 
     @property

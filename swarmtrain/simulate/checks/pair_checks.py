@@ -15,8 +15,8 @@ from swarmtrain.simulate.checks.demands import Demands, partners_in
 from swarmtrain.simulate.checks.holding import holds, state_of
 from swarmtrain.simulate.checks.sums import NamedSums, same_bits
 from swarmtrain.simulate.checks.work_balance import Books
-from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
+from swarmtrain.simulate.processes.watched_driver import Learner
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
@@ -97,59 +97,59 @@ class PairChecks:
 
     # ---- the peers
 
-    def contributed(self, peer: SimPeer, op: int) -> None:
+    def contributed(self, learner: Learner, op: int) -> None:
         """A peer gave its half: the difference in it is what the weights are ahead."""
-        ahead = peer.strategy.anchor - peer.trainer.read_weights()
-        self._given[op, peer.peer_id, peer.machine.card.boot] = ahead
+        ahead = learner.strategy.anchor - learner.trainer.read_weights()
+        self._given[op, learner.peer_id, learner.machine.card.boot] = ahead
 
-    def applying(self, peer: SimPeer, result: OpResult, commit: Commit) -> None:
+    def applying(self, learner: Learner, result: OpResult, commit: Commit) -> None:
         """Check that a peer that COMMIT names applies its partner's half, and that nobody else
         applies anything."""
-        self._unchanged.pop(peer.peer_id, None)
-        name, op = f"peer {peer.number}", result.op
+        self._unchanged.pop(learner.peer_id, None)
+        name, op = f"peer {learner.number}", result.op
         if not result.slices:
-            if peer.peer_id in commit.contributors:
+            if learner.peer_id in commit.contributors:
                 self._violated("I2", f"{name} goes on from op {op} alone, though COMMIT names it")
-            if not peer.driver.is_waiting:
-                self._unchanged[peer.peer_id] = state_of(peer)
+            if not learner.driver.is_waiting:
+                self._unchanged[learner.peer_id] = state_of(learner)
             return
         plan = self._seen.plans[op]
-        partner = partners_in(plan).get(peer.peer_id)
+        partner = partners_in(plan).get(learner.peer_id)
         roots = {
             spec.owner: outcome.root
             for spec, outcome in zip(plan.slices, commit.slices, strict=True)
             if outcome.contributors
         }
-        if partner is None or not {peer.peer_id, partner} <= roots.keys():
+        if partner is None or not {learner.peer_id, partner} <= roots.keys():
             self._violated("I2", f"{name} applies something in op {op}, and is in no whole pair")
             return
         (half,) = result.slices
         joined = b"".join(content_hash(chunk) for chunk in half.chunks)
         if content_hash(joined) != roots[partner]:
             self._violated("I2", f"{name} applies other bytes for op {op} than its partner gave")
-        if set(half.contributors) != {peer.peer_id, partner}:
+        if set(half.contributors) != {learner.peer_id, partner}:
             self._violated("I2", f"{name}: the half of op {op} does not name its pair")
-        if result.chain != self.chains[op].get(peer.peer_id):
+        if result.chain != self.chains[op].get(learner.peer_id):
             self._violated("chain", f"{name}: its chain after op {op} is not its pair's")
 
-    def applied(self, peer: SimPeer, result: OpResult, books: Books | None) -> None:
+    def applied(self, learner: Learner, result: OpResult, books: Books | None) -> None:
         """I9: what was given, with a partner or alone, and what was kept add up to what was done;
         for whoever has given nothing, nothing has changed."""
-        before = self._unchanged.pop(peer.peer_id, None)
+        before = self._unchanged.pop(learner.peer_id, None)
         if before is not None:
-            after = state_of(peer)
+            after = state_of(learner)
             if not all(same_bits(old, new) for old, new in zip(before, after, strict=True)):
-                story = f"peer {peer.number}: op {result.op} was none of its, and changed its state"
-                self._violated("I7", story)
+                story = f"op {result.op} was none of its, and changed its state"
+                self._violated("I7", f"peer {learner.number}: {story}")
             return
-        boot = peer.machine.card.boot
-        given = self._given.pop((result.op, peer.peer_id, boot), None)
+        boot = learner.machine.card.boot
+        given = self._given.pop((result.op, learner.peer_id, boot), None)
         if books is None or given is None:
             return
         size = given.numel()
         if result.slices:
             plan = self._seen.plans[result.op]
-            given = self._sums.decoded(result.op, peer.peer_id, plan)[:size]
+            given = self._sums.decoded(result.op, learner.peer_id, plan)[:size]
         books.send(((0, size),), 0, size, given.to(torch.float64))
 
     def _violated(self, invariant: str, story: str) -> None:

@@ -8,15 +8,11 @@ import contextlib
 import dataclasses
 import random
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from ipaddress import IPv6Address
-from typing import Any, Protocol
+from typing import Protocol
 
-import torch
-
-from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.machine import (
     Action,
     Applied,
@@ -27,7 +23,6 @@ from swarmtrain.peer.training.machine import (
     TrainingMachine,
     tell,
 )
-from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS
 from swarmtrain.simulate.ground.control import RECONNECT_S, ControlLanes
@@ -47,14 +42,13 @@ from swarmtrain.simulate.processes.trainer import (
     WholeContribution,
 )
 from swarmtrain.simulate.processes.watch import NAN_SCALE, SharedChecks, WatchedArithmetic
-from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain.simulate.processes.watched_driver import TrainingWatch, WatchedDriver
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
-from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import CoordinatorMessage, Hello
 from swarmtrain_transport.wire.records import Record
@@ -91,23 +85,8 @@ class PeerWatch(Protocol):
     def accepted(self, peer: "SimPeer", record: Record) -> None:
         """A peer took a record into its ledger."""
 
-    def contributed(self, peer: "SimPeer", part: OwnPart) -> None:
-        """A peer gave its part to an op."""
-
-    def loaded(self, peer: "SimPeer", *, takes_back: bool) -> None:
-        """A peer took over shared state, and what it had saved of its own with it or not."""
-
-    def state_of(self, peer: "SimPeer") -> list[torch.Tensor]:
-        """A copy of what no SKIP may change."""
-
-    def skipped(self, peer: "SimPeer", op: int, before: list[torch.Tensor]) -> None:
-        """A peer passed an op that was skipped."""
-
-    def applying(self, peer: "SimPeer", result: OpResult) -> None:
-        """A peer is about to apply a result."""
-
-    def applied(self, peer: "SimPeer", result: OpResult) -> None:
-        """A peer has applied a result."""
+    def training(self, group: int) -> TrainingWatch:
+        """Looks on at the training in a group."""
 
     def rooted(self, peer: "SimPeer", op: int, root: bytes) -> None:
         """A peer has this state root after an op."""
@@ -143,48 +122,6 @@ class Host(Protocol):
 
     def replace(self) -> None:
         """Somebody comes soon for one who was thrown out."""
-
-
-class _WatchedDriver(Driver):
-    """A driver whose every event is checked as it happens."""
-
-    def __init__(self, peer: "SimPeer", strategy: Strategy, weights: PretendedTrainer, **of: Any):
-        super().__init__(peer.peer_id, strategy, weights, **of)
-        self.known: deque[int] = deque()  # the newest record when each outcome was told
-        self._peer = peer
-        self._watch = peer.watch
-
-    def contribute(self) -> OwnPart:
-        peer = self._peer
-        if self.op + 1 == peer.handicap.nonfinite_op:
-            peer.trainer.diverge()
-        part = super().contribute()
-        self._watch.contributed(peer, part)
-        return part
-
-    def load(self, action: do.LoadState) -> StateImage:
-        self._acts()
-        image = super().load(action)
-        self._watch.loaded(self._peer, takes_back=self._has_kept)
-        return image
-
-    def end_op(self, result: OpResult) -> StateImage:
-        self._acts()
-        if result.replayed:
-            self._peer.replayed_ops.append(result.op)
-        self._watch.applying(self._peer, result)
-        image = super().end_op(result)
-        self._watch.applied(self._peer, result)
-        return image
-
-    def skip(self, op: int) -> None:
-        self._acts()
-        before = self._watch.state_of(self._peer)
-        super().skip(op)
-        self._watch.skipped(self._peer, op, before)
-
-    def _acts(self) -> None:
-        self._peer.acts_on_index = self.known.popleft()
 
 
 class SimPeer(Process):
@@ -273,8 +210,8 @@ class SimPeer(Process):
         self.strategy = conditions.strategy(STEPS, _LR, _MOMENTUM)
         self.trainer = PretendedTrainer(conditions.num_values, self._rng)
         self.trainer.gives_gradients = self.strategy.takes_gradients
-        self.driver = _WatchedDriver(
-            self, self.strategy, self.trainer, layout=bytes(32),
+        self.driver = WatchedDriver(
+            self, self.watch.training(0), layout=bytes(32),
             num_values=conditions.num_values, snapshot_rounds=SNAPSHOT_ROUNDS,
             contribution=WholeContribution, decode=self._host.decode,
             read_gradient=self.trainer.read_gradient,
@@ -308,6 +245,11 @@ class SimPeer(Process):
     def is_handicapped(self) -> bool:
         """True if something was wrong with it from its start."""
         return self.handicap is not NO_HANDICAP and self.handicap != NO_HANDICAP
+
+    @property
+    def nonfinite_op(self) -> int:
+        """The op of the first group whose part is not finite, 0 for none."""
+        return self.handicap.nonfinite_op
 
     @property
     def is_able(self) -> bool:
@@ -350,8 +292,9 @@ class SimPeer(Process):
         for group in sorted(set(groups) - self.stages.keys() - {0}):
             rng = random.Random(f"{self.number} {self.machine.card.boot.hex()} {group}")
             stage = Stage(
-                self, group, self._scene.conditions, self._host.decode, rng, self.disk.of(group)
-            )
+                self, group, self.watch.training(group), self._scene.conditions,
+                self._host.decode, rng, self.disk.of(group),
+            )  # fmt: skip
             self.stages[group] = stage
             self.later(0.0005, stage.attach)
 
@@ -475,7 +418,8 @@ class SimPeer(Process):
             case do.RevokePeer():
                 self.link.revoke(action.peer)
             case do.LoadState() | do.ApplyResult() | do.OpSkipped() if group_of(action):
-                self.later(_APPLY_S, partial(self._stage_hears, group_of(action), action))
+                index, group = self.machine.ledger.head_index, group_of(action)
+                self.later(_APPLY_S, partial(self._stage_hears, group, action, index))
             case do.Moved():
                 self._moved(action.groups)
             case do.LoadState() | do.ApplyResult() | do.OpSkipped():
@@ -526,11 +470,11 @@ class SimPeer(Process):
             self._act(self.machine.tick(max(self.now_s, wakeup_s)))
 
     def _stage_hears(
-        self, group: int, outcome: do.LoadState | do.ApplyResult | do.OpSkipped
+        self, group: int, outcome: do.LoadState | do.ApplyResult | do.OpSkipped, index: int
     ) -> None:
         if group in self.stages:
             with self._believing_itself():
-                self.stages[group].hears(outcome)
+                self.stages[group].hears(outcome, index)
 
     @contextlib.contextmanager
     def _believing_itself(self) -> Iterator[None]:

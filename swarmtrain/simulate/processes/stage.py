@@ -8,7 +8,6 @@ import random
 from functools import partial
 from typing import Protocol
 
-from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.machine import (
     Action,
     Applied,
@@ -19,13 +18,14 @@ from swarmtrain.peer.training.machine import (
     TrainingMachine,
     tell,
 )
-from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS, Conditions
+from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS, Conditions, Task
 from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.trainer import (
     PretendedTrainer,
     SharedDecoding,
     WholeContribution,
 )
+from swarmtrain.simulate.processes.watched_driver import TrainingWatch, WatchedDriver
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.links.link import PeerId
@@ -44,6 +44,7 @@ class Owner(Protocol):
     """The process that a stage is part of."""
 
     peer_id: PeerId
+    number: int
     machine: Participant
 
     @property
@@ -61,11 +62,12 @@ class Owner(Protocol):
 
 
 class Stage:
-    """The training in one group.
+    """The training in one group: a `Learner`.
 
     Args:
         owner: whose it is.
         group: which.
+        watch: looks on at the training.
         conditions: of the world.
         decode: results that peers share.
         rng: of its steps.
@@ -73,35 +75,38 @@ class Stage:
     """
 
     def __init__(
-        self, owner: Owner, group: int, conditions: Conditions, decode: SharedDecoding,
-        rng: random.Random, disk: PeerDisk,
+        self, owner: Owner, group: int, watch: TrainingWatch, conditions: Conditions,
+        decode: SharedDecoding, rng: random.Random, disk: PeerDisk,
     ) -> None:  # fmt: skip
         num_values = conditions.stage_values
         self._owner, self._group = owner, group
-        self._trainer = PretendedTrainer(num_values, rng)
+        self.peer_id, self.number, self.machine = owner.peer_id, owner.number, owner.machine
+        self.acts_on_index, self.nonfinite_op = -1, 0
+        self.replayed_ops: list[int] = []
+        self.trainer = PretendedTrainer(num_values, rng)
         self._disk = disk
-        strategy = self._strategy = DiLoCo(
+        self.strategy: Task = DiLoCo(
             num_values, inner_steps=STEPS, lr=_LR, momentum=_MOMENTUM, error_feedback=True
         )
-        self._driver = Driver(
-            owner.peer_id, strategy, self._trainer, layout=_LAYOUT, num_values=num_values,
+        self.driver = WatchedDriver(
+            self, watch, layout=_LAYOUT, num_values=num_values,
             snapshot_rounds=SNAPSHOT_ROUNDS, contribution=WholeContribution, decode=decode,
         )  # fmt: skip
         self._training = TrainingMachine(
-            owner.peer_id, self._driver, rounds=conditions.rounds, steps_per_round=STEPS,
+            owner.peer_id, self.driver, rounds=conditions.rounds, steps_per_round=STEPS,
             lonely_s=float("inf"),
         )  # fmt: skip
         self._is_training = self._is_left = False
 
     def attach(self) -> None:
         """Bring the saved state, or one to begin with."""
-        image = self._disk.restored(self._driver) or self._driver.offer()
+        image = self._disk.restored(self.driver) or self.driver.offer()
         assert image.chunks is not None
         owner = self._owner
         owner.act(
             owner.machine.attach(
                 image.op, image.manifest, image.chunks, SNAPSHOT_ROUNDS, owner.now_s,
-                self._driver.fragments, self._group,
+                self.driver.fragments, self._group,
             )
         )  # fmt: skip
 
@@ -109,9 +114,10 @@ class Stage:
         """The peer is in the group no more."""
         self._is_left = True
 
-    def hears(self, outcome: do.LoadState | do.ApplyResult | do.OpSkipped) -> None:
-        """Note the outcome of an op."""
+    def hears(self, outcome: do.LoadState | do.ApplyResult | do.OpSkipped, index: int) -> None:
+        """Note the outcome of an op, told when record `index` was the newest."""
         if not self._is_left:
+            self.driver.known.append(index)
             self._training.heard(outcome)
             self._after()
 
@@ -125,7 +131,7 @@ class Stage:
         owner = self._owner
         if isinstance(action, Applied):
             owner.staged(self._group, action.image.op, action.image.manifest.root)
-            self._disk.save(action.image, self._strategy.local_arrays())
+            self._disk.save(action.image, self.strategy.local_arrays())
         if isinstance(action, Loaded):
             self._disk.end_download()
         if isinstance(action, KeepResult):
@@ -145,6 +151,6 @@ class Stage:
     def _step(self) -> None:
         self._is_training = False
         if not self._is_left:
-            self._trainer.inner_step()
+            self.trainer.inner_step()
             self._training.stepped(_SAMPLES, self._owner.now_s)
             self._after()
