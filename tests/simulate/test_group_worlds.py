@@ -2,7 +2,10 @@
 
 import pytest
 
+from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.stage import Stage
 from swarmtrain.simulate.seeds import run_seed, world_of
+from swarmtrain.simulate.world import World
 from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.wire.records import Commit, Move, bodies_of
@@ -42,12 +45,65 @@ def test_ops_of_both_groups_are_under_way_at_once_and_both_come_to_their_end() -
     assert any(isinstance(body, Move) for body in bodies)
 
 
+def in_second_group(world: World) -> SimPeer:
+    """Go on until a peer is in the second group."""
+    while not any(peer.stages for peer in world.swarm.survivors):
+        world.scene.clock.step(world.scene.end_s)
+    return next(peer for peer in world.swarm.survivors if peer.stages)
+
+
 def test_another_state_in_the_second_group_is_found() -> None:
     world = world_of(2, 4, 3, groups=2)
     world.start()
-    while not any(stage for peer in world.swarm.survivors for stage in peer.stages.values()):
-        world.scene.clock.step(world.scene.end_s)
-    one = next(peer for peer in world.swarm.survivors if peer.stages)
+    one = in_second_group(world)
     world.invariants.staged(one, 1, 1, b"a" * 32)
     world.invariants.staged(one, 1, 1, b"b" * 32)
     assert [found.invariant for found in world.violations] == ["I2"]
+
+
+def test_a_skip_that_changes_the_state_of_the_second_group_is_found() -> None:
+    world = world_of(2, 4, 3, groups=2)
+    world.start()
+    stage, checks = in_second_group(world).stages[1], world.invariants.training(1)
+    before = checks.state_of(stage)
+    stage.trainer.write_weights(stage.trainer.read_weights() + 1)
+    checks.skipped(stage, 1, before)
+    assert [found.invariant for found in world.violations] == ["I1", "I7"]
+    assert all(found.story.startswith("group 1: peer ") for found in world.violations)
+
+
+def test_work_that_is_lost_in_the_second_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Stage._step
+
+    def loses(self: Stage) -> None:
+        self.trainer.moved[0] += 1
+        step(self)
+
+    monkeypatch.setattr(Stage, "_step", loses)
+    first = run_seed(2, 4, 3, groups=2).violations[0]
+    assert first.invariant == "I9" and first.story.startswith("group 1: peer ")
+
+
+def with_liar() -> World:
+    """A world in which a peer of both groups signs wrong sums, and nothing else goes wrong."""
+    world = World(4, rounds=16, seed=0, groups=2)
+    world.start()
+    world.invariants.lies.begin(in_second_group(world))
+    return world
+
+
+def test_wrong_sums_in_the_second_group_are_audited() -> None:
+    world = with_liar()
+    world.run()
+    assert not world.violations
+    first, second = world.invariants.lies.counts, world.invariants.later[1].lies.counts
+    assert second["told"] >= 1
+    assert first["convicted"] + second["convicted"] == 1
+
+
+def test_wrong_sums_in_the_second_group_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = with_liar()
+    lies = world.invariants.later[1].lies
+    monkeypatch.setattr(lies, "unexplained", lambda op, wrong: wrong)
+    world.run()
+    assert [found.invariant for found in world.violations][:1] == ["I3"]
