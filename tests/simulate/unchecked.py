@@ -15,6 +15,7 @@ what peers really hold (`swarmtrain.simulate.checks.rules`), or a fault that oth
 | what is kept, restored, dropped | N16: 0; N18: 6; N21: 5; N22 to N24: 0, 0, 1 |
 | fences, credit, disk, backup | N19: 10, fault; N27: 5, T2; N4: 2, I1; N20: 0, halt |
 | windows of records, snapshots | N28: 5, L2; N29: 5, L2 |
+| groups; who comes back, or comes late | N30: 2, L2; N31: 0, L3; N32: 18, L2; N33: 0, I2 |
 """
 
 import contextlib
@@ -34,12 +35,14 @@ from swarmtrain_optimizers.strategies.anchored import Anchored
 from swarmtrain_optimizers.strategies.synchronous import Synchronous
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
+from swarmtrain_transport.blocks import blobs
 from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.collective.sender import Sender
 from swarmtrain_transport.coordinator import agreement, planning, policies
 from swarmtrain_transport.coordinator.agreement import Agreement
 from swarmtrain_transport.coordinator.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.kinds import GATHER
@@ -48,6 +51,7 @@ from swarmtrain_transport.peer import ledger_copy
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.peer.progression import Progression
+from swarmtrain_transport.peer.state_finder import StateFinder
 from swarmtrain_transport.wire.frames import FrameKind
 
 
@@ -368,6 +372,44 @@ def an_image_lacks_skips_and_is_compared_with_nothing() -> Iterator[None]:
         yield
 
 
+def the_group_of_a_message_is_not_looked_at():
+    """Whatever peers say of a later group counts in the first."""
+
+    def make(on_group):
+        def deaf(self, group, peer, message):
+            first = self.groups[0]
+            on_group(self, first if peer in first.group_peers.here else group, peer, message)
+
+        return deaf
+
+    return replaced(Rendezvous, "_on_group", make)
+
+
+def ready_outlives_its_process():
+    """A READY of a peer's earlier life counts for the process that came back."""
+
+    def make(enter):
+        def credulous(self, peer, line):
+            old = self.here.get(peer) or self._gone.get(peer)
+            enter(self, peer, line)
+            if old is not None:
+                self.here[peer].ready, self.here[peer].ready_s = old.ready, old.ready_s
+
+        return credulous
+
+    return replaced(GroupPeers, "enter", make)
+
+
+def results_go_with_their_op():
+    """Nobody keeps a result for those who come late."""
+    return replaced(blobs.limits, "RESULT_KEEP_OPS", lambda kept: 1)
+
+
+def any_state_on_disk_will_do():
+    """A peer that comes back goes on from its own state, attested or not."""
+    return replaced(StateFinder, "_is_own_good", lambda check: lambda self, op, root: True)
+
+
 WHO_DIES = ("death", "double death", "restart", "lost frames", "one-way cut", "coordinator crash")
 
 UNCHECKED_MUTANTS = {
@@ -483,5 +525,26 @@ UNCHECKED_MUTANTS = {
         "the image of a SNAPSHOT lacks the SKIPs",
         an_image_lacks_skips_and_is_compared_with_nothing,
         (("fault", ""), ("halt", ""), ("L2", ""), ("rule 9", ""), ("raised", "")),
+    ),
+    "N30": Mutant(
+        "what is said of a second group counts in the first",
+        the_group_of_a_message_is_not_looked_at,
+        (("fault", ""), ("L1", ""), ("L2", ""), ("T15", ""), ("I2", ""), ("halt", "")),
+        groups=2,
+    ),
+    "N31": Mutant(
+        "a READY counts for the process that came back without it",
+        ready_outlives_its_process, (("fair", ""), ("L3", ""), ("rule 2", ""), ("L1", "")),
+        any_case, ("restart",),
+    ),
+    "N32": Mutant(
+        "nobody keeps a result for those who come late",
+        results_go_with_their_op, (("T12", ""), ("L2", ""), ("I8", "")), any_case,
+        ("restart", "one-way cut"),
+    ),
+    "N33": Mutant(
+        "a peer goes on from any state that it finds on its disk",
+        any_state_on_disk_will_do, (("T15", ""), ("I2", ""), ("L2", "")), any_case,
+        (FLIP, "restart", "double death"),
     ),
 }  # fmt: skip
