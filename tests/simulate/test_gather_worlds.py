@@ -88,3 +88,9 @@ def test_the_command_runs_worlds_of_gather_ops(capsys):
     assert main([*arguments, "gather"]) == 0
     assert main([*arguments, "trio"]) == 2
     assert "'mean', 'gather', 'pair'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", [1002771, 1002943])
+def test_where_two_are_left_of_whom_one_differs_nothing_is_planned(seed: int):
+    result = run_seed(seed, peers=4, ops=3, kind=GATHER)
+    assert result.commits == 1 and not result.violations

@@ -342,7 +342,9 @@ class Invariants:
         return False
 
     def at_end(self) -> None:
-        """L2: after the faults everybody reaches the end."""
+        """L2: after the faults everybody reaches the end, unless states are at odds."""
+        if self.rules.is_undecided:
+            return
         survivors = self._swarm.survivors
         late = {p.number: p.machine.applied_op for p in survivors if not p.is_finished}
         if late and not self._has_lost_second_group:

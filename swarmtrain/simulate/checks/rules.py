@@ -153,6 +153,19 @@ class Rules:
             story = f"op {attest.op} is attested although peers {numbers} do not have that state"
             self._violated("attest", story)
 
+    @property
+    def is_undecided(self) -> bool:
+        """True if no state of the newest op has most of the op's live members: then nothing is
+        planned (T15)."""
+        op = self._decided.newest[0]
+        if op < 1 or op in self._attested or self._scene.conditions.kind == PAIR:
+            return False
+        members = {member.peer for member in self._decided.plans[op].members}
+        here = [peer for peer in self._swarm.survivors if peer.peer_id in members]
+        states = [self.states.get((one.peer_id, one.machine.card.boot)) for one in here]
+        roots = Counter(state[1] for state in states if state is not None and state[0] == op)
+        return len(roots) > 1 and 2 * max(roots.values()) <= len(here)
+
     def rewound(self, rewind: Rewind) -> None:
         """T12: everybody is connected, and nobody has a newer state of the run's."""
         for later in [op for op in self._attested if op > rewind.op]:
