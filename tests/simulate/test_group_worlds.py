@@ -29,6 +29,11 @@ def test_a_flipped_state_that_is_attested_as_the_last_one_left_is_the_run_s() ->
     assert not run_seed(344, 4, 3, kind=GATHER, groups=2).violations
 
 
+def test_a_run_that_went_back_to_its_beginning_goes_on_with_those_who_are_left() -> None:
+    result = run_seed(1001504, 4, 3, groups=2)
+    assert not result.violations and result.commits == 3
+
+
 def test_ops_of_both_groups_are_under_way_at_once_and_both_come_to_their_end() -> None:
     world = world_of(2, 4, 3, groups=2)
     world.start()

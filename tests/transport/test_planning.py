@@ -20,7 +20,7 @@ from swarmtrain_transport.ledger.sample_weights import weights_of
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hello, Ready
-from swarmtrain_transport.wire.records import Attest, Member, Plan, Skip, SliceSpec
+from swarmtrain_transport.wire.records import Attest, Member, Plan, Rewind, Skip, SliceSpec
 from tests.transport.rig import (
     BOOT,
     STRANGER,
@@ -121,6 +121,16 @@ def test_the_first_op_waits_for_start_peers_and_later_ones_for_min_contributors(
     later = {A: ready_line(A, 2, applied_op=1), B: ready_line(B, 2, applied_op=1)}
     assert plan_now(chain, later, start_peers=3, min_contributors=3) is None
     assert plan_now(chain, later, start_peers=3, min_contributors=2) is not None
+
+
+def test_a_run_that_went_back_to_its_beginning_does_not_wait_for_start_peers_again() -> None:
+    chain = begun_chain()
+    chain.add(chain.plan())
+    chain.add(Skip(1, "test"))
+    chain.add(Rewind(0, "test"))
+    lines = {A: ready_line(A), B: ready_line(B)}
+    assert plan_now(chain, lines, start_peers=3, min_contributors=3) is None
+    assert plan_now(chain, lines, start_peers=3, min_contributors=2) is not None
 
 
 @pytest.mark.parametrize("op", [-1, 0, 2, 1 << 62, -(1 << 63)])

@@ -61,13 +61,15 @@ def may_plan(terms: RunTerms, view: GroupView, peers: Peers) -> bool:
     """Return True if enough peers say that they are ready: else `next_plan` need not be asked."""
     op = view.next_op
     given = sum(one.ready is not None and one.ready.op == op for one in peers.values())
-    return given >= needed_peers(terms, op)
+    return given >= needed_peers(terms, view)
 
 
-def needed_peers(terms: RunTerms, op: int) -> int:
-    """How many must be ready for an op; nobody is a pair alone."""
+def needed_peers(terms: RunTerms, view: GroupView) -> int:
+    """How many must be ready for the next op; nobody is a pair alone. A run that went back to its
+    beginning has begun all the same: it does not wait for as many as at its start."""
     least = 2 if terms.kind == PAIR else 1
-    return max(least, terms.start_peers if op == 1 else terms.min_contributors)
+    is_start = view.next_op <= 1 and not view.rewinds
+    return max(least, terms.start_peers if is_start else terms.min_contributors)
 
 
 def next_plan(
@@ -104,10 +106,10 @@ def next_plan(
     ready = {peer: one for peer, one in present.items() if one.ready and one.ready.op == op}
     able = ready.keys() | (expected & present.keys())
     out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
-    enough = (some for some in out if len(able - some) >= needed_peers(terms, op))
+    enough = (some for some in out if len(able - some) >= needed_peers(terms, view))
     sidelined = next(enough, set[PeerId]())  # without them there might be no op
     ready = {peer: one for peer, one in ready.items() if peer not in sidelined}
-    if len(ready) < needed_peers(terms, op):
+    if len(ready) < needed_peers(terms, view):
         return None
     first_s = min(one.ready_s for one in ready.values())
     # Nor for a barred peer that lacks the state: it may fall behind on purpose, round after round.

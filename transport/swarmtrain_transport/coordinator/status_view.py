@@ -171,7 +171,7 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
     is_held = any(one.applied_op == view.last_op for one in alive)
     if view.genesis is not None and view.last_op >= 1 and not is_held:
         return _held_by_nobody(coordinator, group)
-    needed = needed_peers(terms, max(1, view.last_op + 1))
+    needed = needed_peers(terms, view)
     if len(alive) < needed:
         missing = needed - len(alive)
         return "1 more peer" if missing == 1 else f"{missing} more peers", None
