@@ -254,6 +254,13 @@ _ROWS = (
         "Error ids look like SWT-E203. The list is printed by `swarmtrain explain`.",
     ),
     ErrorKind(
+        "SWT-E613", "The model cannot be cut so", EXIT_MUST_CHANGE,
+        "In a pipeline each peer has some consecutive blocks of the model, and one tensor goes\n"
+        "from a block to the next. Weights that two stages share, statistics of batches, and\n"
+        "chance that cannot be repeated do not fit that. The message names the place and a way\n"
+        "out.",
+    ),
+    ErrorKind(
         "SWT-E701", "The run is full", EXIT_TRY_LATER,
         "It has as many peers as its organiser allows (admission.peers_max). Try again later.",
     ),

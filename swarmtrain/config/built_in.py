@@ -45,6 +45,16 @@ def built_in_parameters(model: ModelSection) -> tuple[ParameterFacts, ...]:
     return tuple((f"{name}.weight", shape, "float32") for name, shape in shapes)
 
 
+def built_in_blocks(model: ModelSection) -> dict[str, tuple[ParameterFacts, ...]]:
+    """Those parameters by the blocks that can be served apart; the last norm is with the head."""
+    blocks: dict[str, list[ParameterFacts]] = {}
+    for facts in built_in_parameters(model):
+        first, second, *_ = facts[0].split(".")
+        name = f"{first}.{second}" if first == "blocks" else "head" if first == "norm" else first
+        blocks.setdefault(name, []).append(facts)
+    return {name: tuple(parameters) for name, parameters in blocks.items()}
+
+
 def num_values_of(parameters: Iterable[ParameterFacts]) -> int:
     """Values of all parameters together, without padding."""
     return sum(math.prod(shape) for _, shape, _ in parameters)

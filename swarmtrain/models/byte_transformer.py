@@ -11,12 +11,13 @@ Not here: training, and any other size than the run file asks for.
 Legend of shapes: B windows, T bytes, C width, H heads, D width of one head, V byte values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from swarmtrain.config.built_in import built_in_parameters
 from swarmtrain.config.settings import ModelSection
 
 NUM_BYTE_VALUES = 256
@@ -60,10 +61,9 @@ class ByteTransformer(nn.Module):
         self.norm = nn.LayerNorm(width, bias=False)
         # An own head, not the transposed table: 4 % more parameters, and a first loss of ln 256.
         self.head = nn.Linear(width, NUM_BYTE_VALUES, bias=False)
-        cos_TD, sin_TD = _rotary_tables(context, width // heads)
-        # One row for the queries and keys of all heads.
-        self.register_buffer("_cos_TC", cos_TD.repeat(1, 2 * heads), persistent=False)
-        self.register_buffer("_sin_TC", sin_TD.repeat(1, 2 * heads), persistent=False)
+        cos_TC, sin_TC = rotary_tables(context, width, heads)
+        self.register_buffer("_cos_TC", cos_TC, persistent=False)
+        self.register_buffer("_sin_TC", sin_TC, persistent=False)
         self._cos_TC: Tensor
         self._sin_TC: Tensor
 
@@ -131,14 +131,28 @@ def build_model(section: ModelSection, seed: int) -> ByteTransformer:
             heads=section.heads,
             context=section.context,
         )
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        if name.endswith(("attention_out.weight", "mlp_down.weight")):
-            nn.init.zeros_(parameter)
-        elif parameter.ndim == 2:
-            std = INIT_STD if name.startswith("blocks.") else TABLE_STD
-            nn.init.normal_(parameter, mean=0.0, std=std, generator=generator)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, values in initial_values(section, seed):
+            parameters[name].copy_(values)
     return model
+
+
+def initial_values(section: ModelSection, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Name and fresh float32 values of each parameter in the model's order, made one at a time.
+
+    Who wants some of them alone takes all the same and drops the others: the draws follow each
+    other. So a part of the model has the bits of the whole, which need not be made.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, shape, _ in built_in_parameters(section):
+        if len(shape) == 1:
+            yield name, torch.ones(shape)
+        elif name.endswith(("attention_out.weight", "mlp_down.weight")):
+            yield name, torch.zeros(shape)
+        else:
+            std = INIT_STD if name.startswith("blocks.") else TABLE_STD
+            yield name, torch.empty(shape).normal_(mean=0.0, std=std, generator=generator)
 
 
 def generate(
@@ -180,16 +194,19 @@ def generate(
     return bytes(written[len(prompt) :])
 
 
-def _rotary_tables(context: int, head_width: int) -> tuple[Tensor, Tensor]:
-    """Cosines, and sines with their signs, of what each value of a head is multiplied by.
+def rotary_tables(context: int, width: int, heads: int) -> tuple[Tensor, Tensor]:
+    """Cosines, and sines with their signs, of what queries and keys are multiplied by.
 
     Returns:
-        Both (context, head_width) float32. The first half of the sines is negative.
+        Both (context, 2 x width) float32: one row for the queries and keys of all heads. The first
+        half of each head's sines is negative.
     """
+    head_width = width // heads
     exponents = torch.arange(0, head_width, 2, dtype=torch.float32) / head_width
     angles = torch.arange(context, dtype=torch.float32)[:, None] * ROTARY_BASE**-exponents
     cos, sin = angles.cos(), angles.sin()
-    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+    cos_TD, sin_TD = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+    return cos_TD.repeat(1, 2 * heads), sin_TD.repeat(1, 2 * heads)
 
 
 def _rotate(heads_BTC: Tensor, cos_TC: Tensor, sin_TC: Tensor, head_width: int) -> Tensor:
@@ -200,7 +217,7 @@ def _rotate(heads_BTC: Tensor, cos_TC: Tensor, sin_TC: Tensor, head_width: int) 
 
     Args:
         heads_BTC: (B, T, C), C a multiple of D.
-        cos_TC: of `_rotary_tables`, for each head.
+        cos_TC: of `rotary_tables`.
         sin_TC: the same.
         head_width: D.
     """

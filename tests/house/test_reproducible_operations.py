@@ -45,6 +45,7 @@ LOCAL = {
     "swarmtrain.models": "inner steps are a peer's own",
     "swarmtrain.peer.training.moments": "inner steps are a peer's own",
     "swarmtrain.peer.training.trainer": "inner steps are a peer's own",
+    "swarmtrain.pipeline": "inner steps are a peer's own",
     "swarmtrain.simulate": "a swarm in one process",
     "swarmtrain_optimizers.inner": "inner steps are a peer's own",
 }

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from swarmtrain.config.settings import InnerSection, RunConfig
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.batches import Batch, ByteStream, validation_batches
+from swarmtrain.inner_optimizer import make_optimizer
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES, build_model, generate
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.moments import Moments
-from swarmtrain_optimizers.inner.muon import MatrixScale, Muon, muon_groups
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
 
 VALIDATION_WINDOWS = 128
@@ -77,7 +77,7 @@ class BuiltinTrainer:
         self.num_samples = 0
         self._is_fresh = False
         self._steps_since_fresh = 0
-        self._optimizer = _make_optimizer(self.model, config.inner)
+        self._optimizer = make_optimizer(self.model, config.inner)
         self._moments = Moments(self._optimizer)
 
     @property
@@ -97,7 +97,7 @@ class BuiltinTrainer:
         self.step = step
         self._is_fresh = step > 0
         self._steps_since_fresh = 0
-        self._optimizer = _make_optimizer(self.model, self._config.inner)
+        self._optimizer = make_optimizer(self.model, self._config.inner)
         self._moments = Moments(self._optimizer)
 
     def read_weights(self, out: Tensor | None = None) -> Tensor:
@@ -252,51 +252,6 @@ class BuiltinTrainer:
             batch=self._config.inner.batch,
             context=self._config.model.context,
         )
-
-
-def _make_optimizer(model: nn.Module, inner: InnerSection) -> torch.optim.Optimizer:
-    """The optimizer that a run file names, with fresh state."""
-    return _make_muon(model, inner) if inner.optimizer == "muon" else _make_adamw(model, inner)
-
-
-def _make_muon(model: nn.Module, inner: InnerSection) -> Muon:
-    """Muon for hidden matrices, AdamW for embedding, head and gains.
-
-    Steps of matrices are scaled to AdamW's size: one `lr` and `weight_decay` serve both, and a run
-    that changes its optimizer keeps them.
-    """
-    return Muon(
-        muon_groups(model.named_parameters(), weight_decay=inner.weight_decay),
-        lr=inner.lr,
-        momentum=inner.beta1,
-        betas=(inner.beta1, inner.beta2),
-        scale=MatrixScale.ADAMW,
-    )
-
-
-def _make_adamw(model: nn.Module, inner: InnerSection) -> torch.optim.AdamW:
-    """AdamW (arXiv 1711.05101, algorithm 2); matrices decay, gains of norms do not.
-
-    The fused kernel takes a third of the time of the others on one CPU thread. Its bits may differ
-    between machines, which is of no account: inner steps differ between peers anyway.
-    """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(
-        [
-            {
-                "params": [parameter for parameter in parameters if parameter.ndim >= 2],
-                "weight_decay": inner.weight_decay,
-            },
-            {
-                "params": [parameter for parameter in parameters if parameter.ndim < 2],
-                "weight_decay": 0.0,
-            },
-        ],
-        lr=inner.lr,
-        betas=(inner.beta1, inner.beta2),
-        eps=1e-8,
-        fused=True,
-    )
 
 
 def _loss(logits_BTV: Tensor, batch: Batch) -> Tensor:

@@ -1,0 +1,1 @@
+"""Pipelines on tensors: a model as blocks, spans of it, and activations on the way."""

@@ -1,0 +1,121 @@
+"""The cut of a model that is here into stages, found out on the meta device.
+
+A run of the blocks on tensors without values costs no memory and next to no time. It tells the
+operations of each block and the shape of what leaves it; so every peer comes to the same cut, and
+a model that cannot be trained in stages is refused before anybody joins. Not here: what a run file
+can say without the model (`config.stages`).
+"""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from swarmtrain.config.stages import MESSAGE_BYTES_MAX, Cost, cut, hop_bytes, misfit
+from swarmtrain.pipeline.blocks import Block, BlockModel, cannot, tied
+from swarmtrain_transport import limits
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """One block of a model, and what it gives.
+
+    Attributes:
+        cost: for one micro-batch.
+        shape: of its output.
+    """
+
+    cost: Cost
+    shape: tuple[int, ...]
+
+
+def passed(model: BlockModel, example: Tensor) -> tuple[Passed, ...]:
+    """Send a micro-batch without values through all blocks.
+
+    Args:
+        model: of any size; nothing of it is made.
+        example: of the shape and dtype of a micro-batch's input; its values do not matter.
+
+    Raises:
+        UserError: SWT-E613, a block does not take what the one before gives, or gives something
+            that cannot go to the next stage.
+    """
+    found = []
+    value = example.to("meta")
+    for index, block in enumerate(model.blocks):
+        counter = FlopCounterMode(display=False)
+        try:
+            with torch.no_grad(), counter:
+                value = block.call(*_without_values(block), value)
+        except Exception as error:  # whatever the user's own forward raises
+            raise cannot(
+                f"block `{block.name}` does not take what comes to it: {error}",
+                "Each block takes one tensor, the one that the block before gives.",
+            ) from error
+        is_last = index + 1 == len(model.blocks)
+        if not isinstance(value, Tensor) or not (is_last or value.is_floating_point()):
+            what = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise cannot(
+                f"block `{block.name}` gives {what}, and one tensor of a floating type can go on",
+                "Cut elsewhere, or let later blocks make what they need besides.",
+            )
+        sizes = {id(tensor): tensor.numel() for _, tensor in block.tensors() if _trained(tensor)}
+        cost = Cost(counter.get_total_flops(), sum(sizes.values()))
+        found.append(Passed(cost, tuple(value.shape)))
+    return tuple(found)
+
+
+def stages_of(
+    model: BlockModel, stages: int | Sequence[str], example: Tensor, activations: str
+) -> tuple[range, ...]:
+    """Cut a model into stages, or say why it cannot be.
+
+    Args:
+        model: all its blocks.
+        stages: how many; or the name of the first block of each.
+        example: of the shape and dtype of a micro-batch's input.
+        activations: form of what goes between stages, by its name in the run file.
+
+    Returns:
+        The blocks of each stage, the same for all who have the same model.
+
+    Raises:
+        UserError: SWT-E613.
+    """
+    names = [block.name for block in model.blocks]
+    if problem := misfit(names, stages):
+        raise cannot(f"pipeline.stages {problem}", "Change it in the run file.")
+    blocks = passed(model, example)
+    found = cut({name: one.cost for name, one in zip(names, blocks, strict=True)}, stages)
+    tied(model, found)
+    for stage in found[:-1]:
+        shape = blocks[stage[-1]].shape
+        num_bytes = hop_bytes(math.prod(shape), activations)
+        if num_bytes > limits.FRAME_BYTES_MAX - MESSAGE_BYTES_MAX:
+            raise cannot(
+                f"block `{names[stage[-1]]}` gives {num_bytes} bytes of a micro-batch, "
+                f"{tuple(shape)} in {activations}, and a frame takes {limits.FRAME_BYTES_MAX}",
+                "Set a smaller pipeline.micro_batch.",
+            )
+    return found
+
+
+def _without_values(block: Block) -> tuple[nn.Module, ...]:
+    """Its modules on the meta device; those with values are not copied."""
+    memo = {id(old): _on_meta(old) for _, old in block.tensors()}
+    return tuple(copy.deepcopy(part, memo) for part in block.parts.values())
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor, device="meta")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty
+
+
+def _trained(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) and tensor.requires_grad

@@ -1,0 +1,199 @@
+"""Forward and backward passes of a span: the consecutive stages that one peer serves.
+
+A forward pass keeps nothing. A backward pass computes the forward pass again, from the input that
+is kept for it and with the weights of that moment; so a micro-batch on its way costs its input
+alone. Chance is the micro-batch's own: before each block torch's generators are set from the
+micro-batch's seed and the block's place in the model. So dropout hangs neither on the cut, nor on
+the peer, nor on how often a block is computed, as long as the kind of device is the same.
+
+Not here: which micro-batch is next, whether it counts, and optimizer steps (`steps`).
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from swarmtrain.pipeline.backward import Backward
+from swarmtrain.pipeline.blocks import BlockModel, build, cannot
+
+
+def dropout_seed(run: bytes, source: bytes, boot: bytes, round_number: int, number: int) -> int:
+    """Seed of a micro-batch's chance: the same whoever computes it, and however often.
+
+    Args:
+        run: what names the run, the hash of its settings.
+        source: key of the peer that made the micro-batch.
+        boot: of the source.
+        round_number: that the micro-batch belongs to.
+        number: of the micro-batch.
+    """
+    digest = hashlib.sha256(b"swarmtrain dropout 1" + run + source)
+    digest.update(round_number.to_bytes(8, "big") + number.to_bytes(8, "big") + boot)
+    return int.from_bytes(digest.digest()[:8], "big")
+
+
+def block_seed(seed: int, block: int) -> int:
+    """Seed that torch's generators have when a block begins.
+
+    Args:
+        seed: `dropout_seed` of the micro-batch.
+        block: place of the block in the model.
+    """
+    digest = hashlib.sha256(b"swarmtrain block 1" + seed.to_bytes(8, "big"))
+    digest.update(block.to_bytes(8, "big"))
+    return int.from_bytes(digest.digest()[:8], "big")
+
+
+class Span:
+    """Stages on one device.
+
+    Args:
+        model: all blocks, on the meta device.
+        cut: the blocks of each stage of the run.
+        served: the stages of this span, which follow each other.
+        seed: the run's, of the values that it begins with.
+        device: where to compute.
+
+    Attributes:
+        modules: by stage, its parameters under the names of the unsplit model.
+
+    Raises:
+        UserError: SWT-E613, a block cannot be made.
+    """
+
+    def __init__(
+        self,
+        model: BlockModel,
+        cut: Sequence[range],
+        served: range,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._device = torch.device(device)
+        self._loss = model.loss
+        self._names = [block.name for block in model.blocks]
+        self._stages = {
+            stage: build(model, cut[stage], seed=seed, device=self._device) for stage in served
+        }
+        self.modules: dict[int, nn.Module] = {
+            stage: built.module for stage, built in self._stages.items()
+        }
+
+    def forward(self, given: Tensor, *, entry: int, seed: int) -> Tensor:
+        """The output of the span's last stage.
+
+        Args:
+            given: input of the stage `entry`, on the span's device; only read.
+            entry: the stage of this span at which the micro-batch comes in.
+            seed: `dropout_seed` of the micro-batch.
+        """
+        with torch.no_grad():
+            return self._run(given, entry, seed)
+
+    def backward(self, given: Tensor, gradient: Tensor, *, entry: int, seed: int) -> Backward:
+        """Compute again, and the gradient of the input from that of the output.
+
+        Args:
+            given: as for `forward`, and equal to what that had.
+            gradient: of the output, in its shape.
+            entry: as for `forward`.
+            seed: as for `forward`.
+
+        Returns:
+            The pass; its weights' gradients are not made yet.
+
+        Raises:
+            ValueError: the gradient has another shape than the output.
+        """
+        given, output = self._with_graph(given, entry, seed)
+        if output.shape != gradient.shape:
+            raise ValueError(f"a gradient of {tuple(gradient.shape)} for {tuple(output.shape)}")
+        return Backward(
+            output, gradient, given if given.requires_grad else None, self._weights(entry)
+        )
+
+    def backward_from_labels(
+        self, given: Tensor, labels: Tensor, *, entry: int, seed: int
+    ) -> tuple[float, Backward]:
+        """Begin the way back at the end of the route.
+
+        Args:
+            given: as for `forward`.
+            labels: of the micro-batch.
+            entry: as for `forward`.
+            seed: as for `forward`.
+
+        Returns:
+            Sum of the losses of all tokens, which may be NaN, and the pass.
+        """
+        given, output = self._with_graph(given, entry, seed)
+        loss = self._loss(output, labels)
+        found = Backward(loss, None, given if given.requires_grad else None, self._weights(entry))
+        return float(loss.item()), found
+
+    def check_repeats(self, given: Tensor, *, entry: int) -> None:
+        """Refuse blocks that draw from somewhere else than torch's own generator.
+
+        Args:
+            given: an input of the stage `entry`.
+            entry: as for `forward`.
+
+        Raises:
+            UserError: SWT-E613: computed twice with one seed, a block gives two outputs.
+        """
+        value = given
+        with torch.no_grad(), self._own_chance():
+            for index, call in self._blocks(entry):
+                outputs = []
+                for _ in range(2):
+                    self._set_chance(0, index)
+                    outputs.append(call(value))
+                value = outputs[0]
+                if not torch.equal(value, outputs[1]):
+                    raise cannot(
+                        f"block `{self._names[index]}` gives another output each time",
+                        "A block is computed again for its gradient. Let it draw from torch's own "
+                        "generator, which is set before each block, and from nothing else.",
+                    )
+
+    def _with_graph(self, given: Tensor, entry: int, seed: int) -> tuple[Tensor, Tensor]:
+        """The input as a leaf, and the output with the way to it."""
+        leaf = given.detach().requires_grad_(given.is_floating_point())
+        with torch.enable_grad():
+            return leaf, self._run(leaf, entry, seed)
+
+    def _run(self, value: Tensor, entry: int, seed: int) -> Tensor:
+        with self._own_chance():
+            for index, call in self._blocks(entry):
+                self._set_chance(seed, index)
+                value = call(value)
+        return value
+
+    def _blocks(self, entry: int) -> Iterator[tuple[int, Callable[[Tensor], Tensor]]]:
+        """Place in the model and call of each block from a stage on."""
+        for stage, built in self._stages.items():
+            if stage >= entry:
+                yield from zip(built.blocks, built.calls, strict=True)
+
+    def _weights(self, entry: int) -> list[Tensor]:
+        return [
+            parameter
+            for stage, module in self.modules.items()
+            if stage >= entry
+            for parameter in module.parameters()
+        ]
+
+    def _own_chance(self) -> AbstractContextManager[None]:
+        """Leave torch's generators as they were before."""
+        on_gpu = self._device.type == "cuda"
+        return torch.random.fork_rng(devices=[self._device] if on_gpu else [])
+
+    def _set_chance(self, seed: int, block: int) -> None:
+        """Set the generators for one block of a micro-batch."""
+        torch.default_generator.manual_seed(block_seed(seed, block))
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(block_seed(seed, block))

@@ -1,0 +1,78 @@
+"""Optimizer steps of one stage at one peer, from the gradients of micro-batches that counted.
+
+Gradients are of sums over tokens, and are added in the order in which they count. A step divides by
+the tokens that counted, so a micro-batch that was lost changes the size of the sample and not that
+of the gradient. Moments and weight decay go by a peer's own steps, the learning rate by the run's
+clock, which the caller knows.
+
+Not here: when a step is due, and by which norm it is clipped (`clipping`).
+"""
+
+import torch
+from torch import nn
+
+from swarmtrain.config.settings import InnerSection
+from swarmtrain.inner_optimizer import make_optimizer
+
+
+class StageSteps:
+    """The inner optimizer of one stage.
+
+    Args:
+        module: the stage's parameters. Their `grad` is where gradients are added.
+        inner: [inner] of the run file.
+
+    Attributes:
+        num_tokens: those that counted since the last step.
+        optimizer: of the parameters.
+    """
+
+    def __init__(self, module: nn.Module, inner: InnerSection) -> None:
+        self.num_tokens = 0
+        self.optimizer = make_optimizer(module, inner)
+        self._parameters = [one for one in module.parameters() if one.requires_grad]
+
+    def count(self, num_tokens: int) -> None:
+        """Count a micro-batch whose gradient was just added."""
+        self.num_tokens += num_tokens
+
+    def close(self, *, nominal_tokens: int = 0) -> float:
+        """Make the mean of what counted; nothing can be added until `step` or `void`.
+
+        Args:
+            nominal_tokens: tokens of a whole step, for a last one that is short: the mean is over
+                so many at least.
+
+        Returns:
+            The squared norm of the mean, a float64 sum in the order of the parameters.
+        """
+        divisor = max(self.num_tokens, nominal_tokens, 1)
+        total = 0.0
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(divisor)
+                norm = float(torch.linalg.vector_norm(parameter.grad, dtype=torch.float64))
+                total += norm * norm
+        return total
+
+    def step(self, *, rate: float, factor: float = 1.0) -> None:
+        """One optimizer step along the mean; begin anew.
+
+        Args:
+            rate: learning rate.
+            factor: of clipping, above 0 and at most 1.
+        """
+        if factor < 1:
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.void()
+
+    def void(self) -> None:
+        """Drop what counted since the last step."""
+        self.num_tokens = 0
+        for parameter in self._parameters:
+            parameter.grad = None
