@@ -11,8 +11,11 @@ Not here: which blocks make up a stage (`cut`), and computing with them (`span`)
 
 import copy
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +36,8 @@ Initialise = Callable[[nn.Module], object]
 """Sets the parameters that a module holds itself, as given to `nn.Module.apply`."""
 
 
+_T = TypeVar("_T")
+
 _SECOND_CALL = "@"
 """In names that tracing gives to a module each time that it is called again."""
 
@@ -45,11 +50,13 @@ class Block:
         name: as a run file names it.
         parts: its modules by their dotted names in the unsplit model; "" is the model itself.
         call: (those modules, input) -> output.
+        unsaved: buffers that the unsplit model does not save, and tracing would.
     """
 
     name: str
     parts: Mapping[str, nn.Module]
     call: Callable[..., Tensor]
+    unsaved: frozenset[str] = frozenset()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Names in the unsplit model, and parameters and buffers; one that has two names twice."""
@@ -173,7 +180,7 @@ def of_traced(
 
     Args:
         model: takes one tensor; best on the meta device, as for `of_modules`.
-        example: an input of one micro-batch, on the model's device.
+        example: an input of one micro-batch, on the model's device. All have its shape.
         at: names of submodules; each begins a new block, which has its name.
         loss: as for `of_modules`.
         initialise: as for `of_modules`.
@@ -188,7 +195,8 @@ def of_traced(
     if unknown := [name for name in at if name not in known or not name]:
         raise cannot(f"it has no submodule `{unknown[0]}`", f"It has {', '.join(known)[:300]}.")
     try:
-        pipe = pipeline(model, (example,), split_spec=dict.fromkeys(at, SplitPoint.BEGINNING))
+        with _quiet():
+            pipe = pipeline(model, (example,), split_spec=dict.fromkeys(at, SplitPoint.BEGINNING))
     except Exception as error:  # whatever the user's own forward raises under the tracer
         raise cannot(
             f"it cannot be traced: {error}",
@@ -201,18 +209,18 @@ def of_traced(
     if pipe.replicated_params:
         names = ", ".join(sorted(set(pipe.replicated_params[0].values())))
         raise _tied(names)
-    pieces = [pipe.get_stage_module(index) for index in range(pipe.num_stages)]
-    if len(pieces) != len(at) + 1:
+    if pipe.num_stages != len(at) + 1:
         raise cannot(
-            f"{len(at)} cuts make {len(pieces)} blocks",
-            "The first module that is called cannot be a cut, and none may come twice.",
+            f"{len(at)} cuts make {pipe.num_stages} blocks",
+            "The module that is called first cannot be a cut, and none may come twice.",
         )
-    saved = model.state_dict().keys()
-    for piece in pieces:
-        _unsave(piece, frozenset(saved))
+    pieces = _chained(pipe.split_gm, (*at, "the end"))
+    buffers = frozenset(name for name, _ in model.named_buffers())
+    unsaved = buffers - model.state_dict().keys()
     first = next((name for name, _ in pieces[0].named_children()), "input")
     blocks = (
-        Block(name, {"": piece}, _call) for name, piece in zip((first, *at), pieces, strict=True)
+        Block(name, {"": piece}, _call, unsaved)
+        for name, piece in zip((first, *at), pieces, strict=True)
     )
     return BlockModel(tuple(blocks), loss, _values_of(model, initialise))
 
@@ -234,10 +242,11 @@ def build(
         UserError: SWT-E613, nothing sets the values of a tensor.
     """
     chosen = [model.blocks[index] for index in blocks]
-    parts = copy.deepcopy([dict(block.parts) for block in chosen])  # at once, so that ties hold
+    parts = copied([dict(block.parts) for block in chosen])  # at once, so that ties hold
     wanted = {name for part in parts for name, tensor in _tensors(part) if tensor.is_meta}
     modules = [module for part in parts for module in part.values()]
     _make(modules, torch.device(device))
+    _redirect(modules, torch.device(device))
     places = {name: tensor for part in parts for name, tensor in _tensors(part)}
     with torch.no_grad():
         for name, values in model.values(seed, frozenset(wanted)) if wanted else ():
@@ -248,10 +257,17 @@ def build(
     calls = tuple(
         _bound(block.call, tuple(part.values())) for block, part in zip(chosen, parts, strict=True)
     )
-    return BuiltBlocks(blocks, calls, _named(parts))
+    unsaved = frozenset[str]().union(*(block.unsaved for block in chosen))
+    return BuiltBlocks(blocks, calls, _named(parts, unsaved))
 
 
-def tied(model: BlockModel, stages: Sequence[range]) -> None:
+def copied(modules: _T, memo: dict[int, Any] | None = None) -> _T:
+    """A deep copy of modules, traced ones too; `memo` has what takes the place of tensors by id."""
+    with _quiet():
+        return copy.deepcopy(modules, memo)
+
+
+def refuse_shared(model: BlockModel, stages: Sequence[range]) -> None:
     """Refuse weights that two stages share: each would train its own.
 
     Raises:
@@ -268,6 +284,14 @@ def tied(model: BlockModel, stages: Sequence[range]) -> None:
 def cannot(fact: str, remedy: str) -> UserError:
     """The error of a model that cannot be trained in stages."""
     return UserError("SWT-E613", f"The model cannot be cut: {fact}.", "", remedy)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Tracing, and copying what was traced, makes torch warn of its own innards."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 def _tied(names: str) -> UserError:
@@ -316,14 +340,26 @@ def _make(modules: Sequence[nn.Module], device: torch.device) -> None:
             setattr(module, name, made[id(old)][1])
 
 
-def _named(parts: Sequence[Mapping[str, nn.Module]]) -> nn.Module:
+def _redirect(modules: Sequence[nn.Module], device: torch.device) -> None:
+    """Tracing writes down on which device an operation makes a tensor; write this one."""
+    for inner in (inner for outer in modules for inner in outer.modules()):
+        for traced in (inner, vars(inner).get("graph_module")):
+            if isinstance(traced, torch.fx.GraphModule):
+                for step in traced.graph.nodes:
+                    if step.op == "call_function" and "device" in step.kwargs:
+                        step.update_kwarg("device", device)
+                traced.recompile()
+
+
+def _named(parts: Sequence[Mapping[str, nn.Module]], unsaved: frozenset[str]) -> nn.Module:
     """A tree of empty modules that hold what the parts save, under whole names."""
     root = nn.Module()
     for prefix, part in (item for some in parts for item in some.items()):
         for name, tensor in part.state_dict(keep_vars=True).items():
-            if _SECOND_CALL in name:
+            whole = f"{prefix}.{name}" if prefix else name
+            if _SECOND_CALL in name or whole in unsaved:
                 continue
-            *path, last = (f"{prefix}.{name}" if prefix else name).split(".")
+            *path, last = whole.split(".")
             holder = root
             for word in path:
                 if word not in dict(holder.named_children()):
@@ -336,12 +372,24 @@ def _named(parts: Sequence[Mapping[str, nn.Module]]) -> nn.Module:
     return root
 
 
-def _unsave(piece: nn.Module, saved: frozenset[str]) -> None:
-    """Tracing saves every buffer; leave out those that the unsplit model does not save."""
-    for path, module in piece.named_modules():
-        for name, buffer in list(module.named_buffers(recurse=False)):
-            if (f"{path}.{name}" if path else name) not in saved:
-                module.register_buffer(name, buffer, persistent=False)
+def _chained(traced: torch.fx.GraphModule, cuts: Sequence[str]) -> list[nn.Module]:
+    """The pieces in their order, if each takes one tensor, the one that the piece before gives.
+
+    Raises:
+        UserError: SWT-E613.
+    """
+    pieces: list[nn.Module] = []
+    before = None
+    for step in traced.graph.nodes:
+        if step.op == "call_module" and (before is None or step.args == (before,)):
+            pieces.append(traced.get_submodule(step.target))
+        elif step.op != "placeholder" and (step.op != "output" or step.args != ((before,),)):
+            raise cannot(
+                f"more than one tensor crosses the cut at {cuts[max(0, len(pieces) - 1)]}",
+                "Cut elsewhere, or let later blocks make what they need besides.",
+            )
+        before = step
+    return pieces
 
 
 def _values_of(whole: nn.Module, initialise: Initialise | None) -> Values:

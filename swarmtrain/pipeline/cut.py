@@ -6,7 +6,6 @@ a model that cannot be trained in stages is refused before anybody joins. Not he
 can say without the model (`config.stages`).
 """
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from swarmtrain.config.stages import MESSAGE_BYTES_MAX, Cost, cut, hop_bytes, misfit
-from swarmtrain.pipeline.blocks import Block, BlockModel, cannot, tied
+from swarmtrain.pipeline.blocks import Block, BlockModel, cannot, copied, refuse_shared
 from swarmtrain_transport import limits
 
 
@@ -91,7 +90,7 @@ def stages_of(
         raise cannot(f"pipeline.stages {problem}", "Change it in the run file.")
     blocks = passed(model, example)
     found = cut({name: one.cost for name, one in zip(names, blocks, strict=True)}, stages)
-    tied(model, found)
+    refuse_shared(model, found)
     for stage in found[:-1]:
         shape = blocks[stage[-1]].shape
         num_bytes = hop_bytes(math.prod(shape), activations)
@@ -107,7 +106,7 @@ def stages_of(
 def _without_values(block: Block) -> tuple[nn.Module, ...]:
     """Its modules on the meta device; those with values are not copied."""
     memo = {id(old): _on_meta(old) for _, old in block.tensors()}
-    return tuple(copy.deepcopy(part, memo) for part in block.parts.values())
+    return tuple(copied(part, memo) for part in block.parts.values())
 
 
 def _on_meta(tensor: Tensor) -> Tensor:
