@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+_MATRIX = 2
+"""Dimensions of a weight that waits. A norm makes its gains' gradient with the input's anyway."""
+
 
 class Backward:
     """One backward pass.
@@ -56,12 +59,12 @@ class Backward:
             _add(parameter, gradient)
         while self._places:
             place = self._places.pop(0)  # what it alone keeps alive goes with it
-            _add_all(place.parameters, place.gradients())
+            for parameter, gradient in zip(place.parameters, place.gradients(), strict=True):
+                _add(parameter, gradient)
         if self._whole is not None:
             output, arrived = self._whole
             self._whole = None
-            found = torch.autograd.grad(output, self._parameters, arrived, allow_unused=True)
-            _add_all(self._parameters, found)
+            torch.autograd.backward(output, arrived, inputs=self._parameters)
 
     def _input_first(self, output: Tensor, gradient: Tensor | None, given: Tensor) -> None:
         if not output.requires_grad:
@@ -107,8 +110,8 @@ class _Place:
 def _places(
     output: Tensor, given: Tensor, parameters: Sequence[Tensor]
 ) -> tuple[list[_Place], list[Tensor]]:
-    """The operations where weights come in, from the output on; and the weights that come in at
-    more than one of them or at none, which are not worth being kept for later."""
+    """The operations where matrices come in, from the output on; and the weights that are made with
+    the input's gradient: vectors, and what comes in at more than one of them or at none."""
     leaves = {get_gradient_edge(parameter).node: parameter for parameter in parameters}
     goal = get_gradient_edge(given).node
     on_way: set[Node] = set()  # those that lead to the input
@@ -127,7 +130,7 @@ def _places(
     found: dict[Node, list[Tensor]] = {}
     early = []
     for leaf, parameter in leaves.items():
-        if len(owners[leaf]) == 1:
+        if len(owners[leaf]) == 1 and parameter.ndim >= _MATRIX:
             found.setdefault(owners[leaf][0], []).append(parameter)
         else:
             early.append(parameter)
@@ -152,11 +155,6 @@ def _from_the_leaves(root: Node) -> list[Node]:
                 (child, False) for child, _ in operation.next_functions if child is not None
             ]
     return order
-
-
-def _add_all(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        _add(parameter, gradient)
 
 
 def _add(parameter: Tensor, gradient: Tensor | None) -> None:

@@ -35,7 +35,6 @@ Values = Callable[[int, frozenset[str]], Iterator[tuple[str, Tensor]]]
 Initialise = Callable[[nn.Module], object]
 """Sets the parameters that a module holds itself, as given to `nn.Module.apply`."""
 
-
 _T = TypeVar("_T")
 
 _SECOND_CALL = "@"
@@ -160,9 +159,10 @@ def of_modules(
             f"a {type(whole).__name__} says nothing of the order of its parts",
             "Give an nn.Sequential or a list of modules, or the names at which `of_traced` cuts.",
         )
-    blocks = tuple(Block(name, {name: part}, _call) for name, part in whole.named_children())
-    if len(blocks) != len(whole):  # a module that comes twice is named once
-        raise cannot("one module is two of its blocks", "Make a module of its own for each block.")
+    names = whole._modules  # named_children leaves out a module that comes again
+    blocks = tuple(
+        Block(name, {name: part}, _call) for name, part in zip(names, whole, strict=True)
+    )
     _check(whole)
     return BlockModel(blocks, loss, _values_of(whole, initialise))
 
@@ -277,7 +277,7 @@ def refuse_shared(model: BlockModel, stages: Sequence[range]) -> None:
     for stage, blocks in enumerate(stages):
         for name, tensor in (pair for index in blocks for pair in model.blocks[index].tensors()):
             owner, first_name = owners.setdefault(id(tensor), (stage, name))
-            if owner != stage:
+            if owner != stage and isinstance(tensor, nn.Parameter):
                 raise _tied(f"{first_name}, {name}")
 
 
@@ -396,7 +396,7 @@ def _values_of(whole: nn.Module, initialise: Initialise | None) -> Values:
     """Make values module by module: each has a seed of its own, so no other need be made."""
 
     def values(seed: int, wanted: frozenset[str]) -> Iterator[tuple[str, Tensor]]:
-        for path, module in whole.named_modules():
+        for path, module in whole.named_modules(remove_duplicate=False):
             if any(name in wanted for name, _ in _own_tensors(path, module)):
                 yield from _fresh(path, module, seed, initialise)
 

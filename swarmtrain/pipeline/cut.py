@@ -1,9 +1,9 @@
 """The cut of a model that is here into stages, found out on the meta device.
 
 A run of the blocks on tensors without values costs no memory and next to no time. It tells the
-operations of each block and the shape of what leaves it; so every peer comes to the same cut, and
-a model that cannot be trained in stages is refused before anybody joins. Not here: what a run file
-can say without the model (`config.stages`).
+operations of each block and the shape of what leaves it, and a model that cannot be trained in
+stages is refused before anything is made. Not here: the arithmetic of a cut, and what is known of
+the built-in model without torch (`config.stages`).
 """
 
 import math
@@ -80,7 +80,8 @@ def stages_of(
         activations: form of what goes between stages, by its name in the run file.
 
     Returns:
-        The blocks of each stage, the same for all who have the same model.
+        The blocks of each stage, the same for all who have the same model. Another torch may count
+        operations otherwise: where peers bring the model, the run file had better name the blocks.
 
     Raises:
         UserError: SWT-E613.

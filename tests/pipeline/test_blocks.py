@@ -168,7 +168,6 @@ def with_counts() -> nn.Module:
         (lambda: [with_counts()], "`0.counts` lies on the meta device and is torch.int64"),
         (lambda: nn.Linear(4, 4), "a Linear says nothing of the order"),
         (lambda: [], "a ModuleList says nothing"),
-        (lambda: [nn.ReLU()] * 2, "one module is two of its blocks"),
     ],
 )
 def test_what_would_not_be_the_same_in_stages_is_refused(make, words: str) -> None:
@@ -191,6 +190,17 @@ def test_weights_that_two_stages_share_are_refused_and_within_one_they_stay_shar
     module = build(model, range(4), seed=4).module
     assert module.get_parameter("0.weight") is module.get_parameter("3.weight")
     assert not module.get_parameter("0.weight").isnan().any()
+
+
+def test_a_module_that_comes_twice_is_one_where_it_is_served_in_one_stage() -> None:
+    activation, square = nn.ReLU(), nn.Linear(4, 4)
+    model = of_modules([square, activation, square, activation], loss)
+    refuse_shared(model, [range(1, 2), range(2, 4)])
+    assert "0.weight, 2.weight" in refusal(lambda: refuse_shared(model, [range(2), range(2, 4)]))
+    model = on_meta(lambda: [one := nn.Linear(4, 4), nn.ReLU(), one])
+    module = build(model, range(3), seed=4).module
+    assert module.get_parameter("0.weight") is module.get_parameter("2.weight")
+    assert list(module.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
 # ---- cut by tracing

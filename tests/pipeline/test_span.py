@@ -1,0 +1,237 @@
+"""Passes of a span: chance that hangs on the micro-batch alone, and gradients in two parts."""
+
+import gc
+import random
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from swarmtrain.errors import UserError
+from swarmtrain.pipeline.backward import Backward
+from swarmtrain.pipeline.blocks import of_modules
+from swarmtrain.pipeline.span import Span, dropout_seed
+
+torch.set_num_threads(1)
+
+WIDTH = 6
+GIVEN = torch.linspace(-1, 1, 5 * WIDTH).reshape(5, WIDTH)
+GRADIENT = torch.linspace(1, 2, 5 * WIDTH).reshape(5, WIDTH)
+
+
+def loss(output: Tensor, labels: Tensor) -> Tensor:
+    return F.mse_loss(output, labels, reduction="sum")
+
+
+class Attention(nn.Module):
+    """Many ways from the input to the output, a bias without input, and a weight used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.mix = nn.Linear(WIDTH, 3 * WIDTH)
+        self.twice = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.place = nn.Parameter(torch.full((5, WIDTH), 0.1))
+        self.scale = nn.Parameter(torch.tensor(0.5))
+        self.unused = nn.Parameter(torch.ones(3))
+        self.frozen = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        query, key, value = self.mix(self.norm(hidden) + self.place).chunk(3, dim=-1)
+        mixed = torch.softmax(query @ key.mT, dim=-1) @ value * self.frozen
+        again = self.twice(torch.relu(self.twice(mixed)))
+        return hidden * torch.exp(self.scale) + F.dropout(again, 0.3, self.training)
+
+
+def make_span(*modules: nn.Module) -> Span:
+    return Span(of_modules(list(modules), loss), [range(len(modules))], range(1), seed=1)
+
+
+def joint(span: Span, given: Tensor, gradient: Tensor) -> dict[str, Tensor | None]:
+    """All gradients by one ordinary backward pass, the input's under ""."""
+    leaf = given.clone().requires_grad_()
+    with torch.enable_grad():
+        output = span._run(leaf, 0, 7)
+    output.backward(gradient)
+    found = {name: one.grad for name, one in span.modules[0].named_parameters()}
+    for parameter in span.modules[0].parameters():
+        parameter.grad = None
+    return {"": leaf.grad, **found}
+
+
+def test_the_two_parts_have_the_bits_of_one_backward_pass() -> None:
+    torch.manual_seed(3)
+    span = make_span(Attention(), nn.GELU(), nn.Linear(WIDTH, WIDTH), Attention())
+    expected = joint(span, GIVEN, GRADIENT)
+    way = span.backward(GIVEN, GRADIENT, entry=0, seed=7)
+    named = dict(span.modules[0].named_parameters())
+    assert way.input_gradient is not None and torch.equal(way.input_gradient, expected[""])
+    assert all(parameter.grad is None for parameter in named.values())
+    way.add_weights()
+    for name, parameter in named.items():
+        assert (parameter.grad is None) == (expected[name] is None), name
+        assert parameter.grad is None or torch.equal(parameter.grad, expected[name]), name
+    assert named["0.unused"].grad is None and named["0.frozen"].grad is None
+    before = {name: one.grad.clone() for name, one in named.items() if one.grad is not None}
+    way.add_weights()  # a second time is nothing
+    again = span.backward(GIVEN, GRADIENT, entry=0, seed=7)
+    again.add_weights()
+    for name, gradient in before.items():
+        assert torch.equal(named[name].grad, 2 * gradient), name
+
+
+def test_an_input_that_has_no_gradient_leaves_that_of_the_weights_alone() -> None:
+    span = make_span(nn.Embedding(9, WIDTH), Attention())
+    ids = torch.tensor([1, 2, 3, 2, 1])
+    with torch.enable_grad():
+        span._run(ids, 0, 7).backward(GRADIENT)
+    named = dict(span.modules[0].named_parameters())
+    expected = {name: one.grad for name, one in named.items()}
+    for parameter in named.values():
+        parameter.grad = None
+    way = span.backward(ids, GRADIENT, entry=0, seed=7)
+    assert way.input_gradient is None
+    way.add_weights()
+    assert named["1.unused"].grad is None
+    for name, gradient in expected.items():
+        assert gradient is None or torch.equal(named[name].grad, gradient), name
+
+
+class Shifted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.zeros(5, WIDTH))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.place
+
+
+def test_what_is_sent_is_not_what_is_added_to() -> None:
+    """The gradient of a sum is given to both its parts by autograd, as one tensor."""
+    span = make_span(Shifted())
+    for _ in range(2):
+        way = span.backward(GIVEN, GRADIENT, entry=0, seed=0)
+        way.add_weights()
+        assert way.input_gradient is not None and torch.equal(way.input_gradient, GRADIENT)
+    assert torch.equal(span.modules[0].get_parameter("0.place").grad, 2 * GRADIENT)
+    assert torch.equal(GRADIENT, torch.linspace(1, 2, 5 * WIDTH).reshape(5, WIDTH))
+
+
+class Squared(nn.Module):
+    """Tells of what its graph keeps."""
+
+    def __init__(self, tell: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.tell = tell
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        kept = self.linear(hidden)
+        self.tell(kept)
+        return kept * kept
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_pass_that_is_over_keeps_nothing(counts: bool) -> None:
+    kept: list[weakref.ref[Tensor]] = []
+
+    def tell(value: Tensor) -> None:
+        kept.append(weakref.ref(value))
+
+    span = make_span(Squared(tell), Squared(tell))
+    way = span.backward(GIVEN, GRADIENT, entry=0, seed=0)
+    gc.collect()
+    assert (
+        kept[0]() is not None
+    )  # of the last one nothing is needed but what arrived at its weights
+    if counts:
+        way.add_weights()
+    else:
+        del way
+    gc.collect()
+    assert all(one() is None for one in kept)
+    assert all((one.grad is not None) == counts for one in span.modules[0].parameters())
+
+
+def test_an_input_that_does_not_reach_the_output_gets_a_gradient_of_zero() -> None:
+    table = nn.Parameter(torch.ones(5, WIDTH))
+    given = GIVEN.clone().requires_grad_()
+    way = Backward(2 * table, GRADIENT, given, [table])
+    assert torch.equal(way.input_gradient, torch.zeros(5, WIDTH))
+    way.add_weights()
+    assert torch.equal(table.grad, 2 * GRADIENT)
+
+
+def test_dropout_hangs_on_micro_batch_and_block_and_on_neither_cut_nor_attempt() -> None:
+    model = of_modules([nn.Dropout(0.5) for _ in range(4)], loss)
+    given = torch.ones(40, WIDTH)
+    outputs = []
+    for cut in ([range(4)], [range(1), range(1, 4)], [range(3), range(3, 4)]):
+        value = given
+        for stage in range(len(cut)):
+            span = Span(model, cut, range(stage, stage + 1), seed=1)
+            torch.manual_seed(stage)  # of no account
+            span.forward(value, entry=stage, seed=9)
+            value = span.forward(value, entry=stage, seed=9)
+        outputs.append(value)
+    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
+    assert 0 < outputs[0].count_nonzero() < outputs[0].numel() / 4  # four different masks
+    whole = Span(model, [range(4)], range(1), seed=1)
+    assert not torch.equal(whole.forward(given, entry=0, seed=10), outputs[0])
+    late = Span(model, [range(1), range(1, 4)], range(2), seed=1)
+    first = Span(model, [range(1), range(1, 4)], range(1), seed=1)
+    middle = first.forward(given, entry=0, seed=9)
+    assert torch.equal(late.forward(middle, entry=1, seed=9), outputs[0])
+
+
+def test_the_second_computing_has_the_chance_of_the_first() -> None:
+    span = make_span(nn.Dropout(0.5), nn.Dropout(0.5))
+    output = span.forward(torch.ones(40, WIDTH), entry=0, seed=9)
+    way = span.backward(torch.ones(40, WIDTH), torch.ones(40, WIDTH), entry=0, seed=9)
+    assert way.input_gradient is not None and torch.equal(way.input_gradient, output)
+
+
+def test_names_of_a_micro_batch_that_differ_anywhere_have_another_seed() -> None:
+    seeds = {
+        dropout_seed(b"run", b"source", b"boot", 1, 2),
+        dropout_seed(b"other", b"source", b"boot", 1, 2),
+        dropout_seed(b"run", b"other", b"boot", 1, 2),
+        dropout_seed(b"run", b"source", b"anew", 1, 2),
+        dropout_seed(b"run", b"source", b"boot", 2, 2),
+        dropout_seed(b"run", b"source", b"boot", 1, 3),
+    }
+    assert len(seeds) == 6
+
+
+def test_passes_leave_the_global_chance_alone() -> None:
+    span = make_span(nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH))
+    state = torch.get_rng_state()
+    span.forward(GIVEN, entry=0, seed=1)
+    span.backward(GIVEN, GRADIENT, entry=0, seed=1).add_weights()
+    span.check_repeats(GIVEN, entry=0)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_gradient_of_another_shape_than_the_output_is_refused() -> None:
+    span = make_span(nn.Linear(WIDTH, 2))
+    with pytest.raises(ValueError, match="a gradient of"):
+        span.backward(GIVEN, GRADIENT, entry=0, seed=0)
+
+
+class Noisy(nn.Module):
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden * self.draw()
+
+
+def test_a_block_whose_chance_cannot_be_repeated_is_refused() -> None:
+    make_span(Noisy(lambda: float(torch.rand(()))), nn.Dropout(0.5)).check_repeats(GIVEN, entry=0)
+    with pytest.raises(UserError, match="block `1` gives another output each time") as caught:
+        make_span(nn.Dropout(0.5), Noisy(random.random)).check_repeats(GIVEN, entry=0)
+    assert caught.value.code == "SWT-E613"
