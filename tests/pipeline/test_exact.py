@@ -15,7 +15,7 @@ from unsplit import MicroBatch, Unsplit
 
 from swarmtrain.config.settings import InnerSection, ModelSection
 from swarmtrain.models.byte_transformer import build_model
-from swarmtrain.pipeline.blocks import BlockModel, built_in, of_modules
+from swarmtrain.pipeline.blocks import BlockModel, built_in, of_modules, of_traced
 from swarmtrain.pipeline.clipping import clip_factor, global_norm
 from swarmtrain.pipeline.cut import stages_of
 from swarmtrain.pipeline.span import Span, dropout_seed
@@ -55,6 +55,20 @@ def own_modules() -> nn.Sequential:
     )  # fmt: skip
 
 
+class Tower(nn.Module):
+    """A model whose forward is its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(256, WIDTH)
+        self.first, self.second, self.third = Layer(), Layer(), Layer()
+        self.head = nn.Linear(WIDTH, 256)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.second(self.first(self.table(ids)))
+        return self.head(torch.tanh(hidden + self.third(hidden)))
+
+
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
@@ -65,12 +79,19 @@ def both(kind: str) -> tuple[BlockModel, nn.Module, Sequence[nn.Module]]:
     if kind == "built-in":
         whole = build_model(SECTION, SEED)
         return built_in(SECTION), whole, (whole.embedding, *whole.blocks, whole.norm)
-    with torch.device("meta"):
-        model = of_modules(own_modules(), loss_of)
-    whole = own_modules()
+    if kind == "traced":
+        with torch.device("meta"):
+            model = of_traced(Tower(), EXAMPLE.to("meta"), ["second", "head"], loss_of)
+        tower = Tower()
+        whole, begins = tower, (tower.table, tower.second, tower.head)
+    else:
+        with torch.device("meta"):
+            model = of_modules(own_modules(), loss_of)
+        whole = own_modules()
+        begins = tuple(whole)
     everything = Span(model, [range(len(model.blocks))], range(1), seed=SEED)
     whole.load_state_dict(everything.modules[0].state_dict())
-    return model, whole, tuple(whole)
+    return model, whole, begins
 
 
 def batches(count: int) -> list[MicroBatch]:
@@ -105,7 +126,7 @@ def route(spans: Sequence[Span], entries: Sequence[int], batch: MicroBatch) -> f
     return loss
 
 
-@pytest.mark.parametrize("kind", ["built-in", "own modules"])
+@pytest.mark.parametrize("kind", ["built-in", "own modules", "traced"])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_one_peer_per_stage_has_the_bits_of_the_unsplit_model_over_20_steps(
     kind: str, optimizer: str
@@ -140,7 +161,7 @@ def test_one_peer_per_stage_has_the_bits_of_the_unsplit_model_over_20_steps(
     assert min(factors) < 0.9 and losses[-1] < 0.8 * losses[0]  # clipped, and learned
 
 
-@pytest.mark.parametrize("kind", ["built-in", "own modules"])
+@pytest.mark.parametrize("kind", ["built-in", "own modules", "traced"])
 def test_two_peers_per_stage_and_a_replica_count_the_unsplit_sum_within_its_order(
     kind: str,
 ) -> None:
