@@ -2,13 +2,14 @@
 
 import pytest
 
+from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.stage import Stage
-from swarmtrain.simulate.seeds import run_seed, world_of
+from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
-from swarmtrain_transport.wire.records import Commit, Move, bodies_of
+from swarmtrain_transport.wire.records import Commit, Gone, Join, Move, bodies_of
 
 
 @pytest.mark.parametrize("kind", [MEAN, GATHER, PAIR])
@@ -32,6 +33,26 @@ def test_a_flipped_state_that_is_attested_as_the_last_one_left_is_the_run_s() ->
 def test_a_run_that_went_back_to_its_beginning_goes_on_with_those_who_are_left() -> None:
     result = run_seed(1001504, 4, 3, groups=2)
     assert not result.violations and result.commits == 3
+
+
+@pytest.mark.parametrize("seed", [1000631, 1001151, 1001314, 1002205])
+def test_who_joins_again_is_in_the_groups_it_was_moved_to(seed: int) -> None:
+    # As the command runs them: how their peers train is drawn too.
+    assert not next(run_seeds([seed], 4, 3, groups=2)).violations
+
+
+@pytest.mark.parametrize("groups", [(0,), (1,), (0, 1)])
+def test_checks_know_the_groups_of_who_joins_again(groups: tuple[int, ...]) -> None:
+    world = World(1, rounds=1, seed=0, groups=2)
+    peer = b"p" * 32
+    join = Join(peer, b"b" * 16, "peer", b"c" * 32, "::1", 1)
+    gone = Gone(peer, False, "silent")
+    for group in (0, 1):
+        decided = Decided(world.swarm, group)
+        for body in (join, Move(peer, groups), gone, join):
+            decided.peopled(body)
+        is_in = group in groups
+        assert (peer in decided.roster, peer in decided.elsewhere) == (is_in, not is_in)
 
 
 def test_ops_of_both_groups_are_under_way_at_once_and_both_come_to_their_end() -> None:

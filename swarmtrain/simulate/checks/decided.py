@@ -6,6 +6,7 @@ from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain.simulate.processes.watched_driver import Learner
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Commit, Freeze, Gone, Join, Move, Plan, Record, Skip
 
 
@@ -24,6 +25,7 @@ class Decided:
         is_over: the run's last op is committed.
         newest: the newest committed op and the roots of its slices.
         rewound_index: index of the newest REWIND.
+        placed: the groups that each peer was moved to last.
         roster: who is in the group.
         elsewhere: who is in the run, and not in the group.
     """
@@ -42,20 +44,19 @@ class Decided:
     is_over: bool = False
     newest: tuple[int, tuple[bytes, ...]] = (0, ())
     rewound_index: int = -1
+    placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
     roster: set[PeerId] = field(default_factory=set)
     elsewhere: set[PeerId] = field(default_factory=set)
 
     def peopled(self, body: Join | Move | Gone) -> None:
-        """Note who is in the group: who joins is in the first one until it is moved."""
-        if isinstance(body, Gone):
-            self.elsewhere.discard(body.peer)
-        elif isinstance(body, Move):
-            is_here = self.group in body.groups
-            (self.elsewhere.discard if is_here else self.elsewhere.add)(body.peer)
-        elif self.group and body.peer not in self.roster:
-            self.elsewhere.add(body.peer)
-        is_in = not isinstance(body, Gone) and body.peer not in self.elsewhere
-        (self.roster.add if is_in else self.roster.discard)(body.peer)
+        """Note who is in the group: who joins is in those that its last MOVE named, also if it was
+        gone since, and in the first one until it is moved."""
+        if isinstance(body, Move):
+            self.placed[body.peer] = body.groups
+        is_in = self.group in self.placed.get(body.peer, (FIRST_GROUP,))
+        is_gone = isinstance(body, Gone)
+        (self.roster.add if is_in and not is_gone else self.roster.discard)(body.peer)
+        (self.elsewhere.discard if is_in or is_gone else self.elsewhere.add)(body.peer)
 
     def begun(self, plan: Plan) -> None:
         """An op begins."""
