@@ -36,6 +36,14 @@ def simulate(
     groups: Annotated[
         int, typer.Option(min=1, max=2, help="2: some peers are in a second group, too.")
     ] = 1,
+    pipelines: Annotated[
+        bool,
+        typer.Option(
+            "--pipelines",
+            help="Peers that serve stages of a model instead; --peers, --ops, --fragments, --kind "
+            "and --groups are drawn then.",
+        ),
+    ] = False,
     first_seed: Annotated[int, typer.Option(min=0, help="The first world's seed.")] = 0,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Run this one world alone.", show_default=False)
@@ -54,6 +62,9 @@ def simulate(
     context.ensure_object(Situation).begin(verbose=verbose)
     if trace and seed is None:
         raise typer.BadParameter("a trace is of one world: name it with --seed")
+    chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
+    if pipelines:
+        raise typer.Exit(_simulate_pipelines(chosen, processes, trace=trace, as_json=as_json))
     from swarmtrain.simulate.seeds import SeedResult, drawn_training, run_seed, run_seeds
     from swarmtrain.simulate.seeds import simulate as run
 
@@ -61,14 +72,10 @@ def simulate(
         for found in result.violations:
             say(f"seed {result.seed}, at {found.time_s:.3f} s: {found.invariant}: {found.story}")
 
-    def show(time_s: float, who: str, what: str) -> None:
-        print(f"{time_s:12.6f}  {who:<12} {what}")
-
     drawn_with = {"fragments": fragments, "kind": kind.value, "groups": groups}
     if trace and seed is not None:
         training = drawn_training(seed, kind.value, fragments)
-        run_seed(seed, peers, ops, show, training=training, **drawn_with)
-    chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
+        run_seed(seed, peers, ops, _show, training=training, **drawn_with)
     summary = run(run_seeds(chosen, peers, ops, processes, **drawn_with), tell)
     if as_json:
         print(json.dumps(asdict(summary)))
@@ -79,3 +86,35 @@ def simulate(
             f"{len(summary.violations)} violations, {summary.seconds} s"
         )
     raise typer.Exit(EXIT_VIOLATED if summary.violations else EXIT_DONE)
+
+
+def _simulate_pipelines(seeds: range, processes: int, *, trace: bool, as_json: bool) -> int:
+    """Simulate pipelines, and return the exit status."""
+    from swarmtrain.simulate.pipelines.seeds import SeedResult, run_seed, run_seeds
+    from swarmtrain.simulate.pipelines.seeds import simulate as run
+
+    def tell(result: SeedResult) -> None:
+        if result.invariant:
+            where = f"seed {result.seed}, at {result.virtual_s:.3f} s"
+            say(f"{where}: {result.invariant}: {result.story}")
+
+    if trace:
+        run_seed(seeds[0], _show)
+    summary = run(run_seeds(seeds, processes), tell)
+    if as_json:
+        print(json.dumps(asdict(summary)))
+    else:
+        counts = summary.counts
+        print(
+            f"{summary.seeds} pipelines, {counts.get('rounds', 0)} rounds, "
+            f"{counts.get('made', 0)} micro-batches: in rounds with faults "
+            f"{counts.get('whole', 0)} whole, {counts.get('partial', 0)} in some stages, "
+            f"{counts.get('none', 0)} in none; "
+            f"{len(summary.violations)} violations, {summary.seconds} s"
+        )
+    return EXIT_VIOLATED if summary.violations else EXIT_DONE
+
+
+def _show(time_s: float, who: str, what: str) -> None:
+    """A line of a trace."""
+    print(f"{time_s:12.6f}  {who:<12} {what}")

@@ -23,7 +23,9 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import parse_result
+from swarmtrain.pipeline.activations import ActivationCodec, Boundary
 from swarmtrain_optimizers.codecs import CODECS
+from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state, manifest_from_bytes
@@ -41,6 +43,8 @@ from swarmtrain_transport.ledger.audit import (
 from swarmtrain_transport.ledger.inner_products import NORMS, PRODUCTS, Table
 from swarmtrain_transport.links.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.links.link import Address
+from swarmtrain_transport.pipeline import encoding, route
+from swarmtrain_transport.pipeline import messages as hops
 from swarmtrain_transport.wire import frames, messages
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.wire.identity import Identity
@@ -148,6 +152,53 @@ def _address(data: bytes) -> None:
     AllowList(A).admit(Address(B, b"k" * 32, host, port))
 
 
+# ---- pipelines
+
+
+def _hop(data: bytes) -> None:
+    """A byte names the kind of frame, two the message's length, the rest is the body."""
+    kinds = sorted(encoding.HOP_FRAMES)
+    kind = kinds[data[0] % len(kinds)] if data else kinds[0]
+    length = int.from_bytes(data[1:3], "little")
+    heard = encoding.unpack(Frame(kind, 7, chunk=length, body=data[3:]))
+    # What was accepted is a message like our own.
+    again = encoding.unpack(encoding.pack(7, heard.boot, heard.message, heard.payload))
+    assert again == heard
+
+
+def _hops() -> tuple[bytes, ...]:
+    slot = route.Slot(b"receiver", 3)
+    micro_batch = route.MicroBatch(A, b"source", 4, 1, 0, 5)
+    form = hops.Payload("int8", (2, 3), 6)
+    made = [
+        encoding.pack(7, b"boot", message, bytes(6) if isinstance(message, hops.CARRIES) else b"")
+        for message in (
+            hops.Want(1, 2),
+            hops.Invite(slot),
+            hops.Forward(slot, micro_batch, 1, 6, form),
+            hops.Gradient(slot, micro_batch, form),
+            hops.Refuse(slot, micro_batch, hops.Reason.TRIES),
+            hops.Arrived(micro_batch, slot),
+            hops.Go(micro_batch, slot, form),
+        )
+    ]
+    kinds = sorted(encoding.HOP_FRAMES)
+    return tuple(
+        bytes([kinds.index(frame.kind)]) + frame.chunk.to_bytes(2, "little") + bytes(frame.body)
+        for frame in made
+    )
+
+
+BOUNDARIES = tuple(Boundary(codec, (1, 2, 32)) for codec in ActivationCodec)
+
+
+def _activations(data: bytes) -> None:
+    """A byte names the codec, the rest is the payload. What passes decodes to numbers."""
+    boundary = BOUNDARIES[data[0] % len(BOUNDARIES)] if data else BOUNDARIES[0]
+    values = boundary.decode(data[1:], boundary.form)
+    assert values.shape == boundary.shape and bool(torch.isfinite(values).all())
+
+
 # ---- files
 
 
@@ -220,6 +271,15 @@ def _data_targets() -> dict[str, Target]:
         "credit": Target(frames.unpack_credit, REMOTE, (frames.pack_credit(1 << 40),)),
         "get": Target(Wanted.unpack, REMOTE, (Wanted(bytes(32)).pack(), Wanted(A, 8, 9).pack())),
         "codec": Target(_codec, REMOTE, chunks),
+        "hop": Target(_hop, REMOTE, _hops()),
+        "activations": Target(
+            _activations,
+            (IllegalPayload,),
+            tuple(
+                bytes([index]) + boundary.encode(torch.linspace(-2.0, 2.0, 64).reshape(1, 2, 32))
+                for index, boundary in enumerate(BOUNDARIES)
+            ),
+        ),
         "handshake": Target(_zap, (), (b"|".join(handshake),)),
         "address": Target(_address, REMOTE, (b"\1\0\0\x00192.0.2.7", b"\1\0\0\0::1")),
     }

@@ -15,6 +15,7 @@ TRANSPORT = (
     "ledger",
     "blocks",
     "actions",
+    "pipeline",
     "collective",
     "coordinator",
     "peer",

@@ -12,6 +12,15 @@ RUN_VERSION = 1
 HASH_BYTES = 32
 """SHA-256 and BLAKE3: collision resistance against hostile peers."""
 
+KEY_BYTES = 32
+"""Ed25519 and X25519 public keys."""
+
+BOOT_BYTES_MAX = 64
+"""A boot is drawn, not chosen: half of this is more than enough."""
+
+COUNT_MAX = 2**63 - 1
+"""Largest number of anything: it fits a signed word in every language."""
+
 HEADER_BYTES = 48
 """A fixed header can be refused before anything is parsed."""
 
@@ -53,9 +62,61 @@ SNAPSHOTS_LEASED = 1
 SNAPSHOT_LEASE_S = 30.0
 """A snapshot that nobody has asked for in this time is not kept for anybody."""
 
+STAGES_MAX = 256
+"""Stages of a pipeline: more than any model has blocks that are worth a hop each."""
+
+HOP_BYTES_MAX = 512
+"""Largest message between two peers of a pipeline, without its payload: the longest legal one has
+less than 400."""
+
+SHAPE_DIMS_MAX = 8
+CODEC_CHARS_MAX = 16
+"""Of a payload's form as a stranger tells it; a stage takes one form only."""
+
+HOP_WANTS_MAX = 4096
+"""Micro-batches that a peer says that it has for a stage: it holds fewer than that."""
+
+HOP_TICK_S = 3.0
+"""Pause after which whatever may have been lost between two peers of a pipeline is said again."""
+
+HOP_RESEND_MAX_S = 48.0
+"""Longest pause before a payload is sent again; it doubles from HOP_TICK_S on. A payload that takes
+a thin link ten seconds is then sent twice or three times, not without end."""
+
+HOP_SILENCE_S = 8.0
+"""A receiver that has said nothing about a micro-batch for so long, more than two ticks, is taken
+for lost. Its age says nothing: a slow peer is not a dead one."""
+
+HOLDERS = 3
+"""Living holders of each stage's newest state: any two may be lost at once."""
+
+INVITED_S = 120.0
+"""A slot that its sender has not filled by then is for others, and so are the next ones for as long
+again. The largest payload takes 70 s at 1 Mbit/s."""
+
+HOP_TRIES = 3
+"""Receivers that one sender tries for one micro-batch."""
+
+ARRIVED_S = 45.0
+"""An end that its source has not answered by then gives the micro-batch back, and its slot."""
+
+OUTRUN_S = 60.0
+"""Time that a sender waits for the gradient of an earlier try when another end has begun."""
+
+MICRO_BATCH_S = 400.0
+"""Age at which a source gives up one of its micro-batches: its place is for another."""
+
 FRAME_BYTES_MAX = 8 << 20
 """Largest body on the data lane: a float32 chunk is 1 MiB, a result manifest of 200 000 hashes
 6.4 MiB."""
+
+MARKS_BYTES_MAX = 64 << 10
+"""Bits of all that a peer has made and counted in a round, by source and stage: half a million
+micro-batches. As numbers they take the coordinator a hundred times the memory for a moment."""
+
+HOP_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - HOP_BYTES_MAX
+"""Largest input or gradient of a micro-batch: it goes in one frame, so that nothing need be put
+together again. 8 sequences of 1 024 tokens of 1 000 int8 values are as large."""
 
 CONTROL_BYTES_MAX = 4 << 20
 """Largest control message: a batch of ledger records or the hashes of one large slice."""
@@ -429,3 +490,15 @@ GAUGE_WORDS = 8
 
 GAUGE_ROUNDS = 64
 """An owner that has said nothing for so many rounds is not quoted any more."""
+
+ROUTE_NEWEST = 0.1
+"""Weight of the newest pass in a peer's average: ten passes make up two thirds of it. SWARM's."""
+
+ROUTE_SPREAD = 16.0
+"""A peer counts as so many times faster or slower than the middle one at most: one measurement of
+nearly nothing draws no more than that, and nobody is so slow that it is never measured again."""
+
+ROUTE_ROUNDS_NEW = 3
+ROUTE_SHARE_NEW = 2
+"""Until its speed was measured in so many rounds, a peer gets at most so many equal shares of a
+sender's micro-batches in a round: sending nonsense fast pays late, and only twice."""

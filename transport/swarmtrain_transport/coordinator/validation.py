@@ -21,7 +21,6 @@ from swarmtrain_transport.wire.messages import (
 )
 from swarmtrain_transport.wire.records import Attest
 
-_BOOT_BYTES_MAX = 64
 _NAME_CHARS_MAX = 10_000
 _STATES_MAX = 64
 _PORT_MAX = 65_535
@@ -39,7 +38,7 @@ def check_hello(hello: Hello) -> None:
     """
     groups = [state.group for state in hello.states]
     rules = {
-        "boot": 1 <= len(hello.boot) <= _BOOT_BYTES_MAX,
+        "boot": 1 <= len(hello.boot) <= limits.BOOT_BYTES_MAX,
         "curve_key": len(hello.curve_key) == limits.HASH_BYTES,
         "host": is_dialable(hello.host),
         "port": 1 <= hello.port <= _PORT_MAX,

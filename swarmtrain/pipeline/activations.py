@@ -1,0 +1,176 @@
+"""Activations and their gradients as bytes, on the way from one stage to the next and back.
+
+    none     float32 as it is: the receiver computes with the sender's bits
+    float16  a shared power of two, then halves: gradients of any size keep their 11 bits
+    int8     a scale per token, or per equal part of a wide token, then one byte per value
+
+The quantization is straight-through: a sender's backward pass goes through its own values, and the
+receiver computes from the bytes, again from the same ones if it recomputes. Activations are rounded
+to nearest. Gradients in int8 are rounded stochastically, so that they are right on average (SWARM
+Parallelism, arXiv 2301.11913, has both in blocks of a tensor). The chances come from a seed that
+hangs on the micro-batch and the hop alone, so what is sent again has the same bytes.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.codecs.base import (
+    IllegalPayload,
+    UnencodableValues,
+    check_length,
+    view_payload,
+)
+from swarmtrain_optimizers.codecs.int8 import Int8
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer, Window
+from swarmtrain_transport.pipeline import messages
+from swarmtrain_transport.pipeline.route import MicroBatch
+
+_BLOCK_MAX = 256
+"""Values that share a scale: an outlier costs so many others their accuracy, and a scale adds less
+than a hundredth."""
+
+_BLOCK_MIN = 16
+"""A token whose width has no divisor between the two gets one scale."""
+
+_SHIFT_BYTES = 2
+_SHIFT_MIN, _SHIFT_MAX = -112, 126
+"""Powers of two that are normal float32 numbers, and so are those of which they are the inverse."""
+
+_LARGEST_EXPONENT = 15
+"""The largest value is brought just below 2^15: halves end at 2^16, and it may be rounded up."""
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class ActivationCodec(StrEnum):
+    """Form of the values on the wire, by its name in the run file."""
+
+    NONE = "none"
+    FLOAT16 = "float16"
+    INT8 = "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The place between two stages: the form of what passes it, in both directions.
+
+    Attributes:
+        codec: how values become bytes.
+        shape: of a micro-batch's activations; the last dimension is a token's vector.
+    """
+
+    codec: ActivationCodec
+    shape: tuple[int, ...]
+
+    @property
+    def form(self) -> messages.Payload:
+        """The form as it is told beside the bytes."""
+        return messages.Payload(self.codec.value, self.shape, self.num_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the bytes, which is always the same."""
+        count = math.prod(self.shape)
+        if self.codec is ActivationCodec.NONE:
+            return 4 * count
+        if self.codec is ActivationCodec.FLOAT16:
+            return _SHIFT_BYTES + 2 * count
+        return Int8().payload_bytes(count, self._window.block)
+
+    @property
+    def _window(self) -> Window:
+        """Blocks do not cross tokens, and every scale that a sane value needs is legal."""
+        width = self.shape[-1]
+        fitting = [n for n in range(_BLOCK_MIN, min(width, _BLOCK_MAX) + 1) if width % n == 0]
+        block = fitting[-1] if fitting else width
+        return Window(self.codec, block, limits.E_MIN_FLOOR, limits.E_MAX_CEILING)
+
+    def encode(self, values: Tensor, *, seed: int | None = None) -> bytes:
+        """The values as bytes; the same values and seed give the same ones.
+
+        Args:
+            values: of the boundary's shape; float32, or a smaller kind that float32 holds exactly.
+            seed: 0 to 2^64 - 1 of a gradient's stochastic rounding, see `rounding_seed`; None
+                rounds to nearest. Without effect on what is not rounded to int8.
+
+        Raises:
+            UnencodableValues: reason ``nonfinite``; or ``above-window``, from 2^108 on with int8,
+                from 2^127 on with float16.
+            ValueError: another shape or dtype: the caller's mistake.
+        """
+        if tuple(values.shape) != self.shape or values.dtype not in _DTYPES:
+            raise ValueError(
+                f"{values.dtype} of shape {tuple(values.shape)} at a boundary of {self.shape}"
+            )
+        flat = values.detach().to("cpu", torch.float32).contiguous().reshape(-1)
+        if self.codec is ActivationCodec.INT8:
+            if seed is None:
+                return Int8().encode(flat, self._window)
+            return Int8().encode_stochastic(flat, self._window, seed=seed, first_index=0)
+        largest = flat.abs().amax().item()
+        if not math.isfinite(largest):
+            raise UnencodableValues("nonfinite", "a value is NaN or infinite")
+        if self.codec is ActivationCodec.NONE:
+            return _bytes_of(flat, "<f4")
+        shift = min(_LARGEST_EXPONENT - math.frexp(largest)[1], _SHIFT_MAX)
+        if shift < _SHIFT_MIN:  # rounded up it would be infinite for the receiver
+            raise UnencodableValues("above-window", f"a value of {largest:.3g}")
+        halves = (flat * 2.0**shift).to(torch.float16)
+        return shift.to_bytes(_SHIFT_BYTES, "little", signed=True) + _bytes_of(halves, "<f2")
+
+    def decode(self, data: Buffer, form: messages.Payload) -> Tensor:
+        """The values of bytes that came from somebody else, after every check.
+
+        Args:
+            data: the bytes.
+            form: what was told beside them.
+
+        Returns:
+            float32 of the boundary's shape on the CPU, all finite; not the bytes' memory.
+
+        Raises:
+            IllegalPayload: reason ``form``, ``length``, ``scale`` or ``nonfinite``.
+        """
+        if form != self.form:
+            raise IllegalPayload("form", f"{form} at a boundary of {self.form}")
+        check_length(data, self.num_bytes)
+        count = math.prod(self.shape)
+        if self.codec is ActivationCodec.INT8:
+            Int8().check(data, count, self._window)
+            return Int8().decode(data, count, self._window).reshape(self.shape)
+        if self.codec is ActivationCodec.NONE:
+            values = view_payload(data, "<f4", count, 0).clone()
+        else:
+            shift = int.from_bytes(data[:_SHIFT_BYTES], "little", signed=True)
+            if not _SHIFT_MIN <= shift <= _SHIFT_MAX:
+                raise IllegalPayload("scale", f"halves times 2^{-shift}")
+            values = view_payload(data, "<f2", count, _SHIFT_BYTES).to(torch.float32)
+            values *= 2.0**-shift
+        if not math.isfinite(values.abs().amax().item()):
+            raise IllegalPayload("nonfinite", "a value is NaN or infinite")
+        return values.reshape(self.shape)
+
+
+def rounding_seed(run: bytes, micro_batch: MicroBatch, stage: int) -> int:
+    """Seed for a gradient's stochastic rounding: whoever makes it, and however often.
+
+    Args:
+        run: what names the run, the hash of its settings.
+        micro_batch: whose gradient.
+        stage: whose input it is the gradient of.
+    """
+    numbers = (micro_batch.round, micro_batch.number, stage)
+    digest = hashlib.sha256(b"swarmtrain gradient rounding 1" + run + micro_batch.source)
+    digest.update(b"".join(number.to_bytes(8, "big") for number in numbers) + micro_batch.boot)
+    return int.from_bytes(digest.digest()[:8], "big")
+
+
+def _bytes_of(values: Tensor, dtype: str) -> bytes:
+    data: bytes = values.numpy().astype(dtype, copy=False).tobytes()
+    return data

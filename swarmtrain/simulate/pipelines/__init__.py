@@ -1,0 +1,1 @@
+"""Simulated pipelines: the production machines of peers, sources and coordinator, with faults."""

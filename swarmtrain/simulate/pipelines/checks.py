@@ -1,0 +1,189 @@
+"""Invariants of pipelines, checked on all that happens in a simulated one.
+
+P1 no micro-batch is counted twice in a stage; P2 each one ends, as counted in all stages, or with a
+reason, and what is in a peer's steps is in its books; P3 memory stays within its bound; P4 where
+steps are flushed, a step is of the same micro-batches in every stage; P6 one peer moves at a time,
+and none counts in a stage that it does not serve; P7 (in `disks`) with any two deaths no stage's
+committed state is lost; P8 when the faults have
+stopped every micro-batch comes back, and rounds go on.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from swarmtrain.simulate.pipelines.process import Passed, SimProcess
+from swarmtrain_transport.pipeline import orders
+from swarmtrain_transport.pipeline.books import Books
+from swarmtrain_transport.pipeline.messages import Reason
+from swarmtrain_transport.pipeline.route import MicroBatch, Process
+
+Key = tuple[Process, int, int]
+"""A micro-batch's source, its number, and a stage."""
+
+
+def key_of(passed: Passed) -> Key:
+    """The key of a micro-batch in a stage."""
+    name, stage = passed
+    return Process(name.source, name.boot), name.number, stage
+
+
+_ANSWERED_S = 15.0
+"""An invitation is answered in two seconds; who does not know its sender yet hears it again."""
+
+
+class BrokenInvariant(Exception):
+    """An invariant does not hold.
+
+    Attributes:
+        invariant: its name.
+        story: what was found.
+    """
+
+    def __init__(self, invariant: str, story: str) -> None:
+        super().__init__(f"{invariant} {story}")
+        self.invariant, self.story = invariant, story
+
+
+class Ledger:
+    """Counts of a world, by those whose gradients were exchanged.
+
+    Args:
+        num_stages: of the model.
+
+    Attributes:
+        totals: micro-batches by how they ended, in rounds with faults and without.
+    """
+
+    def __init__(self, num_stages: int) -> None:
+        self._num_stages = num_stages
+        self._ever: Counter[Passed] = Counter()
+        self._settled: set[tuple[Process, int]] = set()
+        self._reports: dict[int, dict[Process, tuple[orders.Settled, list[Passed]]]] = {}
+        self.totals: Counter[str] = Counter()
+
+    def settled(self, process: SimProcess, report: orders.Settled) -> None:
+        """A process says what it has counted; its steps are emptied."""
+        work = process.work
+        told = {
+            (one.source, number, one.stage)
+            for one in report.counted
+            for number in orders.numbers(one.numbers)
+        }
+        has = {key_of(passed) for passed in work.stepped}
+        if told != has or len(work.stepped) != len(has):
+            twice = [key for key, n in Counter(work.stepped).items() if n > 1]
+            invariant = "P1" if twice else "P2"
+            differs = sorted(told ^ has)[:2]
+            raise BrokenInvariant(
+                invariant, f"{process.me} steps with {twice[:2]}, books differ by {differs}"
+            )
+        late = [m for m, _ in work.stepped if (process.me, m.round) in self._settled]
+        if late or any(m.round > report.round for m, _ in work.stepped):
+            story = f"counted by {process.me} in round {report.round}: {late[:1]}"
+            raise BrokenInvariant("P2", story)
+        for made in work.made:
+            if made.round <= report.round and made not in work.ended:
+                raise BrokenInvariant("P2", f"{made} has not ended")
+        self._settled.add((process.me, report.round))
+        self._reports.setdefault(report.round, {})[process.me] = report, list(work.stepped)
+        work.stepped.clear()
+
+    def booked(
+        self, books: Books, ever: Mapping[Key, set[Process]], *, is_harsh: bool, is_calm: bool
+    ) -> None:
+        """The coordinator has the books of a round.
+
+        Args:
+            books: of it.
+            ever: all that processes were about to count, dead ones too.
+            is_harsh: the round began while faults struck.
+            is_calm: the round began long after the last fault.
+        """
+        reports = self._reports.pop(books.round, {})
+        counts: Counter[Key] = Counter()
+        for process in books.processes:
+            for m, stage in reports[process][1]:
+                counts[key_of((m, stage))] += 1
+                self._ever[m, stage] += 1
+                if self._ever[m, stage] > 1:
+                    raise BrokenInvariant("P1", f"{m} is counted twice in stage {stage}")
+        seen = {key[:2] for key in counts}
+        for source in books.processes:
+            made = reports[source][0].made
+            whole = orders.numbers(made.whole)
+            lost = {n: reason for reason, some in made.lost.items() for n in orders.numbers(some)}
+            for number in whole | set(lost):
+                seen.discard((source, number))
+                self._ends(
+                    (source, number), lost.get(number), counts, ever, books.processes,
+                    is_harsh=is_harsh, is_calm=is_calm,
+                )  # fmt: skip
+        strange = [key for key in seen if key[0] in books.processes]
+        if strange:
+            raise BrokenInvariant("P2", f"{strange[0]} is counted, its source does not know it")
+        self.totals["rounds"] += 1
+        self.totals["of the dead"] += len(seen)
+
+    def _ends(
+        self, name: tuple[Process, int], reason: Reason | None,
+        counts: Mapping[Key, int], ever: Mapping[Key, set[Process]], here: Iterable[Process],
+        *, is_harsh: bool, is_calm: bool,
+    ) -> None:  # fmt: skip
+        """One micro-batch has ended: whole, lost, or partial by a named death."""
+        stages = [s for s in range(self._num_stages) if counts.get((*name, s))]
+        for stage in range(self._num_stages) if reason is None else ():
+            if stage in stages:
+                continue
+            gone = ever.get((*name, stage), set()) - set(here)
+            if not gone:
+                raise BrokenInvariant("P2", f"{name} came back, stage {stage} is without it")
+        is_whole = reason is None and len(stages) == self._num_stages
+        if is_calm and not is_whole and reason is not Reason.STALE:
+            raise BrokenInvariant("P8", f"{name} is lost without a fault: {reason} {stages}")
+        self.totals["made"] += 1
+        if is_harsh:
+            self.totals["made in faults"] += 1
+            how = "whole" if len(stages) == self._num_stages else "partial" if stages else "none"
+            self.totals[how] += 1
+            if reason is not None:
+                self.totals[f"lost: {reason}"] += 1
+
+
+def check_memory(process: SimProcess) -> None:
+    """A peer holds no more than it said that it would."""
+    machine = process.machine
+    slots = machine.rules.slots
+    if machine.num_held > slots or machine.num_own > slots:
+        story = f"{process.me} holds {machine.num_held} and {machine.num_own} of {slots}"
+        raise BrokenInvariant("P3", story)
+    if process.payloads > 2 * (machine.num_held + machine.num_own) + 1:
+        raise BrokenInvariant("P3", f"{process.me} keeps {process.payloads} payloads")
+
+
+def check_invitations(process: SimProcess, now_s: float) -> None:
+    """A slot is filled or returned at once where nothing goes wrong: else its place is wasted."""
+    if now_s - process.machine.invited_s > _ANSWERED_S:
+        raise BrokenInvariant("P8", f"a slot of {process.me} is neither filled nor returned")
+
+
+def check_step(
+    num_stages: int, fence: tuple[int, int, int], members: Iterable[SimProcess],
+    made: set[MicroBatch],
+) -> None:  # fmt: skip
+    """A flushed step that is to be made is of the same micro-batches in every stage.
+
+    Args:
+        num_stages: of the model.
+        fence: its round, step and attempt.
+        members: of the run, dead or alive.
+        made: by its sources.
+    """
+    has: list[set[MicroBatch]] = [set() for _ in range(num_stages)]
+    for process in members:
+        for m, stage in [*process.work.accumulated, *process.is_training_at]:
+            if (m.round, m.step, m.attempt) == fence:
+                has[stage].add(m)
+    for stage, names in enumerate(has):
+        if names != made:
+            differs = sorted(names ^ made)[:2]
+            raise BrokenInvariant("P4", f"step {fence}: stage {stage} differs by {differs}")

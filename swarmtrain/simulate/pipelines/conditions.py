@@ -1,0 +1,147 @@
+"""Drawing of a simulated pipeline: who serves what, how the links are, and what goes wrong."""
+
+import random
+from dataclasses import dataclass
+
+from swarmtrain_transport.pipeline.route import Span
+
+_LARGE_EVERY = 50
+"""Of so many worlds one is large."""
+
+_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes:
+        kind: "die", "freeze" or "cut".
+        at_s: when.
+        peer: to whom.
+        for_s: how long; 0 for a peer that does not come back.
+        other: the peer to which nothing comes any more, of a cut.
+    """
+
+    kind: str
+    at_s: float
+    peer: int
+    for_s: float
+    other: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """One world, before it begins.
+
+    Attributes:
+        num_stages: of the model.
+        spans: of the peers.
+        slots: of each.
+        share: micro-batches of each source, in a round or in a step.
+        steps: of a round, where they are flushed.
+        pass_s: of each peer.
+        calm_s: when the faults stop.
+        loss, double, late: probability of each for one message.
+        faults: the others.
+    """
+
+    num_stages: int
+    spans: tuple[Span, ...]
+    slots: int
+    share: int
+    steps: int
+    pass_s: tuple[float, ...]
+    calm_s: float
+    loss: float
+    double: float
+    late: float
+    faults: tuple[Fault, ...]
+
+
+def drawn(seed: int, rng: random.Random) -> Conditions:
+    """The world of a seed."""
+    is_large = seed % _LARGE_EVERY == _LARGE_EVERY - 1
+    num_stages = rng.randint(5, 8) if is_large else rng.randint(2, 4)
+    slots, flushes, share = rng.randint(1, 3), rng.random() < 0.3, rng.randint(2, 5)
+    most = 5 if is_large else 3
+    spans = [
+        Span(stage, stage)
+        for stage in range(num_stages)
+        for _ in range(rng.randint(1, most if stage else most - 1))
+    ]
+    if rng.random() < 0.6:
+        first = rng.randrange(num_stages)
+        spans.append(Span(first, rng.randint(first, num_stages - 1)))
+    if rng.random() < 0.3:
+        spans.append(Span(0, num_stages - 1))
+    calm_s = rng.uniform(40, 150)
+    loss = rng.choice((0, 0.02, 0.1))
+    double, late = rng.choice((0, 0.05, 0.2)), rng.choice((0, 0.05, 0.2))
+    faults = _faults(rng, spans, num_stages, calm_s)
+    slow = rng.choice((1.0, 4.0))
+    pass_s = tuple(rng.uniform(0.1, 0.5) * rng.choice((1.0, slow)) for _ in spans)
+    steps = _STEPS if flushes else 0
+    return Conditions(
+        num_stages, tuple(spans), slots, share, steps, pass_s, calm_s, loss, double, late, faults
+    )
+
+
+def _faults(
+    rng: random.Random, spans: list[Span], num_stages: int, calm_s: float
+) -> tuple[Fault, ...]:
+    """Deaths, freezes and cuts: over all the time, or close together."""
+    begin_s = rng.uniform(1, calm_s)
+    window = rng.choice(((1.0, calm_s), (begin_s, begin_s + rng.uniform(5, 40))))
+    faults = []
+    for _ in range(rng.choice((0, 1, 2, 3, 4, 6, 8))):
+        at_s, peer = rng.uniform(*window), rng.randrange(len(spans))
+        kind = rng.choice(("die", "freeze", "freeze", "cut"))
+        if kind == "cut":
+            for_s = rng.uniform(10, 120)
+            faults.append(Fault(kind, at_s, peer, for_s, rng.randrange(len(spans))))
+        elif kind == "die":
+            faults.append(Fault(kind, at_s, peer, rng.choice((0, rng.uniform(1, 50)))))
+        else:
+            faults.append(Fault(kind, at_s, peer, rng.uniform(5, 70)))
+    if rng.random() < 0.15:
+        faults += _stranded(rng, spans, num_stages, calm_s)
+    between = [
+        i
+        for i, span in enumerate(spans)
+        if span.first > 0 and span.last < num_stages - 1
+        and sum(span.first in other for other in spans) > 1
+    ]  # fmt: skip
+    if between and calm_s > 80 and rng.random() < 0.7:
+        faults += _forgotten(rng, spans, rng.choice(between), calm_s)
+    return tuple(faults)
+
+
+def _forgotten(rng: random.Random, spans: list[Span], middle: int, calm_s: float) -> list[Fault]:
+    """Nobody hears a peer any more, nor it those below: its micro-batches are given up, and their
+    gradients come when the round is closed."""
+    stage, at_s = spans[middle].last, rng.uniform(3, calm_s - 76)
+    others = [i for i in range(len(spans)) if i != middle]
+    unheard = [Fault("cut", at_s, middle, 130, i) for i in others if spans[i].first < stage]
+    deaf_s = at_s + rng.uniform(-1, 1)
+    deaf = [Fault("cut", deaf_s, i, 76, middle) for i in others if spans[i].last > stage]
+    return unheard + deaf
+
+
+def _stranded(rng: random.Random, spans: list[Span], num_stages: int, calm_s: float) -> list[Fault]:
+    """A peer is cut off from above, while the next stage hangs and one of that begins anew: its
+    micro-batches are sent again elsewhere, and it still goes on with the old ones."""
+    stage, at_s = rng.randrange(1, num_stages), rng.uniform(3, calm_s - 35)
+    middle = rng.choice([i for i, span in enumerate(spans) if span.last == stage - 1] or [0])
+    below = [i for i, span in enumerate(spans) if span.first == stage]
+    above = [i for i, span in enumerate(spans) if span.last < spans[middle].first]
+    faults = [
+        Fault("cut", at_s, one, 35, other)
+        for i in above
+        for one, other in ((i, middle), (middle, i))
+    ]
+    faults += [Fault("freeze", at_s + rng.uniform(-2, 1), i, 25) for i in below]
+    if below:
+        died_s, back_s = at_s + rng.uniform(9, 18), rng.uniform(0.5, 4)
+        faults.append(Fault("die", died_s, rng.choice(below), back_s))
+    return faults

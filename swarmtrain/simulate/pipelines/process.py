@@ -1,0 +1,290 @@
+"""A simulated peer of a pipeline: the shell of its stage machine, without tensors.
+
+It keeps payloads by name as a real one does, so what is sent must be there. Its accumulator is a
+list of micro-batches: what it holds at each step is compared with what the machine tells.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.pipeline import encoding, messages, orders, requests
+from swarmtrain_transport.pipeline.messages import AnyHopMessage, Payload
+from swarmtrain_transport.pipeline.requests import Job, Request
+from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
+from swarmtrain_transport.pipeline.stage import Rules, StageMachine
+
+_TENSOR = Payload("none", (1, 4), 16)
+_TEXT = requests.Text(7, Payload("labels", (1, 4), 32))
+_RUN_TAG = 1
+
+Stage = int
+Passed = tuple[MicroBatch, Stage]
+"""A micro-batch in one stage."""
+
+
+class Ground(Protocol):
+    """A process needs this of its world."""
+
+    rng: random.Random
+    now_s: float
+
+    def later(self, process: "SimProcess", delay_s: float, act: Callable[[], None]) -> None:
+        """Act in so many seconds, if that life of the process still goes on."""
+
+    def send(self, process: "SimProcess", to: PeerId, message: AnyHopMessage) -> None:
+        """Send over the links."""
+
+    def report(self, process: "SimProcess", report: orders.Report) -> None:
+        """Send to the coordinator."""
+
+    def expelled(self, process: "SimProcess") -> None:
+        """The process was given up."""
+
+    def counted(self, process: "SimProcess", passed: list[Passed]) -> None:
+        """Its accumulator will hold these, too, if it lives on."""
+
+    def check(self, process: "SimProcess") -> None:
+        """Check it after an event."""
+
+    def broken(self, invariant: str, story: str) -> None:
+        """Something does not hold."""
+
+    @property
+    def is_harsh(self) -> bool:
+        """Faults may strike now."""
+
+
+@dataclass(slots=True)
+class Work:
+    """Work of a process in a round.
+
+    Attributes:
+        stepped: micro-batches of its inner steps, in their order.
+        accumulated: since the last step.
+        made: names that it has made, as a source.
+        ended: those that have ended, with the reason.
+    """
+
+    stepped: list[Passed] = field(default_factory=list)
+    accumulated: list[Passed] = field(default_factory=list)
+    made: set[MicroBatch] = field(default_factory=set)
+    ended: dict[MicroBatch, object] = field(default_factory=dict)
+
+
+class SimProcess:
+    """One life of a simulated peer.
+
+    Args:
+        ground: its world.
+        me: the process.
+        span: stages that it serves.
+        rules: of the run.
+        pass_s: seconds of a pass.
+    """
+
+    def __init__(
+        self, ground: Ground, me: Process, span: Span, rules: Rules, pass_s: float
+    ) -> None:
+        self.ground = ground
+        self.me = me
+        self.span = span
+        self._states = {span}
+        self.machine = StageMachine(me, span, rules)
+        self.is_alive = True
+        self.thaws_s = 0.0
+        self.work = Work()
+        self._pass_s = pass_s
+        self._inputs: set[Job] = set()
+        self._outputs: set[Job] = set()
+        self._training: deque[Request] = deque()
+        self._is_training = False
+
+    @property
+    def is_training_at(self) -> list[Passed]:
+        """Micro-batches that the backward pass that is under way will add."""
+        first = self._training[0] if self._is_training else None
+        return _passed(first, self.span) if isinstance(first, requests.RunBackward) else []
+
+    # ---- events
+
+    def received(self, sender: Process, message: AnyHopMessage) -> None:
+        """A message came."""
+        now_s = self.ground.now_s
+        self._obey(self.machine.received(sender.peer, sender.boot, message, now_s))
+
+    def told(self, order: orders.Order) -> None:
+        """The coordinator's order came."""
+        self._obey(self.machine.told(order, self.ground.now_s))
+
+    def tick(self) -> None:
+        """Its time has come."""
+        if self.machine.next_wakeup_s <= self.ground.now_s:
+            self._obey(self.machine.tick(self.ground.now_s))
+        due_s = self.machine.next_wakeup_s - self.ground.now_s
+        self.ground.later(self, max(0.0, due_s) + self.ground.rng.uniform(0, 0.6), self.tick)
+
+    # ---- requests
+
+    def _obey(self, asked: tuple[Request, ...]) -> None:
+        for request in asked:
+            match request:
+                case requests.Send():
+                    self._send(request)
+                case requests.Keep():
+                    self._keep(request.job)
+                case requests.Free():
+                    self._inputs.discard(request.job)
+                    self._outputs.discard(request.job)
+                case (
+                    requests.RunForward()
+                    | requests.RunBackward()
+                    | requests.Step()
+                    | requests.Discard()
+                ):
+                    self._training.append(request)
+                case requests.Settle() | requests.Serve():
+                    self._training.append(request)
+                case requests.Fetch():
+                    fetch_s = self.ground.rng.uniform(1, 20)
+                    self.ground.later(self, fetch_s, partial(self._fetched, request.span))
+                case requests.Ended():
+                    if request.micro_batch in self.work.ended:
+                        self.ground.broken("P2", f"{request.micro_batch} ended twice")
+                    self.work.ended[request.micro_batch] = request.reason
+                case requests.SendReport():
+                    self.ground.report(self, request.report)
+                case requests.Expelled():
+                    self.ground.expelled(self)
+        self._train()
+        self.ground.check(self)
+
+    def _send(self, request: requests.Send) -> None:
+        job = request.job
+        match request.message:
+            case messages.Forward() if job not in self._outputs:
+                self.ground.broken("P3", f"{self.me} sends an output that it has not: {job}")
+            case messages.Gradient() if job not in self._inputs:
+                self.ground.broken("P3", f"{self.me} sends a gradient that it has not: {job}")
+        self.ground.send(self, request.peer, self._framed(request.message))
+
+    def _framed(self, message: AnyHopMessage) -> AnyHopMessage:
+        """The message as it comes out of its frame at the other end."""
+        payload = b""
+        if isinstance(message, messages.CARRIES):
+            payload = bytes(message.payload.num_bytes)
+        frame = encoding.pack(_RUN_TAG, self.me.boot, message, payload)
+        return encoding.unpack(frame).message
+
+    def _keep(self, job: Job) -> None:
+        """The first payload of a job is its input, if it has a slot; the next stands where its
+        output was."""
+        if job.slot is not None and job not in self._inputs:
+            self._inputs.add(job)
+        else:
+            self._outputs.add(job)
+
+    @property
+    def payloads(self) -> int:
+        """How many are kept."""
+        return len(self._inputs) + len(self._outputs)
+
+    # ---- training thread
+
+    def _train(self) -> None:
+        """Begin the next of what is asked of the training thread; short things are done at once."""
+        while self._training and not self._is_training:
+            request = self._training[0]
+            self._is_training = True
+            match request:
+                case requests.RunForward() | requests.RunBackward() if (
+                    request.stage not in self.span
+                ):
+                    self.ground.broken("P6", f"{self.me} serves {self.span}, not {request}")
+            if isinstance(request, requests.RunForward):
+                if request.job.slot is None:
+                    self.work.made.add(request.job.micro_batch)
+                    self._inputs.add(request.job)
+                self.ground.later(self, self._time(1), self._forward_made)
+                return
+            if isinstance(request, requests.RunBackward):
+                if request.job.slot is None:
+                    self.work.made.add(request.job.micro_batch)
+                self.ground.later(self, self._time(2), self._input_done)
+                return
+            self._training.popleft()
+            self._is_training = False
+            self._do_at_once(request)
+
+    def _time(self, passes: int) -> float:
+        return passes * self._pass_s * self.ground.rng.uniform(0.6, 1.4)
+
+    def _do_at_once(self, request: Request) -> None:
+        match request:
+            case requests.Step():
+                if request.tokens != _TEXT.tokens * request.micro_batches:
+                    self.ground.broken("P2", f"{self.me} counts {request.tokens} tokens")
+                if len(self.work.accumulated) < request.micro_batches:
+                    self.ground.broken("P2", f"{self.me} makes a step of what it has not")
+                self.work.stepped += self.work.accumulated
+                self.work.accumulated.clear()
+            case requests.Discard():
+                self.work.accumulated.clear()
+            case requests.Serve():
+                if request.span not in self._states or self.work.accumulated:
+                    self.ground.broken("P6", f"{self.me} serves what it has no state of")
+                self.span = request.span
+            case requests.Settle():
+                if self.work.accumulated:
+                    self.ground.broken("P2", f"{self.me} settles with a full accumulator")
+                self._obey(self.machine.settled(request.round, self.ground.now_s))
+
+    def _fetched(self, span: Span) -> None:
+        self._states.add(span)
+        self._obey(self.machine.fetched(span, self.ground.now_s))
+
+    def _forward_made(self) -> None:
+        request = self._training.popleft()
+        assert isinstance(request, requests.RunForward)
+        self._is_training = False
+        if self._fails():
+            self._obey(self.machine.failed(request.job, self.ground.now_s))
+            return
+        self._outputs.add(request.job)
+        now_s = self.ground.now_s
+        text = _TEXT if request.job.slot is None else None
+        self._obey(self.machine.forward_made(request.job, _TENSOR, now_s, text))
+
+    def _input_done(self) -> None:
+        request = self._training[0]
+        assert isinstance(request, requests.RunBackward)
+        if self._fails():
+            self._training.popleft()
+            self._is_training = False
+            self._obey(self.machine.failed(request.job, self.ground.now_s))
+            return
+        self.ground.counted(self, _passed(request, self.span))
+        if request.job.slot is not None:
+            now_s = self.ground.now_s
+            self._obey(self.machine.gradient_made(request.job, _TENSOR, now_s))
+        self.ground.later(self, self._time(1), self._backward_made)
+
+    def _backward_made(self) -> None:
+        request = self._training.popleft()
+        assert isinstance(request, requests.RunBackward)
+        self._is_training = False
+        self.work.accumulated += _passed(request, self.span)
+        text = _TEXT if request.job.slot is None else None
+        self._obey(self.machine.backward_made(request.job, self.ground.now_s, text))
+
+    def _fails(self) -> bool:
+        """A payload was not what a stage takes."""
+        return self.ground.is_harsh and self.ground.rng.random() < 0.01
+
+
+def _passed(request: requests.RunBackward, span: Span) -> list[Passed]:
+    return [(request.job.micro_batch, s) for s in range(request.stage, span.last + 1)]

@@ -1,0 +1,403 @@
+"""A simulated pipeline: peers, links and coordinator under a virtual clock, drawn from one seed."""
+
+import hashlib
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from swarmtrain.simulate.pipelines.checks import (
+    BrokenInvariant,
+    Key,
+    Ledger,
+    check_invitations,
+    check_memory,
+    check_step,
+    key_of,
+)
+from swarmtrain.simulate.pipelines.conditions import Conditions, Fault, drawn
+from swarmtrain.simulate.pipelines.disks import Disks
+from swarmtrain.simulate.pipelines.process import Passed, SimProcess
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.pipeline import orders
+from swarmtrain_transport.pipeline.messages import AnyHopMessage
+from swarmtrain_transport.pipeline.orders import Member
+from swarmtrain_transport.pipeline.rounds import Action, Booked, Rounds, Tell
+from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
+from swarmtrain_transport.pipeline.stage import Rules
+
+Trace = Callable[[float, str, str], None]
+"""Takes a line per event: the time, who, what."""
+
+_GONE_S = 30.0
+"""Silence after which the coordinator gives a peer up."""
+
+_CALM_S = 80.0
+"""After the last fault, until all that it has caused is over."""
+
+_END_S = 3000.0
+
+
+class World:
+    """One pipeline with its faults.
+
+    Args:
+        seed: all is drawn from it.
+        trace: takes a line per event.
+        conditions: in the place of those that are drawn.
+
+    Attributes:
+        counts: messages and events by kind.
+        digest: of all that was sent, for a seed always the same.
+    """
+
+    def __init__(
+        self, seed: int, trace: Trace | None = None, conditions: Conditions | None = None
+    ) -> None:
+        self.rng = random.Random(f"pipeline {seed}")
+        self.conditions = conditions or drawn(seed, self.rng)
+        self.trace = trace
+        self.now_s = 0.0
+        self.counts: Counter[str] = Counter()
+        self.digest = hashlib.sha256()
+        self.ledger = Ledger(self.conditions.num_stages)
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._num_events = 0
+        self._lanes: dict[tuple[str, int], float] = {}
+        self._cuts: list[Fault] = []
+        self._ever: dict[Key, set[Process]] = {}
+        self._began_s: dict[int, float] = {}
+        self._calm_rounds = 0
+        self._spans: dict[int, dict[Process, Span]] = {}
+        self._moving: set[Process] = set()
+        self._fetched: set[Process] = set()
+        self._flushed: set[tuple[int, int, int]] = set()
+        conditions = self.conditions
+        self.rules = Rules(
+            conditions.num_stages, conditions.slots, conditions.steps > 0,
+            step_micro_batches=self.rng.randint(1, 4),
+            max_stale_steps=self.rng.choice((2, 1 << 30)),
+        )  # fmt: skip
+        self._lane_s = self.rng.choice((0.3, 6.0))
+        self.coordinator = Rounds(conditions.num_stages, conditions.share, conditions.steps)
+        self._boots = [0] * len(conditions.spans)
+        self._lives_of_all: list[SimProcess] = []
+        self.processes: list[SimProcess] = []
+        self.processes = [self._process(index) for index in range(len(conditions.spans))]
+        self.disks = Disks(self, conditions.num_stages)
+        self._ids = {process.me.peer: index for index, process in enumerate(self.processes)}
+
+    # ---- ground of the processes
+
+    @property
+    def is_harsh(self) -> bool:
+        """Faults may strike now."""
+        return self.now_s < self.conditions.calm_s
+
+    def later(self, process: SimProcess, delay_s: float, act: Callable[[], None]) -> None:
+        """Act in so many seconds, if that life of the process still goes on."""
+
+        def fire() -> None:
+            if self._lives(process):
+                if process.thaws_s > self.now_s:
+                    self._at(process.thaws_s + self.rng.random(), fire)
+                else:
+                    act()
+
+        self._at(self.now_s + delay_s, fire)
+
+    def send(self, process: SimProcess, to: PeerId, message: AnyHopMessage) -> None:
+        """Send over links that lose, double and delay."""
+        kind = type(message).__name__.upper()
+        self.counts[kind] += 1
+        self.digest.update(repr((process.me, to, message)).encode())
+        sender, receiver = self._ids[process.me.peer], self._ids[to]
+        is_cut = any(
+            (cut.peer, cut.other) == (sender, receiver)
+            and cut.at_s <= self.now_s < cut.at_s + cut.for_s
+            for cut in self._cuts
+        )
+        weather, is_harsh = self.conditions, self.is_harsh
+        if is_harsh and (self.rng.random() < weather.loss or is_cut):
+            return
+        for _ in range(1 + (is_harsh and self.rng.random() < weather.double)):
+            slow = is_harsh and self.rng.random() < weather.late
+            delay_s = self.rng.uniform(0.1, 1) * (self.rng.uniform(5, 30) if slow else 1)
+            self._at(self.now_s + delay_s, self._delivery(process.me, receiver, message))
+
+    def report(self, process: SimProcess, report: orders.Report) -> None:
+        """Send to the coordinator, in order."""
+        if isinstance(report, orders.Settled):
+            span = self._spans[report.round].get(process.me)
+            strange = [stage for _, stage in process.work.stepped if span and stage not in span]
+            if strange:
+                self.broken("P6", f"{process.me} counts in stage {strange[0]}, it serves {span}")
+            self.ledger.settled(process, report)
+        me = process.me
+        self._at(self._lane("up", me), lambda: self._reported(me, report))
+
+    def expelled(self, process: SimProcess) -> None:
+        """The process was given up: it begins anew."""
+        self._restart(self._ids[process.me.peer], 0.0)
+
+    def counted(self, process: SimProcess, passed: list[Passed]) -> None:
+        """An accumulator will hold these, too."""
+        for one in passed:
+            self._ever.setdefault(key_of(one), set()).add(process.me)
+
+    def check(self, process: SimProcess) -> None:
+        """Check a process after an event."""
+        check_memory(process)
+        if self.now_s > self.conditions.calm_s + _CALM_S:
+            check_invitations(process, self.now_s)
+
+    def broken(self, invariant: str, story: str) -> None:
+        """Something does not hold."""
+        raise BrokenInvariant(invariant, story)
+
+    # ---- ground of the disks
+
+    def members(self) -> list[Process]:
+        """Those that the coordinator has not given up."""
+        members = self.coordinator.members.items()
+        return sorted(Process(peer, member.boot) for peer, member in members)
+
+    def lives(self, process: Process) -> bool:
+        """Return True if the process runs."""
+        sim = self.processes[self._ids[process.peer]]
+        return sim.me == process and sim.is_alive and sim.thaws_s <= self.now_s
+
+    def after(self, least_s: float, most_s: float, act: Callable[[], None]) -> None:
+        """Act some time later."""
+        self._at(self.now_s + self.rng.uniform(least_s, most_s), act)
+
+    # ---- life
+
+    def run(self) -> None:
+        """Run until the faults are over and two more rounds have gone well.
+
+        Raises:
+            BrokenInvariant: something does not hold.
+        """
+        for fault in self.conditions.faults:
+            self._plan(fault)
+        for process in self.processes:
+            self._begin_life(process)
+        if self.rng.random() < 0.5:
+            self._at(self.rng.uniform(2, 30), self._move)
+        while self._queue and self._calm_rounds < 2:
+            self.now_s, _, act = heapq.heappop(self._queue)
+            if self.now_s > self.conditions.calm_s + _END_S:
+                raise BrokenInvariant("P8", f"round {self.coordinator.round} does not end")
+            act()
+        if self._calm_rounds < 2:
+            raise BrokenInvariant("P8", "nothing happens any more")
+
+    def _move(self) -> None:
+        """Somebody is to serve another stage; and again later."""
+        self._at(self.now_s + self.rng.uniform(1, 30), self._move)
+        process = self.rng.choice(self.processes)
+        stage = self.rng.randrange(self.conditions.num_stages)
+        if process.is_alive and self._can_do_without(self._ids[process.me.peer]):
+            self._act(self.coordinator.move(process.me, Span(stage, stage)))
+
+    def _process(self, index: int) -> SimProcess:
+        conditions = self.conditions
+        peer, boot = b"peer %027d" % index, b"%04d" % self._boots[index]
+        me = Process(peer, boot)
+        # A peer comes back with the stages whose state is on its disk.
+        span = self.processes[index].span if self.processes else conditions.spans[index]
+        process = SimProcess(self, me, span, self.rules, conditions.pass_s[index])
+        self._lives_of_all.append(process)
+        return process
+
+    def _begin_life(self, process: SimProcess) -> None:
+        self.later(process, self.rng.uniform(0, 3), process.tick)
+        member = Member(process.me.boot, process.span)
+        self._at(self._lane("up", process.me), lambda: self._joined(process.me, member))
+
+    def _joined(self, process: Process, member: Member) -> None:
+        self._act(self.coordinator.joined(process, member, self.now_s))
+        self.disks.joined(process, member.span)
+
+    def _restart(self, index: int, delay_s: float) -> None:
+        """A new life, in so many seconds."""
+        self.processes[index].is_alive = False
+
+        def begin() -> None:
+            if not self.processes[index].is_alive:
+                self._boots[index] += 1
+                self.processes[index] = self._process(index)
+                self._begin_life(self.processes[index])
+
+        self._at(self.now_s + delay_s, begin)
+
+    def _lives(self, process: SimProcess) -> bool:
+        return process.is_alive and self.processes[self._ids[process.me.peer]] is process
+
+    def _plan(self, fault: Fault) -> None:
+        if fault.kind == "cut":
+            self._cuts.append(fault)
+        elif fault.kind == "die":
+            self._at(fault.at_s, lambda: self._die(fault))
+        else:
+            self._at(fault.at_s, lambda: self._freeze(fault))
+
+    def _die(self, fault: Fault) -> None:
+        process = self.processes[fault.peer]
+        if not process.is_alive:
+            return
+        process.is_alive = False
+        self.counts["deaths"] += 1
+        back_s = fault.for_s if fault.for_s or self._can_do_without(fault.peer) else 9.0
+        self._note(f"{fault.peer}", f"dies, back in {back_s:.1f} s")
+        self._at(self.now_s + _GONE_S, lambda: self._suspect(process))
+        if back_s:
+            self._restart(fault.peer, back_s)
+
+    def _can_do_without(self, index: int) -> bool:
+        """Return True if all stages are served without a peer, and without who is moving."""
+        moving = self.coordinator.moving[0] if self.coordinator.moving else None
+        spans = [
+            process.span
+            for i, process in enumerate(self.processes)
+            if process.is_alive and i != index and process.me != moving
+        ]
+        return all(any(s in span for span in spans) for s in range(self.conditions.num_stages))
+
+    def _freeze(self, fault: Fault) -> None:
+        process = self.processes[fault.peer]
+        process.thaws_s = max(process.thaws_s, self.now_s + fault.for_s)
+        self.counts["freezes"] += 1
+        self._note(f"{fault.peer}", f"freezes for {fault.for_s:.1f} s")
+        self._at(self.now_s + _GONE_S, lambda: self._suspect(process))
+
+    def _suspect(self, process: SimProcess) -> None:
+        """Give the process up if it has been silent for all that time."""
+        if not process.is_alive or process.thaws_s > self.now_s:
+            self._act(self.coordinator.departed(process.me, self.now_s))
+
+    # ---- coordinator
+
+    def _reported(self, process: Process, report: orders.Report) -> None:
+        self._note(f"{process.peer.decode()} -> coordinator", repr(report))
+        if isinstance(report, orders.Drained):
+            self._act(self.coordinator.drained(process, report, self.now_s))
+        elif isinstance(report, orders.Fetched):
+            self._fetched.add(process)
+            self._act(self.coordinator.fetched(process, report, self.now_s))
+        else:
+            self._act(self.coordinator.settled(process, report, self.now_s))
+
+    def _act(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            match action:
+                case Tell():
+                    self._tell(action)
+                case Booked():
+                    self._booked(action)
+
+    def _tell(self, action: Tell) -> None:
+        process, order = action.process, action.order
+        match order:
+            case orders.Begin():
+                if order.round not in self._began_s:
+                    self._spans[order.round] = {
+                        Process(peer, member.boot): member.span
+                        for peer, member in self.coordinator.members.items()
+                    }
+                    self._moving -= self._fetched
+                    self._tell_disks()
+                    self._began_s[order.round] = self.now_s
+                    self.counts["rounds"] += 1
+            case orders.Departed():
+                self._moving.discard(order.process)
+                self.disks.departed(order.process)
+            case orders.Move():
+                self.counts["moves"] += 1
+                if self._moving:
+                    self.broken("P6", f"{process} moves while {self._moving} do")
+                self._moving.add(process)
+                self._fetched.discard(process)
+            case orders.MakeStep():
+                self._check_step((order.round, order.step, order.attempt))
+
+        def hear() -> None:
+            sim = self.processes[self._ids[process.peer]]
+            if not sim.is_alive or sim.me != process:
+                return
+            if sim.thaws_s > self.now_s:
+                # Under its own number: what was said later must not overtake it in the thaw.
+                heapq.heappush(self._queue, (sim.thaws_s, number, hear))
+                return
+            self._note(f"coordinator -> {process.peer.decode()}", repr(order))
+            sim.told(order)
+
+        number = self._num_events + 1
+        self._at(self._lane("down", process), hear)
+
+    def _tell_disks(self) -> None:
+        """Members serve these spans from now on."""
+        for peer, member in list(self.coordinator.members.items()):
+            self.disks.serves(Process(peer, member.boot), member.span)
+
+    def _check_step(self, fence: tuple[int, int, int]) -> None:
+        if fence in self._flushed:
+            return
+        self._flushed.add(fence)
+        self.counts["steps"] += 1
+        made: set[MicroBatch] = set()
+        here = []
+        for process in self._lives_of_all:
+            member = self.coordinator.members.get(process.me.peer)
+            if member is not None and member.boot == process.me.boot:
+                here.append(process)
+                made |= {m for m in process.work.made if (m.round, m.step, m.attempt) == fence}
+        check_step(self.conditions.num_stages, fence, here, made)
+
+    def _booked(self, action: Booked) -> None:
+        books = action.books
+        began_s = self._began_s[books.round]
+        is_calm = began_s > self.conditions.calm_s + _CALM_S and books.round > 1
+        is_harsh = began_s < self.conditions.calm_s
+        self.ledger.booked(books, self._ever, is_harsh=is_harsh, is_calm=is_calm)
+        self._calm_rounds += is_calm
+        spans = self._spans[books.round]
+        members = {who: spans[who] for who in sorted(books.processes) if who in spans}
+        self.disks.exchange(
+            books.round,
+            members,
+            lambda: self._act(self.coordinator.outcome(books.round, self.now_s)),
+        )
+
+    # ---- time and lanes
+
+    def _at(self, time_s: float, act: Callable[[], None]) -> None:
+        self._num_events += 1
+        heapq.heappush(self._queue, (time_s, self._num_events, act))
+
+    def _lane(self, way: str, process: Process) -> float:
+        """Time at which a control message comes, never before what was said earlier."""
+        key = way, self._ids[process.peer]
+        last_s = self._lanes.get(key, 0.0)
+        self._lanes[key] = max(last_s, self.now_s + self.rng.uniform(0.1, self._lane_s))
+        return self._lanes[key]
+
+    def _delivery(
+        self, sender: Process, receiver: int, message: AnyHopMessage
+    ) -> Callable[[], None]:
+        def deliver() -> None:
+            process = self.processes[receiver]
+            if not process.is_alive:
+                return
+            if process.thaws_s > self.now_s:
+                self._at(process.thaws_s + self.rng.uniform(0, 2), deliver)
+                return
+            self._note(f"{sender.peer.decode()} -> {receiver}", repr(message))
+            process.received(sender, message)
+
+        return deliver
+
+    def _note(self, who: str, story: str) -> None:
+        if self.trace is not None:
+            self.trace(self.now_s, who, story)

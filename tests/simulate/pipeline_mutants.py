@@ -1,0 +1,346 @@
+"""The machines of pipelines with one rule broken each: simulated pipelines must find them all.
+
+    python tests/simulate/pipeline_mutants.py two-permissions --seeds 300 --json
+
+ends with {mutant, found, seed, invariant, story, seeds_run, seconds}; exit status 0: found, 1: all
+those worlds were clean. Without a name all are hunted.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from unittest import mock
+
+from swarmtrain.simulate.pipelines.seeds import run_seed
+from swarmtrain_transport.pipeline import messages as msg
+from swarmtrain_transport.pipeline.held import Phase
+from swarmtrain_transport.pipeline.keepers import Hold, Keepers
+from swarmtrain_transport.pipeline.orders import Begin, Member
+from swarmtrain_transport.pipeline.requests import Free, Keep, Settle
+from swarmtrain_transport.pipeline.rounds import Rounds
+from swarmtrain_transport.pipeline.route import Slot
+from swarmtrain_transport.pipeline.slots import Invitations
+from swarmtrain_transport.pipeline.source import Source
+from swarmtrain_transport.pipeline.stage import StageMachine
+
+Patch = Callable[[], contextlib.AbstractContextManager]
+
+
+def changed(owner, **attributes) -> Patch:
+    """Attributes of a class are others."""
+    return lambda: mock.patch.multiple(owner, **attributes)
+
+
+def both(*patches: Patch) -> Patch:
+    """Several changes at once."""
+
+    @contextlib.contextmanager
+    def patch():
+        with contextlib.ExitStack() as stack:
+            for one in patches:
+                stack.enter_context(one())
+            yield
+
+    return patch
+
+
+original_invite = StageMachine._on_invite
+original_answer = StageMachine._answer
+original_tick = StageMachine.tick
+original_close = StageMachine._close
+original_settled = Rounds.settled
+original_over = Rounds._step_is_over
+
+
+def forgets_what_it_sent(self, receiver, slot):
+    original_invite(self, receiver, slot)
+    held = next((held for held in self._all() if held.was_at(receiver, slot)), None)
+    if held is not None and held.phase is Phase.SENT:
+        self._requests.append(Free(held.job))
+
+
+def permits_everybody(self, micro_batch, end):
+    made = self._made.get(micro_batch)
+    return made is not None and not made.is_over
+
+
+def begins_unasked(self, held):
+    original_answer(self, held, goes=True)
+
+
+class Forgetful(dict):
+    """A dict that keeps nothing."""
+
+    def __setitem__(self, key, value):
+        pass
+
+
+def born_forgetful(self, me, span, rules):
+    original_init(self, me, span, rules)
+    self._spent = Forgetful()
+
+
+original_init = StageMachine.__init__
+
+
+def parks(self, receiver, slot):
+    held = next((held for held in self._all() if held.was_at(receiver, slot)), None)
+    waits = any(held.phase is Phase.WAITING for held in self._all())
+    if held is not None or waits:
+        original_invite(self, receiver, slot)
+
+
+def ready_when_idle(self, now_s):
+    is_idle = not self._all() and self._running is None and self._source._is_drained
+    self.idle = getattr(self, "idle", 0) + 1 if is_idle and self._is_open else 0
+    requests = original_tick(self, now_s)
+    if self.idle > 4 and getattr(self, "said", -1) < self._now[0]:
+        self.said = self._now[0]
+        if len(self._tally):
+            self._requests.append(self._tally.step())
+        self._requests.append(Settle(self.said))
+        requests += self._taken()
+    return requests
+
+
+def closes_unless_said(self, round):
+    if getattr(self, "said", -1) < round:
+        original_close(self, round)
+    elif round >= self._now[0]:
+        self._source.stop()
+        self._now = (round + 1, 0, 0)
+
+
+def takes_early_word(self, process, report, now_s):
+    member = self.members.get(process.peer)
+    if self._is_running and member and member.boot == process.boot and report.round == self.round:
+        early[id(self), self.round, process] = report
+    return original_settled(self, process, report, now_s)
+
+
+def closes_with_early_words(self):
+    was = self.closing
+    went_on = original_over(self)
+    if was is None and self.closing is not None:
+        for process in list(self._unsettled):
+            report = early.get((id(self), self.closing, process))
+            if report is not None:
+                self._unsettled.pop(process)
+                self._settled[process] = report
+    return went_on
+
+
+early = {}
+
+
+def steps_whatever_is_lost(self):
+    self._under_way.lost, self._under_way.left = 0, False
+    original_end_step(self)
+
+
+original_end_step = Rounds._end_step
+
+
+def takes_every_gradient(self, sender, gradient):
+    held = self._sent_to(sender, gradient.slot, gradient.micro_batch)
+    if held is not None and held.phase is Phase.RETURNED:
+        self._send(sender, msg.Ack(gradient.slot))
+        self._requests.append(Keep(held.job))
+        held.phase = Phase.BACKWARD
+        return
+    original_gradient(self, sender, gradient)
+
+
+original_gradient = StageMachine._on_gradient
+
+
+def closes_only_its_source(self, round):
+    kept = {slot: held for slot, held in self._held.items() if held.micro_batch.round <= round}
+    self._held = {slot: held for slot, held in self._held.items() if slot not in kept}
+    original_close(self, round)
+    self._held.update(kept)
+
+
+def runs_old_rounds(self, name):
+    return name.round <= self._now[0] if not self.rules.flushes else original_may_run(self, name)
+
+
+original_may_run = StageMachine._may_run
+
+
+def numbers_again(self, free, now_s):
+    given = []
+    while self._wanted and len(given) < free:
+        sender = next(iter(self._wanted))
+        del self._wanted[sender]
+        slot = Slot(self._boot, next(n for n in range(99) if Slot(self._boot, n) not in self._kept))
+        self._kept[slot] = sender, now_s
+        given.append((slot, sender))
+    return given
+
+
+def by_slot_alone(self, receiver, slot, name):
+    return next(
+        (held for held in self._all() if held.phase is Phase.SENT and held.is_at(receiver, slot)),
+        None,
+    )
+
+
+def keeps_all_in_their_groups(self, order):
+    spans = {peer: member.span for peer, member in self._members.items()}
+    members = {
+        peer: Member(member.boot, spans.get(peer, member.span))
+        for peer, member in order.members.items()
+    }
+    original_begin(self, Begin(order.round, order.share, members))
+
+
+original_begin = StageMachine._begin
+
+
+def moves_at_once(self, process, span):
+    self.moving = None
+    return original_move(self, process, span)
+
+
+original_move = Rounds.move
+
+
+def switches_at_once(self, process, span):
+    actions = original_move(self, process, span)
+    self._may_switch = self._may_switch or bool(actions)
+    return actions
+
+
+def tells_no_keeper(self, stage, op):
+    for keeper in self._keepers.get(stage, ()):
+        self._held[keeper, stage] = op
+    deeds = original_begun(self, stage, op)
+    return tuple(deed for deed in deeds if not isinstance(deed, Hold))
+
+
+original_begun = Keepers.begun
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken rule.
+
+    Attributes:
+        patch: breaks it.
+        found_by: invariants that may show it.
+    """
+
+    patch: Patch
+    found_by: tuple[str, ...]
+
+
+MUTANTS = {
+    "guardian-forgets": Mutant(changed(StageMachine, _on_invite=forgets_what_it_sent), ("P3",)),
+    "two-permissions": Mutant(changed(Source, permits=permits_everybody), ("P1", "P4")),
+    "begins-without-permission": Mutant(
+        changed(StageMachine, _ask_source=begins_unasked), ("P1", "P2", "P4")
+    ),
+    "invitation-used-twice": Mutant(
+        both(
+            changed(StageMachine, __init__=born_forgetful),
+            changed(Invitations, take=lambda *_: True),
+        ),
+        ("P3",),
+    ),
+    "invitation-parked": Mutant(changed(StageMachine, _on_invite=parks), ("P8",)),
+    "no-sign-of-life": Mutant(changed(StageMachine, _on_alive=lambda *_: None), ("P8",)),
+    "ready-on-local-knowledge": Mutant(
+        both(
+            changed(StageMachine, tick=ready_when_idle, _close=closes_unless_said),
+            changed(Rounds, settled=takes_early_word, _step_is_over=closes_with_early_words),
+        ),
+        ("P1", "P2"),
+    ),
+    "no-void": Mutant(changed(Rounds, _end_step=steps_whatever_is_lost), ("P4",)),
+    "gradient-counted-twice": Mutant(
+        changed(StageMachine, _on_gradient=takes_every_gradient), ("P1",)
+    ),
+    "closed-round-counts": Mutant(
+        changed(StageMachine, _close=closes_only_its_source, _may_run=runs_old_rounds), ("P2",)
+    ),
+    "gradient-of-the-slot-before": Mutant(
+        both(
+            changed(StageMachine, __init__=born_forgetful, _sent_to=by_slot_alone),
+            changed(Invitations, give=numbers_again),
+        ),
+        ("P1", "P2", "P4"),
+    ),
+    "keeper-not-told": Mutant(changed(Keepers, begun=tells_no_keeper), ("P7",)),
+    "commit-does-not-wait": Mutant(
+        changed(Keepers, _is_safe=lambda self, stage, op: bool(self._held)), ("P7",)
+    ),
+    "moved-but-in-its-old-group": Mutant(
+        changed(StageMachine, _begin=keeps_all_in_their_groups), ("P6",)
+    ),
+    "two-moves": Mutant(changed(Rounds, move=moves_at_once), ("P6",)),
+    "switched-without-state": Mutant(changed(Rounds, move=switches_at_once), ("P6",)),
+    "order-does-not-wait": Mutant(
+        changed(StageMachine, _is_counting=property(lambda self: False)), ("P2", "P4")
+    ),
+    "next-step-counted-early": Mutant(
+        changed(StageMachine, _may_run=lambda self, name: True), ("P2", "P4")
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Catch:
+    """How a hunt ended."""
+
+    mutant: str
+    found: bool
+    seed: int
+    invariant: str
+    story: str
+    seeds_run: int
+    seconds: float
+
+
+def hunt(name: str, seeds: int, first_seed: int = 0) -> Catch:
+    """Run worlds with the mutant until one shows it."""
+    began_s = time.perf_counter()
+    mutant = MUTANTS[name]
+    other = ""
+    for seed in range(first_seed, first_seed + seeds):
+        with mutant.patch():
+            result = run_seed(seed)
+        if result.invariant in mutant.found_by:
+            spent_s = round(time.perf_counter() - began_s, 1)
+            runs = seed - first_seed + 1
+            return Catch(name, True, seed, result.invariant, result.story, runs, spent_s)
+        other = other or (result.invariant and f"{result.invariant} {result.story}")
+    spent_s = round(time.perf_counter() - began_s, 1)
+    return Catch(name, False, -1, "", other, seeds, spent_s)
+
+
+def main(arguments: list[str]) -> int:
+    """Hunt, and say how it went."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mutant", nargs="?", choices=tuple(MUTANTS))
+    parser.add_argument("--seeds", type=int, default=300)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(arguments)
+    names = [chosen.mutant] if chosen.mutant else list(MUTANTS)
+    found = True
+    for name in names:
+        catch = hunt(name, chosen.seeds)
+        found = found and catch.found
+        if chosen.json:
+            print(json.dumps(vars(catch)), flush=True)
+        else:
+            print(f"{name:28} {catch.seed:5} {catch.invariant} {catch.story[:100]}", flush=True)
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

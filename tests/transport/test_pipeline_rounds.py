@@ -1,0 +1,219 @@
+"""The coordinator's part of pipelines: rounds, steps and books."""
+
+import pytest
+
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.pipeline import orders
+from swarmtrain_transport.pipeline.books import books_of
+from swarmtrain_transport.pipeline.messages import Reason
+from swarmtrain_transport.pipeline.orders import Made, Marks, Member
+from swarmtrain_transport.pipeline.rounds import Booked, Rounds, Tell
+from swarmtrain_transport.pipeline.route import Process, Span
+
+BOOT = b"12345678"
+FIRST, SECOND, LAST = (Process(name * 32, BOOT) for name in (b"a", b"b", b"c"))
+GONE = Process(b"g" * 32, BOOT)
+NOW_S = 5.0
+SPANS = {FIRST: Span(0, 0), SECOND: Span(0, 0), LAST: Span(1, 1)}
+NOTHING = Made(Marks(0, b""), {})
+
+
+def running(steps=0):
+    rounds = Rounds(2, share=4, steps=steps)
+    actions = ()
+    for process, span in SPANS.items():
+        actions = rounds.joined(process, Member(BOOT, span), NOW_S)
+    return rounds, actions
+
+
+def told(kind, actions):
+    return {
+        action.process: action.order
+        for action in actions
+        if isinstance(action, Tell) and isinstance(action.order, kind)
+    }
+
+
+def drained(rounds, process, lost=0):
+    fence = rounds.round, rounds.step, rounds.attempt
+    return rounds.drained(process, orders.Drained(*fence, 4, lost), NOW_S)
+
+
+def settle(rounds, round=0):
+    actions = ()
+    for process in SPANS:
+        actions = rounds.settled(process, orders.Settled(round, (), NOTHING), NOW_S)
+    return actions
+
+
+def test_a_round_begins_when_every_stage_has_a_peer_and_sources_get_their_share():
+    rounds = Rounds(2, share=4)
+    assert not told(orders.Begin, rounds.joined(FIRST, Member(BOOT, SPANS[FIRST]), NOW_S))
+    begun = told(orders.Begin, rounds.joined(LAST, Member(BOOT, SPANS[LAST]), NOW_S))
+    assert {process: order.share for process, order in begun.items()} == {FIRST: 4, LAST: 0}
+
+
+def test_a_round_is_closed_for_all_when_its_last_living_source_has_drained():
+    rounds, _ = running()
+    assert not drained(rounds, FIRST)
+    assert not rounds.drained(SECOND, orders.Drained(5, 0, 0, 4, 0), NOW_S)
+    actions = rounds.departed(SECOND, NOW_S)
+    assert set(told(orders.Departed, actions)) == {FIRST, SECOND, LAST}
+    assert set(told(orders.Close, actions)) == {FIRST, LAST}
+
+
+def test_the_next_round_begins_at_once_and_is_closed_after_the_outcome_of_this_one():
+    rounds, _ = running()
+    drained(rounds, FIRST)
+    actions = drained(rounds, SECOND)
+    assert told(orders.Close, actions)[LAST].round == 0
+    assert told(orders.Begin, actions)[LAST].round == 1
+    drained(rounds, FIRST)
+    assert not drained(rounds, SECOND)
+    booked = settle(rounds)
+    assert [action.books.round for action in booked if isinstance(action, Booked)] == [0]
+    actions = rounds.outcome(0, NOW_S)
+    assert told(orders.Close, actions)[LAST].round == 1
+    assert told(orders.Begin, actions)[LAST].round == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shares"),
+    [((10, 20), (5, 3)), ((10, 10), (4, 4)), ((1, 2000), (7, 1)), ((0, 10), (7, 1))],
+)
+def test_a_source_that_was_done_sooner_makes_more_in_the_next_round(seconds, shares):
+    rounds, _ = running()
+    actions = ()
+    for process, took_s in sorted(zip((FIRST, SECOND), seconds, strict=True), key=lambda p: p[1]):
+        fence = rounds.round, 0, 0
+        actions = rounds.drained(process, orders.Drained(*fence, 4, 0), NOW_S + took_s)
+    begun = told(orders.Begin, actions)
+    assert (begun[FIRST].share, begun[SECOND].share, begun[LAST].share) == (*shares, 0)
+
+
+def test_a_source_s_share_is_bounded_and_a_new_one_s_is_the_middle_one_s():
+    rounds, _ = running()
+    third = Process(b"d" * 32, BOOT)
+    fence = rounds.round, 0, 0
+    rounds.drained(FIRST, orders.Drained(*fence, 4, 0), NOW_S + 1)
+    rounds.joined(third, Member(BOOT, Span(0, 0)), NOW_S + 1)
+    begun = told(orders.Begin, rounds.drained(SECOND, orders.Drained(*fence, 4, 4), NOW_S + 9))
+    assert sum(order.share for order in begun.values()) == 12
+    assert begun[SECOND].share == 1 and begun[third].share >= 5
+
+
+def test_a_step_is_void_if_a_micro_batch_is_lost_or_a_member_left():
+    rounds, _ = running(steps=2)
+    drained(rounds, FIRST, lost=1)
+    void = told(orders.Void, drained(rounds, SECOND))
+    assert (void[FIRST].step, void[FIRST].attempt, void[FIRST].share) == (0, 0, 4)
+    rounds.departed(SECOND, NOW_S)
+    assert told(orders.Void, drained(rounds, FIRST))[LAST].attempt == 1
+    assert told(orders.MakeStep, drained(rounds, FIRST))[FIRST].share == 4
+    actions = drained(rounds, FIRST)
+    assert told(orders.MakeStep, actions)[FIRST].share == 0
+    assert told(orders.Close, actions) and not told(orders.Begin, actions)
+    assert not told(orders.Begin, settle(rounds))
+    assert told(orders.Begin, rounds.outcome(0, NOW_S))[FIRST].round == 1
+
+
+def test_a_step_whose_sources_are_all_gone_is_void_and_its_round_is_closed():
+    rounds, _ = running(steps=2)
+    rounds.departed(FIRST, NOW_S)
+    actions = rounds.departed(SECOND, NOW_S)
+    assert told(orders.Void, actions)[LAST].share == 0 and told(orders.Close, actions)
+
+
+def test_a_process_that_begins_anew_takes_the_place_of_the_one_before():
+    rounds, _ = running()
+    again = Process(LAST.peer, b"anew...1")
+    actions = rounds.joined(again, Member(again.boot, SPANS[LAST]), NOW_S)
+    assert told(orders.Departed, actions)[FIRST].process == LAST
+    welcome = told(orders.Welcome, actions)[again]
+    assert (welcome.round, welcome.is_open) == (0, True)
+    assert rounds.joined(again, Member(again.boot, SPANS[LAST]), NOW_S) == ()
+
+
+def test_books_count_what_all_have_told_and_name_what_is_in_some_stages_only():
+    rounds, _ = running()
+    drained(rounds, FIRST)
+    drained(rounds, SECOND)
+    both, one = orders.marks({1, 2}), orders.marks({1})
+    made = Made(one, {Reason.LATE: orders.marks({2, 9})})
+    rounds.settled(FIRST, orders.Settled(0, (orders.Counted(FIRST, 0, one),), made), NOW_S)
+    rounds.settled(SECOND, orders.Settled(0, (), NOTHING), NOW_S)
+    last = orders.Settled(0, (orders.Counted(FIRST, 1, both),), NOTHING)
+    (booked,) = rounds.settled(LAST, last, NOW_S)
+    books = booked.books
+    assert books.counted == (1, 2) and books.lost == {Reason.LATE: 2}
+    assert books.partial == {(FIRST, 2): (1,)} and books.made[FIRST] == 3
+    assert rounds.settled(LAST, last, NOW_S) == ()
+
+
+def settled(counted, whole=()):
+    """A report of numbers by source and stage."""
+    told = tuple(orders.Counted(*key, orders.marks(some)) for key, some in counted.items())
+    return orders.Settled(0, told, Made(orders.marks(set(whole)), {}))
+
+
+def test_books_name_what_two_members_have_counted_and_what_nobody_has_made():
+    told = {
+        FIRST: settled({(FIRST, 0): {1, 2}}, whole={1, 2}),
+        SECOND: settled({(FIRST, 0): {2, 3}}),
+        LAST: settled({(FIRST, 1): {1, 2}, (GONE, 1): {7}}),
+    }
+    books = books_of(0, 2, told)
+    assert books.disputed == {(FIRST, 0): (2, 3)}
+    assert books.counted == (2, 3) and books.partial == {(GONE, 7): (1,)}
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        settled({(FIRST, 1): {1}}),
+        settled({(FIRST, 0): {0, 1 << 22}}),
+        settled({}, whole={0, 1 << 22}),
+        settled({(FIRST, 0): {0, 1 << 18}, (LAST, 0): {0, 1 << 18}}, whole={0, 1 << 18}),
+    ],
+)
+def test_books_that_cannot_be_are_refused(report):
+    rounds, _ = running()
+    drained(rounds, FIRST)
+    drained(rounds, SECOND)
+    with pytest.raises(RemoteFault) as caught:
+        rounds.settled(FIRST, report, NOW_S)
+    assert caught.value.reason == "books"
+    assert any(isinstance(action, Booked) for action in settle(rounds))
+
+
+def test_a_set_of_numbers_is_read_as_it_was_written():
+    for some in (set(), {5}, {3, 4, 400}, set(range(100))):
+        assert orders.numbers(orders.marks(some)) == some
+
+
+def test_one_member_moves_at_a_time_and_from_a_begin_on():
+    rounds, _ = running()
+    assert rounds.move(LAST, Span(0, 0)) == ()
+    (order,) = rounds.move(SECOND, Span(1, 1))
+    assert order == Tell(SECOND, orders.Move(Span(1, 1)))
+    assert rounds.move(FIRST, Span(0, 1)) == ()
+    drained(rounds, FIRST)
+    begun = told(orders.Begin, drained(rounds, SECOND))
+    assert begun[LAST].members[SECOND.peer].span == Span(0, 0)
+    settle(rounds)
+    rounds.outcome(0, NOW_S)
+    rounds.fetched(SECOND, orders.Fetched(Span(1, 1)), NOW_S)
+    drained(rounds, FIRST)
+    begun = told(orders.Begin, drained(rounds, SECOND))
+    assert begun[LAST].members[SECOND.peer].span == Span(1, 1)
+    assert (begun[FIRST].share, begun[SECOND].share) == (4, 0)
+
+
+def test_nobody_leaves_a_stage_that_has_lost_its_other_member_meanwhile():
+    rounds, _ = running()
+    rounds.move(SECOND, Span(1, 1))
+    rounds.fetched(SECOND, orders.Fetched(Span(1, 1)), NOW_S)
+    rounds.departed(FIRST, NOW_S)
+    begun = told(orders.Begin, drained(rounds, SECOND))
+    assert begun[SECOND].members[SECOND.peer].span == Span(0, 0)
+    assert rounds.moving is None

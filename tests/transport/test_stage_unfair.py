@@ -1,0 +1,240 @@
+"""The stage machine against members that break its rules, or lose what matters most.
+
+Each test is one machine and words put into its ear; nobody else's machine is needed.
+"""
+
+import pytest
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.pipeline import messages as msg
+from swarmtrain_transport.pipeline import orders
+from swarmtrain_transport.pipeline.messages import Payload, Reason
+from swarmtrain_transport.pipeline.requests import (
+    Job,
+    Request,
+    RunBackward,
+    RunForward,
+    Send,
+    Step,
+    Text,
+)
+from swarmtrain_transport.pipeline.route import MicroBatch, Process, Slot, Span
+from swarmtrain_transport.pipeline.source import Source
+from swarmtrain_transport.pipeline.stage import Rules, StageMachine
+
+ME, A, B, C = (Process(bytes([65 + n]) * 32, bytes([97 + n]) * 8) for n in range(4))
+FORM = Payload("none", (2,), 8)
+TEXT = Text(7, FORM)
+SLOTS = 2
+
+
+def machine_of(
+    span: Span,
+    others: dict[Process, Span],
+    stages: int = 2,
+    *,
+    share: int = 0,
+    flushes: bool = False,
+) -> tuple[StageMachine, list[Request]]:
+    machine = StageMachine(ME, span, Rules(stages, SLOTS, flushes=flushes))
+    members = {one.peer: orders.Member(one.boot, its) for one, its in others.items()}
+    members[ME.peer] = orders.Member(ME.boot, span)
+    done = machine.told(orders.Welcome(members, 0, 0, 0, True), 0.0)
+    done += machine.told(orders.Begin(0, share, members), 0.0)
+    return machine, list(done)
+
+
+def sent(requests: tuple[Request, ...] | list[Request], kind: type) -> list[Send]:
+    return [one for one in requests if isinstance(one, Send) and isinstance(one.message, kind)]
+
+
+def hear(machine: StageMachine, who: Process, what: msg.AnyHopMessage, now_s: float = 0.0):
+    return machine.received(who.peer, who.boot, what, now_s)
+
+
+def waiting_source(others: dict[Process, Span]) -> tuple[StageMachine, Job, list[Send]]:
+    """A source whose first micro-batch waits for a slot, and the WANTs that it has said."""
+    machine, done = machine_of(Span(0, 0), others, share=1)
+    (run,) = [one for one in done if isinstance(one, RunForward)]
+    done = list(machine.forward_made(run.job, FORM, 0.0, TEXT))
+    return machine, run.job, sent(done, msg.Want)
+
+
+def named(number: int = 1, round: int = 0, source: Process = A) -> MicroBatch:
+    return MicroBatch(source.peer, source.boot, round, 0, 0, number)
+
+
+def filled(span: Span, stages: int, others: dict[Process, Span]) -> tuple[StageMachine, Slot]:
+    """A receiver that was sent a micro-batch by A."""
+    machine, _ = machine_of(span, others, stages)
+    (invite,) = sent(hear(machine, A, msg.Want(span.first, 1)), msg.Invite)
+    slot = invite.message.slot
+    hear(machine, A, msg.Forward(slot, named(), span.first, 2, FORM))
+    return machine, slot
+
+
+# ---- whom a micro-batch goes to
+
+
+def test_an_invitation_that_nobody_asked_for_is_returned() -> None:
+    """Else a peer that invites all the time gets everything, whatever its share."""
+    machine, _, wants = waiting_source({A: Span(1, 1), B: Span(1, 1)})
+    (asked,) = {want.peer for want in wants}
+    other = B if asked == A.peer else A
+    done = hear(machine, other, msg.Invite(Slot(other.boot, 1)))
+    assert sent(done, msg.Return) and not sent(done, msg.Forward)
+
+
+def test_who_failed_a_micro_batch_does_not_get_it_again_while_there_are_others() -> None:
+    machine, job, _ = waiting_source({A: Span(1, 1), B: Span(1, 1)})
+    done = machine.tick(4.0)
+    first = next(one for one in (A, B) if one.peer == sent(done, msg.Want)[0].peer)
+    hear(machine, first, msg.Invite(Slot(first.boot, 1)), 4.0)
+    hear(machine, first, msg.Refuse(Slot(first.boot, 1), job.micro_batch, Reason.BAD), 4.0)
+    done = hear(machine, first, msg.Invite(Slot(first.boot, 2)), 4.0)
+    assert sent(done, msg.Return) and not sent(done, msg.Forward)
+
+
+# ---- slots
+
+
+def test_a_sender_that_never_fills_its_slots_does_not_keep_them() -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0), B: Span(0, 0)})
+    assert len(sent(hear(machine, A, msg.Want(1, SLOTS)), msg.Invite)) == SLOTS
+    invited = []
+    for now in range(3, int(limits.INVITED_S) + 9, 3):
+        invited += hear(machine, A, msg.Want(1, SLOTS), now)  # it goes on to ask
+        invited += hear(machine, B, msg.Want(1, 1), now)
+        invited += machine.tick(now)
+    assert B.peer in {one.peer for one in sent(invited, msg.Invite)}
+
+
+def test_a_sender_that_let_a_slot_expire_is_not_asked_again_at_once() -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)})
+    hear(machine, A, msg.Want(1, SLOTS))
+    late_s = limits.INVITED_S + 1
+    assert not sent(machine.tick(late_s), msg.Invite)
+    assert not sent(hear(machine, A, msg.Want(1, 1), late_s + 1), msg.Invite)
+    assert sent(hear(machine, A, msg.Want(1, 1), 2 * late_s), msg.Invite)
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_a_micro_batch_of_a_round_that_nobody_has_begun_keeps_no_slot(flushes: bool) -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)}, flushes=flushes)
+    (invite,) = sent(hear(machine, A, msg.Want(1, 1)), msg.Invite)
+    far = named(round=1 << 40)
+    done = hear(machine, A, msg.Forward(invite.message.slot, far, 1, 2, FORM))
+    assert sent(done, msg.Refuse) and machine.num_held == 0
+
+
+def test_a_slot_whose_drop_was_lost_is_freed_when_its_holder_speaks() -> None:
+    """The holder says ALIVE for what its sender has given up long ago."""
+    machine, _, _ = waiting_source({A: Span(1, 1)})
+    hear(machine, A, msg.Invite(Slot(A.boot, 1)), 0.0)
+    slot = Slot(A.boot, 1)
+    for now in range(3, int(limits.MICRO_BATCH_S) + 9, 3):
+        hear(machine, A, msg.Alive(slot), now)
+        machine.tick(now)
+    assert machine.num_own == 0
+    assert sent(hear(machine, A, msg.Alive(slot), now), msg.Drop)
+
+
+# ---- signs of life
+
+
+def test_a_holder_whose_gradient_is_on_its_way_is_never_silent_for_long() -> None:
+    """A payload is said again at growing pauses, longer than a sender waits for a sign."""
+    machine, slot = filled(Span(1, 1), 2, {A: Span(0, 0)})
+    (run,) = [
+        one for one in hear(machine, A, msg.Go(named(), slot, FORM)) if isinstance(one, RunBackward)
+    ]
+    machine.gradient_made(run.job, FORM, 0.0)
+    machine.backward_made(run.job, 0.0)
+    last_s = 0.0
+    for now in range(3, 100, 3):
+        if sent(machine.tick(now), (msg.Gradient, msg.Alive)):
+            assert now - last_s <= limits.HOP_SILENCE_S
+            last_s = now
+    assert now - last_s <= limits.HOP_SILENCE_S
+
+
+# ---- the one permission
+
+
+def test_only_a_peer_of_the_last_stage_gets_the_permission() -> None:
+    """Names can be guessed: whoever else asks first would keep it from the true end."""
+    others = {A: Span(1, 1), B: Span(2, 2)}
+    machine, done = machine_of(Span(0, 0), others, stages=3, share=1)
+    (run,) = [one for one in done if isinstance(one, RunForward)]
+    name = run.job.micro_batch
+    machine.forward_made(run.job, FORM, 0.0, TEXT)
+    assert not sent(hear(machine, A, msg.Arrived(name, Slot(A.boot, 1))), msg.Go)
+    assert sent(hear(machine, B, msg.Arrived(name, Slot(B.boot, 1))), msg.Go)
+
+
+# ---- books
+
+
+def test_what_has_not_ended_is_not_told_as_whole() -> None:
+    source = Source(ME.peer, ME.boot)
+    source.begin(0, 0, 0, 1)
+    assert source.make() is not None
+    made = source.close(0)
+    assert not orders.numbers(made.whole)
+
+
+def test_a_full_replica_counts_the_tokens_that_it_has_read() -> None:
+    machine, done = machine_of(Span(0, 1), {}, share=1)
+    (run,) = [one for one in done if isinstance(one, RunBackward)]
+    done = list(machine.backward_made(run.job, 1.0, TEXT))
+    assert [one.tokens for one in done if isinstance(one, Step)] == [TEXT.tokens]
+
+
+def test_the_source_tells_the_form_of_its_labels() -> None:
+    machine, done = machine_of(Span(0, 0), {A: Span(1, 1)}, share=1)
+    (run,) = [one for one in done if isinstance(one, RunForward)]
+    labels = Payload("labels", (2,), 16)
+    machine.forward_made(run.job, FORM, 0.0, Text(2, labels))
+    (go,) = sent(hear(machine, A, msg.Arrived(run.job.micro_batch, Slot(A.boot, 1))), msg.Go)
+    assert go.message.payload == labels
+
+
+# ---- order
+
+
+def two_at(others: dict[Process, Span]) -> tuple[StageMachine, list[Job]]:
+    """A source whose two micro-batches of a flushed step are both at A."""
+    machine, done = machine_of(Span(0, 0), others, share=2, flushes=True)
+    jobs = []
+    for number in (1, 2):
+        (run,) = [one for one in done if isinstance(one, RunForward)]
+        jobs.append(run.job)
+        done = list(machine.forward_made(run.job, FORM, 0.0, TEXT))
+        machine.tick(0.0)  # everybody is asked
+        hear(machine, A, msg.Invite(Slot(A.boot, number)))
+    return machine, jobs
+
+
+def gradient(job: Job, number: int) -> msg.Gradient:
+    return msg.Gradient(Slot(A.boot, number), job.micro_batch, FORM)
+
+
+def test_gradients_add_up_in_order_where_each_stage_has_one_member() -> None:
+    machine, (first, second) = two_at({A: Span(1, 1)})
+    late = hear(machine, A, msg.Arrived(second.micro_batch, Slot(A.boot, 2)))
+    assert not sent(late, (msg.Go, msg.No))  # the first has not asked yet
+    assert sent(hear(machine, A, msg.Arrived(first.micro_batch, Slot(A.boot, 1))), msg.Go)
+    assert sent(hear(machine, A, msg.Arrived(second.micro_batch, Slot(A.boot, 2))), msg.Go)
+    done = hear(machine, A, gradient(second, 2))
+    assert not [one for one in done if isinstance(one, RunBackward)]
+    done = hear(machine, A, gradient(first, 1))
+    assert [one.job for one in done if isinstance(one, RunBackward)] == [first]
+    done = machine.backward_made(first, 1.0)
+    assert [one.job for one in done if isinstance(one, RunBackward)] == [second]
+
+
+def test_gradients_wait_for_nobody_where_a_stage_has_two_members() -> None:
+    machine, (_, second) = two_at({A: Span(1, 1), B: Span(1, 1)})
+    assert sent(hear(machine, A, msg.Arrived(second.micro_batch, Slot(A.boot, 2))), msg.Go)
+    done = hear(machine, A, gradient(second, 2))
+    assert [one.job for one in done if isinstance(one, RunBackward)] == [second]

@@ -1,0 +1,139 @@
+"""Requests of the stage machine to its shell, which obeys them in order. Those to the training
+thread are obeyed one after another.
+
+The shell keeps the payloads, under the job's name; the machine knows their form alone. A place has
+room for two: the stage's input, in whose place the input's gradient comes; and the output, in whose
+place the output's gradient comes. At the end of a route the labels stand where the output would.
+"""
+
+import msgspec
+
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.pipeline.messages import AnyHopMessage, Payload, Reason
+from swarmtrain_transport.pipeline.orders import Report
+from swarmtrain_transport.pipeline.route import MicroBatch, Slot, Span
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A micro-batch at a peer; `slot` is None at its source."""
+
+    micro_batch: MicroBatch
+    slot: Slot | None
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send the message; with FORWARD goes the job's output, with GRADIENT the gradient of its
+    input, with GO the labels of its micro-batch."""
+
+    peer: PeerId
+    message: AnyHopMessage
+    job: Job | None = None
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """Keep the payload that has just come, for the job. All others are dropped."""
+
+    job: Job
+
+
+class Text(msgspec.Struct, frozen=True):
+    """Text of a micro-batch, as its source has read it.
+
+    Attributes:
+        tokens: that count in its loss.
+        labels: form of the labels.
+    """
+
+    tokens: int
+    labels: Payload
+
+
+class RunForward(msgspec.Struct, frozen=True):
+    """Training thread: the job's output, from its input and this first stage on. Then
+    `forward_made`. A job without a slot has no input yet: read its text, and tell of it."""
+
+    job: Job
+    stage: int
+
+
+class RunBackward(msgspec.Struct, frozen=True):
+    """Training thread: recompute, and `gradient_made` as soon as the input's gradient is there;
+    then add the parameters' to what is accumulated, and `backward_made`. At the end of a route
+    begin with the labels; a source has no input's gradient."""
+
+    job: Job
+    stage: int
+    is_end: bool
+
+
+class Count(msgspec.Struct, frozen=True):
+    """The micro-batch's gradient is in that of these stages, the last one included."""
+
+    micro_batch: MicroBatch
+    first: int
+    last: int
+    tokens: int
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Training thread: an inner step with what is accumulated.
+
+    Attributes:
+        tokens: that it holds.
+        micro_batches: that it holds; fewer than usual in the last step of a round.
+    """
+
+    tokens: int
+    micro_batches: int
+
+
+class Discard(msgspec.Struct, frozen=True):
+    """Training thread: forget what is accumulated."""
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """Training thread: all steps of the round are made; keep the weights of now for its exchange,
+    then `settled`."""
+
+    round: int
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Fetch the newest state of these stages beside what is served, then `fetched`."""
+
+    span: Span
+
+
+class Serve(msgspec.Struct, frozen=True):
+    """Training thread: these stages take the place of those that were served."""
+
+    span: Span
+
+
+class Free(msgspec.Struct, frozen=True):
+    """The job's payloads are needed no more."""
+
+    job: Job
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """Source: a micro-batch came back, or is lost for a reason."""
+
+    micro_batch: MicroBatch
+    reason: Reason | None
+
+
+class SendReport(msgspec.Struct, frozen=True):
+    """Tell the coordinator."""
+
+    report: Report
+
+
+class Expelled(msgspec.Struct, frozen=True):
+    """This process was given up: forget what it has counted, and begin anew under another boot."""
+
+
+Request = (
+    Send | Keep | RunForward | RunBackward | Count | Step | Discard | Settle | Fetch | Serve | Free
+    | Ended | SendReport | Expelled
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""A receiver's slots that are kept for others: memory is bounded by invitations.
+
+Whoever has a micro-batch for us says how many; a free slot is offered to those who want one, in
+turn, and is kept until it is filled or returned, or was kept for too long. So nobody can send what
+there is no room for, and nobody can hold the room either.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.pipeline.route import Boot, Process, Slot
+
+
+class Invitations:
+    """Slots that are kept for senders.
+
+    Args:
+        boot: of the receiver.
+    """
+
+    def __init__(self, boot: Boot) -> None:
+        self._boot = boot
+        self._kept: dict[Slot, tuple[Process, float]] = {}
+        self._wanted: dict[Process, int] = {}
+        self._let_go_s: dict[Process, float] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        """Slots that are kept."""
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[tuple[Slot, Process]]:
+        """Slots, and for whom."""
+        return ((slot, sender) for slot, (sender, _) in self._kept.items())
+
+    @property
+    def oldest_s(self) -> float:
+        """When the slot was kept that has been kept for longest; infinity if none is."""
+        return min((since_s for _, since_s in self._kept.values()), default=math.inf)
+
+    def wanted(self, sender: Process, count: int, now_s: float) -> None:
+        """The sender has so many micro-batches; this replaces what it said before, and those that
+        invitations are on their way for are among them.
+
+        One that has kept a slot for too long waits as long until it is believed again.
+        """
+        self._wanted.pop(sender, None)
+        if count > 0 and now_s - self._let_go_s.get(sender, -math.inf) > limits.INVITED_S:
+            self._wanted[sender] = count
+
+    def give(self, free: int, now_s: float) -> list[tuple[Slot, Process]]:
+        """Give free slots to those who want one, in turn; as many as there are."""
+        given: list[tuple[Slot, Process]] = []
+        kept = Counter(sender for sender, _ in self._kept.values())
+        while len(given) < free:
+            sender = next((who for who, n in self._wanted.items() if n > kept[who]), None)
+            if sender is None:
+                break
+            self._wanted[sender] = self._wanted.pop(sender)  # the others come first then
+            kept[sender] += 1
+            self._number += 1
+            slot = Slot(self._boot, self._number)
+            self._kept[slot] = sender, now_s
+            given.append((slot, sender))
+        return given
+
+    def take(self, slot: Slot, sender: Process) -> bool:
+        """Return True if the slot was kept for the sender; it is no more."""
+        if slot not in self._kept or self._kept[slot][0] != sender:
+            return False
+        del self._kept[slot]
+        if (count := self._wanted.pop(sender, 0) - 1) > 0:
+            self._wanted[sender] = count
+        return True
+
+    def returned(self, slot: Slot, sender: Process) -> None:
+        """The sender does not need the slot, nor any other."""
+        if self.take(slot, sender):
+            self._wanted.pop(sender, None)
+
+    def departed(self, sender: Process) -> None:
+        """Nothing is kept for the sender any more."""
+        self._wanted.pop(sender, None)
+        self._let_go_s.pop(sender, None)
+        self._kept = {slot: kept for slot, kept in self._kept.items() if kept[0] != sender}
+
+    def forget_old(self, now_s: float) -> None:
+        """Take back those that were kept for too long."""
+        for slot, (sender, since_s) in list(self._kept.items()):
+            if now_s - since_s > limits.INVITED_S:
+                del self._kept[slot]
+                self._wanted.pop(sender, None)
+                self._let_go_s[sender] = now_s

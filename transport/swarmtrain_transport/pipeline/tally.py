@@ -1,0 +1,55 @@
+"""Books of a peer: the micro-batches in its accumulator, and in the steps of the round."""
+
+from swarmtrain_transport.pipeline import orders
+from swarmtrain_transport.pipeline.requests import Count, Step
+from swarmtrain_transport.pipeline.route import Fence, MicroBatch, Process
+
+
+class Tally:
+    """Books of a peer's gradient.
+
+    Attributes:
+        steps: inner steps made by this process.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._accumulated: list[Count] = []
+        self._counted: dict[MicroBatch, Count] = {}
+
+    def __len__(self) -> int:
+        """Micro-batches in the accumulator."""
+        return len(self._accumulated)
+
+    def add(self, count: Count) -> None:
+        """One more is in the accumulator."""
+        self._counted[count.micro_batch] = count
+        self._accumulated.append(count)
+
+    def step(self) -> Step:
+        """A step with what is accumulated."""
+        step = Step(sum(count.tokens for count in self._accumulated), len(self._accumulated))
+        self._accumulated.clear()
+        self.steps += 1
+        return step
+
+    def void(self, fence: Fence) -> None:
+        """A step is not made: nothing of it was counted."""
+        self._accumulated.clear()
+        self._counted = {
+            name: count for name, count in self._counted.items() if name.fence != fence
+        }
+
+    def settle(self, round: int) -> tuple[orders.Counted, ...]:
+        """All that was counted up to the round, by source and stage; it is forgotten then."""
+        books: dict[tuple[Process, int], set[int]] = {}
+        for name, count in list(self._counted.items()):
+            if name.round > round:
+                continue
+            del self._counted[name]
+            for stage in range(count.first, count.last + 1):
+                books.setdefault((Process(name.source, name.boot), stage), set()).add(name.number)
+        return tuple(
+            orders.Counted(source, stage, orders.marks(numbers))
+            for (source, stage), numbers in sorted(books.items())
+        )
