@@ -14,9 +14,6 @@ from swarmtrain.config.built_in import built_in_blocks, num_values_of
 from swarmtrain.config.settings import ModelSection
 from swarmtrain.errors import cleaned
 
-MESSAGE_BYTES_MAX = 4_096
-"""Of a frame, what is kept for all but the values of a micro-batch."""
-
 _SCALE_BLOCK_MIN = 16
 """Values of int8 that have a scale of two bytes of their own, at the fewest."""
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from swarmtrain.config.stages import MESSAGE_BYTES_MAX, Cost, cut, hop_bytes, misfit
+from swarmtrain.config.stages import Cost, cut, hop_bytes, misfit
 from swarmtrain.pipeline.blocks import Block, BlockModel, cannot, copied, refuse_shared
 from swarmtrain_transport import limits
 
@@ -95,10 +95,10 @@ def stages_of(
     for stage in found[:-1]:
         shape = blocks[stage[-1]].shape
         num_bytes = hop_bytes(math.prod(shape), activations)
-        if num_bytes > limits.FRAME_BYTES_MAX - MESSAGE_BYTES_MAX:
+        if num_bytes > limits.HOP_PAYLOAD_BYTES_MAX:
             raise cannot(
-                f"block `{names[stage[-1]]}` gives {num_bytes} bytes of a micro-batch, "
-                f"{tuple(shape)} in {activations}, and a frame takes {limits.FRAME_BYTES_MAX}",
+                f"block `{names[stage[-1]]}` gives {tuple(shape)} values of a micro-batch, in "
+                f"{activations} {num_bytes} bytes; a frame takes {limits.HOP_PAYLOAD_BYTES_MAX}",
                 "Set a smaller pipeline.micro_batch.",
             )
     return found

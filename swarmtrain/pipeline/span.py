@@ -18,20 +18,20 @@ from torch import Tensor, nn
 
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import BlockModel, build, cannot
+from swarmtrain_transport.pipeline.route import MicroBatch
 
 
-def dropout_seed(run: bytes, source: bytes, boot: bytes, round_number: int, number: int) -> int:
+def dropout_seed(run: bytes, micro_batch: MicroBatch) -> int:
     """Seed of a micro-batch's chance: the same whoever computes it, and however often.
 
     Args:
         run: what names the run, the hash of its settings.
-        source: key of the peer that made the micro-batch.
-        boot: of the source.
-        round_number: that the micro-batch belongs to.
-        number: of the micro-batch.
+        micro_batch: its name; which step or attempt it is for does not matter.
     """
-    digest = hashlib.sha256(b"swarmtrain dropout 1" + run + source)
-    digest.update(round_number.to_bytes(8, "big") + number.to_bytes(8, "big") + boot)
+    digest = hashlib.sha256(b"swarmtrain dropout 1" + run + micro_batch.source)
+    for number in (micro_batch.round, micro_batch.number):
+        digest.update(number.to_bytes(8, "big"))
+    digest.update(micro_batch.boot)
     return int.from_bytes(digest.digest()[:8], "big")
 
 
@@ -59,6 +59,7 @@ class Span:
 
     Attributes:
         modules: by stage, its parameters under the names of the unsplit model.
+        device: where it computes.
 
     Raises:
         UserError: SWT-E613, a block cannot be made.
@@ -73,11 +74,11 @@ class Span:
         seed: int,
         device: torch.device | str = "cpu",
     ) -> None:
-        self._device = torch.device(device)
+        self.device = torch.device(device)
         self._loss = model.loss
         self._names = [block.name for block in model.blocks]
         self._stages = {
-            stage: build(model, cut[stage], seed=seed, device=self._device) for stage in served
+            stage: build(model, cut[stage], seed=seed, device=self.device) for stage in served
         }
         self.modules: dict[int, nn.Module] = {
             stage: built.module for stage, built in self._stages.items()
@@ -189,11 +190,11 @@ class Span:
 
     def _own_chance(self) -> AbstractContextManager[None]:
         """Leave torch's generators as they were before."""
-        on_gpu = self._device.type == "cuda"
-        return torch.random.fork_rng(devices=[self._device] if on_gpu else [])
+        on_gpu = self.device.type == "cuda"
+        return torch.random.fork_rng(devices=[self.device] if on_gpu else [])
 
     def _set_chance(self, seed: int, block: int) -> None:
         """Set the generators for one block of a micro-batch."""
         torch.default_generator.manual_seed(block_seed(seed, block))
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.manual_seed(block_seed(seed, block))

@@ -21,6 +21,7 @@ from swarmtrain.pipeline.cut import stages_of
 from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.steps import StageSteps
 from swarmtrain_optimizers.schedule import warmup_cosine
+from swarmtrain_transport.pipeline.route import MicroBatch as Name
 
 torch.set_num_threads(1)
 
@@ -102,7 +103,7 @@ def batches(count: int) -> list[MicroBatch]:
     for number in range(count):
         starts = [rng.randrange(len(text) - CONTEXT - 1) for _ in range(len(EXAMPLE))]
         windows = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
-        seed = dropout_seed(b"run", b"source", b"boot", 0, number)
+        seed = dropout_seed(b"run", Name(b"s" * 32, b"boot 001", 0, 0, 0, number))
         found.append(MicroBatch(windows[:, :-1], windows[:, 1:], seed))
     return found
 

@@ -14,6 +14,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import of_modules
 from swarmtrain.pipeline.span import Span, dropout_seed
+from swarmtrain_transport.pipeline.route import MicroBatch
 
 torch.set_num_threads(1)
 
@@ -194,16 +195,18 @@ def test_the_second_computing_has_the_chance_of_the_first() -> None:
     assert way.input_gradient is not None and torch.equal(way.input_gradient, output)
 
 
-def test_names_of_a_micro_batch_that_differ_anywhere_have_another_seed() -> None:
-    seeds = {
-        dropout_seed(b"run", b"source", b"boot", 1, 2),
-        dropout_seed(b"other", b"source", b"boot", 1, 2),
-        dropout_seed(b"run", b"other", b"boot", 1, 2),
-        dropout_seed(b"run", b"source", b"anew", 1, 2),
-        dropout_seed(b"run", b"source", b"boot", 2, 2),
-        dropout_seed(b"run", b"source", b"boot", 1, 3),
-    }
-    assert len(seeds) == 6
+def test_names_of_a_micro_batch_that_differ_where_its_text_does_have_another_seed() -> None:
+    key, other, boot = b"s" * 32, b"t" * 32, b"boot 001"
+    name = MicroBatch(key, boot, 1, 0, 0, 2)
+    others = [
+        MicroBatch(other, boot, 1, 0, 0, 2),
+        MicroBatch(key, b"boot 002", 1, 0, 0, 2),
+        MicroBatch(key, boot, 2, 0, 0, 2),
+        MicroBatch(key, boot, 1, 0, 0, 3),
+    ]
+    seeds = {dropout_seed(b"run", one) for one in (name, *others)}
+    assert len(seeds | {dropout_seed(b"another", name)}) == 6
+    assert dropout_seed(b"run", MicroBatch(key, boot, 1, 5, 1, 2)) in seeds
 
 
 def test_passes_leave_the_global_chance_alone() -> None:

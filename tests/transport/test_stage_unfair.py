@@ -127,6 +127,16 @@ def test_a_micro_batch_of_a_round_that_nobody_has_begun_keeps_no_slot(flushes: b
     assert sent(done, msg.Refuse) and machine.num_held == 0
 
 
+def test_an_unsound_input_is_refused_before_the_source_is_asked() -> None:
+    """Else its end has the one permission and nobody else can make the micro-batch."""
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)})
+    (invite,) = sent(hear(machine, A, msg.Want(1, 1)), msg.Invite)
+    forward = msg.Forward(invite.message.slot, named(), 1, 2, FORM)
+    done = machine.received(A.peer, A.boot, forward, 0.0, is_sound=False)
+    assert [one.message.reason for one in sent(done, msg.Refuse)] == [Reason.BAD]
+    assert not sent(done, msg.Arrived) and machine.num_held == 0
+
+
 def test_a_slot_whose_drop_was_lost_is_freed_when_its_holder_speaks() -> None:
     """The holder says ALIVE for what its sender has given up long ago."""
     machine, _, _ = waiting_source({A: Span(1, 1)})

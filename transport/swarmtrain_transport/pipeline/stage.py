@@ -112,9 +112,25 @@ class StageMachine:
         return len(self._own)
 
     def received(
-        self, peer: PeerId, boot: Boot, message: AnyHopMessage, now_s: float
+        self,
+        peer: PeerId,
+        boot: Boot,
+        message: AnyHopMessage,
+        now_s: float,
+        *,
+        is_sound: bool = True,
     ) -> tuple[Request, ...]:
-        """A message came from this process."""
+        """A message came from this process.
+
+        Args:
+            peer: that sent it.
+            boot: of the peer.
+            message: what it says.
+            now_s: the time.
+            is_sound: whether the payload beside it is what its form says, and finite. An input that
+                is not is refused before anybody is asked for the permission, so that another try
+                may get it.
+        """
         self._now_s = now_s
         sender = Process(peer, boot)
         if not self._is_member(sender):
@@ -129,7 +145,7 @@ class StageMachine:
             case msg.Return():
                 self._invited.returned(message.slot, sender)
             case msg.Forward():
-                self._on_forward(sender, message)
+                self._on_forward(sender, message, is_sound=is_sound)
             case msg.Gradient():
                 self._on_gradient(sender, message)
             case msg.Refuse():
@@ -340,7 +356,7 @@ class StageMachine:
             for slot, sender in self._invited.give(free, self._now_s):
                 self._send(sender, msg.Invite(slot))
 
-    def _on_forward(self, sender: Process, forward: msg.Forward) -> None:
+    def _on_forward(self, sender: Process, forward: msg.Forward, *, is_sound: bool) -> None:
         slot, name = forward.slot, forward.micro_batch
         if slot in self._held:
             return
@@ -348,7 +364,7 @@ class StageMachine:
             self._send(sender, msg.Refuse(slot, name, Reason.FULL))
             return
         # No member is two rounds ahead of another: rounds wait for all.
-        is_one = forward.stage in self.span and name.round <= self._now[0] + 1
+        is_one = is_sound and forward.stage in self.span and name.round <= self._now[0] + 1
         if self._is_over(name) or not is_one or forward.tokens > self.rules.tokens:
             reason = Reason.CLOSED if self._is_over(name) else Reason.BAD
             self._send(sender, msg.Refuse(slot, name, reason))
