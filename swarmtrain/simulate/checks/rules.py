@@ -25,7 +25,6 @@ _WEIGHT_MAX = 255
 _BELIEVED = 4
 """Samples count up to so many times the low median (rule 2)."""
 
-_SUSPECT_S = limits.SUSPECT_S + 1.0
 """So long after its death a peer may still be held for alive."""
 
 _SUM_BITS, _PRODUCT_BITS = 53, 15
@@ -95,13 +94,15 @@ class Rules:
 
     def _check_attested(self, plan: Plan, ready: set[tuple[PeerId, bytes]]) -> None:
         """T15: the state that an op begins with is attested, if more than half of the members of
-        the op before it that still count have it. The dead count until they are suspected."""
+        the op before it that still count have it. The dead, and those whose goodbye nobody heard,
+        count until they are suspected."""
         op, now_s = plan.op - 1, self._scene.clock.now_s
         if plan.kind == PAIR or op != self._decided.newest[0] or op in self._attested or not op:
             return
         if not self._demands.is_quiet(now_s):
             return
-        dead = {peer for peer, _ in self._demands.deaths_since(now_s - _SUSPECT_S)}
+        machine = self._swarm.coordinator.machine
+        unsuspected = set() if machine is None else machine.live_roster.alive(now_s)
         living = {peer.peer_id for peer in self._swarm.survivors}
         members = {member.peer for member in self._decided.plans[op].members}
         roots = Counter(
@@ -109,7 +110,7 @@ class Rules:
             for key in ready & self.states.keys()
             if key[0] in members and self.states[key][0] == op
         )
-        if 2 * max(roots.values(), default=0) > len(members & (living | dead)):
+        if 2 * max(roots.values(), default=0) > len(members & (living | unsuspected)):
             self._violated("attest", f"op {op} is not attested, although most have its state")
 
     def committed(self, commit: Commit, plan: Plan) -> None:
