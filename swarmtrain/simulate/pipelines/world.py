@@ -256,14 +256,17 @@ class World:
             self._restart(fault.peer, back_s)
 
     def _can_do_without(self, index: int) -> bool:
-        """Return True if all stages are served without a peer, and without who is moving."""
+        """Return True if all stages are served without a peer, and without who is moving, or has
+        not heard yet that it has moved."""
         moving = self.coordinator.moving[0] if self.coordinator.moving else None
-        spans = [
+        members = self.coordinator.members
+        settled = [
             process.span
             for i, process in enumerate(self.processes)
             if process.is_alive and i != index and process.me != moving
-        ]
-        return all(any(s in span for span in spans) for s in range(self.conditions.num_stages))
+            and (process.me.peer not in members or members[process.me.peer].span == process.span)
+        ]  # fmt: skip
+        return all(any(s in span for span in settled) for s in range(self.conditions.num_stages))
 
     def _freeze(self, fault: Fault) -> None:
         process = self.processes[fault.peer]
