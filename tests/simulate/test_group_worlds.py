@@ -55,6 +55,11 @@ def test_checks_know_the_groups_of_who_joins_again(groups: tuple[int, ...]) -> N
         assert (peer in decided.roster, peer in decided.elsewhere) == (is_in, not is_in)
 
 
+def test_a_run_does_not_go_back_behind_a_state_on_the_disk_of_who_comes_back() -> None:
+    (result,) = run_seeds([1004656], peers=4, ops=3, groups=2)
+    assert not result.violations
+
+
 def test_ops_of_both_groups_are_under_way_at_once_and_both_come_to_their_end() -> None:
     world = world_of(2, 4, 3, groups=2)
     world.start()

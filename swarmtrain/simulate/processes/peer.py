@@ -190,6 +190,8 @@ class SimPeer(Process):
         )  # fmt: skip
         for group in self.machine.groups:
             kept = disk.of(group)
+            if kept.image is not None and kept.image.chunks is not None:
+                self.machine.saved(kept.image.op, kept.image.manifest.root, group)
             for result in kept.results:
                 self.machine.keep_result(
                     result.op, [piece.chunks for piece in result.slices], group
