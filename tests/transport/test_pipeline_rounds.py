@@ -1,5 +1,7 @@
 """The coordinator's part of pipelines: rounds, steps and books."""
 
+import math
+
 import pytest
 
 from swarmtrain_transport.errors import RemoteFault
@@ -18,8 +20,8 @@ SPANS = {FIRST: Span(0, 0), SECOND: Span(0, 0), LAST: Span(1, 1)}
 NOTHING = Made(Marks(0, b""), {})
 
 
-def running(steps=0):
-    rounds = Rounds(2, share=4, steps=steps)
+def running(steps=0, clips=False):
+    rounds = Rounds(2, share=4, steps=steps, clips=clips)
     actions = ()
     for process, span in SPANS.items():
         actions = rounds.joined(process, Member(BOOT, span), NOW_S)
@@ -115,6 +117,59 @@ def test_a_step_is_void_if_a_micro_batch_is_lost_or_a_member_left():
     assert told(orders.Close, actions) and not told(orders.Begin, actions)
     assert not told(orders.Begin, settle(rounds))
     assert told(orders.Begin, rounds.outcome(0, NOW_S))[FIRST].round == 1
+
+
+def weighed(rounds, process, *squares, attempt=0):
+    return rounds.weighed(process, orders.Weighed(0, 0, attempt, squares), NOW_S)
+
+
+def weighing():
+    """Members are asked for the size of the step's gradient."""
+    rounds, _ = running(steps=2, clips=True)
+    drained(rounds, FIRST)
+    actions = drained(rounds, SECOND)
+    assert set(told(orders.Weigh, actions)) == set(SPANS) and not told(orders.MakeStep, actions)
+    return rounds
+
+
+def test_a_clipped_step_is_made_by_the_norm_of_all_stages():
+    rounds = weighing()
+    weighed(rounds, FIRST, 10.0)
+    weighed(rounds, SECOND, 8.0)
+    assert not weighed(rounds, SECOND, 99.0)  # said twice
+    step = told(orders.MakeStep, weighed(rounds, LAST, 16.0))
+    assert {order.whole_norm for order in step.values()} == {5.0}
+
+
+def test_who_has_counted_nothing_is_not_weighed_and_a_norm_that_is_none_is_told():
+    rounds = weighing()
+    weighed(rounds, FIRST, 9.0)
+    weighed(rounds, SECOND, None)
+    assert told(orders.MakeStep, weighed(rounds, LAST, 16.0))[LAST].whole_norm == 5.0
+    for square in (float("nan"), -100.0, float("inf")):
+        rounds = weighing()
+        weighed(rounds, FIRST, 9.0)
+        weighed(rounds, SECOND, square)
+        norm = told(orders.MakeStep, weighed(rounds, LAST, 16.0))[LAST].whole_norm
+        assert norm is not None and not math.isfinite(norm)
+
+
+def test_a_step_is_void_if_a_member_leaves_while_it_is_weighed():
+    rounds = weighing()
+    weighed(rounds, FIRST, 9.0)
+    rounds.departed(SECOND, NOW_S)
+    assert told(orders.Void, weighed(rounds, LAST, 16.0))[LAST].attempt == 0
+    actions = drained(rounds, FIRST)
+    assert told(orders.Weigh, actions)[FIRST].attempt == 1
+    assert not weighed(rounds, FIRST, 9.0)  # of the attempt before
+    weighed(rounds, FIRST, 1.0, attempt=1)
+    assert told(orders.MakeStep, weighed(rounds, LAST, 3.0, attempt=1))[FIRST].whole_norm == 2.0
+
+
+def test_norms_of_other_stages_than_its_own_are_refused():
+    rounds = weighing()
+    with pytest.raises(RemoteFault):
+        weighed(rounds, FIRST, 1.0, 2.0)
 
 
 def test_a_step_whose_sources_are_all_gone_is_void_and_its_round_is_closed():

@@ -103,6 +103,7 @@ class SimProcess:
         self._outputs: set[Job] = set()
         self._training: deque[Request] = deque()
         self._is_training = False
+        self._is_weighed = False
 
     @property
     def is_training_at(self) -> list[Passed]:
@@ -143,6 +144,7 @@ class SimProcess:
                 case (
                     requests.RunForward()
                     | requests.RunBackward()
+                    | requests.Weigh()
                     | requests.Step()
                     | requests.Discard()
                 ):
@@ -224,7 +226,11 @@ class SimProcess:
         return passes * self._pass_s * self.ground.rng.uniform(0.6, 1.4)
 
     def _do_at_once(self, request: Request) -> None:
+        self._is_weighed = isinstance(request, requests.Weigh)
         match request:
+            case requests.Weigh():
+                squares = (1.0,) * (self.span.last - self.span.first + 1)
+                self._obey(self.machine.weighed(request.fence, squares, self.ground.now_s))
             case requests.Step():
                 if request.tokens != _TEXT.tokens * request.micro_batches:
                     self.ground.broken("P2", f"{self.me} counts {request.tokens} tokens")
@@ -277,6 +283,8 @@ class SimProcess:
         request = self._training.popleft()
         assert isinstance(request, requests.RunBackward)
         self._is_training = False
+        if self._is_weighed:
+            self.ground.broken("P4", f"{self.me} adds {request} to what is weighed")
         self.work.accumulated += _passed(request, self.span)
         text = _TEXT if request.job.slot is None else None
         self._obey(self.machine.backward_made(request.job, self.ground.now_s, text))

@@ -79,7 +79,9 @@ class World:
             max_stale_steps=self.rng.choice((2, 1 << 30)),
         )  # fmt: skip
         self._lane_s = self.rng.choice((0.3, 6.0))
-        self.coordinator = Rounds(conditions.num_stages, conditions.share, conditions.steps)
+        self.coordinator = Rounds(
+            conditions.num_stages, conditions.share, conditions.steps, clips=seed % 2 == 0
+        )
         self._boots = [0] * len(conditions.spans)
         self._lives_of_all: list[SimProcess] = []
         self.processes: list[SimProcess] = []
@@ -286,6 +288,8 @@ class World:
         self._note(f"{process.peer.decode()} -> coordinator", repr(report))
         if isinstance(report, orders.Drained):
             self._act(self.coordinator.drained(process, report, self.now_s))
+        elif isinstance(report, orders.Weighed):
+            self._act(self.coordinator.weighed(process, report, self.now_s))
         elif isinstance(report, orders.Fetched):
             self._fetched.add(process)
             self._act(self.coordinator.fetched(process, report, self.now_s))

@@ -68,13 +68,23 @@ class Begin(msgspec.Struct, frozen=True):
     members: Mapping[PeerId, Member]
 
 
+class Weigh(msgspec.Struct, frozen=True):
+    """All micro-batches of the step are back: say WEIGHED."""
+
+    round: int
+    step: int
+    attempt: int
+
+
 class MakeStep(msgspec.Struct, frozen=True):
-    """All micro-batches of the step are back: step, and make `share` more."""
+    """All micro-batches of the step are back: step, and make `share` more. `whole_norm` is that
+    of all stages' gradient, to clip it by; None where nothing was weighed."""
 
     round: int
     step: int
     attempt: int
     share: int
+    whole_norm: float | None = None
 
 
 class Void(msgspec.Struct, frozen=True):
@@ -92,7 +102,7 @@ class Close(msgspec.Struct, frozen=True):
     round: int
 
 
-Order = Welcome | Joined | Departed | Move | Begin | MakeStep | Void | Close
+Order = Welcome | Joined | Departed | Move | Begin | Weigh | MakeStep | Void | Close
 
 
 class Drained(msgspec.Struct, frozen=True):
@@ -109,6 +119,21 @@ class Drained(msgspec.Struct, frozen=True):
     attempt: Count
     made: Count
     lost: Count
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """Answer to WEIGH.
+
+    Attributes:
+        round, step, attempt: which.
+        squares: squared norm of the mean gradient here, of each stage of the span in order; one is
+            None where nothing was counted. They need not be finite.
+    """
+
+    round: Count
+    step: Count
+    attempt: Count
+    squares: Annotated[tuple[float | None, ...], msgspec.Meta(max_length=limits.STAGES_MAX)]
 
 
 class Marks(msgspec.Struct, frozen=True, array_like=True):
@@ -152,7 +177,7 @@ class Fetched(msgspec.Struct, frozen=True):
     span: Span
 
 
-Report = Drained | Settled | Fetched
+Report = Drained | Weighed | Settled | Fetched
 
 
 def marks(numbers: set[int]) -> Marks:

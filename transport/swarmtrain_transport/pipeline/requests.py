@@ -11,7 +11,7 @@ import msgspec
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.messages import AnyHopMessage, Payload, Reason
 from swarmtrain_transport.pipeline.orders import Report
-from swarmtrain_transport.pipeline.route import MicroBatch, Slot, Span
+from swarmtrain_transport.pipeline.route import Fence, MicroBatch, Slot, Span
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -75,16 +75,25 @@ class Count(msgspec.Struct, frozen=True):
     tokens: int
 
 
+class Weigh(msgspec.Struct, frozen=True):
+    """Training thread: make the mean of what is accumulated, then `weighed`. Nothing is added until
+    it is stepped or discarded."""
+
+    fence: Fence
+
+
 class Step(msgspec.Struct, frozen=True):
     """Training thread: an inner step with what is accumulated.
 
     Attributes:
         tokens: that it holds.
         micro_batches: that it holds; fewer than usual in the last step of a round.
+        whole_norm: of all stages' gradient, after `Weigh`; else each stage has its own norm.
     """
 
     tokens: int
     micro_batches: int
+    whole_norm: float | None = None
 
 
 class Discard(msgspec.Struct, frozen=True):
@@ -134,6 +143,6 @@ class Expelled(msgspec.Struct, frozen=True):
 
 
 Request = (
-    Send | Keep | RunForward | RunBackward | Count | Step | Discard | Settle | Fetch | Serve | Free
-    | Ended | SendReport | Expelled
+    Send | Keep | RunForward | RunBackward | Count | Weigh | Step | Discard | Settle | Fetch | Serve
+    | Free | Ended | SendReport | Expelled
 )  # fmt: skip

@@ -4,8 +4,8 @@ A round ends when all its sources have said DRAINED. Then CLOSE goes to everybod
 decides by what it sees that nothing more will come; and whoever has made its last step says what it
 has counted (SETTLED). Where steps are free the next round begins at once, and is closed only after
 the outcome of the one before. Where steps are flushed, a step is made when all that its sources
-have made came back and nobody left meanwhile; else it is void and made again. The next round begins
-after the outcome.
+have made came back and nobody left meanwhile; else it is void and made again. A gradient that is
+clipped is weighed before, as no peer knows all of it. The next round begins after the outcome.
 
 A coordinator that died is not this file's: the round that was under way is closed by the next one.
 """
@@ -18,6 +18,7 @@ from statistics import median_low
 import msgspec
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.books import Books, books_of, check
@@ -50,12 +51,16 @@ class _Step:
         began_s: when they were told of it.
         lost: micro-batches that did not come back.
         left: whether a member left meanwhile.
+        unweighed: members that have not told the size of its gradient; None before they are asked.
+        squares: of the gradient by stage and member.
     """
 
     awaited: set[Process]
     began_s: float
     lost: int = 0
     left: bool = False
+    unweighed: dict[Process, Span] | None = None
+    squares: dict[int, dict[Process, float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -67,6 +72,7 @@ class Rounds:
         share: micro-batches that a source makes in a round, or in a step where they are flushed, on
             average: fast ones make more.
         steps: of a round where they are flushed; 0 where they are free.
+        clips: flushed steps are clipped by the norm of the whole gradient.
 
     Attributes:
         members: who is in the run.
@@ -78,6 +84,7 @@ class Rounds:
     num_stages: int
     share: int
     steps: int = 0
+    clips: bool = False
     members: dict[PeerId, Member] = field(default_factory=dict)
     round: int = -1
     step: int = 0
@@ -131,6 +138,24 @@ class Rounds:
             took_s = now_s - self._under_way.began_s
             ended = self._shares[process] - min(report.lost, self._shares[process])
             self._paces[process] = ended / took_s if took_s > 0 else math.inf
+        return self._went_on()
+
+    def weighed(self, process: Process, report: orders.Weighed, now_s: float) -> tuple[Action, ...]:
+        """A member says how large its part of the step's gradient is.
+
+        Raises:
+            RemoteFault: reason ``books``: that are not its stages. It is still waited for.
+        """
+        self._now_s = now_s
+        unweighed, fence = self._under_way.unweighed, (report.round, report.step, report.attempt)
+        if unweighed and process in unweighed and fence == (self.round, self.step, self.attempt):
+            span = unweighed[process]
+            if len(report.squares) != span.last - span.first + 1:
+                raise RemoteFault("books", f"{len(report.squares)} norms of {span}")
+            del unweighed[process]
+            for stage, square in enumerate(report.squares, start=span.first):
+                if square is not None:
+                    self._under_way.squares.setdefault(stage, {})[process] = square
         return self._went_on()
 
     def settled(self, process: Process, report: orders.Settled, now_s: float) -> tuple[Action, ...]:
@@ -189,7 +214,8 @@ class Rounds:
             self._actions.append(Booked(books_of(self.closing, self.num_stages, self._settled)))
             return True
         if self._is_running:
-            return not self._under_way.awaited and self._step_is_over()
+            is_awaited = self._under_way.awaited or self._under_way.unweighed
+            return not is_awaited and self._step_is_over()
         if self.closing is not None and self.steps:
             return False
         return self._begin()
@@ -257,7 +283,7 @@ class Rounds:
             return False
         self._is_running = False
         self.closing, self._is_booked = self.round, False
-        self._unsettled = {who: self.members[who.peer].span for who in self._present()}
+        self._unsettled = self._spans()
         self._settled = {}
         self._tell_all(orders.Close(self.round))
         return True
@@ -267,6 +293,13 @@ class Rounds:
         over = (self.round, self.step, self.attempt)
         sources = self._shares.keys() & set(self._present())
         is_whole = bool(sources) and not self._under_way.lost and not self._under_way.left
+        norm = None
+        if is_whole and self.clips:
+            if self._under_way.unweighed is None:
+                self._under_way.unweighed = self._spans()
+                self._tell_all(orders.Weigh(*over))
+                return
+            norm = self._norm()
         if is_whole:
             self.step, self.attempt = self.step + 1, 0
         elif sources:
@@ -275,10 +308,21 @@ class Rounds:
             self.step = self.steps
         goes_on = self.step < self.steps
         self._under_way = _Step(sources if goes_on else set(), self._now_s)
-        make = orders.MakeStep if is_whole else orders.Void
         for process in self._present():
             share = self._shares[process] if goes_on and process in sources else 0
-            self._actions.append(Tell(process, make(*over, share)))
+            made = orders.MakeStep(*over, share, norm) if is_whole else orders.Void(*over, share)
+            self._actions.append(Tell(process, made))
+
+    def _norm(self) -> float:
+        """The norm of the step's whole gradient: stages in their order, and a stage has the mean
+        square of those who have counted. NaN or infinite if one is: then nobody steps."""
+        total = 0.0
+        for _, squares in sorted(self._under_way.squares.items()):
+            stage = 0.0
+            for _, square in sorted(squares.items()):
+                stage += square
+            total += stage / len(squares)
+        return math.sqrt(total) if total >= 0 else math.nan
 
     # ---- members
 
@@ -288,12 +332,17 @@ class Rounds:
         self._paces.pop(process, None)
         self._under_way.awaited.discard(process)
         self._under_way.left = True
+        if self._under_way.unweighed:
+            self._under_way.unweighed.pop(process, None)
         self._unsettled.pop(process, None)
         if self.moving is not None and self.moving[0] == process:
             self.moving = None
 
     def _present(self) -> list[Process]:
         return sorted(Process(peer, member.boot) for peer, member in self.members.items())
+
+    def _spans(self) -> dict[Process, Span]:
+        return {who: self.members[who.peer].span for who in self._present()}
 
     def _tell_all(self, order: Order, *, but: Process | None = None) -> None:
         self._actions += [Tell(process, order) for process in self._present() if process != but]

@@ -230,6 +230,14 @@ class StageMachine:
         self._requests.append(requests.SendReport(report))
         return self._taken()
 
+    def weighed(
+        self, fence: Fence, squares: tuple[float | None, ...], now_s: float
+    ) -> tuple[Request, ...]:
+        """The mean of what is accumulated is made; its squared norms, of each stage in order."""
+        self._now_s = now_s
+        self._requests.append(requests.SendReport(orders.Weighed(*fence, squares)))
+        return self._taken()
+
     def fetched(self, span: Span, now_s: float) -> tuple[Request, ...]:
         """The state of the stages that were to be fetched is here."""
         self._now_s = now_s
@@ -278,6 +286,9 @@ class StageMachine:
                     self._requests.append(requests.Fetch(order.span))
                 case orders.Begin():
                     self._begin(order)
+                case orders.Weigh():
+                    fence = (order.round, order.step, order.attempt)
+                    self._requests.append(requests.Weigh(fence))
                 case orders.MakeStep():
                     self._make_step(order)
                 case orders.Void():
@@ -297,7 +308,7 @@ class StageMachine:
         self._source.begin(order.round, 0, 0, order.share)
 
     def _make_step(self, order: orders.MakeStep) -> None:
-        self._requests.append(self._tally.step())
+        self._requests.append(self._tally.step(order.whole_norm))
         self._next_step((order.round, order.step + 1, 0), order.share)
 
     def _void(self, order: orders.Void) -> None:

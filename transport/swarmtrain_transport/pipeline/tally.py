@@ -26,9 +26,10 @@ class Tally:
         self._counted[count.micro_batch] = count
         self._accumulated.append(count)
 
-    def step(self) -> Step:
-        """A step with what is accumulated."""
-        step = Step(sum(count.tokens for count in self._accumulated), len(self._accumulated))
+    def step(self, norm: float | None = None) -> Step:
+        """A step with what is accumulated, by the norm of the whole gradient."""
+        num_tokens = sum(count.tokens for count in self._accumulated)
+        step = Step(num_tokens, len(self._accumulated), norm)
         self._accumulated.clear()
         self.steps += 1
         return step
