@@ -8,6 +8,7 @@ raises, and the machine is told that it has failed. Nothing of such a micro-batc
 Not here: when which pass is made (`swarmtrain_transport.pipeline.stage`), and threads.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from swarmtrain.pipeline.activations import Boundary, rounding_seed
 from swarmtrain.pipeline.backward import Backward
+from swarmtrain.pipeline.clipping import clip_factor
 from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.steps import StageSteps
 from swarmtrain_optimizers.codecs.base import IllegalPayload, check_length, view_payload
@@ -27,7 +29,7 @@ from swarmtrain_transport.pipeline.messages import (
     Gradient,
     Payload,
 )
-from swarmtrain_transport.pipeline.requests import Job, RunBackward, RunForward, Send, Text
+from swarmtrain_transport.pipeline.requests import Job, RunBackward, RunForward, Send, Step, Text
 from swarmtrain_transport.pipeline.route import MicroBatch
 
 Read = Callable[[MicroBatch], tuple[Tensor, Tensor]]
@@ -247,17 +249,50 @@ class Passes:
         """Tokens accumulated for the next step, of the last stage: every route here reaches it."""
         return self._steps[self._last].num_tokens
 
-    def close(self, *, nominal_tokens: int = 0) -> dict[int, float]:
-        """Make the means of what is accumulated; their squared norms by stage."""
-        return {
-            stage: steps.close(nominal_tokens=nominal_tokens)
-            for stage, steps in self._steps.items()
-        }
+    def weigh(self) -> tuple[float | None, ...]:
+        """Make the mean of what is accumulated; nothing can be added until `step` or `discard`.
 
-    def step(self, *, rate: float, factors: Mapping[int, float]) -> None:
-        """One inner step of each stage, with its factor of clipping."""
+        Returns:
+            Its squared norm of each stage in order, None where nothing was counted.
+        """
+        return tuple(
+            steps.close() if steps.num_tokens else None for _, steps in sorted(self._steps.items())
+        )
+
+    def step(
+        self,
+        request: Step,
+        *,
+        rate: float,
+        limits: Mapping[int, float],
+        nominal_tokens: int = 0,
+    ) -> bool:
+        """One inner step of each stage; of none if the gradient is not finite.
+
+        Args:
+            request: with the norm of all stages' gradient, after `weigh`; else each stage is
+                clipped by its own norm.
+            rate: learning rate.
+            limits: of that norm by stage; 0 clips nothing.
+            nominal_tokens: tokens of a whole step, for a short one that was not weighed.
+
+        Returns:
+            True if it was made.
+        """
+        if request.whole_norm is None:
+            norms = {
+                stage: math.sqrt(steps.close(nominal_tokens=nominal_tokens))
+                for stage, steps in self._steps.items()
+            }
+        else:
+            norms = dict.fromkeys(self._steps, request.whole_norm)
+        if not all(math.isfinite(norm) for norm in norms.values()):
+            # Finite gradients from others can still be so large that those made of them are not.
+            self.discard()
+            return False
         for stage, steps in self._steps.items():
-            steps.step(rate=rate, factor=factors[stage])
+            steps.step(rate=rate, factor=clip_factor(norms[stage], limits[stage]))
+        return True
 
     def discard(self) -> None:
         """Forget what is accumulated."""

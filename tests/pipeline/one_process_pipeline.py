@@ -1,12 +1,12 @@
 """A whole pipeline in one process: the production machines, frames and tensors, and no clock.
 
-Messages come at once and in order, or at random if asked; time goes on only where nothing else
-does. What is here is the shell that a peer has, without threads and sockets.
+Messages come at once and in order, or at random or not at all if asked; time goes on only where
+nothing else does. What is here is the shell that a peer has, without threads and sockets.
 """
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from swarmtrain.pipeline.passes import Passes
 from swarmtrain_optimizers.codecs.base import CodecError
@@ -14,7 +14,7 @@ from swarmtrain_transport.pipeline import encoding, orders, requests
 from swarmtrain_transport.pipeline.messages import CARRIES
 from swarmtrain_transport.pipeline.requests import Request
 from swarmtrain_transport.pipeline.rounds import Action, Booked, Books, Rounds, Tell
-from swarmtrain_transport.pipeline.route import Process, Span
+from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
 from swarmtrain_transport.pipeline.stage import Rules, StageMachine
 
 
@@ -23,7 +23,14 @@ def process_of(index: int) -> Process:
 
 
 class Peer:
-    """One peer: machine and tensors."""
+    """One peer: machine and tensors.
+
+    Attributes:
+        losses: made here.
+        stepped: micro-batches of each step with their stages, in the order in which they counted.
+        counted: the same since the last step.
+        num_broken: steps that were not made, for their gradient was not finite.
+    """
 
     def __init__(
         self, world: "Pipeline", me: Process, span: Span, passes: Passes, rules: Rules
@@ -31,7 +38,9 @@ class Peer:
         self.world, self.me, self.span, self.passes = world, me, span, passes
         self.machine = StageMachine(me, span, rules)
         self.losses: list[float] = []
-        self.steps = 0
+        self.stepped: list[list[tuple[MicroBatch, int]]] = []
+        self.num_broken = 0
+        self.counted: list[tuple[MicroBatch, int]] = []
         self._training: deque[Request] = deque()
         self._came: tuple[object, object] = (None, b"")
 
@@ -62,8 +71,11 @@ class Peer:
                     self.passes.free(request.job)
                 case requests.SendReport():
                     self.world.report(self.me, request.report)
-                case requests.Count() | requests.Ended():
-                    self.world.counts[type(request).__name__] += 1
+                case requests.Count():
+                    stages = range(request.first, request.last + 1)
+                    self.counted += [(request.micro_batch, stage) for stage in stages]
+                case requests.Ended():
+                    pass
                 case _:
                     self._training.append(request)
 
@@ -94,14 +106,18 @@ class Peer:
                     self.passes.add()
                     text = self.passes.text(request.job)
                     self.obey(self.machine.backward_made(request.job, now_s, text))
+            case requests.Weigh():
+                self.obey(self.machine.weighed(request.fence, self.passes.weigh(), now_s))
             case requests.Step():
                 assert self.passes.num_tokens == request.tokens
-                self.passes.close()
-                rate = self.world.rate(self.steps)
-                self.passes.step(rate=rate, factors=dict.fromkeys(range(8), 1.0))
-                self.steps += 1
+                rate = self.world.rate(len(self.stepped))
+                is_made = self.passes.step(request, rate=rate, limits=self.world.limits)
+                self.num_broken += not is_made
+                self.stepped.append(self.counted)
+                self.counted = []
             case requests.Discard():
                 self.passes.discard()
+                self.counted = []
             case requests.Settle():
                 self.obey(self.machine.settled(request.round, now_s))
         return True
@@ -115,7 +131,14 @@ class Pipeline:
         rules: of the run.
         rounds: the coordinator's part.
         rate: learning rate by a peer's step.
+        clip: limit of the gradient's norm; 0 is none.
         seed: None delivers in order; else whoever comes next is drawn.
+        loss: part of the frames that get lost.
+
+    Attributes:
+        tamper: makes another message of one that is sent.
+        books, settled: of the rounds that are over, and what they were made of.
+        gone: peers that have left.
     """
 
     def __init__(
@@ -124,25 +147,36 @@ class Pipeline:
         rules: Rules,
         rounds: Rounds,
         rate: Callable[[int], float],
+        clip: float = 0.0,
         seed: int | None = None,
+        loss: float = 0.0,
     ) -> None:
         self.now_s = 0.0
         self.rate = rate
+        self.limits = dict.fromkeys(range(rules.num_stages), clip)
         self.counts: Counter[str] = Counter()
+        self.tamper: Callable[[Process, encoding.Heard], encoding.Heard] | None = None
         self.books: list[Books] = []
+        self.settled: dict[int, dict[Process, orders.Settled]] = {}
+        self.gone: list[Peer] = []
         self._rounds = rounds
+        self._loss, self._loss_rng = loss, random.Random("loss")
         self._rng = None if seed is None else random.Random(seed)
         self._lanes: dict[tuple[Process, Process], deque[Callable[[], None]]] = {}
-        self.peers: Mapping[Process, Peer] = {
+        self.peers: dict[Process, Peer] = {
             process_of(index): Peer(self, process_of(index), span, passes, rules)
             for index, (span, passes) in enumerate(peers)
         }
+        for me, peer in self.peers.items():
+            self._act(self._rounds.joined(me, orders.Member(me.boot, peer.span), self.now_s))
 
     def run(self, until_round: int) -> None:
         """Go on until so many rounds are booked."""
-        for me, peer in self.peers.items():
-            self._act(self._rounds.joined(me, orders.Member(me.boot, peer.span), self.now_s))
-        while len(self.books) < until_round:
+        self.run_until(lambda: len(self.books) >= until_round)
+
+    def run_until(self, is_so: Callable[[], bool]) -> None:
+        """Go on until it is so."""
+        while not is_so():
             waiting = [lane for lane in self._lanes.values() if lane]
             if waiting:
                 lane = waiting[0] if self._rng is None else self._rng.choice(waiting)
@@ -152,26 +186,36 @@ class Pipeline:
                 for peer in self.peers.values():
                     if peer.machine.next_wakeup_s <= self.now_s:
                         peer.obey(peer.machine.tick(self.now_s))
-                assert self.now_s < 500, "nothing happens any more"
+                assert self.now_s < 2000, "nothing happens any more"
 
     def leave(self, index: int) -> None:
         """The process is gone."""
         me = process_of(index)
-        self.peers = {one: peer for one, peer in self.peers.items() if one != me}
+        self.gone.append(self.peers.pop(me))
         self._act(self._rounds.departed(me, self.now_s))
 
     def deliver(self, sender: Process, to: bytes, frame: object) -> None:
         """Send a frame."""
+        if self._loss_rng.random() < self._loss:
+            self.counts["lost"] += 1
+            return
+        if self.tamper is not None:
+            heard = self.tamper(sender, encoding.unpack(frame))
+            frame = encoding.pack(7, heard.boot, heard.message, heard.payload)
         receiver = next((one for one in self.peers if one.peer == to), None)
         if receiver is not None:
             self._say(sender, receiver, lambda peer: peer.received(sender, frame))
 
     def report(self, me: Process, report: orders.Report) -> None:
         """A peer tells the coordinator."""
-        if isinstance(report, orders.Drained):
-            self._act(self._rounds.drained(me, report, self.now_s))
-        else:
-            self._act(self._rounds.settled(me, report, self.now_s))
+        match report:
+            case orders.Drained():
+                self._act(self._rounds.drained(me, report, self.now_s))
+            case orders.Weighed():
+                self._act(self._rounds.weighed(me, report, self.now_s))
+            case orders.Settled():
+                self.settled.setdefault(report.round, {})[me] = report
+                self._act(self._rounds.settled(me, report, self.now_s))
 
     def _say(self, sender: Process, receiver: Process, say: Callable[[Peer], None]) -> None:
         def hear() -> None:

@@ -7,6 +7,7 @@ its frame. The reference is the naive twin (`unsplit`).
 import random
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 import torch
 from one_process_pipeline import Pipeline, process_of
@@ -23,7 +24,7 @@ from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.steps import StageSteps
 from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_optimizers.schedule import warmup_cosine
-from swarmtrain_transport.pipeline import messages, requests, route
+from swarmtrain_transport.pipeline import encoding, messages, orders, requests, route
 from swarmtrain_transport.pipeline.rounds import Rounds
 from swarmtrain_transport.pipeline.stage import Rules
 
@@ -33,7 +34,7 @@ SEED = 5
 STEPS, SHARE, SLOTS = 20, 4, 3
 RUN = b"the hash of its settings"
 SECTION = ModelSection(layers=3, width=32, heads=2, context=12)
-INNER = InnerSection(lr=1e-2, grad_clip=0.0)  # what a step is clipped by goes another way
+INNER = InnerSection(lr=1e-2)
 EXAMPLE = torch.zeros(2, SECTION.context, dtype=torch.int64)
 TEXT = torch.tensor(list(b"the cat sat on the mat, the dog on the log. " * 20))
 
@@ -66,36 +67,59 @@ def peer(first: int, last: int, codec: str = "none") -> tuple[route.Span, Passes
 
 
 def pipeline(
-    peers: Sequence[tuple[route.Span, Passes, Span]], *, steps: int, share: int, seed: int | None
+    peers: Sequence[tuple[route.Span, Passes, Span]],
+    *,
+    steps: int,
+    share: int,
+    clip: float = 0.0,
+    seed: int | None = None,
+    loss: float = 0.0,
 ) -> Pipeline:
     return Pipeline(
         [(span, passes) for span, passes, _ in peers],
         Rules(3, SLOTS, steps > 0, step_micro_batches=2),
-        Rounds(3, share, steps),
+        Rounds(3, share, steps, clips=steps > 0 and clip > 0),
         rate,
+        clip,
         seed,
+        loss,
     )
 
 
-def test_machines_that_flush_have_the_bits_of_the_unsplit_model_over_20_steps() -> None:
+def values_of(peers: Sequence[tuple[route.Span, Passes, Span]]) -> dict[str, Tensor]:
+    """Values of the peers' stages by their names."""
+    return {
+        name: values
+        for _, _, span in peers
+        for module in span.modules.values()
+        for name, values in module.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize(("clip", "loss"), [(0.0, 0.0), (0.5, 0.0), (0.5, 0.1)])
+def test_machines_that_flush_have_the_bits_of_the_unsplit_model_over_20_steps(
+    clip: float, loss: float
+) -> None:
     peers = [peer(stage, stage) for stage in range(3)]
-    world = pipeline(peers, steps=STEPS, share=SHARE, seed=None)
+    world = pipeline(peers, steps=STEPS, share=SHARE, clip=clip, loss=loss)
     world.run(until_round=1)
+    made = [[[name for name, _ in step] for step in one.stepped] for one in world.peers.values()]
+    assert made[0] == made[1] == made[2] and [len(step) for step in made[0]] == [SHARE] * STEPS
     whole = build_model(SECTION, SEED)
     names = [[name for name, _ in span.modules[i].named_parameters()]
              for i, (_, _, span) in enumerate(peers)]  # fmt: skip
     modules = (whole.embedding, *whole.blocks, whole.norm)
-    reference = Unsplit(whole, modules, MODEL.loss, INNER, names)
-    me = process_of(0)
-    losses = []
-    for step in range(STEPS):
-        for number in range(SHARE * step + 1, SHARE * (step + 1) + 1):
-            name = route.MicroBatch(me.peer, me.boot, 0, step, 0, number)
+    inner = InnerSection(lr=1e-2, grad_clip=clip)
+    reference = Unsplit(whole, modules, MODEL.loss, inner, names)
+    losses, factors = [], []
+    for number, step in enumerate(made[0]):
+        assert step == sorted(step)
+        for name in step:
             losses.append(reference.add(MicroBatch(*read(name), dropout_seed(RUN, name))))
-        reference.step(SHARE * EXAMPLE.numel(), rate(step))
-    assert world.peers[process_of(2)].losses == losses
-    parts = {name: values for i, (_, _, span) in enumerate(peers)
-             for name, values in span.modules[i].state_dict().items()}  # fmt: skip
+        factors.append(reference.step(SHARE * EXAMPLE.numel(), rate(number)))
+    assert (min(factors) < 0.9) == (clip > 0) and (world.counts["lost"] > 0) == (loss > 0)
+    assert loss or world.peers[process_of(2)].losses == losses  # a void step's are there, too
+    parts = values_of(peers)
     expected = whole.state_dict()
     assert parts.keys() == expected.keys()
     assert all(torch.equal(parts[name], values) for name, values in expected.items())
@@ -113,41 +137,160 @@ def test_two_peers_per_stage_and_a_replica_learn_on_random_routes(codec: str) ->
     assert sum(len(peer.losses) for peer in world.peers.values()) >= sum(made)
     ends = [peer.losses for peer in world.peers.values() if len(peer.losses) > 9]
     assert all(sum(some[-4:]) < 0.8 * sum(some[:4]) for some in ends)
-    assert all(peer.steps > 4 for peer in world.peers.values())
+    assert all(len(peer.stepped) > 4 for peer in world.peers.values())
     assert all(passes.num_jobs <= 2 * SLOTS for _, passes, _ in peers)
 
 
-def test_a_peer_that_dies_costs_no_micro_batch_and_nothing_counts_twice() -> None:
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("stage", range(3))
+def test_a_peer_dies_and_its_micro_batches_are_made_again_or_lost_with_a_reason(
+    stage: int, steps: int
+) -> None:
     """Its gradient goes with it; what it has counted in a round that it left is in no book."""
-    peers = [peer(stage, stage) for stage in (0, 1, 1, 2)]
-    world = pipeline(peers, steps=0, share=24, seed=4)
+    peers = [peer(one, one) for one in (0, 0, 1, 1, 2, 2)]
+    world = pipeline(peers, steps=steps, share=8, clip=0.5, seed=4)
     world.run(until_round=1)
-    world.leave(1)
+    victim = peers[2 * stage][1]
+    world.run_until(lambda: victim.num_jobs > 1)
+    held = victim.num_jobs
+    world.leave(2 * stage)
     world.run(until_round=4)
-    for books in world.books[2:]:
-        assert books.counted == (24,) * 3 and not books.partial and not books.lost
-    assert all(stage <= 24 for books in world.books for stage in books.counted)
+    for books in world.books:
+        check_books(world, books.round)
+        assert not books.disputed and sum(books.lost.values()) <= held
+        if steps or books.round != 1:
+            assert not books.lost and not books.partial
+            assert books.counted == (sum(books.made.values()),) * 3
+    assert process_of(2 * stage) not in world.books[1].processes
+    if steps:  # what it had in the step is made again, under other names
+        assert_steps_are_of_the_same(world)
 
 
-class Spoiling(Passes):
-    """Says that its outputs are what they should be, and sends something else."""
+def check_books(world: Pipeline, round: int) -> None:
+    """Hold the books of a round, and what they were made of, against the steps made."""
+    books, reports = world.books[round], world.settled[round]
+    told = {
+        (one.source, number, one.stage): process
+        for process, report in reports.items()
+        for one in report.counted
+        for number in orders.numbers(one.numbers)
+    }
+    stepped, unheard = {}, set()
+    for one in (*world.peers.values(), *world.gone):
+        for name, stage in (each for step in one.stepped for each in step):
+            key = route.Process(name.source, name.boot), name.number, stage
+            if name.round == round:
+                assert key not in stepped and key not in unheard  # once per stage, whoever lives
+                if one.me in reports:
+                    stepped[key] = one.me
+                else:
+                    unheard.add(key)
+        if one.me not in reports:
+            unheard |= {
+                (route.Process(name.source, name.boot), name.number, stage)
+                for name, stage in one.counted
+            }
+    assert told == stepped
+    for source, report in reports.items():
+        for number in orders.numbers(report.made.whole):
+            keys = {(source, number, stage) for stage in range(3)}
+            assert keys <= told.keys() | unheard, "lost without a word"
+        ended = [report.made.whole, *report.made.lost.values()]
+        assert sum(len(orders.numbers(some)) for some in ended) == books.made[source]
 
-    def beside(self, send: requests.Send) -> bytes:
-        data = super().beside(send)
-        return b"\xff" * len(data) if isinstance(send.message, messages.Forward) else bytes(data)
+
+def assert_steps_are_of_the_same(world: Pipeline) -> None:
+    """A flushed step has the same micro-batches in every stage."""
+    fences: dict[route.Fence, list[set[route.MicroBatch]]] = {}
+    for one in (*world.peers.values(), *world.gone):
+        for name, stage in (each for step in one.stepped for each in step):
+            fences.setdefault(name.fence, [set(), set(), set()])[stage].add(name)
+    assert all(stages.count(stages[0]) == 3 for stages in fences.values())
+    assert any(attempt for _, _, attempt in fences)
+
+
+Tamper = Callable[[route.Process, encoding.Heard], encoding.Heard]
+
+
+def with_values(kind: type, value: bytes, sender: int) -> Tamper:
+    """A peer that puts a value everywhere into payloads of a kind, and tells their form."""
+
+    def tamper(process: route.Process, heard: encoding.Heard) -> encoding.Heard:
+        if type(heard.message) is kind and process == process_of(sender):
+            return heard._replace(payload=value * (len(heard.payload) // len(value)))
+        return heard
+
+    return tamper
+
+
+def with_form(kind: type, **changes: object) -> Tamper:
+    """Another form is told of payloads of a kind."""
+
+    def tamper(_: route.Process, heard: encoding.Heard) -> encoding.Heard:
+        if type(heard.message) is not kind:
+            return heard
+        form = msgspec.structs.replace(heard.message.payload, **changes)
+        return heard._replace(message=msgspec.structs.replace(heard.message, payload=form))
+
+    return tamper
+
+
+NAN, INFINITE, HUGE = b"\xff" * 4, b"\x00\x00\x80\x7f", b"\x00\x00\x7f\x7f"
 
 
 @pytest.mark.parametrize("codec", ["none", "float16", "int8"])
 def test_a_peer_whose_outputs_are_no_numbers_is_routed_around(codec: str) -> None:
     """NaN in all codecs: the next stage refuses it, and whoever sent it the input asks another."""
     peers = [peer(stage, stage, codec) for stage in (0, 1, 1, 2)]
-    peers[1][1].__class__ = Spoiling
     world = pipeline(peers, steps=0, share=12, seed=4)
+    world.tamper = with_values(messages.Forward, b"\xff", 1)
     world.run(until_round=2)
     assert [books.counted for books in world.books] == [(12,) * 3] * 2
     assert not any(books.lost or books.partial for books in world.books)
-    assert world.counts["Refuse"] > 0 and world.peers[process_of(1)].steps == 0
-    assert all(peer.steps for me, peer in world.peers.items() if me != process_of(1))
+    assert world.counts["Refuse"] > 0 and not world.peers[process_of(1)].stepped
+    assert all(peer.stepped for me, peer in world.peers.items() if me != process_of(1))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "reason"),
+    [
+        (with_values(messages.Forward, NAN, 0), messages.Reason.TRIES),
+        (with_values(messages.Gradient, INFINITE, 1), messages.Reason.SPOILED),
+        (with_form(messages.Forward, codec="int8"), messages.Reason.TRIES),
+        (with_form(messages.Gradient, shape=(1, 2)), messages.Reason.SPOILED),
+        (with_form(messages.Go, codec="other"), messages.Reason.SPOILED),
+    ],
+)
+def test_a_bad_payload_adds_nothing_and_its_micro_batch_is_lost_with_a_reason(
+    tamper: Tamper, reason: messages.Reason
+) -> None:
+    """There is nobody else to route to."""
+    peers = [peer(stage, stage) for stage in range(3)]
+    world = pipeline(peers, steps=0, share=4)
+    world.tamper = tamper
+    world.run(until_round=1)
+    assert set(world.books[0].lost) == {reason} and world.books[0].counted[0] == 0
+    world.tamper = None
+    world.run(until_round=3)
+    check_books(world, 2)
+    assert world.books[2].counted == (4,) * 3 and not world.books[2].lost
+    assert not any(one.num_broken for one in world.peers.values())
+    assert all(bool(value.isfinite().all()) for value in values_of(peers).values())
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_step_of_gradients_that_overflow_is_not_made(steps: int) -> None:
+    """Where all stages' gradient is weighed, none of them steps."""
+    peers = [peer(stage, stage) for stage in range(3)]
+    begun = values_of([peer(stage, stage) for stage in range(3)])
+    world = pipeline(peers, steps=steps, share=4, clip=0.5)
+    world.tamper = with_values(messages.Gradient, HUGE, 1)
+    world.run(until_round=1)
+    broken = [one.num_broken for one in world.peers.values()]
+    assert broken == ([1, 1, 1] if steps else [2, 0, 0])
+    still = peers if steps else peers[:1]
+    assert all(torch.equal(value, begun[name]) for name, value in values_of(still).items())
+    assert world.books[0].counted == (4,) * 3
 
 
 def arrived(form: messages.Payload, data: bytes) -> tuple[Passes, requests.RunForward]:
