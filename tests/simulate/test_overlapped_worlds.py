@@ -132,7 +132,7 @@ def test_an_outcome_that_comes_early_waits_for_its_step(
     assert {one.driver.op for one in world.swarm.survivors} == {4}
 
 
-@pytest.mark.parametrize("seed", [1006600, 1006952, 1006960, 1007712])
+@pytest.mark.parametrize("seed", [1006600, 1006952, 1006960, 1007712, 1018324])
 def test_few_are_left_and_what_they_cannot_know_is_not_demanded(seed: int):
     (result,) = run_seeds([seed], peers=4, ops=3)
     assert not result.violations
