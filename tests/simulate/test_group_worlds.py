@@ -55,6 +55,11 @@ def test_checks_know_the_groups_of_who_joins_again(groups: tuple[int, ...]) -> N
         assert (peer in decided.roster, peer in decided.elsewhere) == (is_in, not is_in)
 
 
+def test_who_cannot_make_a_flipped_state_that_is_the_run_s_waits_and_does_not_spin() -> None:
+    (result,) = run_seeds([3001517], peers=4, ops=3, groups=2)
+    assert not result.violations
+
+
 def test_a_run_does_not_go_back_behind_a_state_on_the_disk_of_who_comes_back() -> None:
     (result,) = run_seeds([1004656], peers=4, ops=3, groups=2)
     assert not result.violations

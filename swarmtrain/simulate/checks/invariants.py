@@ -342,8 +342,9 @@ class Invariants:
         return False
 
     def at_end(self) -> None:
-        """L2: after the faults everybody reaches the end, unless states are at odds."""
-        if self.rules.is_undecided:
+        """L2: after the faults everybody reaches the end, unless states are at odds, or the newest
+        one has a flipped bit and its peer alone holds it: nobody else can make it."""
+        if self.rules.is_undecided or self.decided.newest[0] in self._overruled:
             return
         survivors = self._swarm.survivors
         late = {p.number: p.machine.applied_op for p in survivors if not p.is_finished}

@@ -61,6 +61,8 @@ class Progression:
         self._is_void = False
         self._stranded_op = -1
         self._num_healed = 0
+        self._differed_op = -1
+        self._is_computed = False
 
     def ready(
         self, op: int, contribution: Contribution, samples: int, steps_per_s: float | None = None
@@ -81,6 +83,7 @@ class Progression:
 
     def applied(self, op: int, root: bytes) -> None:
         """The trainer has put the state after `op` in place."""
+        self._is_computed = self._applying >= 0
         self._busy, self._applying, self.saved = False, -1, None
         self.applied_op, self.state_root = op, root
         self.chain, self._chain = self._chain, b""
@@ -92,14 +95,19 @@ class Progression:
     def attested(self) -> None:
         """The ledger has spoken on some state. If ours is another than the run's (T15), it is given
         up for the run's own; a machine whose state differs again and again computes otherwise than
-        the others and must stop. Where ops go by pairs ours is our own."""
+        the others and must stop. That it can load a state, or compute those before, says nothing.
+        Where ops go by pairs ours is our own."""
         root = self._view.root_after(self.applied_op)
         if self._busy or self.applied_op < 0 or root is None:
             return
         if self._view.may_hold(self.applied_op, self.state_root):
-            self._num_healed = 0
+            if self._is_computed and self.applied_op >= self._differed_op:
+                self._num_healed = 0
             return
         self._num_healed += 1
+        if self.applied_op == self._differed_op:  # made again it is no other: it must be given
+            self._states.must_be_newer_than(self.applied_op - 1)
+        self._differed_op = self.applied_op
         self._forget()
 
     def rewound(self) -> None:
@@ -107,6 +115,7 @@ class Progression:
         self._catchup.give_up()
         self._states.rewound()
         self._stranded_op = -1
+        self._differed_op = min(self._differed_op, self._view.last_op + 1)
         if self.saved is not None and self.saved.op > self._view.last_op:
             self.saved = None
         if self._busy:
