@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from swarmtrain.peer.training.machine import Outcome
 from swarmtrain_transport import actions as do
@@ -27,6 +27,9 @@ from swarmtrain_transport.wire.records import Record, Sign, Verify
 
 _TICKS_MAX = 10_000
 """Wakeups before a crowd that would hang fails."""
+
+
+MemberT = TypeVar("MemberT", bound="Member")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class Member(ABC):
 
     def __init__(
         self,
-        crowd: "Crowd",
+        crowd: "Crowd[Any]",
         peer: PeerId,
         boot: bytes,
         arithmetic: Arithmetic,
@@ -163,7 +166,7 @@ class Member(ABC):
                     self.heard(action)
 
 
-class Crowd:
+class Crowd(Generic[MemberT]):
     """The coordinator, its peers, and what is under way between them.
 
     Args:
@@ -183,7 +186,7 @@ class Crowd:
         self.now_s = 0.0
         self.lane = lane if lane is not None else MemoryLane()
         self.records: list[Record] = []
-        self.members: dict[PeerId, Member] = {}
+        self.members: dict[PeerId, MemberT] = {}
         self._terms, self._term = terms, 0
         self._up: deque[tuple[PeerId, bytes]] = deque()
         self._down: deque[tuple[PeerId, bytes]] = deque()
@@ -199,14 +202,14 @@ class Crowd:
         )  # fmt: skip
         self._heed(self.hall.start(self.now_s))
 
-    def connect(self, member: Member) -> None:
+    def connect(self, member: MemberT) -> None:
         """A peer comes to the door."""
         self.members[member.peer] = member
         member.tell(lambda participant, now_s: participant.start(now_s))
         hello: Any = say.decode_from_peer(say.encode(member.participant.hello()))
         self._heed(self.hall.connected(member.peer, hello, self.now_s))
 
-    def disconnect(self, member: Member) -> None:
+    def disconnect(self, member: MemberT) -> None:
         """A peer's process has ended: nobody hears of it any more."""
         self.lane.kill(member.peer)
         if self.members.get(member.peer) is member:

@@ -150,7 +150,7 @@ class _Peer(Member):
         super().sends(peer, frame)
 
 
-class Exchange(Crowd):
+class Exchange(Crowd[_Peer]):
     """All replicas of a run, and what goes on between them.
 
     Args:

@@ -226,7 +226,7 @@ class Member(Training, Process):
             self.items.append(news)
 
 
-class Crowd(crowd.Crowd):
+class Crowd(crowd.Crowd[Process]):
     """Coordinator, peers and what is under way between them.
 
     Args:
@@ -235,8 +235,6 @@ class Crowd(crowd.Crowd):
         dtype: of the weights.
         lane: what carries frames; in memory unless another is brought.
     """
-
-    members: dict[PeerId, Process]  # type: ignore[assignment]
 
     def __init__(
         self,
