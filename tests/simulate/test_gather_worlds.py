@@ -91,6 +91,6 @@ def test_the_command_runs_worlds_of_gather_ops(capsys):
 
 
 @pytest.mark.parametrize("seed", [1002771, 1002943])
-def test_where_two_are_left_of_whom_one_differs_nothing_is_planned(seed: int):
+def test_where_two_are_left_of_whom_one_differs_those_who_came_later_decide(seed: int):
     result = run_seed(seed, peers=4, ops=3, kind=GATHER)
-    assert result.commits == 1 and not result.violations
+    assert result.commits == 3 and not result.violations

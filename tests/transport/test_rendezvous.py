@@ -15,6 +15,7 @@ from swarmtrain_transport.wire.records import (
     Gone,
     Join,
     Plan,
+    Rewind,
     Run,
     Skip,
 )
@@ -28,9 +29,12 @@ from tests.transport.rig import (
     B,
     C,
     D,
+    E,
     terms_of,
     verify,
 )
+
+F = bytes([6]) * 32
 
 # ---- the door and the log
 
@@ -330,3 +334,46 @@ def test_a_first_state_of_another_model_than_the_run_files_is_refused() -> None:
     assert hall.machine.view.first.genesis is None
     hall.say(A, m.Offer(root_of(0), 24, b"T" * 32))
     assert hall.machine.view.first.genesis is not None
+
+
+def test_where_the_members_left_are_tied_all_who_made_the_state_are_asked() -> None:
+    """Two of the op's four are left, of whom one differs; two newcomers have the other's state."""
+    hall = Hall(start_peers=4, min_contributors=4, wait_ready_s=5.0)
+    hall.join(A, B, C, D)
+    hall.say(A, m.Offer(root_of(0), 24, LAYOUT))
+    for peer in (A, B, C, D):
+        hall.say(peer, m.Applied(0, root_of(0)))
+        hall.ack(peer)
+    hall.ready(1, A, B, C, D)
+    hall.exchange(A, B, C, D)
+    for peer in (A, B):
+        hall.say(peer, m.Leave())
+    hall.say(C, m.Applied(1, root_of(1)))
+    hall.say(D, m.Applied(1, b"x" * 32))
+    hall.join(E, F)
+    for peer in (C, D, E, F):
+        hall.ack(peer)
+    assert 1 not in [body.op for body in hall.bodies(Attest)]
+    for peer in (E, F):
+        hall.say(peer, m.Applied(1, root_of(1)))
+    attests = hall.bodies(Attest)
+    assert (attests[-1].op, attests[-1].state_root) == (1, root_of(1))
+
+
+def test_a_run_in_which_nobody_has_trained_waits_for_start_peers_after_a_rewind() -> None:
+    hall = Hall(start_peers=3, min_contributors=1, wait_ready_s=5.0)
+    hall.join(A)
+    hall.say(A, m.Offer(root_of(0), 24, LAYOUT))
+    hall.say(A, m.Applied(0, root_of(0)))
+    hall.ack(A)
+    hall.say(A, m.Leave())  # nobody else has the first state
+    hall.join(B)
+    hall.ack(B)
+    hall.say(B, m.Stranded(0))
+    assert [body.op for body in hall.bodies(Rewind)] == [-1]
+    hall.say(B, m.Offer(root_of(0), 24, LAYOUT))
+    hall.say(B, m.Applied(0, root_of(0)))
+    hall.ack(B)
+    hall.say(B, m.Ready(1, 8, 0, root_of(0)))
+    hall.alive(hall.now_s + 30.0, B)
+    assert not hall.bodies(Plan)

@@ -25,6 +25,7 @@ _WEIGHT_MAX = 255
 _BELIEVED = 4
 """Samples count up to so many times the low median (rule 2)."""
 
+_SUSPECT_S = limits.SUSPECT_S + 1.0
 """So long after its death a peer may still be held for alive."""
 
 _SUM_BITS, _PRODUCT_BITS = 53, 15
@@ -94,15 +95,14 @@ class Rules:
 
     def _check_attested(self, plan: Plan, ready: set[tuple[PeerId, bytes]]) -> None:
         """T15: the state that an op begins with is attested, if more than half of the members of
-        the op before it that still count have it. The dead, and those whose goodbye nobody heard,
-        count until they are suspected."""
+        the op before it that still count have it. The dead count until they are suspected, and so
+        do those whose goodbye the coordinator was too ill to hear."""
         op, now_s = plan.op - 1, self._scene.clock.now_s
         if plan.kind == PAIR or op != self._decided.newest[0] or op in self._attested or not op:
             return
-        if not self._demands.is_quiet(now_s):
+        if not self._demands.is_quiet(now_s - _SUSPECT_S):
             return
-        machine = self._swarm.coordinator.machine
-        unsuspected = set() if machine is None else machine.live_roster.alive(now_s)
+        dead = {peer for peer, _ in self._demands.deaths_since(now_s - _SUSPECT_S)}
         living = {peer.peer_id for peer in self._swarm.survivors}
         members = {member.peer for member in self._decided.plans[op].members}
         roots = Counter(
@@ -110,7 +110,7 @@ class Rules:
             for key in ready & self.states.keys()
             if key[0] in members and self.states[key][0] == op
         )
-        if 2 * max(roots.values(), default=0) > len(members & (living | unsuspected)):
+        if 2 * max(roots.values(), default=0) > len(members & (living | dead)):
             self._violated("attest", f"op {op} is not attested, although most have its state")
 
     def committed(self, commit: Commit, plan: Plan) -> None:
@@ -134,8 +134,8 @@ class Rules:
                 self._violated("T8", story)
 
     def attested(self, attest: Attest) -> None:
-        """T15: more than half of the op's live members have the state that is attested; one that
-        was started again has caught up with it."""
+        """T15: more than half of the op's live members have the state that is attested, or of all
+        where these are tied; one that was started again has caught up with it."""
         now_s = self._scene.clock.now_s
         self._attested[attest.op] = (attest.state_root, now_s)
         if attest.roots or attest.op == 0 or attest.op not in self._decided.plans:
@@ -149,20 +149,22 @@ class Rules:
         dead = self._demands.deaths_since(now_s - GRACE_S) & agree
         num_agree = len(here) - len(others) + len(dead)
         silent = [peer for peer in others if self._is_sound(peer, now_s)]
-        if silent and num_agree <= len(silent) and self._demands.is_quiet(now_s):
+        everybody = [p for p in self._swarm.survivors if p.peer_id not in self._decided.elsewhere]
+        most = sum((p.peer_id, p.machine.card.boot) in agree for p in everybody)
+        is_tie = num_agree == len(others) and 2 * most > len(everybody)
+        if silent and num_agree <= len(silent) and not is_tie and self._demands.is_quiet(now_s):
             numbers = sorted(peer.number for peer in silent)
             story = f"op {attest.op} is attested although peers {numbers} do not have that state"
             self._violated("attest", story)
 
     @property
     def is_undecided(self) -> bool:
-        """True if no state of the newest op has most of the op's live members: then nothing is
-        planned (T15)."""
+        """True if no state of the newest op has most of those who are here: then nothing is planned
+        (T15)."""
         op = self._decided.newest[0]
         if op < 1 or op in self._attested or self._scene.conditions.kind == PAIR:
             return False
-        members = {member.peer for member in self._decided.plans[op].members}
-        here = [peer for peer in self._swarm.survivors if peer.peer_id in members]
+        here = self._swarm.survivors
         states = [self.states.get((one.peer_id, one.machine.card.boot)) for one in here]
         roots = Counter(state[1] for state in states if state is not None and state[0] == op)
         return len(roots) > 1 and 2 * max(roots.values()) <= len(here)

@@ -88,6 +88,10 @@ def _is_ours(view: GroupView, one: GroupPeer) -> bool:
     return view.may_hold(one.applied_op, one.state_root)
 
 
+def _has_reported(one: GroupPeer | None, op: int) -> bool:
+    return one is not None and one.in_place and one.applied_op == op
+
+
 class Agreement:
     """States of one group's peers, as far as the coordinator knows them.
 
@@ -124,16 +128,19 @@ class Agreement:
         self._check_state(peer, group_peer)
 
     def attest(self, op: int, now_s: float) -> None:
-        """ATTEST once more than half of those alive, or expected back, report the same root."""
+        """ATTEST once more than half of those alive, or expected back, report the same root: of the
+        op's members, or of everybody once all members left have reported, and none has most."""
         if self._view.goes_by_pairs:
             self._attest_own(self._view.commit_at(op), now_s)
             return
         if op not in self._view.commits or op in self._view.attests:
             return
         here, alive = self._group_peers.here, self._group_peers.alive(now_s)
-        # When no member is left, whoever has replayed the op speaks for it.
-        voters = alive & set(self._view.commits[op].boots) or alive & set(here)
-        root = agreed_root(here, voters, op)
+        members = alive & set(self._view.commits[op].boots)
+        root = agreed_root(here, members, op)
+        if root is None and all(_has_reported(here.get(peer), op) for peer in members):
+            # Whoever has replayed the op speaks for it, as it does where the next one is planned.
+            root = agreed_root(here, alive & here.keys(), op)
         if root is not None:
             self._writer.append(Attest(op, root, group=self._view.group))
             for peer, group_peer in here.items():

@@ -65,10 +65,10 @@ def may_plan(terms: RunTerms, view: GroupView, peers: Peers) -> bool:
 
 
 def needed_peers(terms: RunTerms, view: GroupView) -> int:
-    """How many must be ready for the next op; nobody is a pair alone. A run that went back to its
-    beginning has begun all the same: it does not wait for as many as at its start."""
+    """Return how many must be ready for the next op; nobody is a pair alone. A run that went back
+    to its beginning has begun all the same: it does not wait for as many as at its start."""
     least = 2 if terms.kind == PAIR else 1
-    is_start = view.next_op <= 1 and not view.rewinds
+    is_start = view.op is None and view.next_op <= 1
     return max(least, terms.start_peers if is_start else terms.min_contributors)
 
 
