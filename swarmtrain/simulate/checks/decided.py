@@ -7,7 +7,17 @@ from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain.simulate.processes.watched_driver import Learner
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
-from swarmtrain_transport.wire.records import Commit, Freeze, Gone, Join, Move, Plan, Record, Skip
+from swarmtrain_transport.wire.records import (
+    Commit,
+    Freeze,
+    Gone,
+    Join,
+    Move,
+    Plan,
+    Reassign,
+    Record,
+    Skip,
+)
 
 
 @dataclass(slots=True)
@@ -21,6 +31,7 @@ class Decided:
         plan_s: when each op was planned.
         op_seconds: from PLAN to outcome, by op.
         new_owners: who was given a slice of an op under way after its first owner.
+        relieved: who has lost one.
         commits, skips: how many.
         is_over: the run's last op is committed.
         newest: the newest committed op and the roots of its slices.
@@ -39,6 +50,7 @@ class Decided:
     plan_s: dict[int, float] = field(default_factory=dict)
     op_seconds: dict[int, float] = field(default_factory=dict)
     new_owners: set[PeerId] = field(default_factory=set)
+    relieved: set[PeerId] = field(default_factory=set)
     commits: int = 0
     skips: int = 0
     is_over: bool = False
@@ -47,6 +59,7 @@ class Decided:
     placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
     roster: set[PeerId] = field(default_factory=set)
     elsewhere: set[PeerId] = field(default_factory=set)
+    _owners: dict[tuple[int, int], PeerId] = field(default_factory=dict)
 
     def peopled(self, body: Join | Move | Gone) -> None:
         """Note who is in the group: who joins is in those that its last MOVE named, also if it was
@@ -62,8 +75,18 @@ class Decided:
         """An op begins."""
         if self.plans.keys() <= self.outcomes.keys():
             self.new_owners.clear()
+            self.relieved.clear()
+            self._owners.clear()
         self.plans[plan.op] = plan
         self.plan_s[plan.op] = self.swarm.scene.clock.now_s
+
+    def reassigned(self, body: Reassign) -> None:
+        """A slice gets another owner."""
+        place = body.op, body.slice_index
+        first = self.plans[body.op].slices[body.slice_index].owner
+        self.relieved.add(self._owners.get(place, first))
+        self.new_owners.add(body.owner)
+        self._owners[place] = body.owner
 
     def ended(self, outcome: Commit | Skip) -> None:
         """An op has ended."""

@@ -139,10 +139,8 @@ class Demands:
         sound -= deeds.keys()
         if len(sound) <= len(deeds):
             return  # who never says that it holds a result is no minority of so few (T8)
-        if deeds and 2 * len(sound) <= len(weights):
-            return  # a hostile one quarrels with every owner, and they are no majority against it
-        if len(sound) == 1 and skip.reason.startswith("no owner"):
-            return  # it was at odds with one who was deaf, or died since, and lost the slice
+        if skip.reason.startswith("no owner") and sound <= seen.relieved:
+            return  # they were at odds with one who lied, or was deaf, or has died since
         if seen.plans[skip.op].kind == PAIR:
             sound = paired(seen.plans[skip.op], sound)
         able = [peer.number for peer in planned if peer.peer_id in sound]

@@ -105,7 +105,7 @@ class Invariants:
         elif isinstance(body, Freeze):
             self._froze(body)
         elif isinstance(body, Reassign):
-            self.decided.new_owners.add(body.owner)
+            self.decided.reassigned(body)
             self.lies.reassigned(body)
         elif isinstance(body, Rewind):
             self.rules.rewound(body)

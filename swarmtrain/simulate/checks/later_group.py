@@ -63,7 +63,7 @@ class LaterGroup:
         elif isinstance(body, Freeze):
             self._froze(body)
         elif isinstance(body, Reassign):
-            self.decided.new_owners.add(body.owner)
+            self.decided.reassigned(body)
             self.lies.reassigned(body)
         elif isinstance(body, SliceFreeze):
             freeze = self.decided.frozen.get(body.op)
