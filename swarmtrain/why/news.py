@@ -47,7 +47,7 @@ class News:
         self._names: dict[bytes, str] = {}
         self._here: set[bytes] = set()
         self._pairs = False
-        self._left_out: Mapping[bytes, str] = {}
+        self._left_out: dict[int, Mapping[bytes, str]] = {}  # by op, several are under way
         self._losses = set(losses)
         self._reader = BodyReader()
 
@@ -89,16 +89,16 @@ class News:
                 yield f"{self._name(body.peer)} may come again: the organiser has lifted its ban"
             case Plan():
                 self._pairs = body.kind == PAIR
-                self._left_out = {}
             case Freeze():
-                self._left_out = body.excluded
+                self._left_out[body.op] = body.excluded
             case Commit():
                 yield f"{self._round(body.op)}: {self._result(body)}"
-                for peer, reason in self._left_out.items():
+                for peer, reason in self._left_out.pop(body.op, {}).items():
                     if reason != "alone":
                         because = why.left_out_because(reason)
                         yield f"{self._round(body.op)}: without {self._name(peer)}, {because}"
             case Skip():
+                self._left_out.pop(body.op, None)
                 yield (
                     f"{self._round(body.op)} was skipped: {body.reason}; all train on from where "
                     "they are"

@@ -1,8 +1,18 @@
 """A run as it goes by, in sentences, from the ledger's newest records."""
 
+import pytest
+
 from swarmtrain.why.news import News
-from swarmtrain_transport.wire.records import Conviction, Freeze, Gone, Rewind, Skip, Unban
-from tests.transport.rig import A, B, C, Chain
+from swarmtrain_transport.wire.records import (
+    Attest,
+    Conviction,
+    Freeze,
+    Gone,
+    Rewind,
+    Skip,
+    Unban,
+)
+from tests.transport.rig import LAYOUT, A, B, C, Chain, commit_of, plan_body, run_body
 from tests.why.test_why import named, run_of
 
 
@@ -35,6 +45,24 @@ def test_joins_rounds_and_farewells_are_told_once_and_in_order() -> None:
         "otter is out for good (an audit found that it had summed wrongly), 1 peer now",
     ]
     assert heard(chain, news) == []
+
+
+@pytest.mark.parametrize("frozen_first", [1, 2])
+def test_who_was_left_out_is_told_with_its_round_though_two_are_under_way(frozen_first) -> None:
+    joins = [named(peer, name) for peer, name in ((A, "otter"), (B, "lynx"), (C, "crane"))]
+    chain = Chain(run_body(), *joins, Attest(0, b"R" * 32, 24, LAYOUT, fragments=(8, 16)))
+    begun = chain.view.first.last_outcome
+    for op in (1, 2):
+        chain.add(plan_body(op=op, previous_outcome=begun))
+    freezes = {1: Freeze(1, (A, B, C), {}), 2: Freeze(2, (A, B), {C: "late"})}
+    chain.add(freezes.pop(frozen_first))
+    chain.add(*freezes.values())
+    ops = list(chain.view.first.ops.values())
+    chain.add(commit_of(ops[0]))
+    chain.add(plan_body(op=3, previous_outcome=chain.view.first.last_outcome))
+    chain.add(commit_of(ops[1]))
+    told = [text for text in News(100, term=1).of_records(chain.records) if "without" in text]
+    assert told == ["round 2 of 100: without crane, its contribution came too late"]
 
 
 def test_a_ban_and_its_end_are_told() -> None:
