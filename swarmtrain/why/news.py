@@ -113,7 +113,7 @@ class News:
 
     def _came(self, body: Join) -> str:
         is_new = body.peer not in self._names
-        self._names[body.peer] = why.name_of(body, self._names)
+        self._names[body.peer] = why.name_of(body.peer, body.name, self._names)
         self._here.add(body.peer)
         came = "is in" if is_new else "is back"
         return f"{self._name(body.peer)} {came}, {_peers(len(self._here))} now"

@@ -3,10 +3,11 @@
 Pure: records in, sentences out. `why` tells the rest of a round.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
+from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.ledger.pairing import contributors_of, pairs_in, whole_pairs
-from swarmtrain_transport.wire.records import Attest, Commit, Freeze, Plan
+from swarmtrain_transport.wire.records import Attest, Commit, Plan
 
 Names = Mapping[bytes, str]
 
@@ -21,24 +22,24 @@ def planned(plan: Plan, names: Names) -> str:
     return f"Each exchanges with one other: {told}{odd}."
 
 
-def committed(plan: Plan, freeze: Freeze | None, commit: Commit, names: Names) -> Iterator[str]:
-    """Which pairs have exchanged, and who stepped alone and why."""
-    whole = whole_pairs(plan, commit)
+def committed(op: OpView, commit: Commit, names: Names) -> Iterator[str]:
+    """Tell which pairs have exchanged, and who stepped alone and why; `op` is as FREEZE left it."""
+    plan, whole = op.plan, whole_pairs(op.plan, commit)
     told = "; ".join(f"{_name(one, names)} with {_name(two, names)}" for one, two in whole)
     yield f"Committed: result {commit.result_root.hex()[:16]}. Exchanged: {told}."
     for pair in pairs_in(contributors_of(plan)):
         if pair not in whole:
             one, two = (_name(peer, names) for peer in pair)
-            cause = _cause(pair, freeze, names)
+            cause = _cause(pair, op.excluded, names)
             yield f"{one} and {two}, as far as they were still there, stepped alone: {cause}."
     order = contributors_of(plan)
     if len(order) % 2:
         yield f"{_name(order[-1], names)} stepped alone: it had no partner."
 
 
-def _cause(pair: tuple[bytes, bytes], freeze: Freeze | None, names: Names) -> str:
-    """Why a pair has not exchanged."""
-    left_out = [peer for peer in pair if freeze is not None and peer in freeze.excluded]
+def _cause(pair: tuple[bytes, bytes], excluded: Collection[bytes], names: Names) -> str:
+    """Say why a pair has not exchanged."""
+    left_out = [peer for peer in pair if peer in excluded]
     if not left_out:
         return "not both held in time what the other had given"
     silent = " and ".join(_name(peer, names) for peer in left_out)

@@ -4,14 +4,15 @@ Every decision and its reason stands in the ledger, so anybody who holds a copy 
 also years later. Pure: records in, sentences out.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from swarmtrain.console.lines import counted
 from swarmtrain.why import pairs as why_pairs
 from swarmtrain.why import words as why_words
 from swarmtrain_transport.kinds import GATHER, PAIR, WHOLE
 from swarmtrain_transport.ledger import exclusion_rule
-from swarmtrain_transport.ledger.fold import GroupView, LedgerView
+from swarmtrain_transport.ledger.fold import LedgerView, OpDecision, OpView
+from swarmtrain_transport.ledger.standing import Standing
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
     AnyBody,
@@ -29,6 +30,7 @@ from swarmtrain_transport.wire.records import (
     Skip,
     SliceFreeze,
     Times,
+    body_of,
 )
 
 _REASONS = {
@@ -74,16 +76,15 @@ def explain_round(
     """
     view, reader = known or (LedgerView(), BodyReader())
     names: dict[bytes, str] = {}
-    for join in view.roster.values():
-        names[join.peer] = name_of(join, names)
+    for peer, name in view.names.items():
+        names[peer] = name_of(peer, name, names)
     lines: list[str] = []
-    is_open = False
-    plan: Plan | None = None
-    freeze: Freeze | None = None
+    if (begun := _under_way(view, number, group)) is not None:
+        lines += _told_before(begun, names, view.groups[group].standing)
     for record in records:
         body = reader.read(record)
         if isinstance(body, Join):
-            names[body.peer] = name_of(body, names)
+            names[body.peer] = name_of(body.peer, body.name, names)
         elif getattr(body, "group", group) != group:
             pass
         elif isinstance(body, Rewind) and body.op < number and lines:
@@ -92,36 +93,54 @@ def explain_round(
         elif isinstance(body, Gone) and body.conviction and body.conviction.op == number:
             lines.append(_convicted(body, body.conviction, names))
         elif getattr(body, "op", None) == number:
-            is_open = isinstance(body, Plan) or (is_open and not isinstance(body, Commit | Skip))
-            if isinstance(body, Plan):
-                plan, freeze = body, None
-            freeze = body if isinstance(body, Freeze) else freeze
-            if isinstance(body, Commit) and plan is not None and plan.kind == PAIR:
-                lines += why_pairs.committed(plan, freeze, body, names)
-            else:
-                is_whole = plan is not None and plan.kind in WHOLE
-                lines += _told(body, names, view.groups[group], is_whole=is_whole)
+            op = _under_way(view, number, group)
+            lines += _told(body, names, view.groups[group].standing, op)
         view.apply(record, body)
+    is_open = _under_way(view, number, group) is not None
     return [*lines, "It is still in progress."] if is_open else lines
 
 
-def name_of(body: Join, names: dict[bytes, str]) -> str:
-    """How sentences name a peer. Names are the peers' own choice, so two may be the same: then the
-    key tells them apart."""
-    taken = {name for peer, name in names.items() if peer != body.peer}
-    return f"{body.name} ({body.peer.hex()[:8]})" if body.name in taken else body.name
+def name_of(peer: bytes, name: str, names: Mapping[bytes, str]) -> str:
+    """Return how sentences name a peer. Names are the peers' own choice, so two may be the same:
+    then the key tells them apart."""
+    taken = {taken for other, taken in names.items() if other != peer}
+    return f"{name} ({peer.hex()[:8]})" if name in taken else name
+
+
+def _under_way(view: LedgerView, number: int, group: int) -> OpView | None:
+    """Find a group's op that has no outcome yet."""
+    ops = view.groups[group].ops.values() if group in view.groups else ()
+    return next((op for op in ops if op.plan.op == number), None)
+
+
+def _told_before(begun: OpView, names: dict[bytes, str], standing: Standing) -> Iterator[str]:
+    """Yield the sentences of an op's records that only a fold of the ledger still holds."""
+    op: OpView | None = None
+    for data in begun.bodies:
+        body = body_of(Record(0, b"", 0, data, b""), begun.bodies[0])
+        yield from _told(body, names, standing, op)
+        if isinstance(body, Plan):
+            op = OpView.of(body, begun.plan_hash)
+        elif op is not None and isinstance(body, OpDecision):
+            op.apply(body)
 
 
 def _told(
-    body: AnyBody, names: dict[bytes, str], view: GroupView, *, is_whole: bool
+    body: AnyBody, names: dict[bytes, str], standing: Standing, op: OpView | None
 ) -> Iterator[str]:
-    """One record's sentences; `view` is what the ledger says before it."""
+    """Yield one record's sentences.
+
+    Args:
+        body: of the record.
+        names: of the peers.
+        standing: of the peers, before the record.
+        op: the record's op before it; None before PLAN and after the outcome.
+    """
     match body:
         case Plan():
             yield from _plan(body, names)
-            yield from why_words.resting(body, view.standing, names)
-        case Reassign(reason=exclusion_rule.AT_ODDS):
-            (op,) = (one for one in view.ops.values() if one.plan.op == body.op)
+            yield from why_words.resting(body, standing, names)
+        case Reassign(reason=exclusion_rule.AT_ODDS) if op is not None:
             yield why_words.moved(body, op.owners[body.slice_index], names)
         case Reassign():
             reason = _OWNER_REASONS.get(body.reason, body.reason)
@@ -130,6 +149,7 @@ def _told(
                 f"(attempt {body.attempt}): {reason}."
             )
         case Freeze():
+            is_whole = op is not None and op.plan.kind in WHOLE
             yield f"Contributors: {_list(body.contributors, names)}."
             for peer, reason in body.excluded.items():
                 if reason == "alone":
@@ -145,6 +165,8 @@ def _told(
                 f"Slice {body.slice_index} (attempt {body.attempt}) sums "
                 f"{_list(body.contributors, names)}."
             )
+        case Commit() if op is not None and op.plan.kind == PAIR:
+            yield from why_pairs.committed(op, body, names)
         case Commit():
             yield f"Committed: result {body.result_root.hex()[:16]}."
             if any(not outcome.contributors for outcome in body.slices):

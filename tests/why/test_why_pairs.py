@@ -1,6 +1,9 @@
 """A round that goes by pairs is told: who exchanged with whom, and who stepped alone and why."""
 
+import pytest
+
 from swarmtrain.why.story import explain_round
+from swarmtrain_transport.ledger.snapshots import from_image, image_of
 from swarmtrain_transport.ledger.transfers import outcome_of
 from swarmtrain_transport.wire.records import Attest, Commit, Freeze, SignedRoot, Skip, Times
 from tests.transport.pair_table import pair_plan
@@ -68,3 +71,19 @@ def test_a_round_that_is_skipped():
     chain.add(Skip(1, "too few pairs are left"))
     assert "otter with lynx." in told(chain)
     assert "Skipped: too few pairs are left. Nobody lost anything" in told(chain)
+
+
+@pytest.mark.parametrize("num_known", [1, 2])
+def test_a_copy_that_begins_within_a_round_tells_of_all_of_it(num_known: int):
+    chain = run_of()
+    committed(chain, (A, B, C), (A, B), {D: "lost", E: "alone"})
+    cut = len(chain.records) - 3 + num_known  # behind PLAN, behind FREEZE
+    before = Chain()
+    for record in chain.records[:cut]:
+        before.view.apply(record, before.ledger.append(record))
+    image = image_of(before.view, before.ledger.reader)
+    whole = explain_round(chain.records, 1)
+    assert explain_round(chain.records[cut:], 1, known=from_image(image)) == whole
+    assert "Exchanged: otter with lynx." in whole[-3]
+    so_far = explain_round([], 1, known=from_image(image))
+    assert so_far == [*whole[: len(so_far) - 1], "It is still in progress."]
