@@ -150,8 +150,10 @@ class Rules:
         num_agree = len(here) - len(others) + len(dead)
         silent = [peer for peer in others if self._is_sound(peer, now_s)]
         everybody = [p for p in self._swarm.survivors if p.peer_id not in self._decided.elsewhere]
-        most = sum((p.peer_id, p.machine.card.boot) in agree for p in everybody)
-        is_tie = num_agree == len(others) and 2 * most > len(everybody)
+        most = [p for p in everybody if (p.peer_id, p.machine.card.boot) in agree]
+        # Those with whom something is wrong may be suspected by now, and are not asked then.
+        against = [p for p in everybody if p not in most and self._is_sound(p, now_s)]
+        is_tie = num_agree == len(silent) and len(most) > len(against)
         if silent and num_agree <= len(silent) and not is_tie and self._demands.is_quiet(now_s):
             numbers = sorted(peer.number for peer in silent)
             story = f"op {attest.op} is attested although peers {numbers} do not have that state"
