@@ -1,4 +1,4 @@
-"""How fast one core encodes, sums, decodes and makes the outer step, in G values per second.
+"""Speed of one core that encodes, sums, decodes and makes the outer step, in G values per second.
 
     python benchmarks/codecs.py [--json] [--repeat K] [--chunks N]
 

@@ -49,7 +49,7 @@ from swarmtrain_transport.wire.identity import Identity, verify
 BLOCK = 64
 SLICE_VALUES = 64 * BLOCK
 ROUND_S = 10.0
-"""Of a virtual round: inner steps and exchange."""
+"""Seconds of a virtual round: inner steps and exchange."""
 
 _NEWCOMER, _WITNESS = 1 << 16, (1 << 16) + 1
 """Numbers beyond those of the peers that exchange."""
@@ -68,7 +68,7 @@ def identity_of(number: int) -> Identity:
 
 
 def card_of(number: int) -> Card:
-    """Where a peer would be."""
+    """Make the card that a peer would have."""
     identity = identity_of(number)
     place = f"10.1.{number // 256 % 256}.{number % 256}", 40_000
     boot = random.Random(~number).randbytes(16)
@@ -144,7 +144,7 @@ class Follower:
         return [m.decode_from_peer(data) for data in said]
 
     def end(self) -> float:
-        """Its memory in MB, and the end of it."""
+        """End it, and return its memory in MB."""
         self.wire.send(None)
         memory = float(self.wire.recv())
         self._process.join()

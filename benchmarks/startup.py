@@ -1,4 +1,4 @@
-"""How long `swarmtrain --help` takes: median of nine processes, exit status 1 above the bar.
+"""Time that `swarmtrain --help` takes: median of nine processes, exit status 1 above the bar.
 
     python benchmarks/startup.py [--json]
 

@@ -72,7 +72,7 @@ class Swarm:
 
     @property
     def peers(self) -> int:
-        """How many other peers are in the run now."""
+        """Number of other peers in the run now."""
         return 0
 
     @property

@@ -26,7 +26,7 @@ HEARTBEAT_S = 10.0
 """WebSocket ping of both ends; without an answer in half of it the connection is taken for dead."""
 
 CLOSE_TIMEOUT_S = 2.0
-"""How long a closing handshake may take."""
+"""Longest time that a closing handshake may take."""
 
 LET_GO_TURNS = 100
 """Turns of the loop that a shut connection gets to close its socket; it takes about four."""

@@ -1,4 +1,4 @@
-"""How a running process answers `swarmtrain status`: JSON over a socket on this machine only.
+"""Answers of a running process to `swarmtrain status`: JSON over a socket on this machine only.
 
 Coordinator and peers serve the same way from their state directory, `status.sock` beside
 `status.json`, which says where the socket is: a path that is too long for a unix socket moves to
@@ -272,7 +272,8 @@ def _no_sense(state_dir: Path) -> UserError:
 
 
 def waiting_words(text: str, seen_s: float | None, wall_s: float) -> str:
-    """Why a run stands still, with this machine's time of the moment at which that was here last.
+    """Say why a run stands still, with this machine's time of the moment at which that was here
+    last.
 
     Args:
         text: the coordinator's words.

@@ -1,4 +1,4 @@
-"""Which processes there are on this machine."""
+"""Processes on this machine."""
 
 import os
 from pathlib import Path

@@ -112,7 +112,7 @@ def half_made(clone: Path) -> None:
 
 
 def half_removed(clone: Path) -> None:
-    """Its Python is then the one that it was made with, and so is that one's pip."""
+    """Have its Python be the one that it was made with, and its pip that one's."""
     (clone / ".venv" / "pyvenv.cfg").unlink()
 
 

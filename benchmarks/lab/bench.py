@@ -80,7 +80,7 @@ def start_peers(a: argparse.Namespace, net: Net, run_dir: Path, log: Any) -> Non
 
 
 def environment_of(rank: int, world: int, run_dir: Path) -> dict[str, str]:
-    """What every peer script is told: who and where it is."""
+    """Return what every peer script is told: who and where it is."""
     return {
         "RANK": str(rank), "WORLD": str(world), "IFACE": "eth0", "IP": f"10.77.0.{rank + 1}",
         "IP0": "10.77.0.1", "BARRIER": str(run_dir / "barrier"), "RUN_DIR": str(run_dir),

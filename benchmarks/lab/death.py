@@ -92,7 +92,7 @@ def told(
     a: argparse.Namespace, whole: list[Any], said: dict[int, Any], undisturbed_s: float,
     killed_s: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """What one death cost."""
+    """Tell what one death cost."""
     if a.why:
         print("\n".join(said[0]["why"]), file=sys.stderr)
     if len({m["digest"] for m in said.values()}) > 1:

@@ -65,7 +65,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def told(run_dir: Path, rank: int) -> list[dict[str, Any]]:
-    """What a peer has told so far; its last line may not be whole yet."""
+    """Read what a peer has told so far; its last line may not be whole yet."""
     path = run_dir / f"told-{rank}"
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]

@@ -1,5 +1,5 @@
-"""What every peer script shares: a barrier outside the emulated wire, byte and CPU counters, the
-timing loop.
+"""Parts that every peer script shares: a barrier outside the emulated wire, byte and CPU counters,
+the timing loop.
 
 A peer script builds its system and calls `measure(run_round)`. bench.py passes in the environment:
 RANK, WORLD, NUMEL, MODE, REPS, WARM, IFACE, IP (this peer's address), IP0 (rank 0's), BARRIER (a
@@ -48,7 +48,7 @@ def wire_bytes() -> tuple[int, int]:
 
 
 def cpu_seconds() -> float:
-    """Of this process and its children."""
+    """CPU time of this process and its children."""
     me, total = psutil.Process(), 0.0
     for process in [me, *me.children(recursive=True)]:
         try:

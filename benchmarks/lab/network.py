@@ -136,7 +136,7 @@ class Net:
 
 
 class Meeting:
-    """Where peers wait for each other: a unix socket, beside the wire that is measured.
+    """Meeting of peers that wait for each other: a unix socket, beside the wire that is measured.
 
     Args:
         path: of the socket; lab_peer finds it in BARRIER.
@@ -219,7 +219,7 @@ def die_with_parent() -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Any:
-    """Whatever comes now waits until what is begun is done."""
+    """Put off whatever comes now until what is begun is done."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     old: dict[int, Any] = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
@@ -234,6 +234,6 @@ def _as_interrupt(number: int, frame: object) -> None:
 
 
 def tail(log: Path, lines: int = 3) -> str:
-    """What a log ended with."""
+    """Return what a log ended with."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return " | ".join(text.strip().splitlines()[-lines:])[-400:]

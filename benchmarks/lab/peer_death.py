@@ -106,7 +106,7 @@ class Ledger:
         storage.append_records = noted
 
     def learn(self, thread: Any) -> None:
-        """Who came in before `noted` was in place."""
+        """Learn who came in before `noted` was in place."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
         def ask(participant: Any, now_s: float) -> tuple[()]:
@@ -122,8 +122,8 @@ class Ledger:
         return next(body for _, body in reversed(self.bodies) if isinstance(body, kind))
 
     def detected_s(self, op: int) -> float | None:
-        """When this peer read the first decision about the dead one: its slice to somebody else, or
-        FREEZE without it."""
+        """Return when this peer read the first decision about the dead one: its slice to somebody
+        else, or FREEZE without it."""
         owners: dict[int, str] = {}
         for moment_s, body in self.bodies:
             if getattr(body, "op", None) != op:
@@ -138,7 +138,8 @@ class Ledger:
 
 
 def true_mean(base: np.ndarray, scale: float, plan: Plan, commit: Commit) -> np.ndarray:
-    """Of those who are in it, slice by slice; peer r gave (r + 1) * scale * base."""
+    """Return the mean of those who are in it, slice by slice; peer r gave (r + 1) * scale *
+    base."""
     mean = np.empty_like(base)
     for spec, outcome in zip(plan.slices, commit.slices, strict=True):
         ranks = [int(ledger.names[peer].partition("-")[2]) for peer in outcome.contributors]

@@ -107,7 +107,7 @@ def _facts(rows: Sequence[Row], tool: str) -> Iterator[str]:
 
 
 def _bars(rows: Mapping[str, Row]) -> Iterator[tuple[str, str, str]]:
-    """What the project asks of itself, what was measured, and whether it is met."""
+    """Yield what the project asks of itself, what was measured, and whether it is met."""
 
     def of(block: str, system: str, mode: str = "") -> Row | None:
         for row in rows.values():

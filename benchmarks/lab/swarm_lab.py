@@ -1,4 +1,4 @@
-"""What this project's peer scripts share: where the code is, a coordinator, coming in."""
+"""Parts that this project's peer scripts share: where the code is, a coordinator, coming in."""
 
 import os
 import subprocess

@@ -129,7 +129,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def facts() -> dict[str, Any]:
-    """When, of what and where a row was measured."""
+    """Tell when, of what and where a row was measured."""
     git = ["git", "-C", str(bench.HERE), "describe", "--always", "--dirty"]
     revision = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control")

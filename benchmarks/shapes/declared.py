@@ -88,7 +88,7 @@ def _converged(run: Run) -> float:
 
 
 def _bytes_per_value(run: Run) -> float:
-    """Of what a peer gives, once: a gather sends it to every other peer."""
+    """Return the bytes of what a peer gives, once: a gather sends it to every other peer."""
     copies = (run.plan.peers - 1) * run.result.ops
     return ratio(run.result.bytes_up_per_peer, copies * run.result.num_values)
 
@@ -106,7 +106,7 @@ def _worst(clean: Run, *attacked: Run) -> float:
 
 
 def _best_rule(runs: Runs) -> Figure:
-    """Of the rule whose mean over seeds of the worst attack is lowest."""
+    """Return the figure of the rule whose mean over seeds of the worst attack is lowest."""
     clean, *attacked = runs
     width = len(Attack)
     figures = [

@@ -1,4 +1,4 @@
-"""What the table costs, before it is made.
+"""Estimate of what the table costs, before it is made.
 
 A run costs its inner steps, one judgement per point of its curve, and a beginning. ddp exchanges
 after every step, which is a part of a step more. Then the sum is multiplied by what finished runs
@@ -14,14 +14,14 @@ DDP_FACTOR = 1.25
 """Sum, codec and state root of every step."""
 
 FORWARD_SHARE = 1 / 3
-"""Of an inner step: judging needs no gradients."""
+"""Share of an inner step: judging needs no gradients."""
 
 CROWD = 1.5
 """Two processes at once share caches and memory; until runs of this machine say otherwise."""
 
 
 def seconds_of(plan: Plan) -> float:
-    """Of one run in one process on one thread."""
+    """Estimate one run in one process on one thread."""
     size = SIZES[plan.size]
     steps_s = plan.peers * plan.steps * size.step_s
     if plan.strategy == "ddp":
@@ -31,7 +31,7 @@ def seconds_of(plan: Plan) -> float:
 
 
 def factor(costs: Sequence[tuple[float, float]]) -> float:
-    """How many times longer this machine takes than `seconds_of` says.
+    """Return how many times longer this machine takes than `seconds_of` says.
 
     Args:
         costs: of finished runs, the seconds that they took and those that were estimated.

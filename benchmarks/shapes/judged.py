@@ -1,4 +1,4 @@
-"""What a shape is, and how it is judged.
+"""Shapes, and how they are judged.
 
 The spread of a figure is its standard deviation over seeds, times sqrt(3 / seeds): with 3 seeds it
 is the deviation itself, and with more it shrinks as the error of a mean does, so that adding seeds
@@ -15,13 +15,13 @@ from statistics import mean, stdev
 from trials import Run, Trial
 
 Runs = Sequence[Sequence[Run]]
-"""Of each trial of a shape, in their order, one run per seed, in the order of seeds."""
+"""Runs of each trial of a shape, in their order, one per seed, in the order of seeds."""
 
 _BASE_SEEDS = 3
 
 
 class Verdict(Enum):
-    """What a shape's figures say."""
+    """Verdict of a shape's figures."""
 
     HOLDS = "holds"
     NOT_RESOLVED = "not resolved"
@@ -30,7 +30,7 @@ class Verdict(Enum):
 
 
 class Sense(Enum):
-    """How a figure is held against its bar."""
+    """Comparison of a figure with its bar."""
 
     AT_MOST = "at most"
     AT_LEAST = "at least"
@@ -40,7 +40,7 @@ class Sense(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a figure must reach.
+    """Bar that a figure must reach.
 
     Attributes:
         sense: how it is compared.
@@ -61,7 +61,7 @@ def loss_at_most(ratio: float) -> Bar:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured.
+    """Measured values of a shape.
 
     Attributes:
         values: one per seed; infinite if the run diverged.
@@ -107,7 +107,7 @@ class Shape:
 
 
 def judge(bar: Bar, figure: Figure) -> Verdict:
-    """What the figure says of the bar."""
+    """Return what the figure says of the bar."""
     middle, spread = figure.mean, figure.spread
     if math.isnan(middle):
         return Verdict.DOES_NOT_HOLD  # both sides diverged

@@ -1,4 +1,4 @@
-"""Which runs the table needs, which of them are there, and what they say of every shape."""
+"""Runs that the table needs, those of them that are there, and what they say of every shape."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ class Making:
         return list(open_.values())
 
     def slower(self) -> float:
-        """How many times longer this machine takes than estimated."""
+        """Return how many times longer this machine takes than estimated."""
         return factor(self._results.costs)
 
     def make(self, plans: Iterable[Plan]) -> None:
@@ -111,8 +111,8 @@ class Making:
     # ---- sweeps
 
     def sweep_plans(self, sweep: Sweep) -> list[Plan]:
-        """Of the grid and of its finalists; before these are known, the grid's first stand in.
-        None of a sweep whose winner is given."""
+        """List the plans of the grid and of its finalists; before these are known, the grid's first
+        stand in. None of a sweep whose winner is given."""
         if sweep.name in self._given:
             return []
         num_finals = self.edition.num_finalists(sweep.final)
@@ -128,7 +128,7 @@ class Making:
         )
 
     def winners(self, sweeps: Iterable[Sweep]) -> dict[str, Winner]:
-        """Of those sweeps that are finished or whose winner is given."""
+        """Return the winners of those sweeps that are finished or whose winner is given."""
         found = {}
         for sweep in sweeps:
             if sweep.name in self._given:
@@ -146,24 +146,25 @@ class Making:
         return finalists(sweep, self.edition, runs) if runs else ()
 
     def _all_of(self, plans: Sequence[Plan]) -> list[Run]:
-        """Of every plan its run, or nothing."""
+        """Return the run of every plan, or nothing."""
         runs = [run for run in map(self.find, plans) if run is not None]
         return runs if len(runs) == len(plans) else []
 
     # ---- shapes
 
     def is_single(self, shape: Shape) -> bool:
-        """Whether one seed is enough for all of its trials."""
+        """Return True if one seed is enough for all of its trials."""
         return all(self.edition.spans[trial.length].is_single for trial in shape.trials)
 
     def base_seeds(self, shape: Shape) -> int:
-        """With how many seeds it is run at first."""
+        """Return with how many seeds it is run at first."""
         return 1 if self.is_single(shape) else self.edition.seeds
 
     def plans(
         self, shape: Shape, winners: Mapping[str, Winner], seeds: Iterable[int]
     ) -> list[list[Plan]]:
-        """Of each trial, one plan per seed; with stand-ins for rates that are not chosen yet."""
+        """List for each trial one plan per seed; with stand-ins for rates that are not chosen
+        yet."""
         return [
             [
                 trial.plan(

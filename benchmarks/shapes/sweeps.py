@@ -156,7 +156,7 @@ def winner(sweep: Sweep, edition: Edition, finals: Sequence[Rates], runs: Sequen
 
 
 def _is_at_edge(rates: Rates, points: Sequence[Rates]) -> bool:
-    """Of the inner rates, or of the outer ones where these vary alone."""
+    """Return True at an edge of the inner rates, or of the outer ones where these vary alone."""
     inner = sorted({point.inner_lr for point in points})
     outer = sorted({point.outer_lr for point in points})
     varies_alone = len({point.outer_momentum for point in points}) == 1 and len(outer) > 1
@@ -184,7 +184,7 @@ def write_winners(path: Path, winners: Mapping[str, Winner]) -> None:
 
 
 def read_winners(path: Path) -> dict[str, Winner]:
-    """What `write_winners` wrote.
+    """Read what `write_winners` wrote.
 
     Raises:
         OSError: it cannot be read.

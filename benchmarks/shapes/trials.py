@@ -17,7 +17,7 @@ from swarmtrain_optimizers.strategies.registry import facts_named
 
 
 class Length(Enum):
-    """How long a trial is, by what it is for."""
+    """Length of a trial, by what it is for."""
 
     SHORT = "short"
     FRAGMENTS = "fragments"
@@ -75,7 +75,7 @@ class Edition:
     far_finalists: int = 4
 
     def num_finalists(self, final: Length) -> int:
-        """How many points of a sweep run again at the length `final`."""
+        """Return how many points of a sweep run again at the length `final`."""
         return self.far_finalists if final is Length.FAR else self.finalists
 
 
@@ -147,7 +147,7 @@ class Trial:
 
     @property
     def strategy(self) -> str:
-        """Its name."""
+        """Name of the strategy."""
         return self.words.partition(":")[0]
 
     @property
@@ -170,7 +170,7 @@ class Trial:
         return ", ".join(parts)
 
     def plan(self, edition: Edition, rates: Rates, seed: int) -> Plan:
-        """What compare runs.
+        """Return what compare runs.
 
         Raises:
             UserError: SWT-E610, the trial cannot be meant.

@@ -17,7 +17,7 @@ COMMAND = "python benchmarks/shapes/run.py"
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What a quoted figure is quoted with.
+    """Circumstances that a figure is quoted with.
 
     Attributes:
         date: of the report.

@@ -1,4 +1,4 @@
-"""How often in a row each part of the vector was left out, so that waiting work ends some day.
+"""Counts of how often in a row each part of the vector was left out: waiting work ends some day.
 
 Slices differ from op to op, so the count is kept per range of values and split where they cross.
 After `EXCLUSIONS_MAX` exclusions in a row the pending work of that range is dropped (protocol.md

@@ -26,7 +26,7 @@ go the whole way (`outer_lr`); above it anchors swing about the place they go to
 
 
 def effective_contributors(weights: Sequence[int]) -> float:
-    """How many contributors of equal weight average as well: (sum w)^2 / sum w^2.
+    """Return how many contributors of equal weight average as well: (sum w)^2 / sum w^2.
 
     Equal weights give their number; a swarm of one fast peer and many slow ones is small.
 

@@ -9,7 +9,7 @@ so it has the same bits everywhere: + - * / of float64 alone (protocol.md rule 4
 import math
 
 _COSINE_TERMS = 11
-"""Of the series below, whose next term is less than 2^-60 up to a quarter of a turn."""
+"""Terms of the series below; the next one is less than 2^-60 up to a quarter of a turn."""
 
 
 def warmup_cosine(

@@ -51,7 +51,7 @@ class Step:
 
     @property
     def mended_s(self) -> float:
-        """When it is mended."""
+        """Time of the mend, counted as `at_s` is."""
         return self.at_s + self.lasts_s
 
 
@@ -60,7 +60,7 @@ _WEIGHTS = {
     Deed.CUT_ALL: 2, Deed.MUTE_DATA: 2, Deed.MUTE_UP: 1, Deed.MUTE_DOWN: 1, Deed.GARBLE: 2,
     Deed.RESTART: 3, Deed.STOP_COORDINATOR: 2, Deed.NEWCOMER: 1,
 }  # fmt: skip
-"""How often each is drawn, relative to the others."""
+"""Chances of each deed to be drawn, relative to the others."""
 
 _PROCESS_S = 6.0
 """A process that is started anew needs about so long until it takes part."""
@@ -88,7 +88,7 @@ _CALM_MAX_S = 40.0
 
 
 def calm_from_s(seconds: float) -> float:
-    """From when on nothing is broken any more, and all is mended.
+    """Return from when on nothing is broken any more, and all is mended.
 
     Args:
         seconds: of the whole plan.

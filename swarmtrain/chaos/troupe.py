@@ -102,7 +102,8 @@ class Troupe:
             self._hand_invite(actor)
 
     def coordinator_ready(self, invite: str, port: int) -> None:
-        """It listens, maybe on another port than before: all control links lead there now."""
+        """Lead all control links to where the coordinator listens, maybe on another port than
+        before."""
         is_first = not self.invite
         self.invite, self.coordinator_port = invite, port
         self.is_coordinator_up = True

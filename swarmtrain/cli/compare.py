@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 INNER_STEPS = 50
-"""Of a round, unless somebody says otherwise."""
+"""Inner steps of a round, unless somebody says otherwise."""
 
 ATTACK = Attack.SIGN_FLIP
-"""Of hostile peers, unless somebody says otherwise."""
+"""Attack of hostile peers, unless somebody says otherwise."""
 
 Strategies = Annotated[
     str, typer.Option(help="Names with commas between; diloco:codec=none has its own setting.")

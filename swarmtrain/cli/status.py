@@ -28,8 +28,8 @@ _COLUMNS = (
     ("state_root", "state root"),
     ("chain", "chain"),
 )
-"""Of a peer. `norm` is the length of what it gave by the median's, `cosine` its likeness to what
-the others gave."""
+"""Columns of a peer. `norm` is the length of what it gave by the median's, `cosine` its likeness to
+what the others gave."""
 
 _SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
 """Columns that a narrow terminal goes without, in this order."""

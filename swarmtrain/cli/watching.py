@@ -17,7 +17,7 @@ from swarmtrain_transport.coordinator.status import CoordinatorStatus
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-"""How often the machine is looked at; no sentence is lost in between."""
+"""Pause between two looks at the machine; no sentence is lost in between."""
 
 
 @contextlib.asynccontextmanager

@@ -123,7 +123,7 @@ def _rounding(plan: Plan, peer: PeerId) -> Callable[[int], int] | None:
 
 
 def _arrivals(plan: Plan) -> int:
-    """In how many ops peers arrive that began together: in one, unless they go apart."""
+    """Count the ops in which peers arrive that began together: one, unless they go apart."""
     return len(set(plan.relative_speeds())) if plan.pace is Pace.APART else 1
 
 

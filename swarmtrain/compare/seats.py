@@ -31,7 +31,7 @@ Finished = tuple[Plan, RunResult, float]
 
 
 def cores() -> int:
-    """Of this machine, those that this process may use."""
+    """Count the cores of this machine that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Which text each peer trains on: the same cut for every strategy of one seed.
+"""Shards of the text that peers train on: the same cut for every strategy of one seed.
 
 Pieces of the built-in corpus are shuffled by the seed and dealt in turn, as leases would be; or,
 not identically distributed, each peer gets one contiguous part, which is whole files in the order

@@ -1,4 +1,4 @@
-"""Which sources a run's bits depend on, as digests that belong into its key.
+"""Sources that a run's bits depend on, as digests that belong into its key.
 
 A run that was made by other code is made again; a change of comments or docstrings is none. Digests
 are over syntax trees, so they hold for one version of Python. Of a strategy that a package brings:
@@ -34,7 +34,7 @@ _NO_BITS = frozenset({
 """Modules that only read, show and refuse settings. The settings themselves are in a plan."""
 
 _NO_FACTS = frozenset({"about", "paper", "rates", "swept", "demo", "description"})
-"""Of a strategy's facts, what no bit depends on: rates are in a plan."""
+"""Facts of a strategy that no bit depends on: rates are in a plan."""
 
 _DIGITS = 16
 
@@ -47,7 +47,7 @@ def sources() -> list[Path]:
 
 @functools.cache
 def code_digest() -> str:
-    """Of the sources as they are when it is first asked for: those that are running."""
+    """Digest the sources as they are when it is first asked for: those that are running."""
     trees = _trees()
     return digest_of((path.name, trees[path]) for path in sorted(trees))
 

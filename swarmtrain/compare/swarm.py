@@ -138,8 +138,8 @@ class Swarm:
         return exchanges(self._leader.driver.strategy)
 
     def _loss(self) -> float | None:
-        """Of the anchor, or of the mean of anchors; where nobody ever exchanges, the mean of what
-        every replica's own weights lose."""
+        """Return the loss of the anchor, or of the mean of anchors; where nobody ever exchanges,
+        the mean of what every replica's own weights lose."""
         if self._exchanges:
             if not self._is_paired:
                 return finite(self._judge.loss(self._leader.anchor))
@@ -154,7 +154,8 @@ class Swarm:
         return self._leader.driver.strategy.exchange(1).kind is OpKind.PAIR
 
     def _root_of(self, replica: Replica) -> bytes:
-        """Of its state; where nobody ever exchanges, of its own weights as if a run began there."""
+        """Return the root of its state; where nobody ever exchanges, of its own weights as if a run
+        began there."""
         if self._exchanges:
             return replica.driver.root
         return replica.driver.offer().manifest.root

@@ -35,7 +35,8 @@ _UNUSED: MappingProxyType[str, tuple[Setting, str]] = MappingProxyType(
         "lr_rule": ("fixed", "The rule was found for diloco's outer step."),
     }
 )
-"""Of [outer], what a strategy leaves undone that does not take it; and the reason."""
+"""Settings of [outer] that a strategy leaves undone which does not take them; each with the
+reason."""
 
 
 def not_here(config: RunConfig) -> Problem | None:

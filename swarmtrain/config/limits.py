@@ -1,4 +1,4 @@
-"""Which values of a run file can work: ranges as they are declared, then rules between settings.
+"""Limits to what a run file may say: ranges as they are declared, then rules between settings.
 
 The same rules hold for the organiser's file and for settings that a coordinator sends: a hostile
 one must not make a peer allocate or wait without bound.

@@ -149,8 +149,8 @@ class InnerSection(_Section, frozen=True):
 
 
 class OuterSection(_Section, frozen=True):
-    """When peers exchange and what they make of it. Which strategy takes which settings, and what
-    else each of them asks for, is said under [Strategies](#strategies).
+    """Strategy: when peers exchange and what they make of it. Which one takes which settings, and
+    what else each of them asks for, is said under [Strategies](#strategies).
 
     - `inner_steps` is a multiple of `fragments`, `delay_steps` at most `inner_steps`. Above
       `inner_steps / fragments` the exchanges of several fragments are under way at once.
@@ -192,7 +192,7 @@ class OuterSection(_Section, frozen=True):
 
 
 class ExchangeSection(_Section, frozen=True):
-    """How differences travel. Times are in seconds; every other timeout derives from them.
+    """Travel of differences. Times are in seconds; every other timeout derives from them.
 
     - `codec` is that of what peers give; results have int8, or none. topk sends 64 values of each
       block, topk-K sends K. Strategies that exchange in pairs want int8 or none, as weights
@@ -318,12 +318,12 @@ class RunConfig(_Section, frozen=True, dict=True):
 
     @property
     def ops_at_once(self) -> int:
-        """How many ops begin before the first one's result has its place."""
+        """Number of ops that begin before the first one's result has its place."""
         return max(1, -(-self.outer.delay_steps // self.steps_per_round))
 
     @property
     def tokens_per_step(self) -> int:
-        """Of the swarm that a schedule by tokens is written for, in one inner step."""
+        """Tokens of one inner step of the swarm that a schedule by tokens is written for."""
         return self.exchange.start_peers * self.inner.batch * self.model.context
 
     @property

@@ -16,7 +16,7 @@ ANCHOR_REASON = (
     "Half of what a pair sends are anchors, the weights themselves: what a codec of few bits loses "
     "of them does not grow less as training goes on, and drives the replicas apart."
 )
-"""Why ops that go by pairs want a codec with `CodecFacts.carries_anchors`."""
+"""Reason why ops that go by pairs want a codec with `CodecFacts.carries_anchors`."""
 
 TELLABLE = 3
 """Contributors of which a robust rule can tell one from the others."""

@@ -18,7 +18,7 @@ _HEAD = re.compile(r"\s*(?:\S+(?: \S+)* {2,})?")
 
 
 def columns(stream: TextIO) -> int:
-    """How wide the terminal behind a stream is, 0 where there is none."""
+    """Return how wide the terminal behind a stream is, 0 where there is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):

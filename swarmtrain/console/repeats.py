@@ -12,7 +12,7 @@ EVERY_S = 30.0
 """The same kind of line is written no oftener."""
 
 LINES_PER_S = 10
-"""Of all kinds: who does it chooses how many kinds there are."""
+"""Lines of all kinds: whoever causes them chooses how many kinds there are."""
 
 KINDS_MAX = 1024
 """Kinds remembered; the longest quiet one is forgotten."""

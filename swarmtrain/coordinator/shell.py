@@ -42,7 +42,7 @@ class Machine(Protocol):
 
     @property
     def next_wakeup_s(self) -> float | None:
-        """When to call `tick` next, None for never."""
+        """Time at which to call `tick` next, None for never."""
 
     @property
     def is_finished(self) -> bool:
@@ -218,8 +218,8 @@ class Shell:
         return self.failure.done()
 
     def others_in(self, peer: PeerId) -> int:
-        """How many peers other than this one are in, or wait to come in: a coordinator that has
-        just started lets nobody new in for some seconds."""
+        """Count the peers other than this one that are in, or wait to come in: a coordinator that
+        has just started lets nobody new in for some seconds."""
         return len({*self._roster(), *self._outlets} - {peer})
 
     def status(self) -> msgspec.Struct:

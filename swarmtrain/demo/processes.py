@@ -36,7 +36,7 @@ News = tuple[str, Heard]
 """A process by its name, and its news."""
 
 _LOOK_S = 0.05
-"""How often a process that shall end is looked at."""
+"""Pause between two looks at a process that shall end."""
 
 _KILLED_S = 10.0
 """SIGKILL is not answered at once by a process that waits for a disk."""

@@ -140,7 +140,7 @@ def make_report(
 
 
 def disagreement(report: Report) -> str:
-    """Why the demo did not show what it promises, "" if it did."""
+    """Say why the demo did not show what it promises, "" if it did."""
     if report.pairs is not msgspec.UNSET:
         return _shortcoming(report, report.pairs)
     roots = {found.root for found in report.state_roots}

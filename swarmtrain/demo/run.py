@@ -41,7 +41,7 @@ _GLANCE_S = 0.2
 """The longest wait for news: a picture is drawn, a signal is seen, this often."""
 
 _ASK_S = 0.7
-"""How often the coordinator is asked for its status."""
+"""Pause between two questions to the coordinator for its status."""
 
 _PATIENCE_S = 20.0
 """After Ctrl+C: time for peers to finish their round and say goodbye."""
@@ -263,7 +263,7 @@ def _exchange_of(config: RunConfig) -> str:
 
 
 def _regrets(failure: story.Fail, place: Place) -> Iterator[str]:
-    """Why it went wrong, with the last lines of the log that should tell more."""
+    """Say why it went wrong, with the last lines of the log that should tell more."""
     yield ""
     yield f"The demo has failed. {failure.text}"
     yield f"The last lines of {place.log(failure.name)}:"

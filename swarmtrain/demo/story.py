@@ -213,7 +213,8 @@ class Story:
         return wishes + self._after_round(event.round)
 
     def _pairs_round(self, name: str, event: RoundEnded) -> list[Wish]:
-        """With whom, where rounds go by pairs; without whom, where somebody was left without."""
+        """Tell who exchanged with whom where rounds go by pairs, and who was left without a
+        partner."""
         if event.partner:
             partner = self.facts.names.get(event.partner, event.partner[:8])
             self.facts.told.setdefault(event.round, {})[name] = (partner, event.chain)

@@ -338,7 +338,7 @@ class _Image:
 
     @property
     def chunks(self) -> tuple[bytes, ...] | None:
-        """Its bytes, where others may have them."""
+        """Bytes of the result, where others may have them."""
         return self._made[1] if self._is_kept else None
 
 

@@ -24,7 +24,7 @@ LINES_EVERY_S = 1.0
 """Rounds that end faster, as ddp's do with every step, share a line."""
 
 _NEWS = frozenset({"skipped", "left-out"})
-"""How a round ended that has its line in any case."""
+"""Ends of a round that have their line in any case."""
 
 
 def speak_up() -> None:
@@ -108,7 +108,8 @@ class HookLog:
             logger.info("The run goes on.")
 
     def left(self, reason: str, op: int, result: str) -> None:
-        """It is over for this peer; `result` is what a finished run has come to, else ""."""
+        """Note that it is over for this peer; `result` is what a finished run has come to, else
+        ""."""
         end = f"Left the run {self._run} after round {op} ({reason})"
         moved = _moved(self._bytes_moved(), (0, 0))
         logger.info("%s; %s in all.", f"The run is finished: {result}" if result else end, moved)

@@ -105,7 +105,7 @@ def stages_of(
 
 
 def _without_values(block: Block) -> tuple[nn.Module, ...]:
-    """Its modules on the meta device; those with values are not copied."""
+    """Copy a block's modules on the meta device; those with values are not copied."""
     memo = {id(old): _on_meta(old) for _, old in block.tensors()}
     return tuple(copied(part, memo) for part in block.parts.values())
 

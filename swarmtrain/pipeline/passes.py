@@ -169,7 +169,7 @@ class Passes:
         return place[0]
 
     def free(self, job: Job) -> None:
-        """Its payloads are needed no more."""
+        """Forget a job's payloads: nobody needs them any more."""
         self._kept.pop(job, None)
 
     # ---- passes

@@ -67,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one case ended.
+    """Report of how one case ended.
 
     Attributes:
         case: the case.

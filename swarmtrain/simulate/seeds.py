@@ -31,7 +31,7 @@ CHUNK_VALUES = 256
 BLOCK = 64
 _MIXED = "simulated world %d"
 _NARROW_EVERY = 8
-"""Of so many worlds one is narrow."""
+"""Worlds of which one is narrow."""
 
 _RAISED = (
     TransportError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError,
@@ -44,7 +44,7 @@ what follows nothing can be said, so such a world ends there."""
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How the peers of a world train, as in `Conditions`; `fragments` 0 is what is asked for."""
+    """Training of a world's peers, as in `Conditions`; `fragments` 0 is what is asked for."""
 
     strategy_name: str = ""
     fragments: int = 0
@@ -76,7 +76,7 @@ def drawn_training(seed: int, kind: str, fragments: int) -> Training:
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """How one world ended.
+    """Report of how one world ended.
 
     Attributes:
         seed: what it was drawn from.

@@ -181,7 +181,8 @@ class _GroupProof:
     # ---- files
 
     def _check_identity(self) -> None:
-        """It proves little here, but without it the directory is not this peer's."""
+        """Check the peer's key: it proves little here, but without it the directory is not this
+        peer's."""
         path = self._peers / identity_file.FILE_NAME
         try:
             self._me = identity_file.load(path).peer_id
@@ -254,7 +255,7 @@ class _GroupProof:
         return min(op for op in ends if ends[op] == end), end
 
     def _reach(self, op: int) -> int:
-        """How far results lead from the state after `op`."""
+        """Return how far results lead from the state after `op`."""
         while op < self._view.last_op and self._has_outcome(op + 1):
             op += 1
         return op

@@ -227,7 +227,7 @@ def _evidence(times: Times, *, is_whole: bool) -> str:
 
 
 def left_out_because(reason: str) -> str:
-    """Why FREEZE left a peer out, as a clause."""
+    """Say why FREEZE left a peer out, as a clause."""
     kind, _, detail = reason.partition(":")
     if kind in ("refused", "withdrew"):
         return _REFUSED.get(detail, f"{kind}, {detail}")

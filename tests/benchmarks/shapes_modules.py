@@ -29,7 +29,7 @@ def loaded() -> Iterator[Callable[[str], Any]]:
 
 
 def result_of(plan: Plan, loss: float | None = 2.0, **more: Any) -> RunResult:
-    """What a run of this plan could have ended with."""
+    """Return what a run of this plan could have ended with."""
     figures = {
         "strategy": plan.label, "codec": plan.codec, "seed": plan.seed, "val_loss": loss,
         "replica_loss": None, "replica_spread": 0.0, "held_back": 0.5, "num_values": 12288,

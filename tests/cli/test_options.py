@@ -1,4 +1,4 @@
-"""What the command line accepts, before anything heavy is loaded."""
+"""Options that the command line accepts, before anything heavy is loaded."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `swarmtrain status` makes of an answer, for people."""
+"""Words that `swarmtrain status` makes of an answer, for people."""
 
 import sqlite3
 import struct

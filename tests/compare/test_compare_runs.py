@@ -194,7 +194,8 @@ def test_a_robust_rule_keeps_what_a_hostile_peer_would_destroy(corpus):
 def test_a_flipping_peer_that_boasts_stops_a_bounded_mean_and_does_not_drive_it(
     corpus, monkeypatch
 ):
-    """Of five it is worth the four others: clipped to their norm, what it gives cancels theirs."""
+    """Among five it is worth the four others: clipped to their norm, what it gives cancels
+    theirs."""
     attacked = replace(TINY, peers=5, hostile=1, steps=60, robust="norm-clip")
     begun = Replica.__init__
 

@@ -78,7 +78,7 @@ class Swarm:
             )  # fmt: skip
 
     def bits(self) -> list[bytes]:
-        """Of weights, state and what waits; the same at every peer."""
+        """Return the bits of weights, state and what waits; the same at every peer."""
         seen = [
             [self.weights[peer], *(a for _, a in (*one.state_arrays(), *one.local_arrays()))]
             for peer, one in self.peers.items()

@@ -204,7 +204,7 @@ async def serving(
 
 @dataclass
 class Listener:
-    """What a client is told, in order."""
+    """Notes what a client is told, in order."""
 
     events: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
 

@@ -27,7 +27,8 @@ TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
 
 @pytest.fixture
 def tls_made(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many TLS connections exist, of whichever state: each has a buffer of a quarter MB."""
+    """Count the TLS connections that exist, of whichever state: each has a buffer of a quarter
+    MB."""
     made: list[ssl.SSLObject] = []
     real = ssl.SSLContext.wrap_bio
 

@@ -110,8 +110,9 @@ def test_a_run_begins_lets_a_peer_in_and_goes_on_after_a_restart(tmp_path: Path)
 def test_who_waits_for_a_restarted_coordinator_takes_a_place_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admission: AdmissionSection, code: str
 ) -> None:
-    """It lets nobody new in until it has heard its roster. Two with an invite for one would both
-    be let in then, and the store must refuse the second JOIN, which ends the coordinator."""
+    """A coordinator lets nobody new in until it has heard its roster. Two with an invite for one
+    would both be let in then, and the store must refuse the second JOIN, which ends the
+    coordinator."""
     monkeypatch.setattr(limits, "SUSPECT_S", 0.5)
     config = msgspec.structs.replace(CONFIG, admission=admission)
 

@@ -18,7 +18,7 @@ from tests.coordinator.test_store import environment
 
 
 class View(msgspec.Struct):
-    """What a process says in these tests."""
+    """Status of a process in these tests."""
 
     round: int
     text: str = "é"

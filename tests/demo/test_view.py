@@ -1,4 +1,4 @@
-"""What people see, from a picture alone."""
+"""The picture that people see of a demo."""
 
 import io
 import sys

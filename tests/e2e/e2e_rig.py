@@ -129,7 +129,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 class Place:
-    """Where a test's processes live; all of them are gone when it ends."""
+    """Place of a test's processes; all of them are gone when it ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -133,7 +133,7 @@ def test_a_run_goes_on_after_everything_was_stopped_and_half_of_it_deleted(tmp_p
 
 
 def proved(here: Place, name: str) -> dict[str, Any]:
-    """What `swarmtrain verify` prints of one state directory."""
+    """Return what `swarmtrain verify` prints of one state directory."""
     command = here.command("verify", here.folder / name, "--json")
     assert command.end() == 0, str(command)
     found: dict[str, Any] = json.loads(command.lines[0])

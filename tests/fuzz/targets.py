@@ -83,7 +83,7 @@ class Target:
     examples: tuple[bytes, ...]
 
     def feed(self, data: bytes) -> bool:
-        """Whether the input was accepted. Anything but a documented refusal is raised."""
+        """Return True if the input was accepted. Anything but a documented refusal is raised."""
         try:
             self.run(data)
         except self.allowed:

@@ -26,7 +26,7 @@ def whole(tmp_path_factory) -> Path:
 
 
 def read(folder: Path) -> int | None:
-    """How many records are read, None for a refusal."""
+    """Return how many records are read, None for a refusal."""
     try:
         store = Store.open_to_read(folder)
         try:

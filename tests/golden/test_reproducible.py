@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 CAPABILITIES = {"DEFAULT": "default", "AVX2": "avx2", "AVX512": "avx512"}
 OF_ANOTHER_MAKE = {"MKL_CBWR": "COMPATIBLE"}
 SECONDS = 280
-"""Of one process on a busy machine; on a quiet one it needs a tenth of them."""
+"""Seconds of one process on a busy machine; on a quiet one it needs a tenth of them."""
 
 
 def usable_capabilities() -> list[str]:
@@ -128,7 +128,7 @@ def test_a_machine_that_rounds_otherwise_is_told_why_it_cannot_join(
     def fused_step(
         mean: torch.Tensor, phi: torch.Tensor, m: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """What torch.optim.SGD may do: one rounding where the rule has two (mutant M14)."""
+        """Do what torch.optim.SGD may do: one rounding where the rule has two (mutant M14)."""
         momentum = torch.add(mean, m, alpha=0.9)
         return torch.add(phi, torch.add(mean, momentum, alpha=0.9), alpha=-0.7), momentum
 

@@ -1,4 +1,4 @@
-"""What a loop's owner allows the hook: the command's caps under the command's names."""
+"""Caps that a loop's owner sets for the hook: the command's, under the command's names."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ class Knocked(Exception):
 
 @pytest.fixture
 def caps_at_the_door(monkeypatch):
-    """What the membership would come in with; nobody is there to let it in."""
+    """Note the caps that the membership would come in with; nobody is there to let it in."""
     found: list[Caps] = []
 
     def enter(*_: object, caps: Caps, **__: object) -> None:

@@ -1,5 +1,5 @@
-"""When the hook counts a step, and what it does when it is over. The session is a stand-in; real
-runs are in tests/e2e."""
+"""The hook's steps: when it counts one, and what it does when it is over. The session is a
+stand-in; real runs are in tests/e2e."""
 
 import pytest
 import torch

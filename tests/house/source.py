@@ -45,7 +45,7 @@ class Module:
         return self.name.partition(".")[2]
 
     def at(self, line: int) -> str:
-        """How a finding is told."""
+        """Return how a finding is told."""
         return f"{self.path.relative_to(ROOT)}:{line}"
 
 

@@ -1,4 +1,4 @@
-"""What importing costs: nothing starts, nothing heavy is loaded before it is used."""
+"""Cost of importing: nothing starts, nothing heavy is loaded before it is used."""
 
 import json
 import os

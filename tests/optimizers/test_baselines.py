@@ -83,7 +83,8 @@ def test_t2_sgd_in_every_step_equals_diloco_with_one_inner_step() -> None:
 
 
 def gradient_of(weights: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-    """Of the mean loss over a batch, (samples, SIZE), of a model that is not linear."""
+    """Return the gradient of the mean loss over a batch, (samples, SIZE), of a model that is not
+    linear."""
     theta = weights.clone().requires_grad_()
     loss = (torch.tanh(batch @ theta) - torch.sin(batch.sum(1))).square().mean()
     (gradient,) = torch.autograd.grad(loss, theta)

@@ -1,4 +1,4 @@
-"""What each codec loses, measured: relative error of one pass, and over fifty rounds with feedback.
+"""Losses of each codec, measured: relative error of one pass, and over fifty rounds with feedback.
 
 The bounds are those of the notes on quantizers that the codecs follow: float scales there, bfloat16
 here, so a few percent more are allowed where a codec has the same levels.

@@ -1,4 +1,4 @@
-"""What is said of codecs without loading them is what they do."""
+"""Facts of codecs that are told without loading them: they do as is said."""
 
 import subprocess
 import sys

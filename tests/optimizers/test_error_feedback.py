@@ -1,4 +1,5 @@
-"""What is kept back is neither lost nor sent twice; waiting ends after three exclusions."""
+"""Error feedback: what is kept back is neither lost nor sent twice; waiting ends after three
+exclusions."""
 
 import pytest
 import torch

@@ -181,7 +181,8 @@ def test_rates_at_which_replicas_drift_or_swing_are_refused(
 
 
 def spread_through(name: str) -> float:
-    """How far eight replicas are apart in the end whose halves, own ones too, were encoded."""
+    """Return how far eight replicas are apart in the end whose halves, own ones too, were
+    encoded."""
     codec, window = codec_named(name), PlanWindow(block=32)
     peers = [make(dtype=torch.float32) for _ in range(8)]
     ids, theta = [bytes([index]) for index in range(8)], [peers[0].anchor.clone()] * 8

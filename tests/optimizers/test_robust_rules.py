@@ -1,4 +1,4 @@
-"""What every robust rule promises: hostile contributors, order, slices, refusals.
+"""Promises of every robust rule: hostile contributors, order, slices, refusals.
 
 Method: the same tests over all rules with their default settings. Synthetic contributions share a
 direction; two of eight are then made hostile, and the plain mean is computed beside.

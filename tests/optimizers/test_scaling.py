@@ -41,12 +41,13 @@ def test_the_outer_rate_passes_through_the_papers_table(
 
 
 def stability_bound(momentum: float) -> float:
-    """What lr * a must stay below; written anew here, and held against DiLoCo itself below."""
+    """Return what lr * a must stay below; written anew here, and held against DiLoCo itself
+    below."""
     return 2 * (1 + momentum) / (1 + 2 * momentum)
 
 
 def distances(share: float, rounds: int, contributors: int = 0, **settings: float) -> list[float]:
-    """How far DiLoCo is from the minimum after each round whose inner steps go `share` of the way.
+    """Return DiLoCo's distance from the minimum after each round that goes `share` of the way.
 
     It begins 1 away; the rate is that of so many contributors, or the `lr` of `settings`.
     """

@@ -1,4 +1,4 @@
-"""Where every strategy leads: to what all peers' data say together, not to one peer's.
+"""Convergence of every strategy: to what all peers' data say together, not to one peer's.
 
 Each peer's inner steps pull its weights a tenth of the way to a target of its own. The loss of all
 together is smallest at the mean of the targets, so that is where the anchor must end; a wrong sign,

@@ -156,7 +156,7 @@ class Training:
         self.began_with = (op, self.own())
 
     def own(self) -> dict[str, Tensor]:
-        """What is this peer's alone, copied."""
+        """Copy what is this peer's alone."""
         return {name: array.clone() for name, array in self.driver.strategy.local_arrays()}
 
     # ---- what the session sees of its network thread
@@ -260,13 +260,13 @@ class Crowd(crowd.Crowd[Process]):
         return member
 
     def kill(self, member: Process) -> None:
-        """Its process is gone, with everything in memory."""
+        """End its process, with everything in memory."""
         self._part(member)
         if not member.is_over:
             member.go()
 
     def _part(self, member: Process) -> None:
-        """It has ended: nobody hears of it any more."""
+        """Let nobody hear of a process any more that has ended."""
         if not member.is_gone:
             member.is_gone = True
             self.disconnect(member)

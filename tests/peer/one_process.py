@@ -1,4 +1,4 @@
-"""What an op comes to, worked out from whole vectors in one place: an oracle of the exchange.
+"""An op worked out from whole vectors in one place: an oracle of the exchange.
 
 It shares the codecs and rules with the machines, and nothing of how they move and cut vectors.
 """

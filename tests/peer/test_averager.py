@@ -172,7 +172,7 @@ def test_traffic_counts_both_lanes():
 
 
 def test_a_parameter_is_averaged_without_its_gradient():
-    """What goes through the network must not fail there because autograd watches it."""
+    """Tensors that go through the network must not fail there because autograd watches them."""
     averager, thread = started(16)
     answering(thread, lambda op: result(op, torch.full((16,), 0.25)))
     vector = torch.ones(16, requires_grad=True)

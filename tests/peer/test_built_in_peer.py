@@ -1,4 +1,4 @@
-"""What ties the built-in trainer to its session: where its schedule goes on. No network."""
+"""The tie of the built-in trainer to its session: where its schedule goes on. No network."""
 
 from types import SimpleNamespace
 from typing import Any

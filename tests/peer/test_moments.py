@@ -149,7 +149,7 @@ def test_a_moment_that_is_infinite_is_forgotten_though_its_weight_is_finite():
 
 
 def test_a_large_memory_that_is_finite_is_kept():
-    """Its sum is not: then each value is looked at."""
+    """The sum is not finite: then each value is looked at."""
     parameter = nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([parameter], momentum=0.9)
     optimizer.state[parameter]["momentum_buffer"] = torch.full((4,), 3e38)

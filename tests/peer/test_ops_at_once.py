@@ -68,7 +68,7 @@ class SlowLane(MemoryLane):
 
 
 class SlowCrowd(Crowd):
-    """It sees how many ops are under way, and what each result was made of."""
+    """Crowd that sees how many ops are under way, and what each result was made of."""
 
     def __init__(self, config: RunConfig, place: Path) -> None:
         lane = SlowLane()

@@ -67,7 +67,7 @@ class Overlapped:
 
 
 class Network:
-    """What the session needs of the network thread; outcomes are put by the test."""
+    """Stand-in for the network thread that the session needs; outcomes are put by the test."""
 
     is_connected = True
     is_exchanging = True

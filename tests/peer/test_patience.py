@@ -1,4 +1,4 @@
-"""How long a coordinator is waited for, and in which words."""
+"""Patience with a coordinator: how long it is waited for, and in which words."""
 
 import errno
 import random

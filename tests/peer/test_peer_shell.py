@@ -36,8 +36,8 @@ INVITE = Invite("127.0.0.1", 8400, "run", bytes(32), bytes(16))
 def test_whatever_an_event_raises_ends_the_peer_and_the_trainer_hears_it_once(
     tmp_path, fault, code
 ):
-    """It comes by a timer, a socket's callback or a call of the trainer's: the loop would log it
-    and go on without the machine."""
+    """The error comes by a timer, a socket's callback or a call of the trainer's: the loop would
+    log it and go on without the machine."""
     heard = []
 
     def event(participant, now_s):

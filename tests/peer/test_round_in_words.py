@@ -1,4 +1,4 @@
-"""How a round ended, for whoever sits before a peer: a sentence that needs no other."""
+"""Ends of rounds, for whoever sits before a peer: a sentence that needs no other."""
 
 import pytest
 

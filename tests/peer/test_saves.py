@@ -1,4 +1,5 @@
-"""What is a peer's own comes back with the state that it was saved with, and with no other."""
+"""Saves of a peer's own: they come back with the state that they were saved with, and with no
+other."""
 
 import logging
 from dataclasses import replace

@@ -14,7 +14,7 @@ from swarmtrain.peer.disk.spill_file import SpillFile
 from swarmtrain_transport.blocks.retention import Retention
 
 STEP = st.tuples(st.booleans(), st.integers(1, 50), st.integers(0, 1000))
-"""Whether to put something, of which size, or else which one goes."""
+"""Step of a test: put something or not, of which size, or else which one goes."""
 
 
 @pytest.fixture

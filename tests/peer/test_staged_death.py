@@ -47,7 +47,7 @@ class Scene:
                 assert self.link.send(b"owner", frame)
 
     def owner_repeats(self, index: int) -> None:
-        """What an owner that misses parts sends after a second."""
+        """Send what an owner that misses parts sends after a second."""
         here = [False] * self.chunks[index]
         for frame in self.real.sent:
             if frame.slice_index == index:

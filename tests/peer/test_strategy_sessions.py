@@ -162,8 +162,8 @@ def test_who_comes_back_has_the_bits_that_it_left_with(
 
 @pytest.mark.parametrize("name", ["diloco", "delayed", "eager", "ddp"])
 def test_a_power_cut_for_everybody_changes_no_bit_of_the_run(tmp_path: Path, name: str):
-    """Where a peer has nothing of its own: error feedback, the mixing of streaming and a pair are
-    as they were at the last save, so those runs go on otherwise."""
+    """The run goes on with the same bits only where a peer has nothing of its own: error feedback,
+    the mixing of streaming and a pair are as they were at the last save."""
     config = config_of(name, min_contributors=3)
     outer = msgspec.structs.replace(config.outer, error_feedback=False)
     config = msgspec.structs.replace(config, outer=outer)

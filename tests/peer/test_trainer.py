@@ -86,7 +86,7 @@ def test_a_run_file_may_name_muon_and_it_learns_too() -> None:
 
 
 def trainer_rate_share(step: int) -> float:
-    """Of the peak, at a founder's step."""
+    """Return the trainer's share of the peak, at a founder's step."""
     founder = trainer()
     founder.step = step
     return founder.rate() / CONFIG.inner.lr

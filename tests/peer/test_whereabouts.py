@@ -1,4 +1,4 @@
-"""Where a peer says that it is: an address that it looked up itself, beside its loop."""
+"""Address that a peer tells: one that it looked up itself, beside its loop."""
 
 import asyncio
 import random

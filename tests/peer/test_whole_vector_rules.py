@@ -171,7 +171,7 @@ def test_a_coordinator_that_died_before_freeze_hears_the_same_numbers_again(rule
 @OF_VECTORS
 @pytest.mark.parametrize("factor", [0.0, 1e-3, 1e6])
 def test_an_owner_that_measures_others_wrongly_is_relieved_of_its_slice(rule: str, factor: float):
-    """It cannot make an honest contribution look longer or shorter than it is."""
+    """The owner cannot make an honest contribution look longer or shorter than it is."""
     honest = WholeOp(rule, "int8", values())
     frozen = honest.until(Freeze)
     honest.until(Commit)

@@ -95,7 +95,7 @@ class WholeOp:
             self.bench.take(peer, exchange.resend(self.bench.now_s))
 
     def lose(self, peer: PeerId) -> None:
-        """Its process is gone, with what it has sent and not delivered."""
+        """End its process, with what it has sent and not delivered."""
         self.alive.discard(peer)
         del self.bench.peers[peer]
         for ends, frames in self.bench.wires.items():
@@ -103,7 +103,7 @@ class WholeOp:
                 frames.clear()
 
     def _hear(self) -> bool:
-        """Whether anything new was said."""
+        """Hear what was said; True if anything was new."""
         count = 0
         for peer in list(self.bench.peers):
             told = self.bench.told[peer]
@@ -149,7 +149,7 @@ class WholeOp:
         raise AssertionError(f"no {kind.__name__} after {self.log}")
 
     def result(self) -> Tensor:
-        """What everybody decodes."""
+        """Return what everybody decodes."""
         pieces = []
         for index, owner in enumerate(self.view.owners):
             done = [
@@ -169,7 +169,8 @@ class WholeOp:
 
 
 def step_of(values: Tensor, codec: str) -> Tensor:
-    """How far rounding apart may end: a step of the result's codec, or of float32, per value."""
+    """Return how far rounding apart may end: a step of the result's codec, or of float32, per
+    value."""
     if facts_of(codec).result == "none":
         return values.abs() * 2**-22 + 1e-9
     amax = values.reshape(-1, BLOCK).abs().amax(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Where a model is cut into stages, by what its blocks cost."""
+"""Cuts of a model into stages, by what its blocks cost."""
 
 import itertools
 import random

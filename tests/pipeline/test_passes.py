@@ -146,7 +146,8 @@ def test_two_peers_per_stage_and_a_replica_learn_on_random_routes(codec: str) ->
 def test_a_peer_dies_and_its_micro_batches_are_made_again_or_lost_with_a_reason(
     stage: int, steps: int
 ) -> None:
-    """Its gradient goes with it; what it has counted in a round that it left is in no book."""
+    """The dead peer's gradient goes with it; what it has counted in a round that it left is in no
+    book."""
     peers = [peer(one, one) for one in (0, 0, 1, 1, 2, 2)]
     world = pipeline(peers, steps=steps, share=8, clip=0.5, seed=4)
     world.run(until_round=1)
@@ -280,7 +281,7 @@ def test_a_bad_payload_adds_nothing_and_its_micro_batch_is_lost_with_a_reason(
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_step_of_gradients_that_overflow_is_not_made(steps: int) -> None:
-    """Where all stages' gradient is weighed, none of them steps."""
+    """No stage steps where all stages' gradient is weighed."""
     peers = [peer(stage, stage) for stage in range(3)]
     begun = values_of([peer(stage, stage) for stage in range(3)])
     world = pipeline(peers, steps=steps, share=4, clip=0.5)

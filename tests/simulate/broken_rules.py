@@ -187,7 +187,7 @@ def a_join_voids_the_op():
 
 
 def a_restarted_peer_is_taken_for_the_one_that_died():
-    """What its earlier process held and summed still counts: boot ids are not compared."""
+    """Count what its earlier process held and summed: boot ids are not compared."""
 
     def make(returned):
         return lambda self, peer, boot: returned(self, peer, self.view.boots.get(peer))
@@ -196,7 +196,7 @@ def a_restarted_peer_is_taken_for_the_one_that_died():
 
 
 def excluded_work_is_restored_twice():
-    """It is kept as error feedback, and goes back into the weights as well."""
+    """Keep it as error feedback, and put it back into the weights as well."""
 
     def make(landed):
         def both(self, pending, included, now):

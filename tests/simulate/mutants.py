@@ -39,7 +39,7 @@ _STEP = 37
 
 @dataclass(frozen=True)
 class Catch:
-    """How a hunt through the enumeration ended; `case` is None when the mutant lives."""
+    """Report of how a hunt through the enumeration ended; `case` is None when the mutant lives."""
 
     name: str
     case: Case | None
@@ -78,7 +78,7 @@ OPS = 6
 
 @dataclass(frozen=True)
 class SeedCatch:
-    """How a hunt through random worlds ended; `seed` is -1 when the mutant lives."""
+    """Report of how a hunt through random worlds ended; `seed` is -1 when the mutant lives."""
 
     name: str
     seed: int

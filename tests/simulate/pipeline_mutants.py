@@ -295,7 +295,7 @@ MUTANTS = {
 
 @dataclass(frozen=True)
 class Catch:
-    """How a hunt ended."""
+    """Report of how a hunt ended."""
 
     mutant: str
     found: bool

@@ -19,7 +19,7 @@ LONGEST_OP_S = {
     "blink": 1.0,
     "newcomer": 0.1,
 }
-"""What a trouble may cost in virtual time. D_op is 20 s: nothing waits for a deadline."""
+"""Seconds that a trouble may cost in virtual time. D_op is 20 s: nothing waits for a deadline."""
 
 
 def kind_of(case: Case) -> str:

@@ -13,7 +13,8 @@ from swarmtrain_transport.wire.messages import History
 ROUNDS = 3
 LATE_S = 2.0
 SECONDS_MOST = LATE_S + 0.5
-"""Of an op that goes on as soon as the last witness has spoken; its deadline is ten times that."""
+"""Seconds of an op that goes on as soon as the last witness has spoken; its deadline is ten times
+that."""
 
 MOMENTS = [(boundary, lost) for lost in (1, 2) for boundary in range(50, 290, 24)]
 

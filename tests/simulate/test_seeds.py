@@ -20,7 +20,7 @@ from swarmtrain_transport import limits
 ROOT = Path(__file__).resolve().parents[2]
 
 OLDER_KINDS = tuple(set(world_of(0, 2, 1).scene.weather.kinds) - {*HOSTILE, *ADDED})
-"""What was drawn when they failed."""
+"""Kinds of trouble that were drawn when they failed."""
 
 ONCE_FAILED = (
     # seed, peers, ops, what happened

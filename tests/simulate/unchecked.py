@@ -88,7 +88,7 @@ def nobody_compares_states() -> Iterator[None]:
 
 
 def the_run_goes_back_at_once():
-    """Whoever has lost its connection for a moment, or is still to come back, is not waited for."""
+    """Wait for nobody who has lost its connection for a moment, or is still to come back."""
 
     def make(rewind_due):
         def hasty(view, lines, *, all_heard):
@@ -271,7 +271,7 @@ def error_feedback_is_sent_twice():
 
 
 def momentum_is_nobodys_state():
-    """Whoever takes a state over begins with momentum 0."""
+    """Begin with momentum 0 whenever a state is taken over."""
 
     def make(load_state):
         def forgetful(self, arrays):
@@ -373,7 +373,7 @@ def an_image_lacks_skips_and_is_compared_with_nothing() -> Iterator[None]:
 
 
 def the_group_of_a_message_is_not_looked_at():
-    """Whatever peers say of a later group counts in the first."""
+    """Count in the first group whatever peers say of a later one."""
 
     def make(on_group):
         def deaf(self, group, peer, message):

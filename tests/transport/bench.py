@@ -112,7 +112,7 @@ class Bench:
         return [message for message in self.told[peer] if isinstance(message, kind)]
 
     def relay(self, *to: PeerId) -> None:
-        """What the coordinator does with each newest SLICE_DONE of the current attempts."""
+        """Relay each newest SLICE_DONE of the current attempts, as the coordinator does."""
         for index, owner in enumerate(self.view.owners):
             for done in self.said(owner, SliceDone):
                 if done.slice_index == index and done.attempt == self.view.attempts[index]:

@@ -99,7 +99,7 @@ class GatherTable:
         self.alive -= set(peers)
 
     def committed(self, now_s: float | None = None) -> tuple[PeerId, ...] | None:
-        """Whom COMMIT names, None if nothing is decided."""
+        """Return whom COMMIT names, None if nothing is decided."""
         decision = self.decide(now_s)
         if decision is None:
             return None

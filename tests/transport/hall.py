@@ -42,7 +42,7 @@ def hello_of(peer: PeerId, **changes: Any) -> m.Hello:
 
 
 def held(op: int, root: bytes = b"", group: int = 0) -> dict[str, Any]:
-    """What HELLO says of a state that is in place."""
+    """Return what HELLO says of a state that is in place."""
     return {"states": (m.Applied(op, root or root_of(op), group=group),)}
 
 

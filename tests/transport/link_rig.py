@@ -130,7 +130,7 @@ class ZmqWorld:
                 await self._hear()
 
     async def repeat(self, action: Callable[[], object], until: Callable[[], bool]) -> None:
-        """What a machine's nudges do: frames may be lost while a connection is being made."""
+        """Repeat, as a machine's nudges do: frames may be lost while a connection is being made."""
         async with asyncio.timeout(DEADLINE_S):
             while not until():
                 action()

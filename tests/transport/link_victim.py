@@ -121,14 +121,14 @@ class Victim:
         return int(psutil.Process(self._process.pid).memory_info().rss)
 
     def fail(self) -> None:
-        """It has died, or is stuck."""
+        """Fail the test: the victim has died, or is stuck."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         status = self._process.returncode
         raise AssertionError(f"the victim's exit status is {status}: {''.join(self._errors)}")
 
     def end(self) -> int:
-        """Its exit status after it was asked to go."""
+        """Ask it to go, and return its exit status."""
         self.say("end")
         return self._process.wait(DEADLINE_S)
 

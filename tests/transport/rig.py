@@ -62,14 +62,14 @@ def slice_root_of(peer: PeerId, index: int) -> bytes:
 
 
 def roots_of(view: OpView, peer: PeerId) -> Roots:
-    """What a contributor says and signs when all of that is encoded."""
+    """Return what a contributor says and signs when all of that is encoded."""
     slice_roots = tuple(slice_root_of(peer, index) for index in range(len(view.owners)))
     payload = contribution_payload(view.plan_hash, root_over(slice_roots))
     return Roots(view.plan_id, slice_roots, sign_as(peer)(payload))
 
 
 def received(index: int, peers: Iterable[PeerId]) -> dict[PeerId, bytes]:
-    """What an owner has of them whole, as GOT says it."""
+    """Return what an owner has of them whole, as GOT says it."""
     return {peer: slice_root_of(peer, index) for peer in peers}
 
 

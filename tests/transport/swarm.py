@@ -87,11 +87,12 @@ class Member:
         return after(self.numbers, result)
 
     def is_new(self, key: tuple[int, int], root: bytes) -> bool:
-        """Whether this peer holds for the first time what follows from an op, or the same again."""
+        """Return True if this peer holds for the first time what follows from an op, or the same
+        again."""
         return self.roots.setdefault(key, root) == root
 
     def difference(self, op: int) -> PlainContribution:
-        """What this peer gives to a round: known to the test as well."""
+        """Return what this peer gives to a round: known to the test as well."""
         return PlainContribution([self.peer[0] * 100 + op * 10 + i for i in range(VALUES)])
 
 

@@ -1,4 +1,5 @@
-"""What goes ahead of its op: to the expected partner alone, bounded, and only by its hash."""
+"""Bytes that go ahead of their op: to the expected partner alone, bounded, and only by their
+hash."""
 
 import pytest
 
@@ -29,7 +30,7 @@ from tests.transport.rig import BOOT, LAYOUT, A, B, C, D, sign_as, view_of
 
 TAG = 7
 VALUES = 16
-"""Of the op: eight of the difference, eight of the anchor; a chunk has four."""
+"""Values of the op: eight of the difference, eight of the anchor; a chunk has four."""
 
 FIRST, SECOND, *OTHERS = drawn(TAG, 2, (A, B, C, D))
 """Partners in op 2."""

@@ -1,4 +1,4 @@
-"""Who is admitted, and what ZAP is answered: the rules of both links, without sockets."""
+"""Admission to the data lane, and answers to ZAP: the rules of both links, without sockets."""
 
 import pytest
 

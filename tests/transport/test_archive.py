@@ -1,4 +1,4 @@
-"""Of a long ledger the newest records are in memory, the others where they are durable."""
+"""Archive of a long ledger: its newest records are in memory, the others where they are durable."""
 
 from collections.abc import Sequence
 

@@ -106,8 +106,8 @@ def test_a_convicted_peer_is_refused_at_the_door() -> None:
 
 
 def test_one_peers_word_convicts_nobody() -> None:
-    """Of two peers one may be wrong, and nobody can say which; both the accusation and the proof
-    are there to be seen."""
+    """Between two peers nobody can say which is wrong; both the accusation and the proof are there
+    to be seen."""
     swarm = swarm_with_liar(2, A, rounds=16)
     assert swarm.run(100_000)
     assert not evictions(swarm)
@@ -169,7 +169,7 @@ def test_a_proof_convicts_the_owner_and_survives_the_wire() -> None:
 
 
 def altered(proof: Proof, view: OpView) -> list[tuple[str, Proof, OpView]]:
-    """What is no proof, and why."""
+    """List what is no proof, and why."""
     peer, shown = next(iter(proof.shown.items()))
     fewer = {name: one for name, one in proof.shown.items() if name != peer}
     longer = msgspec.structs.replace(shown, part=shown.part + b"x")

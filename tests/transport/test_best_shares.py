@@ -1,4 +1,4 @@
-"""Who reduces how much: transport reference H.5, and T14 of the algorithms sheet."""
+"""Shares of the reduction: transport reference H.5, and T14 of the algorithms sheet."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What a rule begins from: which result that is, and when PLAN may name it."""
+"""Centre that a rule begins from: which result that is, and when PLAN may name it."""
 
 import math
 

@@ -21,7 +21,7 @@ CHUNK_HASHES_MAX = limits.CONTROL_BYTES_MAX // limits.HASH_BYTES
 
 
 def widest(part_bytes: int, hashes: int) -> Proof:
-    """Of as many contributors as there may be."""
+    """Make a proof with as many contributors as there may be."""
     slice_roots = (b"r" * 32,) * limits.PEERS_MAX
     shown = Shown(slice_roots, (b"h" * 32,) * hashes, bytes(part_bytes))
     peers = [bytes([n]) * 32 for n in range(limits.PEERS_MAX)]
@@ -71,12 +71,12 @@ class Court:
         return Charge(**{**facts, **changes})
 
     def accused(self, digest: bytes) -> list[bytes]:
-        """What is asked of the auditor because of it."""
+        """Return what is asked of the auditor because of it."""
         told = self.machine.control(Accused(self.view.plan.op, digest), self.swarm.now_s)
         return self.asked(told)
 
     def sent(self, body: bytes) -> Actions:
-        """What a blob of the auditor's leads to."""
+        """Return what a blob of the auditor's leads to."""
         frame = Frame(FrameKind.BLOB, self.machine.view.run_tag, body=body)
         return self.machine.frame(self.drawn.auditor, frame, self.swarm.now_s)
 

@@ -1,4 +1,5 @@
-"""Who speaks but does not hear, or does not do what it owes, is left out like the silent."""
+"""Deaf peers: who speaks but does not hear, or does not do what it owes, is left out like the
+silent."""
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.failure_detector import LifeLine

@@ -1,4 +1,4 @@
-"""What decisions mean: one FREEZE, one outcome, attempts that only go up."""
+"""Meaning of decisions: one FREEZE, one outcome, attempts that only go up."""
 
 import itertools
 

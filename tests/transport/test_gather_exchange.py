@@ -68,7 +68,7 @@ class Station:
 
 
 def pushed_by(other: Station) -> list[Frame]:
-    """What a contributor pushes to A once it is told of itself."""
+    """Return what a contributor pushes to A once it is told of itself."""
     other.hears(other.relayed())
     return [frame for peer, frame in other.sent if peer == A]
 

@@ -1,4 +1,4 @@
-"""What a coordinator decides of a gather op, at every point at which somebody may die."""
+"""Decisions of a coordinator in a gather op, at every point at which somebody may die."""
 
 import pytest
 
@@ -214,7 +214,7 @@ def test_what_few_of_many_say_that_they_hold_is_left_out():
 
 
 def test_a_contribution_that_nobody_can_get_is_left_out_at_d_gather():
-    """Its contributor lives, and cannot be reached, or has published what cannot be decoded."""
+    """The contributor lives, and cannot be reached, or has published what cannot be decoded."""
     op = gather_table()
     op.frozen()
     for peer in (A, B, C):

@@ -1,4 +1,4 @@
-"""What counts of what is said of a gather op, and what the ledger allows of one."""
+"""Reports of a gather op that count, and what the ledger allows of one."""
 
 import msgspec
 import pytest

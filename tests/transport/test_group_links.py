@@ -35,7 +35,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
 
 
 class LinkedSwarm(GroupSwarm):
-    """Its peers' frames go over the links of stations."""
+    """Swarm whose peers' frames go over the links of stations."""
 
     def __init__(self, seed: int, **settings: Any) -> None:
         super().__init__(seed, **settings)

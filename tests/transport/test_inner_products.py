@@ -39,7 +39,7 @@ KINDS = pytest.mark.parametrize("kind", [NORMS, PRODUCTS])
 
 
 def product(one: bytes, other: bytes) -> float:
-    """Of made-up vectors (1, key): whatever slice."""
+    """Return the product of made-up vectors (1, key): whatever slice."""
     return 1.0 + one[0] * other[0]
 
 

@@ -31,7 +31,7 @@ def finish(world: SyncWorld, joiner: End) -> float:
 
 
 def line_s(down: float = 100 * MBIT) -> float:
-    """What the state takes at least."""
+    """Return the seconds that the state takes at least."""
     return TOTAL / down
 
 

@@ -1,4 +1,4 @@
-"""What the ledger says of states and chains where ops go by pairs, also after a REWIND."""
+"""Lineage of states and chains where ops go by pairs, also after a REWIND."""
 
 import hashlib
 

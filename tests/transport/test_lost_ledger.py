@@ -61,7 +61,7 @@ def test_the_run_goes_on_from_a_peers_copy() -> None:
 
 
 def test_the_longest_copy_wins_also_where_the_first_one_knows_of_nobody_else() -> None:
-    """Whoever left long ago may come back first: what it holds is where the run was then."""
+    """The first to come back may have left long ago: what it holds is where the run was then."""
     first = opened(A, B)
     first.run_op(1, A, B)
     early = opened(A, B)

@@ -1,4 +1,4 @@
-"""What only the memory network can do: schedule, cut, drop and kill, without a clock."""
+"""Abilities that only the memory network has: schedule, cut, drop and kill, without a clock."""
 
 from collections.abc import Callable
 

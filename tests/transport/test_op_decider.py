@@ -15,7 +15,7 @@ SCATTER, GATHER, ENDED = Phase.SCATTER, Phase.GATHER, Phase.ENDED
 
 
 def insist(op: Table, decision: object) -> None:
-    """Whatever the moment, the policy says this."""
+    """Make the policy say this, whatever the moment."""
     op.op._policy = op.op._policy._replace(skip=lambda at: decision)
 
 

@@ -18,7 +18,7 @@ RECORD_BYTES = 100_000
 
 @pytest.fixture(autouse=True)
 def no_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes back after long reads records alone; newcomers stand for it here."""
+    """Have newcomers read records alone, as those do who come back after long."""
     monkeypatch.setattr(limits, "SNAPSHOT_EVERY_BYTES", 1 << 40)
 
 

@@ -1,4 +1,4 @@
-"""What a coordinator decides of a pair op, at every point at which somebody may die."""
+"""Decisions of a coordinator in a pair op, at every point at which somebody may die."""
 
 import itertools
 

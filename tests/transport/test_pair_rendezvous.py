@@ -20,7 +20,7 @@ PEERS = (A, B, C, D)
 
 
 def own(peer: PeerId, op: int) -> bytes:
-    """Its state after an op."""
+    """Return a peer's state after an op."""
     return root_of(0) if op == 0 else hashlib.sha256(peer + bytes([op])).digest()
 
 

@@ -1,4 +1,4 @@
-"""Who is drawn to exchange with whom: whatever is drawn, everybody draws the same."""
+"""Pairing: whatever is drawn, everybody draws the same."""
 
 import hashlib
 

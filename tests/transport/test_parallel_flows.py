@@ -31,7 +31,7 @@ class Way:
         self.now_s = 0.0
 
     def exchange(self, bytes_per_look: int, looks: int = 20, **facts: float) -> int:
-        """How many flows there are after it."""
+        """Exchange, and return how many flows there are after it."""
         for _ in range(looks):
             self.now_s += STEP_S
             self.acked += bytes_per_look

@@ -1,4 +1,4 @@
-"""When an op begins and what its PLAN says; and the plan that every peer refuses."""
+"""Planning: when an op begins and what its PLAN says; and the plan that every peer refuses."""
 
 import math
 from typing import Any

@@ -119,7 +119,7 @@ def test_what_cannot_be_a_chunk_of_the_op_is_refused(index: int, chunk: int, bod
 
 
 def test_a_published_chunk_that_cannot_be_decoded_is_not_kept_and_not_reported() -> None:
-    """Whether it comes before its hash, after it, or from somebody who passed it on."""
+    """The same holds if it comes before its hash, after it, or from somebody who passed it on."""
     for way in ("before", "after", "pulled"):
         bench = Bench().begin()
         bench.deliver_all()

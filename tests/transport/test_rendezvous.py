@@ -208,7 +208,7 @@ def test_a_newcomer_waits_until_all_have_its_key_and_nobody_waits_for_it() -> No
 
 
 def test_a_peer_that_reconnects_does_not_make_the_op_begin_at_once() -> None:
-    """Its READY stands, with the time at which it came: the others still have theirs to come."""
+    """READY stands, with the time at which it came: the others still have theirs to come."""
     hall = opened(wait_ready_s=60.0)
     hall.run_op(1, A, B, C)
     hall.alive(100.0, A, B, C)

@@ -1,4 +1,4 @@
-"""What the coordinator believes of what peers say, after a restart and from hostile ones too."""
+"""Claims of peers that the coordinator believes, after a restart and from hostile ones too."""
 
 import math
 from typing import Any
@@ -238,7 +238,7 @@ def test_nothing_that_a_member_says_breaks_the_coordinator_or_its_ledger(data: A
      "::ffff:192.0.2.1", "255.255.255.255", "127.1", "0x7f000001", "192.0.2.1 ", "[::1]"],
 )  # fmt: skip
 def test_a_hello_without_an_ip_address_is_refused(host: str) -> None:
-    """Whoever is told a name looks it up, and libzmq stops for that."""
+    """A name has to be looked up by everybody who is told it, and libzmq stops for that."""
     hall = opened(A)
     with pytest.raises(RemoteFault, match="its host cannot be one"):
         hall.join(B, host=host)

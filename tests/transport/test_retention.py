@@ -1,4 +1,5 @@
-"""What is kept is in memory up to the bound, in the file beyond it, and nowhere when released."""
+"""Retention: bytes are in memory up to the bound, in the file beyond it, and nowhere when
+released."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,5 @@
-"""What the swarm has trained on, from the ledger alone: counted once, whoever reads it and when."""
+"""Samples that the swarm has trained on, from the ledger alone: counted once, whoever reads it and
+when."""
 
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_a_plan_whose_weights_are_not_those_of_its_samples_is_refused() -> None:
 
 
 def test_one_boast_among_five_makes_four_to_one_of_weights_and_of_the_schedule() -> None:
-    """Whatever the text, leased or own: weights and the schedule by tokens believe the same."""
+    """The text may be leased or own: weights and the schedule by tokens believe the same."""
     peers = [bytes([number]) * 32 for number in range(1, 6)]
     told = dict(zip(peers, (10**9, 24, 24, 24, 24), strict=True))
     lines = {peer: ready_line(peer, samples=count) for peer, count in told.items()}

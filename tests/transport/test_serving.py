@@ -1,4 +1,4 @@
-"""What a peer serves: results at once, the state in its turn and never at the exchange's cost."""
+"""Serving of a peer: results at once, the state in its turn and never at the exchange's cost."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def ask_all(serving: Serving, peer: bytes, manifest: StateManifest, now_s: float
 
 
 def bytes_until(serving: Serving, seconds: float, *, uplink: int, in_op: bool) -> int:
-    """What leaves in so much time when `due` is called whenever it asks to be."""
+    """Count what leaves in so much time when `due` is called whenever it asks to be."""
     now_s, total = 0.0, 0
     while now_s <= seconds:
         total += sum(

@@ -298,7 +298,7 @@ def test_older_records_of_another_run_are_refused() -> None:
 
 
 def test_a_coordinator_that_lies_about_the_past_to_newcomers_is_found_out() -> None:
-    """Its false SNAPSHOT is signed, and no fold of the records that lead to it."""
+    """The false SNAPSHOT is signed, and no fold of the records that lead to it."""
     chain = grouped_chain()
     image = image_of(chain.view, chain.ledger.reader)
     chain.add(Gone(D, True, "banned"))

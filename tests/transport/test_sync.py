@@ -341,7 +341,8 @@ def test_a_model_of_another_shape_is_told_so_and_halted(num_values: int, layout:
 
 
 def test_a_joiner_whose_snapshots_all_vanished_takes_one_that_was_attested_since() -> None:
-    """It began to sync at op 0; meanwhile the run went on and its donors moved on with it."""
+    """The joiner began to sync at op 0; meanwhile the run went on and its donors moved on with
+    it."""
     other = State.of(3, 24)
     chain = small_chain(other.manifest.root)
     finder, world = finder_of(chain)
@@ -364,7 +365,7 @@ def test_a_joiner_whose_snapshots_all_vanished_takes_one_that_was_attested_since
 
 
 def test_an_attest_that_comes_after_its_commit_is_noticed() -> None:
-    """It may be the last one that ever comes."""
+    """An ATTEST like this may be the last one that ever comes."""
     chain = small_chain(State.of(3, 24).manifest.root)
     finder, world = finder_of(chain)
     finder.step()

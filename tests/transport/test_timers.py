@@ -1,4 +1,4 @@
-"""How long an op may take: from what most peers needed, never from what one was waited for."""
+"""Deadlines of an op: from what most peers needed, never from what one was waited for."""
 
 import pytest
 

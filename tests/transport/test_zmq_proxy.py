@@ -1,4 +1,4 @@
-"""How much of a peer's memory and descriptors the proxy before libzmq lets others hold."""
+"""Bounds of a peer's memory and descriptors that the proxy before libzmq lets others hold."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What hostile or foreign sockets can do to the real data lane: nothing, and it is counted.
+"""Hostile or foreign sockets against the real data lane: they can do nothing, and it is counted.
 
 "Cannot connect" is proved by the stranger's own monitor, which tells how its handshake ended, and
 by an honest frame afterwards.

@@ -59,7 +59,7 @@ class _Still:
 
 @dataclasses.dataclass
 class History:
-    """What happened in a run, op by op, and the directory of the peer that it happened to."""
+    """History of a run, op by op, and the directory of the peer that it happened to."""
 
     directory: Path
     records: list[Record] = dataclasses.field(default_factory=list)

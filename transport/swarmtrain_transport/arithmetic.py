@@ -13,7 +13,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How the values of one op become bytes (protocol.md part 1, rules 1 and 6).
+    """Parameters by which the values of one op become bytes (protocol.md part 1, rules 1 and 6).
 
     Attributes:
         codec: name of the codec of parts, such as ``int8`` or ``none``.

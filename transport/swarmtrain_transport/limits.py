@@ -1,7 +1,7 @@
 """Every bound of the protocol, with its reason. Nothing else in this part holds a magic number."""
 
 PROTOCOL_VERSION = 2
-"""Of messages and records, told at the door; 2 names members by their place in PLAN."""
+"""Version of messages and records, told at the door; 2 names members by their place in PLAN."""
 
 FRAME_VERSION = 1
 """In the header of every data frame."""
@@ -71,7 +71,7 @@ less than 400."""
 
 SHAPE_DIMS_MAX = 8
 CODEC_CHARS_MAX = 16
-"""Of a payload's form as a stranger tells it; a stage takes one form only."""
+"""Bounds of a payload's form as a stranger tells it; a stage takes one form only."""
 
 HOP_WANTS_MAX = 4096
 """Micro-batches that a peer says that it has for a stage: it holds fewer than that."""
@@ -188,18 +188,18 @@ PUMP_CHUNKS = 8
 after a whole vector's."""
 
 OWN_AT_ONCE = 2
-"""Of an owner's own part so many chunks before the others are invited: half a millisecond."""
+"""Chunks of an owner's own part before the others are invited: half a millisecond."""
 
 GATHER_PUSH_BYTES = 16 << 20
-"""Of its own contribution to a gather op a peer pushes so much to each of the others. It waits in
-memory until it is sent; what is beyond is asked for by hash, from whoever has it by then."""
+"""Bytes of its own contribution to a gather op that a peer pushes to each of the others. They wait
+in memory until they are sent; what is beyond is asked for by hash, from whoever has it by then."""
 
 AHEAD_BYTES = 4 << 20
 """So much of what the next op's partner will get is handed to the link at once: it has until the
 inner steps are done, and nothing else should wait behind it."""
 
 AHEAD_PAUSE_S = 0.1
-"""How often it is looked at whether more of that may go."""
+"""Pause between two looks whether more of that may go."""
 
 FETCH_WINDOW = 4
 FETCH_WINDOW_MAX = 64
@@ -360,14 +360,14 @@ OUT_WINDOW_BYTES_MAX = 256 << 20
 two chunks of int8, so that no queue on the way runs dry; more while the link is not filled."""
 
 OUT_LINE_BYTES = 512 << 10
-"""Of that to one peer at least two chunks: one leaves while the next is handed over."""
+"""Share of that to one peer, at least two chunks: one leaves while the next is handed over."""
 
 OUT_STUCK_S = 1.0
 """Bytes that a connection has taken and not moved for so long are not waited for: a link of
 1 Mbit/s moves 128 KiB in this time, a connection that was refused and made anew moves nothing."""
 
 OUT_LOOK_S = 0.02
-"""How often a queue before the link is looked after: 64 KiB at 25 Mbit/s, a hundredth of what a
+"""Pause between two looks at a queue before the link: 64 KiB at 25 Mbit/s, a hundredth of what a
 window holds."""
 
 OUT_BUSY = 0.8
@@ -449,7 +449,8 @@ LINK_UNHEARD_MAX = 2 * PEERS_MAX
 back. Beyond, the oldest goes; each costs three descriptors."""
 
 LINK_CONNECTIONS_MAX = 16
-"""Of one key: four times as many as a peer's large frames go by, since dead ones end late."""
+"""Connections of one key: four times as many as a peer's large frames go by, since dead ones end
+late."""
 
 LINK_LOOK_S = 0.5
 LINK_ANSWER_WINDOW_BYTES = 1024

@@ -42,7 +42,7 @@ class UnencodableValues(CodecError):
 
 
 class ScaleWindow(Protocol):
-    """How an op scales its blocks (protocol.md rule 1). Transport's `Window` fits it."""
+    """Scaling of an op's blocks (protocol.md rule 1). Transport's `Window` fits it."""
 
     @property
     def block(self) -> int:

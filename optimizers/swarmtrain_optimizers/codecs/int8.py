@@ -57,7 +57,7 @@ class _Chunk:
         self.values: Bytes = self._payload[2 * num_blocks :].view(np.int8)
 
     def payload(self) -> bytes:
-        """Its bytes, once all is filled."""
+        """Return the chunk's bytes, once all is filled."""
         self._payload[: 2 * self.bits.size].view("<u2")[:] = self.bits
         return self._payload.tobytes()
 

@@ -83,7 +83,7 @@ class RobustRule(Protocol):
         """The rule's need of facts about whole vectors."""
 
     def tolerated(self, num_contributors: int) -> int:
-        """How many of so many may be hostile before what they can do has no bound any more.
+        """Return how many of so many may be hostile before what they can do has no bound any more.
 
         Raises:
             ValueError: the rule cannot work with so few.

@@ -17,7 +17,7 @@ _SWEEPS_MAX = 40
 """Convergence is quadratic: six to ten sweeps do for 64 rows."""
 
 _NEGLIGIBLE = 1e-17
-"""Of the largest entry: what is smaller no longer changes a digit of the eigenvalues."""
+"""Share of the largest entry: what is smaller no longer changes a digit of the eigenvalues."""
 
 
 def symmetric_eigen(matrix: Matrix) -> tuple[list[float], Matrix]:

@@ -14,7 +14,7 @@ from enum import Enum
 import msgspec
 
 Value = bool | int | float | str
-"""Of a setting."""
+"""Value of a setting."""
 
 Numbers = Callable[[str], float]
 """A run file's number by its path, ``outer.lr`` or ``strategy.NAME.KEY``."""

@@ -1,4 +1,4 @@
-"""Which strategies there are: swarmtrain's own, and those that installed packages bring.
+"""The strategies that there are: swarmtrain's own, and those that installed packages bring.
 
 A package brings one by an entry point in the group ``swarmtrain.strategies`` whose name is the
 strategy's and whose value is its `StrategyFacts`, which name what makes it. Nothing of a package is

@@ -1,4 +1,4 @@
-"""When a hostile member does what: drawn from a seed. Pure.
+"""Draws from a seed when a hostile member does what. Pure.
 
 First nothing happens, so that the undisturbed rate of rounds is known. Then every offence has a
 phase of its own, in drawn order and with a breath after it, then all come together, and the end is
@@ -14,10 +14,11 @@ from swarmtrain.chaos.siege.offences import Offence, Order
 
 _UNDISTURBED_SHARE = 0.2
 _TOGETHER_SHARE = 0.2
-"""Of the time before the calm. With one offence there is no phase of all."""
+"""Share of the time before the calm. With one offence there is no phase of all."""
 
 _BREATH_SHARE = 0.15
-"""Of an offence's own time: the others go on without being disturbed, and it is trusted again."""
+"""Share of an offence's own time: the others go on without being disturbed, and it is trusted
+again."""
 
 _ALL_SHARE = 0.5
 """Half of the phases have all others for their victims, the other half one."""
@@ -43,7 +44,7 @@ class Phase:
 
     @property
     def ends_s(self) -> float:
-        """When the next one begins."""
+        """Time at which the next one begins."""
         return self.at_s + self.lasts_s
 
 

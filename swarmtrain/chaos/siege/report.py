@@ -56,7 +56,7 @@ class Extent(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, phases: Sequence[PhaseReport]) -> "Extent":
-        """Of these phases."""
+        """Sum these phases up."""
         seconds = sum(phase.seconds for phase in phases)
         rounds = sum(phase.rounds for phase in phases)
         merged = sum(phase.merged for phase in phases)

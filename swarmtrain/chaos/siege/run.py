@@ -70,7 +70,7 @@ class _Hostile:
 
     @property
     def total(self) -> Counter[str]:
-        """How often it has offended in all its lives."""
+        """Offences of all its lives, by kind."""
         return self.counts + self.told
 
 

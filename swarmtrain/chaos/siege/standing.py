@@ -24,7 +24,7 @@ _REFUSED = re.compile(r"The peer ([0-9a-f]{8}) (?:was refused|sent what was refu
 """As peers log it (`peer.complaints`)."""
 
 _SILENT = "silent"
-"""Why who just goes away is evicted: nobody has found it out."""
+"""Reason for which who just goes away is evicted: nobody has found it out."""
 
 
 def evicted(bodies: Iterable[AnyBody], honest: Mapping[bytes, str]) -> Iterator[Violation]:
@@ -89,7 +89,7 @@ def marks_in_status(view: CoordinatorStatus, hostile: Collection[bytes]) -> Coun
 
 
 def marks_in_log(lines: Iterable[str], hostile: Collection[bytes]) -> int:
-    """In how many lines of its log a peer names these keys for what they sent.
+    """Count the lines of a peer's log that name these keys for what they sent.
 
     Args:
         lines: of a log.

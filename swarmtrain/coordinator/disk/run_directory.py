@@ -1,4 +1,4 @@
-"""Which run a state directory belongs to, and what is left of it.
+"""Checks of a state directory: which run it belongs to, and what is left of it.
 
 A directory holds one run's keys and log. Its settings are hashed into the log's first record, and
 the key that signs the log lies beside it, so a changed run file, mixed files and a lost log are
@@ -85,8 +85,8 @@ def note_run_begun(state_dir: Path, machine: Rendezvous, keys: RunKeys, tell: Te
 
 
 def adoption(store: Store, config: RunConfig, keys: RunKeys, tell: Tell) -> Adoption:
-    """How records become durable that a peer has brought. A whole ledger must be of this run file,
-    as one on the disk must."""
+    """Make records durable that a peer has brought. A whole ledger must be of this run file, as one
+    on the disk must."""
 
     def adopt(records: tuple[Record, ...], term: int) -> None:
         if not records[0].index:

@@ -45,13 +45,15 @@ STRANGERS_MAX = 128
 0.3 MB of each."""
 
 STRANGERS_PER_NETWORK = 64
-"""Of those from one network: a whole run behind one router, and half of the place for others."""
+"""Connections from one network among those: a whole run behind one router, and half of the place
+for others."""
 
 ARRIVALS_AT_ONCE = 2 * STRANGERS_PER_NETWORK
 """Connections that one network may open in the same instant, of which none becomes a member's."""
 
 ARRIVALS_PER_S = 8.0
-"""Of those per second for long. A peer that cannot come in tries every few seconds."""
+"""Connections from one network per second for long. A peer that cannot come in tries every few
+seconds."""
 
 INVITE_ID_CHARS = 12
 """Hex digits of the secret's hash that name an invite in records and lists."""
@@ -87,7 +89,7 @@ class Admitted:
 
 
 class FailedKnocks:
-    """How often each address failed of late. Bounded in addresses and in tries."""
+    """Counts of how often each address failed of late. Bounded in addresses and in tries."""
 
     def __init__(self) -> None:
         self._tries: OrderedDict[str, deque[float]] = OrderedDict()
@@ -110,9 +112,9 @@ class FailedKnocks:
 
 
 class Doorstep(Generic[S]):
-    """Which connections stand before the door, and how fast they come. A flood from one network
-    takes the place of its own, not of others: whoever is of the most numerous has to go, the one
-    that has had the longest time first."""
+    """Keeps the connections that stand before the door, and limits how fast they come. A flood from
+    one network takes the place of its own, not of others: whoever is of the most numerous has to
+    go, the one that has had the longest time first."""
 
     def __init__(self) -> None:
         self._standing: dict[S, str] = {}
@@ -249,7 +251,8 @@ class Door:
         return Admitted(knock.peer_id, hello, invite_id)
 
     def forget(self, peer: PeerId) -> None:
-        """Its connection has ended: if it has no JOIN by now, it takes no use of its invite."""
+        """Forget a connection that has ended: without a JOIN by now, it takes no use of its
+        invite."""
         self._promised.pop(peer, None)
 
     def _prove(self, knock: Knock, nonce: bytes) -> Hello:

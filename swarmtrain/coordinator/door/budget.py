@@ -22,8 +22,8 @@ class Rate:
 
 
 PLENTY = Rate(400, 4000)
-"""Of an op a member of 64 says GOT 65 times, HAVE 64 times and PROGRESS seven times: six ops per
-second for long, sixty at once."""
+"""Messages sent many times per op: a member of 64 says GOT 65 times, HAVE 64 times and PROGRESS
+seven times. That is six ops per second for long, sixty at once."""
 
 SOME = Rate(100, 1000)
 """Messages sent once per op: enough for the fastest runs on one machine, and to catch up."""
@@ -56,7 +56,7 @@ FORGIVEN_PER_S = 0.05
 
 BLOCKED_FIRST_S = 15.0
 BLOCKED_MAX_S = 3600.0
-"""How long a key is not let in after a cut: doubling, and halved with every hour since."""
+"""Times for which a key is not let in after a cut: doubling, and halved with every hour since."""
 
 KEYS_MAX = 1024
 """Members remembered: sixteen generations of a full run. The longest quiet one is forgotten."""
@@ -87,8 +87,8 @@ class Budget:
         self._cut_s = self._blocked_s = now_s
 
     def knock(self, now_s: float) -> float:
-        """It wants in. How many seconds to wait before it is let in; above HELLO_WAIT_MAX_S it is
-        sent away, and this try does not count."""
+        """Return how many seconds to wait before it is let in; above HELLO_WAIT_MAX_S it is sent
+        away, and this try does not count."""
         if self._blocked_s > now_s:
             return self._blocked_s - now_s
         wait_s = max(self._wait(self._hellos, now_s), self._wait(self._out, now_s))
@@ -121,7 +121,8 @@ class Budget:
         return not self._patience.is_open(now_s)
 
     def cut(self, now_s: float) -> None:
-        """It was; its key is not let in for a while, and then has all its patience again."""
+        """Note that it was cut; its key is not let in for a while, and then has all its patience
+        again."""
         hours = int((now_s - self._cut_s) / BLOCKED_MAX_S)
         self._cuts = max(0, self._cuts - hours) + 1
         self._cut_s = now_s

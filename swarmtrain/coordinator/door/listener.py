@@ -74,7 +74,7 @@ class Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def welcome(self, member: PeerId) -> None:
-        """It has proved whose it is, and is no stranger's any more."""
+        """Count it as a stranger no more: it has proved whose it is."""
         if not self.settled.is_set():
             self.member = member
             self.settled.set()
@@ -119,7 +119,7 @@ class Line(asyncio.Protocol):
         self._server.pause_writing()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Write again: it reads."""
         self._server.resume_writing()
 
 
@@ -173,7 +173,7 @@ class Porch:
 
     @property
     def strangers(self) -> int:
-        """How many connections stand before the door."""
+        """Number of connections that stand before the door."""
         return len(self._doorstep)
 
     @property

@@ -19,7 +19,7 @@ LOOK_S = 1.0
 
 
 class Notices:
-    """Which reason was said last.
+    """Remembers which reason was said last.
 
     Args:
         tell: hears sentences for the organiser.

@@ -8,7 +8,7 @@ from swarmtrain_transport.coordinator.status import PeerStatus
 
 USES_MAX = 1_000_000_000
 HOURS_MAX = 1_000_000.0
-"""Of an invite, as the run file's [admission] has them for the run's own."""
+"""Longest life of an invite, as the run file's [admission] has it for the run's own."""
 
 _Uses = Annotated[int, msgspec.Meta(ge=0, le=USES_MAX)]
 _Hours = Annotated[float, msgspec.Meta(ge=0.0, le=HOURS_MAX)]
@@ -27,7 +27,7 @@ class CreateInvite(_Said, frozen=True, tag="invite-create"):
 
 
 class ListInvites(_Said, frozen=True, tag="invite-ls"):
-    """Which invites there are."""
+    """Ask which invites there are."""
 
 
 class RevokeInvite(_Said, frozen=True, tag="invite-revoke"):

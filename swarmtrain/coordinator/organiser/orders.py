@@ -53,7 +53,7 @@ PATIENCE_S = 20.0
 LOOK_S = 0.1
 
 WORDS_CHARS_MAX = 200
-"""Of a reason or an invite's name."""
+"""Longest reason, or name of an invite."""
 
 
 class Desk:

@@ -44,7 +44,8 @@ _SEGMENT = struct.Struct("<III")
 _LENGTH_BYTES = 4
 
 _FORM = 2
-"""Of the records in a segment: where its CRC begins to count, so one of another form fails it."""
+"""Form of the records in a segment: where its CRC begins to count, so one of another form fails
+it."""
 
 _EARLIER_FORMS = (0,)
 

@@ -1,4 +1,4 @@
-"""How much of today's data allowance is used: counted over restarts, in the state directory."""
+"""Use of today's data allowance: counted over restarts, in the state directory."""
 
 import json
 from collections.abc import Callable

@@ -46,7 +46,7 @@ class Patience:
         self.failed = 0
 
     def answered(self) -> None:
-        """It was reached, so from now on it is worth waiting for."""
+        """Note that it was reached, so from now on it is worth waiting for."""
         if self.failed:
             logger.info("The coordinator %s answers.", self._where)
         self.failed, self._due, self._is_endless = 0, 1, True
@@ -68,7 +68,7 @@ class Patience:
         return False
 
     def pause_s(self) -> float:
-        """How long to wait before the next try."""
+        """Return how long to wait before the next try."""
         return pause_s(self.failed, self._rng)
 
 
@@ -79,7 +79,8 @@ def pause_s(failed: int, rng: random.Random) -> float:
 
 
 def in_words(error: Exception) -> str:
-    """Why a connection did not come about, without a library's own words where there are others."""
+    """Say why a connection did not come about, without a library's own words where there are
+    others."""
     if isinstance(error, TimeoutError):
         return "nothing came back in time"
     number = getattr(error, "errno", None)

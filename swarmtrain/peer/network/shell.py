@@ -236,7 +236,7 @@ class PeerShell:
 
     @property
     def num_others(self) -> int:
-        """How many other peers are in the roster."""
+        """Number of other peers in the roster."""
         participant = self._participant
         if participant is None:
             return 0

@@ -27,7 +27,7 @@ _PUSHED = frozenset({GATHER, PAIR})
 
 
 def _passing(plan: Plan, slice_index: int) -> int:
-    """How many chunks of a slice pass: the first ones."""
+    """Return how many chunks of a slice pass: the first ones."""
     count = num_chunks(plan, slice_index)
     return min(-(-count // 4), count - 1) if plan.kind == PAIR else count // 2
 

@@ -128,7 +128,7 @@ class PeerThread:
 
     @property
     def num_others(self) -> int:
-        """How many other peers are in the run, as far as this one knows."""
+        """Number of other peers in the run, as far as this one knows."""
         return self._shell.num_others if self._shell is not None else 0
 
     @property

@@ -194,7 +194,8 @@ class Driver:
 
     @property
     def fragments(self) -> tuple[int, ...]:
-        """How many values of each vector ops move in turn; empty where each moves all of them."""
+        """Numbers of values of each vector that ops move in turn; empty where each moves all of
+        them."""
         first = self._strategy.exchange(1)
         sizes = [first.num_values // first.vectors]
         while (now := self._strategy.exchange(1 + len(sizes))).ranges != first.ranges:

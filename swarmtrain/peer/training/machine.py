@@ -50,7 +50,7 @@ class Image(Protocol):
 
     @property
     def chunks(self) -> tuple[Buffer, ...] | None:
-        """Its bytes, if others may have them."""
+        """Bytes of the state, if others may have them."""
 
 
 class Trainee(Standing, Protocol):
@@ -100,7 +100,7 @@ class Trainee(Standing, Protocol):
         """The run is over."""
 
     def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
-        """How fast we and the fastest are."""
+        """Hear how fast we and the fastest are."""
 
 
 # ---- what the shell is asked to do
@@ -248,8 +248,8 @@ class TrainingMachine:
         self._stands_still = is_so
 
     def network(self, now_s: float, *, is_connected: bool, is_exchanging: bool) -> None:
-        """How the network side stands: whether the coordinator is there, and whether an op that we
-        take part in is under way."""
+        """Hear how the network side stands: if the coordinator is there, and if an op that we take
+        part in is under way."""
         if is_connected:
             self._seen_s = now_s
         self._is_lonely = not is_connected and now_s - self._seen_s >= self._lonely_s

@@ -35,8 +35,8 @@ class Meter:
 
 
 class Pace:
-    """How fast this peer makes inner steps, by what the steps take alone: not exchanges, results
-    that are applied, or waiting. Older rounds count half as much as the one after them.
+    """Measures how fast this peer makes inner steps, by what the steps take alone: not exchanges,
+    results that are applied, or waiting. Older rounds count half as much as the one after them.
 
     Attributes:
         steps_per_s: inner steps per second up to the last round's end, 0 before the first.

@@ -1,4 +1,4 @@
-"""How a round ended for one peer, in a form that people and programs are told."""
+"""Ends of rounds for one peer, in a form that people and programs are told."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +10,7 @@ from swarmtrain_transport.result import OpResult
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """How one round ended for this peer.
+    """Report of how one round ended for this peer.
 
     Attributes:
         round: its number.
@@ -31,7 +31,7 @@ class RoundReport:
 
 
 def in_words(report: RoundReport) -> str:
-    """How the round ended for this peer, as a sentence that needs no other."""
+    """Say how the round ended for this peer, as a sentence that needs no other."""
     others, work = report.contributors - 1, f"the work of {counted(report.contributors, 'peer')}"
     match report.outcome:
         case "merged" if report.partner:
@@ -67,7 +67,7 @@ class Standing(Protocol):
 
 
 def report_of(result: OpResult, driver: Standing, *, took_part: bool, me: PeerId) -> RoundReport:
-    """How a committed op ended for this peer."""
+    """Report how a committed op ended for this peer."""
     if driver.is_paired and not result.slices:
         outcome, contributors = ("alone", 1) if driver.is_alone else ("followed", 0)
         return RoundReport(result.op, outcome, contributors)

@@ -51,7 +51,7 @@ from swarmtrain_transport.wire.messages import (
 )
 
 _GLANCE_S = 0.25
-"""How often a waiting trainer looks whether it should go on instead."""
+"""Pause between two looks of a waiting trainer whether it should go on instead."""
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ class Session:
 
     @property
     def num_others(self) -> int:
-        """How many other peers are in the run now."""
+        """Number of other peers in the run now."""
         return self._thread.num_others
 
     def leave(self, reason: str, *, save: bool = True) -> None:

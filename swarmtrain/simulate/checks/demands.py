@@ -54,7 +54,7 @@ class Demands:
         self._death_s[peer.peer_id, peer.machine.card.boot] = self._scene.clock.now_s
 
     def deaths_since(self, since_s: float) -> set[tuple[PeerId, bytes]]:
-        """Which processes, by peer and boot, have died since then."""
+        """Return which processes, by peer and boot, have died since then."""
         return {key for key, death_s in self._death_s.items() if death_s >= since_s}
 
     def lost(self, source: PeerId) -> None:

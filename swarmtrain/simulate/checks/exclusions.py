@@ -11,7 +11,7 @@ _MOST = 3
 
 
 class Exclusions:
-    """How often in a row each value of one peer's work was left out.
+    """Counts of how often in a row each value of one peer's work was left out.
 
     Args:
         num_values: length of the vector.

@@ -162,7 +162,7 @@ class Invariants:
         self.lies.rewound(op)
 
     def coordinator_fell(self, seconds: float = 0.0) -> None:
-        """Its timers begin again at full length when it is back (T14)."""
+        """Begin its timers again at full length when it is back (T14)."""
         for op, limit_s in self._limits.items():
             self._limits[op] = max(limit_s, self._late_s() + seconds)
         self._limit()
@@ -183,14 +183,14 @@ class Invariants:
 
     @property
     def first_limit_s(self) -> float:
-        """When the first of the open ops must have ended."""
+        """Time by which the first of the open ops must have ended."""
         return min([self.limit_s, *(group.limit_s for group in self.later.values())])
 
     def _limit(self) -> None:
         self.limit_s = min(self._limits.values(), default=float("inf"))
 
     def _late_s(self) -> float:
-        """When an op whose clock begins now has not ended in time."""
+        """Return when an op whose clock begins now has not ended in time."""
         return self._scene.clock.now_s + 2 * self._deadline_s + _RETRY_S
 
     def _begun(self, plan: Plan) -> None:

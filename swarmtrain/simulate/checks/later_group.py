@@ -92,7 +92,7 @@ class LaterGroup:
         self.limit_s = self.late_s()
 
     def late_s(self) -> float:
-        """When an op whose clock begins now has not ended in time."""
+        """Return when an op whose clock begins now has not ended in time."""
         return self._swarm.scene.clock.now_s + 2 * self._deadline_s + _RETRY_S
 
     def _froze(self, freeze: Freeze) -> None:

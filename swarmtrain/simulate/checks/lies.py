@@ -154,7 +154,7 @@ class Lies:
     # ---- results and proofs
 
     def unexplained(self, op: int, wrong: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Of the wrong (slice, chunk) of a result those that no hostile owner has made.
+        """Return those of the wrong (slice, chunk) of a result that no hostile owner has made.
 
         Called once per result, when it is first applied.
         """
@@ -253,7 +253,7 @@ class Lies:
             self._violated(f"{name} does not find the wrong sum of op {look.op}")
 
     def _found_right(self, peer: SimPeer) -> int:
-        """How many of a peer's audits have found a right sum."""
+        """Count a peer's audits that have found a right sum."""
         part = peer.machine.groups.get(self._group)
         return 0 if part is None else part.audits.counts["right"]
 

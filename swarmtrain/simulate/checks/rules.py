@@ -29,7 +29,7 @@ _SUSPECT_S = limits.SUSPECT_S + 1.0
 """So long after its death a peer may still be held for alive."""
 
 _SUM_BITS, _PRODUCT_BITS = 53, 15
-"""Of float64, and of a value times its scale (rule 1)."""
+"""Bits of a float64, and of a value times its scale (rule 1)."""
 
 
 class Rules:

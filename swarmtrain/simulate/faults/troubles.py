@@ -286,7 +286,8 @@ class Troubles:
         return needed <= others and conditions.num_peers >= least
 
     def _hostile_owner(self) -> str | None:
-        """It does everything else as it should, and does so until it is found out."""
+        """Have an owner sign wrong sums until it is found out. It does everything else as it
+        should."""
         lies, peer = self._checks.lies, self._expendable()
         if self._scene.liar is not None or peer is None or self._scene.deeds:
             return None
@@ -294,7 +295,7 @@ class Troubles:
         return f"peer {peer.number} signs wrong sums from now on"
 
     def _hostile_member(self, kinds: tuple[str, ...]) -> str | None:
-        """It trains and applies results as it should."""
+        """Have a member send what it should not. It trains and applies results as it should."""
         peer, scene = self._expendable(), self._scene
         if peer is None or scene.liar is not None or scene.deeds or not self._may_be_hostile:
             return None
@@ -304,7 +305,7 @@ class Troubles:
         return f"peer {peer.number} {deed.kind} from now on, another victim each: {deed.wanders}"
 
     def _flip(self) -> str | None:
-        """It happens between two ops: what a part was made of stays what it was."""
+        """Flip a bit of a state between two ops: what a part was made of stays what it was."""
         peer = self._expendable()
         if peer is None or self._scene.flipped or not peer.is_in_first:
             return None

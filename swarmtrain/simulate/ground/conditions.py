@@ -107,7 +107,7 @@ class Conditions:
 
     @property
     def stage_peers(self) -> int:
-        """How many peers the second group has, as long as there are so many."""
+        """Number of peers in the second group, as long as there are so many."""
         return max(2, self.num_peers // 2) + 1
 
     @property

@@ -220,6 +220,7 @@ class ControlLanes:
         return self._lane_s.get((peer.peer_id, up), 0.0)
 
     def stall(self, peer: PeerEnd, *, up: bool, seconds: float) -> None:
-        """Whatever is sent in this direction from now on arrives in so many seconds at best."""
+        """Delay whatever is sent in this direction: from now on it arrives in so many seconds at
+        best."""
         lane = (peer.peer_id, up)
         self._lane_s[lane] = max(self._lane_s.get(lane, 0.0), self._clock.now_s + seconds)

@@ -79,7 +79,8 @@ class Deed:
                 yield do.SendFrame(action.peer, frame)
 
     def _victim(self, op: OpView | None, accomplices: Container[PeerId]) -> PeerId:
-        """Of whom it says so: the first of the honest in the plan, or another one each time."""
+        """Choose of whom it says so: the first of the honest in the plan, or another one each
+        time."""
         if op is None:
             return b""
         others = [one for one in sorted(op.weights) if one not in accomplices]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from swarmtrain_transport import limits
 
 CHUNK_VALUES = 64
-"""Of int8 values: three such chunks fit into the window."""
+"""Values of int8 in a chunk: three such chunks fit into the window."""
 
 _BOUNDS = {
     "CREDIT_WINDOW_BYTES": 4 * CHUNK_VALUES,

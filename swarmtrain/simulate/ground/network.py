@@ -24,7 +24,7 @@ _PACK_EVERY = 16
 
 _KEPT = (FrameKind.PART, FrameKind.RESULT)
 _KEPT_FRAMES = 64
-"""Of each connection; any of them may come a second time."""
+"""Frames kept of each connection; any of them may come a second time."""
 
 _QUEUE_MAX = limits.LINK_SEND_QUEUE_FRAMES
 
@@ -226,7 +226,8 @@ class SimNetwork:
         return now_s + (self._latency_s + up.lag_s) * (0.5 + self._random())
 
     def longest_s(self, line: Line) -> float:
-        """How long a frame of this peer is on its way at most, and whatever it sends after it."""
+        """Return how long a frame of this peer is on its way at most, and whatever it sends after
+        it."""
         return 1.5 * (self._latency_s + line.lag_s)
 
     def inject(self, target: PeerId, curve_key: bytes, header: bytes, body: bytes) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from swarmtrain_transport.pipeline.route import Span
 
 _LARGE_EVERY = 50
-"""Of so many worlds one is large."""
+"""Worlds of which one is large."""
 
 _STEPS = 2
 

@@ -46,7 +46,7 @@ class Ground(Protocol):
         """The process was given up."""
 
     def counted(self, process: "SimProcess", passed: list[Passed]) -> None:
-        """Its accumulator will hold these, too, if it lives on."""
+        """Hear that its accumulator will hold these, too, if it lives on."""
 
     def check(self, process: "SimProcess") -> None:
         """Check it after an event."""
@@ -123,7 +123,7 @@ class SimProcess:
         self._obey(self.machine.told(order, self.ground.now_s))
 
     def tick(self) -> None:
-        """Its time has come."""
+        """Tell the machine the time."""
         if self.machine.next_wakeup_s <= self.ground.now_s:
             self._obey(self.machine.tick(self.ground.now_s))
         due_s = self.machine.next_wakeup_s - self.ground.now_s
@@ -192,7 +192,7 @@ class SimProcess:
 
     @property
     def payloads(self) -> int:
-        """How many are kept."""
+        """Number of payloads that are kept."""
         return len(self._inputs) + len(self._outputs)
 
     # ---- training thread

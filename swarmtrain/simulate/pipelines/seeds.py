@@ -19,7 +19,7 @@ _RAISED = (
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """How one world ended.
+    """Report of how one world ended.
 
     Attributes:
         seed: what it was drawn from.

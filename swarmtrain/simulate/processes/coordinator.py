@@ -26,10 +26,10 @@ class CoordinatorWatch(Protocol):
         """A record was appended."""
 
     def coordinator_fell(self, seconds: float = 0.0) -> None:
-        """It is not there for so long, and its timers begin anew."""
+        """Hear that it is not there for so long, and that its timers begin anew."""
 
     def refused(self, peer: PeerId, fault: RemoteFault) -> None:
-        """It refuses a peer's message."""
+        """Hear that it refuses a peer's message."""
 
 
 class SimCoordinator(Process):
@@ -62,7 +62,7 @@ class SimCoordinator(Process):
         self.machine: Rendezvous | None = None
         self.term = 0
         self.sync_s = scene.conditions.sync_s
-        """How long one record takes to become durable."""
+        """Seconds until one record is durable."""
         self._sign = sign
         self._verify = verify
         self._wakeup_s = _NEVER_S

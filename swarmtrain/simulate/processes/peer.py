@@ -69,7 +69,7 @@ _APPLY_S = 0.0005
 _GOODBYE_S = 0.01
 _PATIENCE_S = 10.0
 _GLANCE_S = 0.25
-"""How often a leaving peer looks whether it still waits for anything, as sessions do."""
+"""Pause between two looks of a leaving peer whether it still waits for anything, as sessions do."""
 
 _FLIP = 2.0**-6
 

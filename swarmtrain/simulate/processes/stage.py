@@ -49,7 +49,7 @@ class Owner(Protocol):
 
     @property
     def now_s(self) -> float:
-        """Its clock."""
+        """Time of the process's clock."""
 
     def later(self, delay_s: float, event: partial[None]) -> None:
         """Something that it does, if it still lives then."""

@@ -36,7 +36,7 @@ class Learner(Protocol):
 
     @property
     def driver(self) -> Driver:
-        """Its strategy on the exchange."""
+        """Strategy of the peer on the exchange."""
 
     @property
     def nonfinite_op(self) -> int:

@@ -118,8 +118,8 @@ class Blobs:
         self._reindex()
 
     def rewound(self, op: int) -> None:
-        """Whatever came after `op` was cancelled; of snapshots the newest stay, and what comes now
-        is newer than those."""
+        """Drop whatever came after `op`, which was cancelled. Of snapshots the newest stay; what
+        comes now is newer than those."""
         for later in [key for key in self._results if key > op]:
             self._drop(later)
         for later in [key for key in self._snapshots if key > op]:

@@ -89,7 +89,7 @@ class _Holder:
 
 
 class Fetcher:
-    """Which blob to ask of whom, and when.
+    """Decides which blob is asked of whom, and when.
 
     Args:
         shuffle: orders equally good holders, so that peers do not all ask the same one.
@@ -137,7 +137,7 @@ class Fetcher:
         return digest in self.wants
 
     def rounds(self, digest: bytes) -> int:
-        """How often every known holder was passed over for this blob."""
+        """Count how often every known holder was passed over for this blob."""
         want = self.wants.get(digest)
         return want.rounds if want is not None else 0
 
@@ -186,7 +186,7 @@ class Fetcher:
         return asks
 
     def wakeups(self) -> list[float]:
-        """When requests() has something to do although nothing arrived."""
+        """List when requests() has something to do although nothing arrived."""
         if not self.wants:
             return []
         times = set()
@@ -216,7 +216,8 @@ class Fetcher:
         return None if holder.window.is_full else best
 
     def _due_s(self, want: _Want) -> float:
-        """When it is given up. An answer to another request shows that the holder is at work."""
+        """Return when the request is given up. An answer to another one shows that the holder is at
+        work."""
         assert want.asked is not None
         return max(want.asked_s, self._holders[want.asked].heard_s) + limits.FETCH_TIMEOUT_S
 

@@ -137,13 +137,13 @@ class Retention:
         return self._spill.get(place, num_bytes)
 
     def cooled(self, kept: Kept) -> None:
-        """It goes before what is warm."""
+        """Let it go before what is warm."""
         if kept in self._warm:
             del self._warm[kept]
             self._cold[kept] = None
 
     def released(self, kept: Kept, place: int | None) -> None:
-        """It is gone; `place` says where in the file it was, None for memory."""
+        """Forget it; `place` says where in the file it was, None for memory."""
         if place is None:
             self.memory_bytes -= kept.num_bytes
             self._warm.pop(kept, None)

@@ -89,7 +89,7 @@ class Serving:
         self.queues.pop(peer, None)
 
     def wakeups(self) -> list[float]:
-        """When `due` has something to give."""
+        """List when `due` has something to give."""
         return [self._counted_s + self.owed_bytes / self._rate] if self.queues else []
 
     def _pay(self, rate: float, now_s: float) -> None:

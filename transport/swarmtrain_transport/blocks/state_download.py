@@ -80,13 +80,13 @@ class _Donor:
 
     @property
     def patience_s(self) -> float:
-        """How long nothing may come of what it was asked for."""
+        """Seconds in which nothing may come of what it was asked for."""
         if not self.window.usual_s:
             return _NEVER_HEARD_S
         return max(limits.FETCH_TIMEOUT_S, 4 * self.window.usual_s)
 
     def due_s(self) -> float:
-        """When it counts as silent; infinity if nothing is asked of it."""
+        """Return when it counts as silent; infinity if nothing is asked of it."""
         first = min(self.under_way.values(), default=math.inf)
         return max(first, self.heard_s) + self.patience_s
 
@@ -217,7 +217,7 @@ class Download:
         return asks
 
     def wakeups(self) -> list[float]:
-        """When requests() has something to do although nothing arrived."""
+        """List when requests() has something to do although nothing arrived."""
         if not self.chunks:
             return []
         times = [donor.due_s() for donor in self._donors.values()]
@@ -314,7 +314,7 @@ class Download:
             donor.given_up = {key for key in donor.given_up if key[0] != digest}
 
     def _take_back(self, peer: PeerId) -> None:
-        """Its pieces are for others now; should they come all the same, they are welcome."""
+        """Give its pieces to others; should they come all the same, they are welcome."""
         donor = self._donors[peer]
         keys, donor.under_way = list(donor.under_way), {}
         donor.given_up.update(keys)

@@ -119,7 +119,7 @@ class Ahead:
 
     @property
     def next_wakeup_s(self) -> float:
-        """When to ask `due` again."""
+        """Time at which to ask `due` again."""
         if self._partner is not None and self._local.waiting.get(self._partner, 0):
             return self._now_s + limits.AHEAD_PAUSE_S
         return self._now_s

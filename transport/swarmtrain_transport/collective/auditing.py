@@ -270,7 +270,7 @@ class Auditing:
         return self._case is None
 
     def wakeups(self) -> list[float]:
-        """When `due` has something to do."""
+        """List when `due` has something to do."""
         return [self._due_s] if self._case is not None else []
 
     def resend(self) -> list[PeerAction]:

@@ -36,7 +36,7 @@ from swarmtrain_transport.wire.records import Sign
 
 
 class Giving(enum.Enum):
-    """How far our own contribution is."""
+    """Progress of our own contribution."""
 
     NOTHING = enum.auto()
     """We give nothing to this op."""
@@ -229,7 +229,7 @@ class Exchange:
 
     @property
     def next_wakeup_s(self) -> float:
-        """When tick() has something to do."""
+        """Time at which tick() has something to do."""
         publisher = self._publisher
         if self._has_more or self._own or (publisher is not None and publisher.is_busy):
             return self._now_s

@@ -1,4 +1,4 @@
-"""How long contributions are and which way they point: for people alone, never decided upon.
+"""Length and direction of contributions: for people alone, never decided upon.
 
 A flipped sign, noise in a difference's place and a peer that gives next to nothing all come through
 checks of bytes. Owners have all parts of their slice and its result, so now and then, when it is

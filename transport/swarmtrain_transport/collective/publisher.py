@@ -20,11 +20,11 @@ from swarmtrain_transport.wire.messages import Hashes, SliceDone
 
 
 class Publishing(enum.Enum):
-    """How far a slice of our own is."""
+    """Progress of a slice of our own."""
 
     ENCODING = enum.auto()
     ENCODED = enum.auto()
-    """Its takers may not know of it yet."""
+    """Takers may not know of it yet."""
     PUSHING = enum.auto()
     PUSHED = enum.auto()
 

@@ -33,12 +33,12 @@ from swarmtrain_transport.wire.messages import Hashes, Have
 
 
 class Taking(enum.Enum):
-    """How far one slice's result is here."""
+    """Progress of one slice's result here."""
 
     UNNAMED = enum.auto()
-    """Its hashes are not known; what is pushed is filed."""
+    """Hashes are not known; what is pushed is filed."""
     AWAITED = enum.auto()
-    """Its owner pushes it without being asked."""
+    """Pushed by its owner, without being asked."""
     ASKED = enum.auto()
     WHOLE = enum.auto()
 
@@ -262,7 +262,7 @@ class Receiver:
 
     @property
     def next_wakeup_s(self) -> float:
-        """When tick() has something to do."""
+        """Time at which tick() has something to do."""
         if not self._awaited:
             return math.inf
         return self._patience_s(min(self._awaited, key=_heard_s))

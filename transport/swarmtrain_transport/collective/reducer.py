@@ -24,7 +24,7 @@ from swarmtrain_transport.wire.messages import SliceDone
 
 
 class Reducing(enum.Enum):
-    """How far one attempt at a slice is."""
+    """Progress of one attempt at a slice."""
 
     COLLECTING = enum.auto()
     FORESEEN = enum.auto()
@@ -165,7 +165,7 @@ class Reducer:
         return tuple(self._early[chunk] for chunk in sorted(self._early))
 
     def flags(self, peer: PeerId) -> tuple[bool, ...]:
-        """Which chunks of a contributor are here."""
+        """Tell for each chunk of a contributor if it is here."""
         parts = self._parts.get(peer, {})
         return tuple(chunk in parts for chunk in range(self._num_chunks))
 

@@ -71,7 +71,7 @@ class Centre:
 
     @property
     def window(self) -> Window:
-        """How it is encoded."""
+        """Window by which the vector is encoded."""
         return window_of(self._view.plan)
 
     @property
@@ -188,7 +188,7 @@ class RuleInputs:
         return {peer: self._rows[peer] for peer in (self._rows if again else news)}
 
     def _with(self, peer: PeerId) -> Sequence[PeerId]:
-        """With whom it is measured by now."""
+        """Return those with whom it is measured by now."""
         return (peer,) if self._view.plan.scalars == NORMS else tuple(self._rows)
 
     def _row(self, peer: PeerId, row: Mapping[PeerId, float]) -> bytes:

@@ -1,4 +1,4 @@
-"""Which states are the run's: what peers report, what is attested, and the way back.
+"""Agreement on the run's states: what peers report, what is attested, and the way back.
 
 A state root that more than half report becomes ATTEST; a peer with another one is not planned
 with (protocol.md T15). Under *dispute*, where the peers that hold the newest state hold different

@@ -79,7 +79,7 @@ class LifeLine:
         return now_s < self.suspect_at_s
 
     def fault(self, now_s: float) -> str:
-        """Why the peer is suspected, in the words of FREEZE's exclusions."""
+        """Say why the peer is suspected, in the words of FREEZE's exclusions."""
         if now_s >= self.heard_s + limits.SUSPECT_S or self.closed_s is not None:
             return "lost"
         if self.awaited_s is not None and now_s >= self.awaited_s + limits.SUSPECT_S:

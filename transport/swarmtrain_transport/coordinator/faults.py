@@ -23,7 +23,7 @@ from swarmtrain_transport.wire.records import Times
 SILENT = "owner silent"
 ALONE = "owner alone has it"
 FEW = "too few have it"
-"""Why an owner is relieved, or an op has ended without a result."""
+"""Reasons why an owner is relieved, or an op has ended without a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def is_settled(at: Moment, peers: AbstractSet[PeerId], rows: Iterable[int]) -> b
 
 
 def exclusion(at: Moment, peer: PeerId, said: Mapping[PeerId, str]) -> str:
-    """Why FREEZE leaves a contributor out.
+    """Say why FREEZE leaves a contributor out.
 
     Args:
         at: the moment of FREEZE.
@@ -113,7 +113,7 @@ def exclusion(at: Moment, peer: PeerId, said: Mapping[PeerId, str]) -> str:
 
 
 def absence(at: Moment, peer: PeerId) -> str:
-    """Why a peer is not counted on: lost, deaf or idle."""
+    """Say why a peer is not counted on: lost, deaf or idle."""
     life = at.lives.get(peer)
     return "lost" if life is None or peer in at.reports.lost else life.fault(at.now_s)
 

@@ -148,7 +148,7 @@ class GroupCoordinator:
             operation.timers.pardon(absent_s)
 
     def wakeups(self) -> list[float]:
-        """When something may fall due."""
+        """List when something may fall due."""
         times = list(self.group_peers.waits_until(self.terms.wait_ready_s))
         for operation in self.operations.values():
             times += operation.timers.wakeups()

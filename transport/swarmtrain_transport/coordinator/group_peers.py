@@ -162,7 +162,7 @@ class GroupPeers:
                 group_peer.waits.fault(plan.op)
 
     def waits_until(self, wait_ready_s: float) -> Iterable[float]:
-        """When each that is ready has waited long enough for the others."""
+        """Yield when each that is ready has waited long enough for the others."""
         return (one.ready_s + wait_ready_s for one in self.here.values() if one.ready)
 
     def pardon(self, absent_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Which peers hold the whole ledger, and who else is to fetch it or may free its disk.
+"""Holders of the whole ledger, and those who are to fetch it too or may free their disks.
 
 A peer says from which record on it holds the ledger (PROGRESS). That alone counts for nothing: it
 is asked for a record, drawn from a signature of the run key, which nobody can predict. It counts as

@@ -116,7 +116,7 @@ class LedgerRecovery:
             self._is_settled = True
 
     def due_s(self, now_s: float) -> float:
-        """When `tick` has something to say."""
+        """Return when `tick` has something to say."""
         if not self.is_open:
             return math.inf
         return self._settled_s if self._settled_s > now_s else now_s + _LATE_S

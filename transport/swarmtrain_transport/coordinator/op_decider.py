@@ -27,7 +27,7 @@ from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, Skip, Sl
 
 
 class Phase(Enum):
-    """How far an op, or one slice of it, has come."""
+    """Progress of an op, or of one slice of it."""
 
     SCATTER = "contributions are on their way"
     GATHER = "contributors are named, results are on their way"
@@ -44,14 +44,14 @@ _TRANSITIONS: Mapping[Phase, Mapping[type, Phase]] = {
     },
     Phase.ENDED: {},
 }
-"""Which records may follow, and what they make of the op."""
+"""Records that may follow in each phase, and the phase that they lead to."""
 
 _OF_SLICES: Mapping[type, frozenset[Phase]] = {
     Reassign: frozenset({Phase.SCATTER, Phase.GATHER}),
     SliceFreeze: frozenset({Phase.SCATTER}),
     Commit: frozenset({Phase.GATHER}),
 }
-"""In which phase a slice must be that a record names; COMMIT names all."""
+"""Phases in which a slice may be that a record names; COMMIT names all."""
 
 
 class OpDecider:
@@ -78,13 +78,13 @@ class OpDecider:
 
     @property
     def phase(self) -> Phase:
-        """How far the ledger says the op has come."""
+        """Phase of the op by the ledger."""
         if self.view.outcome is not None:
             return Phase.ENDED
         return Phase.SCATTER if self.view.frozen is None else Phase.GATHER
 
     def phase_of(self, index: int) -> Phase:
-        """How far one slice has come."""
+        """Return the phase of one slice."""
         is_open = self.view.slice_sets[index] is None
         return Phase.SCATTER if is_open else self.phase
 
@@ -176,7 +176,8 @@ class OpDecider:
             pace.measured(scatter_s - self.timers.start_s, gather_s - began_s)
 
     def _held_most_s(self, peer: PeerId) -> float | None:
-        """When a contributor held most of what it was to hold, None if it has not said so."""
+        """Return when a contributor held most of what it was to hold, None if it has not said
+        so."""
         tries = enumerate(self.view.attempts)
         held = [self.reports.held_s.get(slice_try, {}).get(peer) for slice_try in tries]
         told = [moment_s for moment_s in held if moment_s is not None]

@@ -225,7 +225,7 @@ def make_plan(
 
 
 def _least(terms: RunTerms, num_contributors: int) -> int:
-    """How many contributors the op's result must have. An odd one cannot be in any pair."""
+    """Return how many contributors the op's result must have. An odd one cannot be in any pair."""
     if terms.kind != PAIR:
         return terms.min_contributors
     return max(2, min(terms.min_contributors, num_contributors // 2 * 2))

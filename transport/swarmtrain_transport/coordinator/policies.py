@@ -182,7 +182,7 @@ def _is_spread(at: Moment, peer: PeerId) -> bool:
 
 
 def skip_pair(at: Moment) -> Skip | None:
-    """When too few pairs are left that may become whole; at D_op, unless enough are."""
+    """Skip when too few pairs are left that may become whole; at D_op, unless enough are."""
     plan, (whole, still_open) = at.view.plan, _sorted_pairs(at)
     if 2 * len(whole + still_open) < plan.min_contributors:
         return Skip(plan.op, "too few pairs are left")

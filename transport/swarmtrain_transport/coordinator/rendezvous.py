@@ -235,7 +235,7 @@ class Rendezvous:
 
     @property
     def next_wakeup_s(self) -> float:
-        """When `tick` wants to be called; at most half a second late is harmless."""
+        """Time at which `tick` wants to be called; at most half a second late is harmless."""
         return min(self._due_s, self._now_s + limits.LOOK_S)
 
     def _at(self, now_s: float) -> None:

@@ -160,7 +160,7 @@ class LiveRoster:
         return line
 
     def wakeups(self) -> list[float]:
-        """When somebody falls silent for too long, or a run that is over ends."""
+        """List when somebody falls silent for too long, or a run that is over ends."""
         times: list[float] = []
         for life in self.lives().values():
             times += [life.suspect_at_s, life.evict_at_s]
@@ -169,8 +169,8 @@ class LiveRoster:
 
     @property
     def _ends_s(self) -> float:
-        """When a finished run ends although somebody stays: once nobody has been behind for long
-        enough to leave, or when whoever is behind has had its time."""
+        """Time at which a finished run ends although somebody stays: once nobody has been behind
+        for long enough to leave, or when whoever is behind has had its time."""
         left_s = self._served_s + limits.FINISH_S + limits.EVICT_S
         return min(left_s, self.closes_s + limits.LINGER_S)
 

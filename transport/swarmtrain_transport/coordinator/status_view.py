@@ -179,8 +179,8 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
 
 
 def _held_by_nobody(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str, float | None]:
-    """Which state nobody has who is here, and with whom it was seen last: in this term, else who
-    was in the round that made it, for the ledger knows no more."""
+    """Name the state that nobody has who is here, and with whom it was seen last: in this term,
+    else who was in the round that made it, for the ledger knows no more."""
     view = group.view
     root = view.root_after(view.last_op)
     # Unattested: its contributors went before a majority of them had reported.

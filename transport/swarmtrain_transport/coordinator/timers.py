@@ -1,4 +1,4 @@
-"""When things fall due in one op, and how long an op may take at all.
+"""Times at which things fall due in one op, and the longest that an op may take at all.
 
 An op has one deadline, D_op. PLAN carries it, everything else is a fraction of it (protocol.md,
 TIMERS). It follows what was measured: how long contributions and results take to arrive at most
@@ -14,7 +14,7 @@ from swarmtrain_transport import limits
 
 
 def most_arrived_s(times_s: Sequence[float], count: int) -> float | None:
-    """When three quarters of `count` had arrived; None if fewer have.
+    """Return when three quarters of `count` had arrived; None if fewer have.
 
     Args:
         times_s: one moment per arrival, in any order.

@@ -26,8 +26,8 @@ measured to be of another length than its contributor says, or it is illegal and
 
 UNREACHABLE = "unreachable for most"
 AT_ODDS = "at odds"
-"""Why an owner loses its slice: it lacks most contributors, and is no witness against them; or few,
-and either it or these may lie."""
+"""Reasons why an owner loses its slice: it lacks most contributors, and is no witness against them;
+or few, and either it or these may lie."""
 
 NOBODY: Mapping[PeerId, AbstractSet[PeerId]] = {}
 

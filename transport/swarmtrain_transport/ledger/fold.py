@@ -312,7 +312,8 @@ class GroupView(Lineage):
 
     @property
     def most_ops(self) -> int:
-        """How many ops may be under way at once: no two of them move the same values (rule 9)."""
+        """Number of ops that may be under way at once: no two of them move the same values (rule
+        9)."""
         return max(1, len(self.genesis.fragments)) if self.genesis is not None else 0
 
     def _plan(self, record: Record, body: Plan) -> None:
@@ -376,7 +377,7 @@ class GroupView(Lineage):
         self.last_op, self.last_outcome = body.op, record.hash
 
     def commits_since(self, op: int) -> int:
-        """How many results lead from the state after `op` to the newest."""
+        """Count the results that lead from the state after `op` to the newest."""
         return sum(number > op for number in self.commits)
 
 

@@ -36,8 +36,9 @@ Pair = tuple[PeerId, PeerId]
 """Two contributors, the smaller key first; a contributor twice for its squared norm."""
 
 _NORM_MAX = 1e100
-"""Of the largest float32 values there would have to be 2^75; sums and products of such norms are
-finite, so what owners and contributors say never makes a FREEZE that nobody accepts."""
+"""Largest squared norm: that of 2^75 of the largest float32 values. Sums and products of
+such norms are finite, so what owners and contributors say never makes a FREEZE that nobody
+accepts."""
 
 _SLACK = 1.0 + 1e-9
 """Rounding of a product of two norms; what is measured is good to about 1e-15."""
@@ -55,7 +56,7 @@ def vectors(contributors: Iterable[PeerId], centre: int) -> tuple[PeerId, ...]:
 
 
 def columns(scalars: str, peer: PeerId, planned: Sequence[PeerId]) -> tuple[PeerId, ...]:
-    """With whom a contributor's row has entries: itself, or all planned vectors."""
+    """Return those with whom a contributor's row has entries: itself, or all planned vectors."""
     return (peer,) if scalars in (NONE, NORMS) else tuple(planned)
 
 

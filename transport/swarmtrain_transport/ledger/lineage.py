@@ -73,7 +73,7 @@ class Lineage:
             self.roots.setdefault(body.op, {}).update(named)
 
     def forget_before(self, op: int) -> None:
-        """Of ops long before this one it is not remembered how they ended."""
+        """Forget how ops long before this one ended."""
         stores: tuple[dict[int, Any], ...] = (self.attests, self.skips)
         for store in stores:
             while (oldest := next(iter(store), op)) <= op - ENDS_KEPT:

@@ -49,7 +49,7 @@ def order_of(
     ready: Collection[PeerId],
     apart: Mapping[PeerId, AbstractSet[PeerId]] = NOBODY,
 ) -> list[PeerId]:
-    """How the contributors of an op stand.
+    """Return the contributors of an op in the order in which they stand.
 
     Args:
         run_tag: fence of the run.
@@ -97,7 +97,8 @@ def partner_in(order: Sequence[PeerId], peer: PeerId) -> PeerId | None:
 
 
 def expected_partner(run_tag: int, op: int, before: Plan | None, peer: PeerId) -> PeerId | None:
-    """With whom a peer exchanges in an op, if both are ready for it; None if nobody is drawn yet.
+    """Return with whom a peer exchanges in an op, if both are ready for it; None if nobody is drawn
+    yet.
 
     Args:
         run_tag: fence of the run.

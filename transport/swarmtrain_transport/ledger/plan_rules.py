@@ -117,8 +117,8 @@ def _covers(specs: Sequence[SliceSpec], block: int, num_values: int) -> bool:
 
 
 def values_of(genesis: Attest, op: int, block: int, kind: str = MEAN) -> int:
-    """How many values an op moves: the padded vector, or the fragment whose turn it is; of a pair
-    op two such vectors, one after the other.
+    """Return how many values an op moves: the padded vector, or the fragment whose turn it is; of a
+    pair op two such vectors, one after the other.
 
     Op n moves fragment (n - 1) mod their number: nobody has to say so, and a round that is skipped
     or rewound changes nothing for the others. Only the peers know a fragment's place in the vector

@@ -85,12 +85,12 @@ class Words:
 
     @property
     def bar(self) -> int:
-        """How many words make it a contributor's own fault, however few own something: by rates
-        that they claim, or by quarrels, two could become the only owners of all."""
+        """Words that make it a contributor's own fault, however few own something: by rates that
+        they claim, or by quarrels, two could become the only owners of all."""
         return voices_needed(self.planned, self.planned - 1)
 
     def needed(self, peer: PeerId) -> int:
-        """How many words leave this contributor out."""
+        """Return how many words leave this contributor out."""
         able = (self.first | self.against(peer)) - {peer}
         return voices_needed(self.planned, len(able))
 
@@ -150,7 +150,7 @@ class Score:
     last: int = -1
 
     def fault(self, op: int, *, is_fatal: bool = False) -> None:
-        """It was at fault in an op; a fatal one, for which the op was skipped, bars at once."""
+        """Count a fault in an op; a fatal one, for which the op was skipped, bars at once."""
         self.last = op
         self.points += limits.BARRED_POINTS if is_fatal else limits.FAULT_POINTS
         if self.points >= limits.BARRED_POINTS:
@@ -189,8 +189,8 @@ class Odds:
 
 @dataclass(slots=True)
 class Conduct:
-    """How often a contributor was left out, per reason, and whose words there were against it,
-    whatever they have cost it. For people."""
+    """Counts of how often a contributor was left out, per reason, and of whose words there were
+    against it, whatever they have cost it. For people."""
 
     left_out: Counter[str] = field(default_factory=Counter)
     accused_by: Counter[PeerId] = field(default_factory=Counter)
@@ -324,7 +324,7 @@ class Standing:
         return _until(self.owners, peer, op)
 
     def at_odds_with(self, peer: PeerId, op: int) -> set[PeerId]:
-        """With whom the peer is kept apart in this op, as contributor or as owner."""
+        """Return those with whom the peer is kept apart in this op, as contributor or as owner."""
         apart = [pair for pair, odds in self.pairs.items() if odds.until >= op and peer in pair]
         return {other for pair in apart for other in pair} - {peer}
 
@@ -333,7 +333,7 @@ class Standing:
         return {peer for peer in present if self.barred_until(peer, op) >= 0}
 
     def apart(self, op: int) -> dict[PeerId, set[PeerId]]:
-        """With whom each should be no pair in this op."""
+        """Return with whom each should be no pair in this op."""
         apart: dict[PeerId, set[PeerId]] = {}
         for (one, other), odds in self.pairs.items():
             if odds.until >= op:
@@ -371,7 +371,7 @@ class Standing:
 
 
 def _shorten(kept: dict[Any, Any], most: int) -> None:
-    """Of a dict the oldest entries go."""
+    """Drop the oldest entries of a dict."""
     while len(kept) > most:
         del kept[next(iter(kept))]
 

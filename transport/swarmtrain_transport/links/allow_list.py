@@ -1,4 +1,4 @@
-"""Which keys the data lane admits, and as whom: the rules that both links share.
+"""Keys that the data lane admits, and as whom: the rules that both links share.
 
 A peer is known on the wire by the CURVE key that its connection proved, so the list maps keys to
 peers and never names or routing ids. It also speaks ZAP (ZeroMQ RFC 27), which is how libzmq asks

@@ -41,7 +41,7 @@ class TokenBucket:
 
     @property
     def opens_s(self) -> float:
-        """When something may go again."""
+        """Time at which something may go again."""
         return self._counted_s + max(0.0, limits.CAP_PAUSE_S - self._tokens / self._rate)
 
 
@@ -150,7 +150,7 @@ class Outbox:
 
     @property
     def next_wakeup_s(self) -> float:
-        """When `due` may have something to give."""
+        """Time at which `due` may have something to give."""
         if self.is_empty:
             return math.inf
         soon_s = self._asked_s + limits.OUT_LOOK_S

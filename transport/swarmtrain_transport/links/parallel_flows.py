@@ -60,7 +60,7 @@ class _Way:
 
 
 class ParallelFlows:
-    """How many flows each peer should have, from what TCP says while an op is under way."""
+    """Decides how many flows each peer should have, from what TCP says while an op is under way."""
 
     def __init__(self) -> None:
         self._ways: defaultdict[PeerId, _Way] = defaultdict(_Way)

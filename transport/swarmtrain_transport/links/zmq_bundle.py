@@ -25,7 +25,7 @@ class Bundle:
 
     @property
     def width(self) -> int:
-        """How many connections there are."""
+        """Number of connections."""
         return len(self._flows)
 
     def widen(self, width: int) -> None:
@@ -46,7 +46,7 @@ class Bundle:
             flow.route.close()
 
     def route_for(self, num_bytes: int, *, is_large: bool) -> Route:
-        """Which connection a frame of so many bytes takes."""
+        """Choose the connection that a frame of so many bytes takes."""
         if not is_large or len(self._flows) == 1:
             return self._flows[0].route
         for flow in self._flows:

@@ -125,7 +125,7 @@ class ZmqLink:
 
     @property
     def address(self) -> Address:
-        """As whom and where this link listens: the host as asked for, the real port."""
+        """Name and place by which this link listens: the host as asked for, the real port."""
         return self._address
 
     @property
@@ -271,7 +271,7 @@ def _proved_key(part: zmq.Frame) -> bytes:
 
 
 def _descriptor(part: zmq.Frame) -> int:
-    """Of the connection that a message came by, -1 if that is gone."""
+    """Return the descriptor of the connection that a message came by, -1 if that is gone."""
     try:
         return int(part.get(zmq.SRCFD))
     except zmq.ZMQError:

@@ -134,7 +134,8 @@ class Proxy:
             one.detach()
 
     def take_floods(self) -> int:
-        """How many connections were cut for a message that does not end, since this was asked."""
+        """Return how many connections were cut for a message that does not end, since this was
+        asked."""
         count, self._floods = self._floods, 0
         return count
 
@@ -162,7 +163,7 @@ class Proxy:
             self._floods += 1
 
     def forget(self, connection: "Connection") -> None:
-        """It has ended."""
+        """Forget a connection that has ended."""
         self._connections.pop(connection.name, None)
 
     def _accept(self) -> None:

@@ -63,7 +63,8 @@ def result_of(
 
 
 def partner_of(view: OpView, peer: PeerId) -> PeerId | None:
-    """With whom a peer has exchanged in a committed pair op; None if it is in no whole pair."""
+    """Return with whom a peer has exchanged in a committed pair op; None if it is in no whole
+    pair."""
     assert isinstance(view.outcome, Commit)
     pairs = whole_pairs(view.plan, view.outcome)
     return partner_in([one for pair in pairs for one in pair], peer)

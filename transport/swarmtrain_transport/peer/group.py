@@ -241,7 +241,7 @@ class GroupPeer:
 
     @property
     def next_wakeup_s(self) -> float:
-        """When something falls due although nothing came. Asked after every event."""
+        """Time at which something falls due although nothing came. Asked after every event."""
         wakeup_s = math.inf
         for exchange in self.exchanges.values():
             wakeup_s = min(wakeup_s, exchange.next_wakeup_s)

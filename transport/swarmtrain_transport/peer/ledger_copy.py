@@ -64,7 +64,7 @@ def beginning_of(
     ranges: Sequence[tuple[int, int]],
     read: Callable[[int, int], Sequence[Record]],
 ) -> Beginning | None:
-    """How a copy begins whose disk has a gap; None if what is there is not enough.
+    """Find where a copy begins whose disk has a gap; None if what is there is not enough.
 
     Args:
         kept: record 0, a SNAPSHOT and its image.

@@ -143,7 +143,7 @@ class Participant:
 
     @property
     def next_wakeup_s(self) -> float:
-        """When tick() has something to do."""
+        """Time at which tick() has something to do."""
         if self._copy.looks_back:
             return self._now_s
         wakeup_s = self._progress_s
@@ -368,7 +368,7 @@ class Participant:
         return [*actions, do.SendControl(self._progress())]
 
     def _keep(self, message: say.Keep) -> list[do.PeerAction]:
-        """Which older records we are to hold."""
+        """Hear which older records we are to hold."""
         self._fills = message.all
         forgotten = self._copy.forget_past() if message.frees else None
         if forgotten is None:

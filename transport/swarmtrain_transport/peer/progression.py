@@ -1,4 +1,4 @@
-"""Which state a peer is at, and what comes next: find one, apply outcomes in order, finish.
+"""Place of a peer in the run: find a state, apply outcomes in order, finish.
 
 Outcomes are applied strictly in op order and one at a time, because the trainer does the work
 and answers later; a skip changes nothing and needs no answer.

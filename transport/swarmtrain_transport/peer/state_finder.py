@@ -155,7 +155,7 @@ class StateFinder:
         ]
 
     def wakeups(self) -> list[float]:
-        """When requests() has something to do although nothing arrived."""
+        """List when requests() has something to do although nothing arrived."""
         return self.download.wakeups()
 
     def step(self) -> list[PeerAction]:

@@ -313,8 +313,9 @@ class Tell(Message, frozen=True, tag="tell"):
 
 
 class Keep(Message, frozen=True, tag="keep"):
-    """Which of the ledger's older records a peer is to hold: all of them (`all`), so it asks for
-    what it lacks; or those that it has; or none that came before the newest SNAPSHOT (`frees`)."""
+    """Says which of the ledger's older records a peer is to hold: all of them (`all`), so it asks
+    for what it lacks; or those that it has; or none that came before the newest SNAPSHOT
+    (`frees`)."""
 
     all: bool
     frees: bool = False

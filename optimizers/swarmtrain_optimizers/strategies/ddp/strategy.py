@@ -119,7 +119,7 @@ class DDP(Anchored):
         self._gives = False
 
     def hear_of_swarm(self, facts: SwarmFacts) -> None:
-        """How far the run is, should the schedule go by samples."""
+        """Take in how far the run is, should the schedule go by samples."""
         self._samples = facts.samples_before
 
     def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:

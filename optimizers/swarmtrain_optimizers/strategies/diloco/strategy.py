@@ -60,7 +60,7 @@ class DiLoCo(Synchronous):
         self._lr_by_swarm = lr_rule == "contributors"
 
     def hear_of_swarm(self, facts: SwarmFacts) -> None:
-        """How many contribute, should the learning rate follow them (arXiv 2503.09799)."""
+        """Take in how many contribute, should the learning rate follow them (arXiv 2503.09799)."""
         if self._lr_by_swarm and facts.weights:
             lr = outer_lr(effective_contributors(facts.weights), momentum=self._momentum)
             self._outer = nesterov(lr, self._momentum)
