@@ -15,7 +15,8 @@ from swarmtrain_transport.pipeline.messages import CARRIES
 from swarmtrain_transport.pipeline.requests import Request
 from swarmtrain_transport.pipeline.rounds import Action, Booked, Books, Rounds, Tell
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
-from swarmtrain_transport.pipeline.stage import Rules, StageMachine
+from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.stage import StageMachine
 
 
 def process_of(index: int) -> Process:

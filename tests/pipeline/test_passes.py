@@ -26,7 +26,7 @@ from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_transport.pipeline import encoding, messages, orders, requests, route
 from swarmtrain_transport.pipeline.rounds import Rounds
-from swarmtrain_transport.pipeline.stage import Rules
+from swarmtrain_transport.pipeline.rules import Rules
 
 torch.set_num_threads(1)
 

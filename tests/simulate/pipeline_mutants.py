@@ -17,9 +17,11 @@ from unittest import mock
 
 from swarmtrain.simulate.pipelines.seeds import run_seed
 from swarmtrain_transport.pipeline import messages as msg
+from swarmtrain_transport.pipeline.guardian import Guardian
 from swarmtrain_transport.pipeline.held import Phase
 from swarmtrain_transport.pipeline.keepers import Hold, Keepers
 from swarmtrain_transport.pipeline.orders import Begin, Member
+from swarmtrain_transport.pipeline.permission import Permission
 from swarmtrain_transport.pipeline.requests import Free, Keep, Settle
 from swarmtrain_transport.pipeline.rounds import Rounds
 from swarmtrain_transport.pipeline.route import Slot
@@ -48,8 +50,8 @@ def both(*patches: Patch) -> Patch:
     return patch
 
 
-original_invite = StageMachine._on_invite
-original_answer = StageMachine._answer
+original_invite = Guardian.on_invite
+original_answer = Permission._answer
 original_tick = StageMachine.tick
 original_close = StageMachine._close
 original_settled = Rounds.settled
@@ -58,9 +60,10 @@ original_over = Rounds._step_is_over
 
 def forgets_what_it_sent(self, receiver, slot):
     original_invite(self, receiver, slot)
-    held = next((held for held in self._all() if held.was_at(receiver, slot)), None)
+    flight = self._flight
+    held = next((held for held in flight.all() if held.was_at(receiver, slot)), None)
     if held is not None and held.phase is Phase.SENT:
-        self._requests.append(Free(held.job))
+        flight.requests.append(Free(held.job))
 
 
 def permits_everybody(self, micro_batch, end):
@@ -79,30 +82,32 @@ class Forgetful(dict):
         pass
 
 
-def born_forgetful(self, me, span, rules):
-    original_init(self, me, span, rules)
+def born_forgetful(self, flight):
+    original_init(self, flight)
     self._spent = Forgetful()
 
 
-original_init = StageMachine.__init__
+original_init = Guardian.__init__
 
 
 def parks(self, receiver, slot):
-    held = next((held for held in self._all() if held.was_at(receiver, slot)), None)
-    waits = any(held.phase is Phase.WAITING for held in self._all())
+    flight = self._flight
+    held = next((held for held in flight.all() if held.was_at(receiver, slot)), None)
+    waits = any(held.phase is Phase.WAITING for held in flight.all())
     if held is not None or waits:
         original_invite(self, receiver, slot)
 
 
 def ready_when_idle(self, now_s):
-    is_idle = not self._all() and self._running is None and self._source._is_drained
-    self.idle = getattr(self, "idle", 0) + 1 if is_idle and self._is_open else 0
+    flight = self._flight
+    is_idle = not flight.all() and flight.running is None and flight.source._is_drained
+    self.idle = getattr(self, "idle", 0) + 1 if is_idle and flight.is_open else 0
     requests = original_tick(self, now_s)
-    if self.idle > 4 and getattr(self, "said", -1) < self._now[0]:
-        self.said = self._now[0]
-        if len(self._tally):
-            self._requests.append(self._tally.step())
-        self._requests.append(Settle(self.said))
+    if self.idle > 4 and getattr(self, "said", -1) < flight.now[0]:
+        self.said = flight.now[0]
+        if len(flight.tally):
+            flight.requests.append(flight.tally.step())
+        flight.requests.append(Settle(self.said))
         requests += self._taken()
     return requests
 
@@ -110,9 +115,9 @@ def ready_when_idle(self, now_s):
 def closes_unless_said(self, round):
     if getattr(self, "said", -1) < round:
         original_close(self, round)
-    elif round >= self._now[0]:
-        self._source.stop()
-        self._now = (round + 1, 0, 0)
+    elif round >= self._flight.now[0]:
+        self._flight.source.stop()
+        self._flight.now = (round + 1, 0, 0)
 
 
 def takes_early_word(self, process, report, now_s):
@@ -148,25 +153,29 @@ original_end_step = Rounds._end_step
 def takes_every_gradient(self, sender, gradient):
     held = self._sent_to(sender, gradient.slot, gradient.micro_batch)
     if held is not None and held.phase is Phase.RETURNED:
-        self._send(sender, msg.Ack(gradient.slot))
-        self._requests.append(Keep(held.job))
+        self._flight.send(sender, msg.Ack(gradient.slot))
+        self._flight.requests.append(Keep(held.job))
         held.phase = Phase.BACKWARD
         return
     original_gradient(self, sender, gradient)
 
 
-original_gradient = StageMachine._on_gradient
+original_gradient = Guardian.on_gradient
 
 
 def closes_only_its_source(self, round):
-    kept = {slot: held for slot, held in self._held.items() if held.micro_batch.round <= round}
-    self._held = {slot: held for slot, held in self._held.items() if slot not in kept}
+    slots = self._flight.in_slots
+    kept = {slot: held for slot, held in slots.items() if held.micro_batch.round <= round}
+    for slot in kept:
+        del slots[slot]
     original_close(self, round)
-    self._held.update(kept)
+    slots.update(kept)
 
 
 def runs_old_rounds(self, name):
-    return name.round <= self._now[0] if not self.rules.flushes else original_may_run(self, name)
+    if self.rules.flushes:
+        return original_may_run(self, name)
+    return name.round <= self._flight.now[0]
 
 
 original_may_run = StageMachine._may_run
@@ -185,13 +194,17 @@ def numbers_again(self, free, now_s):
 
 def by_slot_alone(self, receiver, slot, name):
     return next(
-        (held for held in self._all() if held.phase is Phase.SENT and held.is_at(receiver, slot)),
+        (
+            held
+            for held in self._flight.all()
+            if held.phase is Phase.SENT and held.is_at(receiver, slot)
+        ),
         None,
     )
 
 
 def keeps_all_in_their_groups(self, order):
-    spans = {peer: member.span for peer, member in self._members.items()}
+    spans = {peer: member.span for peer, member in self._flight.members.items()}
     members = {
         peer: Member(member.boot, spans.get(peer, member.span))
         for peer, member in order.members.items()
@@ -240,20 +253,20 @@ class Mutant:
 
 
 MUTANTS = {
-    "guardian-forgets": Mutant(changed(StageMachine, _on_invite=forgets_what_it_sent), ("P3",)),
+    "guardian-forgets": Mutant(changed(Guardian, on_invite=forgets_what_it_sent), ("P3",)),
     "two-permissions": Mutant(changed(Source, permits=permits_everybody), ("P1", "P4")),
     "begins-without-permission": Mutant(
-        changed(StageMachine, _ask_source=begins_unasked), ("P1", "P2", "P4")
+        changed(Permission, ask=begins_unasked), ("P1", "P2", "P4")
     ),
     "invitation-used-twice": Mutant(
         both(
-            changed(StageMachine, __init__=born_forgetful),
+            changed(Guardian, __init__=born_forgetful),
             changed(Invitations, take=lambda *_: True),
         ),
         ("P3",),
     ),
-    "invitation-parked": Mutant(changed(StageMachine, _on_invite=parks), ("P8",)),
-    "no-sign-of-life": Mutant(changed(StageMachine, _on_alive=lambda *_: None), ("P8",)),
+    "invitation-parked": Mutant(changed(Guardian, on_invite=parks), ("P8",)),
+    "no-sign-of-life": Mutant(changed(Guardian, on_alive=lambda *_: None), ("P8",)),
     "ready-on-local-knowledge": Mutant(
         both(
             changed(StageMachine, tick=ready_when_idle, _close=closes_unless_said),
@@ -262,15 +275,13 @@ MUTANTS = {
         ("P1", "P2"),
     ),
     "no-void": Mutant(changed(Rounds, _end_step=steps_whatever_is_lost), ("P4",)),
-    "gradient-counted-twice": Mutant(
-        changed(StageMachine, _on_gradient=takes_every_gradient), ("P1",)
-    ),
+    "gradient-counted-twice": Mutant(changed(Guardian, on_gradient=takes_every_gradient), ("P1",)),
     "closed-round-counts": Mutant(
         changed(StageMachine, _close=closes_only_its_source, _may_run=runs_old_rounds), ("P2",)
     ),
     "gradient-of-the-slot-before": Mutant(
         both(
-            changed(StageMachine, __init__=born_forgetful, _sent_to=by_slot_alone),
+            changed(Guardian, __init__=born_forgetful, _sent_to=by_slot_alone),
             changed(Invitations, give=numbers_again),
         ),
         ("P1", "P2", "P4"),

@@ -11,7 +11,7 @@ from pipeline_mutants import MUTANTS, hunt
 
 from swarmtrain.cli.main import main
 from swarmtrain.simulate.pipelines.seeds import run_seed, run_seeds, simulate
-from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.pipeline.guardian import Guardian
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,6 +51,6 @@ def test_the_command_tells_what_does_not_hold(capsys, monkeypatch):
     assert told["seeds"] == 3 and not told["violations"] and told["counts"]["rounds"]
     assert main(["simulate", "--pipelines", "--seed", "2", "--trace"]) == 0
     assert "coordinator" in capsys.readouterr().out
-    monkeypatch.setattr(StageMachine, "_on_gradient", lambda *_: None)
+    monkeypatch.setattr(Guardian, "on_gradient", lambda *_: None)
     assert main(["simulate", "--pipelines", "--seeds", "1"]) == 1
     assert "P8" in capsys.readouterr().err

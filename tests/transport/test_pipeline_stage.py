@@ -10,7 +10,8 @@ from swarmtrain_transport.pipeline import orders, requests
 from swarmtrain_transport.pipeline.messages import Payload, Reason
 from swarmtrain_transport.pipeline.requests import Job, Text
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Slot, Span
-from swarmtrain_transport.pipeline.stage import Rules, StageMachine
+from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.stage import StageMachine
 
 BOOT = b"12345678"
 SOURCE, MIDDLE, OTHER, END = (Process(name * 32, BOOT) for name in (b"s", b"m", b"o", b"e"))

@@ -19,8 +19,9 @@ from swarmtrain_transport.pipeline.requests import (
     Text,
 )
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Slot, Span
+from swarmtrain_transport.pipeline.rules import Rules
 from swarmtrain_transport.pipeline.source import Source
-from swarmtrain_transport.pipeline.stage import Rules, StageMachine
+from swarmtrain_transport.pipeline.stage import StageMachine
 
 ME, A, B, C = (Process(bytes([65 + n]) * 32, bytes([97 + n]) * 8) for n in range(4))
 FORM = Payload("none", (2,), 8)

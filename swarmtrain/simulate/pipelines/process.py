@@ -16,7 +16,8 @@ from swarmtrain_transport.pipeline import encoding, messages, orders, requests
 from swarmtrain_transport.pipeline.messages import AnyHopMessage, Payload
 from swarmtrain_transport.pipeline.requests import Job, Request
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
-from swarmtrain_transport.pipeline.stage import Rules, StageMachine
+from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.stage import StageMachine
 
 _TENSOR = Payload("none", (1, 4), 16)
 _TEXT = requests.Text(7, Payload("labels", (1, 4), 32))

@@ -24,7 +24,7 @@ from swarmtrain_transport.pipeline.messages import AnyHopMessage
 from swarmtrain_transport.pipeline.orders import Member
 from swarmtrain_transport.pipeline.rounds import Action, Booked, Rounds, Tell
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
-from swarmtrain_transport.pipeline.stage import Rules
+from swarmtrain_transport.pipeline.rules import Rules
 
 Trace = Callable[[float, str, str], None]
 """Takes a line per event: the time, who, what."""

@@ -1,0 +1,171 @@
+"""The sender as guardian of what it has sent: until the gradient comes back, or there is no hope.
+
+It asks members of the next stage for a slot, best first, and keeps the output to send it again: to
+another receiver if the first one is silent, refuses or is gone. After `HOP_TRIES` it gives the
+micro-batch back. An earlier receiver's gradient is as good as the newest one's.
+"""
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.pipeline import messages as msg
+from swarmtrain_transport.pipeline import requests
+from swarmtrain_transport.pipeline.balance import Balance
+from swarmtrain_transport.pipeline.held import Held, Phase, Try
+from swarmtrain_transport.pipeline.in_flight import InFlight
+from swarmtrain_transport.pipeline.messages import FINAL, Reason
+from swarmtrain_transport.pipeline.requests import Send
+from swarmtrain_transport.pipeline.route import MicroBatch, Process, Slot
+
+
+class Guardian:
+    """A peer's part as a sender.
+
+    Args:
+        flight: what is at the peer.
+    """
+
+    def __init__(self, flight: InFlight) -> None:
+        self._flight = flight
+        self._balance = Balance(flight.me.peer)
+        self._spent: dict[Process, Slot] = {}
+
+    def begin_round(self) -> None:
+        """A round begins, with these members."""
+        flight = self._flight
+        self._balance.begin_round(flight.serving(flight.span.last + 1))
+
+    def departed(self, process: Process) -> None:
+        """Its slots are not heard of again."""
+        self._spent.pop(process, None)
+
+    # ---- the next hop
+
+    def want(self, held: Held, *, everybody: bool = False) -> None:
+        """Ask the best receiver for a slot; if it has kept us waiting, ask all of them."""
+        flight = self._flight
+        receivers = flight.serving(flight.span.last + 1)
+        excluded = [process.peer for process in held.avoided if flight.is_member(process)]
+        ranked = self._balance.ranked(receivers, excluded) if receivers else []
+        held.asked = ranked if everybody else ranked[:1]
+        if ranked and not everybody:
+            held.meant = ranked[0]
+            self._balance.chosen(ranked[0])
+        for peer in held.asked:
+            count = sum(
+                other.phase is Phase.WAITING and peer in other.asked for other in flight.all()
+            )
+            want = msg.Want(flight.span.last + 1, count)
+            flight.requests.append(Send(peer, want))
+
+    def on_invite(self, receiver: Process, slot: Slot) -> None:
+        """A receiver has a free slot."""
+        flight = self._flight
+        held = next((held for held in flight.all() if held.was_at(receiver, slot)), None)
+        if held is None:
+            held = self._next_for(receiver, slot)
+            if held is None:
+                flight.send(receiver, msg.Return(slot))
+                return
+            if held.meant is not None and held.meant != receiver.peer:
+                self._balance.passed_on(held.meant, receiver.peer)
+            held.tries.append(Try(receiver, slot, flight.now_s))
+            held.sends_anew()
+            flight.enter(held, Phase.SENT)
+        elif held.phase is not Phase.SENT or not held.is_at(receiver, slot):
+            flight.send(receiver, msg.Return(slot))
+            return
+        held.heard_s = flight.now_s
+        if held.may_send(flight.now_s):
+            assert held.output is not None
+            forward = msg.Forward(
+                slot, held.micro_batch, flight.span.last + 1, held.tokens, held.output
+            )
+            flight.send(receiver, forward, held.job)
+
+    def _next_for(self, receiver: Process, slot: Slot) -> Held | None:
+        """The micro-batch for a new slot; None if the receiver was asked for none that still waits,
+        or if the slot was used before."""
+        flight = self._flight
+        member = flight.members[receiver.peer]
+        is_new = slot.boot == receiver.boot and slot > self._spent.get(receiver, Slot(b"", -1))
+        if not is_new or flight.span.last + 1 not in member.span:
+            return None
+        self._spent[receiver] = slot
+
+        def place(held: Held) -> tuple[object, ...]:
+            return held.meant != receiver.peer, held.order
+
+        waiting = [
+            held
+            for held in flight.all()
+            if held.phase is Phase.WAITING and receiver.peer in held.asked
+        ]
+        return min(waiting, key=place, default=None)
+
+    # ---- the receiver's word
+
+    def on_gradient(self, sender: Process, gradient: msg.Gradient) -> None:
+        """The gradient of an output came back."""
+        flight = self._flight
+        flight.send(sender, msg.Ack(gradient.slot))
+        held = self._sent_to(sender, gradient.slot, gradient.micro_batch)
+        if held is None or held.phase not in (Phase.SENT, Phase.WAITING, Phase.OUTRUN):
+            return
+        tried = next(one for one in held.tries if one.slot == gradient.slot)
+        half_s = (flight.now_s - tried.since_s) / 2
+        self._balance.measured(sender.peer, forward_s=half_s, backward_s=half_s)
+        if flight.tally.steps - held.steps > flight.rules.max_stale_steps:
+            flight.fail(held, Reason.STALE)
+            return
+        flight.requests.append(requests.Keep(held.job))
+        flight.enter(held, Phase.BACKWARD)
+
+    def on_refuse(self, sender: Process, refuse: msg.Refuse) -> None:
+        """No gradient will come of that slot."""
+        self._flight.send(sender, msg.Ack(refuse.slot))
+        held = self._sent_to(sender, refuse.slot, refuse.micro_batch)
+        if held is not None and held.phase is Phase.SENT and held.is_at(sender, refuse.slot):
+            self.redo(held, refuse.reason)
+
+    def on_alive(self, sender: Process, slot: Slot) -> None:
+        """A receiver holds what was sent into the slot."""
+        flight = self._flight
+        held = next((held for held in flight.all() if held.was_at(sender, slot)), None)
+        if held is None:  # we have ended it, and what said so was lost
+            flight.send(sender, msg.Drop(slot))
+        elif held.is_at(sender, slot):
+            held.heard_s = flight.now_s
+
+    def look_after(self, held: Held) -> None:
+        """Ask again, try another receiver, or give up, as its phase wants it."""
+        flight = self._flight
+        if held.phase is Phase.WAITING:
+            self.want(held, everybody=True)
+        elif held.phase is Phase.SENT and flight.now_s - held.heard_s > limits.HOP_SILENCE_S:
+            self.redo(held, Reason.SILENT)
+        elif held.phase is Phase.OUTRUN and flight.now_s - held.since_s > limits.OUTRUN_S:
+            flight.fail(held, Reason.GRANTED)
+
+    def redo(self, held: Held, reason: Reason) -> None:
+        """The receiver has failed: take another one, while there is hope."""
+        flight = self._flight
+        if reason is Reason.GRANTED and len(held.tries) > 1:
+            flight.enter(held, Phase.OUTRUN)
+        elif reason in FINAL:
+            flight.fail(held, reason)
+        elif held.num_tries >= limits.HOP_TRIES:
+            flight.fail(held, Reason.TRIES)
+        else:
+            held.num_tries += 1
+            held.avoided.add(held.tries[-1].receiver)
+            flight.enter(held, Phase.WAITING)
+            self.want(held)
+
+    def _sent_to(self, receiver: Process, slot: Slot, name: MicroBatch) -> Held | None:
+        return next(
+            (
+                held
+                for held in self._flight.all()
+                if held.micro_batch == name and held.was_at(receiver, slot)
+            ),
+            None,
+        )

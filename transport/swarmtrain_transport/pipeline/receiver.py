@@ -1,0 +1,99 @@
+"""A receiver of micro-batches: it invites them into free slots, and says ALIVE until they are gone.
+
+A slot holds the stage's input, then in its place the input's gradient until that is acknowledged.
+"""
+
+from swarmtrain_transport.pipeline import messages as msg
+from swarmtrain_transport.pipeline import requests
+from swarmtrain_transport.pipeline.held import OWED, PAST_GO, Held, Phase
+from swarmtrain_transport.pipeline.in_flight import InFlight
+from swarmtrain_transport.pipeline.messages import Reason
+from swarmtrain_transport.pipeline.permission import Permission
+from swarmtrain_transport.pipeline.requests import Job
+from swarmtrain_transport.pipeline.route import Process, Slot
+from swarmtrain_transport.pipeline.slots import Invitations
+
+
+class Receiver:
+    """A peer's part as a receiver.
+
+    Args:
+        flight: what is at the peer.
+        permission: to begin the way back, where routes end here.
+
+    Attributes:
+        invited: slots that are kept for senders.
+    """
+
+    def __init__(self, flight: InFlight, permission: Permission) -> None:
+        self.invited = Invitations(flight.me.boot)
+        self._flight = flight
+        self._permission = permission
+
+    @property
+    def num_held(self) -> int:
+        """Slots that are filled or kept for somebody."""
+        return len(self._flight.in_slots) + len(self.invited)
+
+    def invite(self) -> None:
+        """Free slots go to those who want one."""
+        flight = self._flight
+        if flight.is_open:
+            free = flight.rules.slots - self.num_held
+            for slot, sender in self.invited.give(free, flight.now_s):
+                flight.send(sender, msg.Invite(slot))
+
+    def say_again(self) -> None:
+        """Invitations, what is owed to senders, and that the rest is alive."""
+        flight = self._flight
+        self.invited.forget_old(flight.now_s)
+        for slot, sender in self.invited:
+            flight.send(sender, msg.Invite(slot))
+        for held in list(flight.in_slots.values()):
+            assert held.above is not None and held.job.slot is not None
+            if held.phase in OWED:
+                flight.say_owed(held)
+            else:
+                flight.send(held.above, msg.Alive(held.job.slot))
+
+    def on_want(self, sender: Process, want: msg.Want) -> None:
+        """A sender has micro-batches."""
+        flight = self._flight
+        count = min(want.count, flight.rules.slots) if want.stage in flight.span else 0
+        self.invited.wanted(sender, count, flight.now_s)
+
+    def on_forward(self, sender: Process, forward: msg.Forward, *, is_sound: bool) -> None:
+        """A micro-batch came."""
+        flight = self._flight
+        slot, name = forward.slot, forward.micro_batch
+        if slot in flight.in_slots:
+            return
+        if not self.invited.take(slot, sender):
+            flight.send(sender, msg.Refuse(slot, name, Reason.FULL))
+            return
+        # No member is two rounds ahead of another: rounds wait for all.
+        is_one = is_sound and forward.stage in flight.span and name.round <= flight.now[0] + 1
+        if flight.is_over(name) or not is_one or forward.tokens > flight.rules.tokens:
+            reason = Reason.CLOSED if flight.is_over(name) else Reason.BAD
+            flight.send(sender, msg.Refuse(slot, name, reason))
+            return
+        job = Job(name, slot)
+        phase = Phase.ARRIVED if flight.is_end else Phase.FORWARD
+        now_s = flight.now_s
+        held = Held(job, sender, forward.stage, forward.tokens, phase, now_s, now_s)
+        flight.in_slots[slot] = held
+        flight.requests.append(requests.Keep(job))
+        if flight.is_end:
+            self._permission.ask(held)
+
+    def on_ack(self, sender: Process, slot: Slot) -> None:
+        """The sender has what was owed to it."""
+        held = self._flight.in_slots.get(slot)
+        if held is not None and held.above == sender and held.phase in OWED:
+            self._flight.free(held)
+
+    def on_drop(self, sender: Process, slot: Slot) -> None:
+        """The sender needs it no more."""
+        held = self._flight.in_slots.get(slot)
+        if held is not None and held.above == sender and held.phase not in PAST_GO:
+            self._flight.drop(held)
