@@ -91,6 +91,8 @@ def expected(kind: Any) -> str:
         return "one of " + ", ".join(choices) if len(choices) > 1 else choices[0]
     if isinstance(kind, types.UnionType):
         return " or ".join(expected(part) for part in typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        return "a list of texts in quotes"
     return _TYPE_WORDS.get(kind, str(kind))
 
 

@@ -19,7 +19,7 @@ from swarmtrain.config import limits as config_limits
 from swarmtrain.config.asked import not_here
 from swarmtrain.config.declared import expected, is_of, plain, type_words
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
-from swarmtrain.config.settings import RunConfig, Setting
+from swarmtrain.config.settings import PipelineSection, RunConfig, Setting
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.messages import unpack_limited
@@ -85,6 +85,8 @@ def canonical(config: RunConfig) -> bytes:
     for section, key, default in _LATER_KEYS:
         if tables[section][key] == default:
             del tables[section][key]
+    if config.pipeline == PipelineSection():
+        del tables["pipeline"]
     tables["strategy"] = {
         name: dict(sorted(own.items())) for name, own in sorted(config.strategy.items()) if own
     }

@@ -12,6 +12,7 @@ import msgspec
 from swarmtrain.config.asked import strategy_problems
 from swarmtrain.config.declared import extra, out_of_range
 from swarmtrain.config.fragments import fragment_problems
+from swarmtrain.config.pipeline import pipeline_problems
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import OuterSection, RunConfig, facts_here
 from swarmtrain.config.values import loses_for_good, value_problems
@@ -106,6 +107,7 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _schedule_problems(config)
     yield from _outer_problems(config.outer)
     yield from fragment_problems(config)
+    yield from pipeline_problems(config)
     yield from value_problems(config)
     model, exchange = config.model, config.exchange
     if model.kind != "custom" and model.width % (2 * model.heads):

@@ -30,6 +30,9 @@ E_MAX_LOWEST = limits.E_MIN_FLOOR + _SPREAD_BITS
 E_MAX_HIGHEST = 100
 """127 steps of the largest scale, times two, stay far under float32's overflow at 2^128."""
 
+STALE_STEPS = 8
+"""Of `pipeline.max_stale_steps` where a run file says nothing."""
+
 _BILLION = 1_000_000_000
 _DAY_S = 86_400.0
 
@@ -191,6 +194,45 @@ class OuterSection(_Section, frozen=True):
     ] = "fixed"
 
 
+class PipelineSection(_Section, frozen=True):
+    """A model in stages, for peers that are too small for all of it. A stage is some consecutive
+    blocks of the model, served by any number of peers; a micro-batch goes from a peer of each stage
+    to one of the next, and its gradient the same way back. Without this section, or with one stage,
+    every peer has the whole model.
+
+    - Blocks of the built-in model are `embedding`, `blocks.0` and so on, and `head`. With a number
+      of stages it is cut so that the dearest one is as cheap as can be.
+    - `inner.batch` is a multiple of `micro_batch`, and what goes between two stages fits into one
+      frame. `outer.strategy` is one with inner steps; `outer.fragments` are those of each stage.
+    - With `schedule = "flush"` a step waits for all its micro-batches, in all stages. With "free"
+      it does not, and `max_stale_steps` bounds how old a gradient may be.
+    """
+
+    stages: Annotated[
+        int | tuple[str, ...],
+        _said("how many stages, or the first block of each", "1 to 64, or a list of names"),
+    ] = 1
+    micro_batch: Annotated[
+        int, _between(1, 65_536, "examples that go through the stages together")
+    ] = 4
+    max_stale_steps: Annotated[
+        int,
+        _between(
+            0, 1_000_000,
+            "steps of a peer after a forward pass, beyond which its gradient is refused",
+        ),
+    ] = STALE_STEPS  # fmt: skip
+    schedule: Annotated[Literal["free", "flush"], _said("whether steps wait for stages")] = "free"
+    activations: Annotated[
+        Literal["int8", "float16", "none"], _said("form of what goes between two stages")
+    ] = "int8"
+
+    @property
+    def num_stages(self) -> int:
+        """Stages that the model is cut into."""
+        return self.stages if isinstance(self.stages, int) else len(self.stages)
+
+
 class ExchangeSection(_Section, frozen=True):
     """Travel of differences. Times are in seconds; every other timeout derives from them.
 
@@ -302,6 +344,7 @@ class RunConfig(_Section, frozen=True, dict=True):
     exchange: ExchangeSection = ExchangeSection()
     admission: AdmissionSection = AdmissionSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    pipeline: PipelineSection = PipelineSection()
     strategy: dict[str, dict[str, Setting]] = {}
 
     @cached_property  # packages take milliseconds to be searched

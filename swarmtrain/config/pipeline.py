@@ -1,0 +1,103 @@
+"""Checks of [pipeline], alone and beside the other sections, as far as the model is known."""
+
+import math
+from collections.abc import Iterator
+
+from swarmtrain.config.built_in import built_in_blocks
+from swarmtrain.config.problem import Problem
+from swarmtrain.config.settings import STALE_STEPS, PipelineSection, RunConfig
+from swarmtrain.config.stages import built_in_costs, cut, hop_bytes, misfit
+from swarmtrain_optimizers.strategies.fragments import fragments_of
+from swarmtrain_transport import limits
+
+
+def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
+    """Find what cannot work."""
+    pipeline = config.pipeline
+    if pipeline == PipelineSection():
+        return
+    if not 2 <= pipeline.num_stages <= limits.PEERS_MAX:
+        yield Problem(
+            "pipeline.stages",
+            f"must be from 2 to {limits.PEERS_MAX}, it is {pipeline.num_stages}",
+            "A model in one piece has no pipeline, and every stage needs a peer.",
+        )
+        return
+    if config.facts.takes_gradients:
+        yield Problem(
+            "outer.strategy",
+            "must be one with inner steps where the model is in stages, it is "
+            f"{config.outer.strategy}",
+            "Stages make their steps at a pace of their own, and an exchange at every step would "
+            "hold up all of them. Take diloco, streaming, eager, sparseloco or noloco.",
+        )
+    if config.inner.batch % pipeline.micro_batch:
+        yield Problem(
+            "inner.batch",
+            f"must be a multiple of pipeline.micro_batch ({pipeline.micro_batch}), it is "
+            f"{config.inner.batch}",
+            "A step is made of whole micro-batches.",
+        )
+    if pipeline.schedule == "flush" and pipeline.max_stale_steps != STALE_STEPS:
+        yield Problem(
+            "pipeline.max_stale_steps",
+            "must be left out with pipeline.schedule flush",
+            "No step is made while micro-batches of it are under way, so no gradient grows old.",
+        )
+    yield from _built_in_problems(config)
+
+
+def _built_in_problems(config: RunConfig) -> Iterator[Problem]:
+    """Check against the model, as far as one is known before peers bring it."""
+    model, pipeline = config.model, config.pipeline
+    if model.kind == "custom":
+        return
+    if text := misfit(list(built_in_blocks(model)), pipeline.stages):
+        yield Problem("pipeline.stages", text, "A stage is made of whole blocks.")
+        return
+    yield from _frame_problems(config)
+    yield from _fragment_problems(config)
+
+
+def _frame_problems(config: RunConfig) -> Iterator[Problem]:
+    """Find what goes between two stages too large for a frame."""
+    model, pipeline = config.model, config.pipeline
+    room = limits.HOP_PAYLOAD_BYTES_MAX
+    bytes_max = f"one frame of {limits.FRAME_BYTES_MAX >> 20} MiB"
+    example_bytes = hop_bytes(model.width * model.context, pipeline.activations)
+    if example_bytes > room:
+        yield Problem(
+            "model.context",
+            f"must be at most {room // hop_bytes(model.width, pipeline.activations)} with this "
+            f"width and pipeline.activations {pipeline.activations}, it is {model.context}",
+            f"A stage sends the next one all values of an example in {bytes_max}.",
+        )
+    elif pipeline.micro_batch * example_bytes > room:
+        yield Problem(
+            "pipeline.micro_batch",
+            f"must be at most {room // example_bytes} with this model and pipeline.activations "
+            f"{pipeline.activations}, it is {pipeline.micro_batch}",
+            f"A stage sends the next one micro_batch x model.context x model.width values in "
+            f"{bytes_max}.",
+        )
+
+
+def _fragment_problems(config: RunConfig) -> Iterator[Problem]:
+    """Find a stage that has too few layers for the fragments that each stage is exchanged in."""
+    fragments, block = config.outer.fragments, config.exchange.block
+    if fragments == 1:
+        return
+    parts = list(built_in_blocks(config.model).values())
+    for stage, blocks in enumerate(cut(built_in_costs(config.model), config.pipeline.stages)):
+        named = [facts for index in blocks for facts in parts[index]]
+        sizes = [(name, math.prod(shape)) for name, shape, _ in named]
+        num_values = -(-sum(size for _, size in sizes) // block) * block
+        try:
+            fragments_of(sizes, fragments, block=block, num_values=num_values)
+        except ValueError as error:
+            yield Problem(
+                "outer.fragments",
+                f"must be fewer for stage {stage} of this model, it is {fragments}: {error}",
+                "Each stage is exchanged apart, and in as many fragments as every other.",
+            )
+            return

@@ -1,0 +1,124 @@
+"""[pipeline] of a run file: what it says, what it hashes to, and what cannot work."""
+
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from swarmtrain.config import file as config_file
+from swarmtrain.config import limits as config_limits
+from swarmtrain.config.settings import PipelineSection, RunConfig
+from swarmtrain.errors import UserError
+from swarmtrain_transport.errors import RemoteFault
+
+
+def loaded(directory: Path, text: str) -> RunConfig:
+    path = directory / "run.toml"
+    path.write_text(f'[run]\nname = "t"\n{text}', encoding="utf-8")
+    return config_file.load(path)
+
+
+def refusal(directory: Path, text: str) -> UserError:
+    with pytest.raises(UserError) as caught:
+        loaded(directory, text)
+    assert caught.value.remedy
+    return caught.value
+
+
+@pytest.mark.parametrize("text", ["", "[pipeline]\n", "[pipeline]\nstages = 1\n"])
+def test_a_run_without_stages_has_the_hash_that_it_had_before_there_were_any(tmp_path, text):
+    config = loaded(tmp_path, text)
+    assert config.pipeline == PipelineSection()
+    assert "pipeline" not in msgpack.unpackb(config_file.canonical(config))
+
+
+def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
+    for stages, value in (("3", 3), ('["embedding", "blocks.2", "head"]', None)):
+        config = loaded(tmp_path, f'[pipeline]\nstages = {stages}\nactivations = "none"\n')
+        assert config.pipeline.stages == (value or ("embedding", "blocks.2", "head"))
+        assert config.pipeline.num_stages == 3
+        assert config_file.from_canonical(config_file.canonical(config)) == config
+        assert config_limits.warnings(config) == ()
+        hash(config.pipeline)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("stages = 7", "pipeline.stages", "must be from 1 to 6, the blocks of this model; it is 7"),
+        ("stages = 0", "pipeline.stages", "must be from 2 to 64, it is 0"),
+        ("stages = 65", "pipeline.stages", "must be from 2 to 64, it is 65"),
+        ("stages = []", "pipeline.stages", "must be from 2 to 64, it is 0"),
+        ('stages = ["embedding"]', "pipeline.stages", "must be from 2 to 64, it is 1"),
+        (
+            'stages = ["blocks.0", "head"]', "pipeline.stages",
+            "must begin with embedding, the first block; it begins with blocks.0",
+        ),
+        (
+            'stages = ["embedding", "layers.2"]', "pipeline.stages",
+            "must name blocks of this model, not layers.2: embedding, blocks.0, blocks.1, ..., ",
+        ),
+        (
+            'stages = ["embedding", "head", "blocks.1"]', "pipeline.stages",
+            "must name blocks once each, in their order",
+        ),
+        ("schedule = 'flush'", "pipeline.stages", "must be from 2 to 64, it is 1"),
+        ("stages = 2\nmicro_batch = 5", "inner.batch", "must be a multiple of pipeline.micro_"),
+        ("stages = 2\nmicro_batch = 0", "pipeline.micro_batch", "must be from 1 to 65 536"),
+        (
+            'stages = 2\nschedule = "flush"\nmax_stale_steps = 2', "pipeline.max_stale_steps",
+            "must be left out with pipeline.schedule flush",
+        ),
+        (
+            'stages = 2\n[outer]\nstrategy = "ddp"', "outer.strategy",
+            "must be one with inner steps where the model is in stages, it is ddp",
+        ),
+        (
+            "stages = 2\n[model]\nwidth = 4096\ncontext = 512", "pipeline.micro_batch",
+            "must be at most 3 with this model and pipeline.activations int8, it is 4",
+        ),
+        (
+            'stages = 2\nactivations = "none"\n[model]\nwidth = 4096\ncontext = 512',
+            "model.context", "must be at most 511 with this width and pipeline.activations none",
+        ),
+        (
+            'stages = 3\n[outer]\nstrategy = "streaming"\nfragments = 4', "outer.fragments",
+            "must be fewer for stage 0 of this model, it is 4",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_names_the_key(tmp_path: Path, text: str, key: str, words: str):
+    error = refusal(tmp_path, f"[pipeline]\n{text}\n")
+    assert (error.code, error.exit_status) == ("SWT-E605", 78)
+    assert f"`{key}` {words}" in error.what
+
+
+@pytest.mark.parametrize("value", ["true", "2.5", '"3"', "[1, 2]", "{}"])
+def test_stages_of_another_type_are_told_what_is_expected(tmp_path: Path, value: str):
+    error = refusal(tmp_path, f"[pipeline]\nstages = {value}\n")
+    assert error.code == "SWT-E604"
+    assert "`pipeline.stages` must be a whole number or a list of texts in quotes" in error.what
+
+
+@pytest.mark.parametrize(
+    "strategy", ["diloco", "streaming", "eager", "delayed", "sparseloco", "noloco"]
+)
+def test_strategies_with_inner_steps_fit(tmp_path: Path, strategy: str):
+    loaded(tmp_path, f'[pipeline]\nstages = 2\n[outer]\nstrategy = "{strategy}"\n')
+
+
+def test_of_a_model_that_peers_bring_only_the_number_of_stages_is_judged(tmp_path: Path):
+    text = '[model]\nkind = "custom"\n[data]\nsource = "own"\n'
+    loaded(tmp_path, f'{text}[pipeline]\nstages = ["in", "out"]\n')
+    assert "it is 65" in refusal(tmp_path, f"{text}[pipeline]\nstages = 65\n").what
+
+
+def test_settings_that_a_coordinator_sends_are_judged_alike(tmp_path: Path):
+    config = loaded(tmp_path, "[pipeline]\nstages = 3\n")
+    tables = msgpack.unpackb(config_file.canonical(config))
+    tables["pipeline"]["stages"] = 7
+    with pytest.raises(RemoteFault, match=r"pipeline.stages must be from 1 to 6"):
+        config_file.from_canonical(msgpack.packb(tables))
+    tables["pipeline"] = msgpack.unpackb(msgpack.packb({**tables["pipeline"], "stages": 1}))
+    with pytest.raises(RemoteFault, match="canonical"):
+        config_file.from_canonical(msgpack.packb(tables))
