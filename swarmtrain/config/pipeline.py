@@ -7,8 +7,24 @@ from swarmtrain.config.built_in import built_in_blocks
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import STALE_STEPS, PipelineSection, RunConfig
 from swarmtrain.config.stages import built_in_costs, cut, hop_bytes, misfit
+from swarmtrain.errors import UserError
 from swarmtrain_optimizers.strategies.fragments import fragments_of
 from swarmtrain_transport import limits
+
+
+def refuse_stages(config: RunConfig) -> None:
+    """Refuse a run in stages, which would be trained in one piece.
+
+    Raises:
+        UserError: SWT-E605.
+    """
+    if config.pipeline.num_stages > 1:
+        raise UserError(
+            "SWT-E605",
+            f"The run {config.run.name} has its model in {config.pipeline.num_stages} stages.",
+            "Peers of this version train a model in one piece only.",
+            "Leave the section [pipeline] out of the run file.",
+        )
 
 
 def pipeline_problems(config: RunConfig) -> Iterator[Problem]:

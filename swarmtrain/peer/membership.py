@@ -9,6 +9,7 @@ from pathlib import Path
 from swarmtrain import numerics
 from swarmtrain.caps import NO_CAPS, Caps
 from swarmtrain.config import file as config_file
+from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.models.tensors import Layout
@@ -97,6 +98,7 @@ class Membership:
             thread.start()
             welcome = _first_word(thread)
             config = config_file.from_canonical(welcome.run)
+            refuse_stages(config)
             storage.of(FIRST_GROUP).keep_run(welcome.run)
         except BaseException:
             if thread is not None:

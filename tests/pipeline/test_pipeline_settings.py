@@ -7,6 +7,7 @@ import pytest
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config import limits as config_limits
+from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import PipelineSection, RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain_transport.errors import RemoteFault
@@ -122,3 +123,10 @@ def test_settings_that_a_coordinator_sends_are_judged_alike(tmp_path: Path):
     tables["pipeline"] = msgpack.unpackb(msgpack.packb({**tables["pipeline"], "stages": 1}))
     with pytest.raises(RemoteFault, match="canonical"):
         config_file.from_canonical(msgpack.packb(tables))
+
+
+def test_a_run_in_stages_is_not_trained_in_one_piece(tmp_path: Path):
+    refuse_stages(loaded(tmp_path, ""))
+    with pytest.raises(UserError, match="has its model in 3 stages") as caught:
+        refuse_stages(loaded(tmp_path, "[pipeline]\nstages = 3\n"))
+    assert caught.value.code == "SWT-E605"
