@@ -43,13 +43,19 @@ def list_peers(
 def _row(peer: dict[str, Any]) -> list[str]:
     return [
         peer["name"], peer["peer"][:_ID_CHARS], peer["state"], str(peer["round"]),
-        str(peer["since_round"]), str(peer["contributed"]), str(peer["excluded"]), _last(peer),
+        _round(peer, "since"), str(peer["contributed"]), str(peer["excluded"]), _last(peer),
     ]  # fmt: skip
 
 
 def _last(peer: dict[str, Any]) -> str:
     reason = peer["last_reason"]
-    return f"{reason} (round {peer['last_round']})" if reason else ""
+    return f"{reason} (round {_round(peer, 'last')})" if reason else ""
+
+
+def _round(peer: dict[str, Any], which: str) -> str:
+    """Name a round; most people need not know of groups."""
+    number, group = peer[f"{which}_round"], peer[f"{which}_group"]
+    return f"{number} of group {group}" if group else str(number)
 
 
 @peers_app.command()
@@ -75,7 +81,7 @@ def sheet(answer: dict[str, Any]) -> Iterator[str]:
         "banned for": answer["ban_reason"],
         "invite": answer["invite"],
         "round": str(answer["round"]),
-        "since round": str(answer["since_round"]),
+        "since round": _round(answer, "since"),
         "contributed": f"{answer['contributed']} rounds",
         "excluded": f"{answer['excluded']} rounds",
         "last reason": _last(answer),

@@ -86,14 +86,17 @@ def test_what_is_no_duration_is_refused(text):
 def test_a_peers_sheet_leaves_out_what_is_empty():
     answer = {
         "name": "ann", "peer": "ab" * 32, "state": "banned", "ban_reason": "noise", "invite": "",
-        "round": 0, "since_round": 2, "contributed": 3, "excluded": 4, "last_reason": "late",
-        "last_round": 7, "reasons": {"late": 1, "refused:scale": 3}, "now": None,
-        "accused_by": {"bob (0b0b)": 2},
+        "round": 0, "since_round": 2, "since_group": 0, "contributed": 3, "excluded": 4,
+        "last_reason": "late", "last_round": 7, "last_group": 0,
+        "reasons": {"late": 1, "refused:scale": 3}, "accused_by": {"bob (0b0b)": 2}, "now": None,
     }  # fmt: skip
     lines = list(sheet(answer))
     assert "last reason      late (round 7)" in lines
     assert not any(line.startswith(("invite", "sent")) for line in lines)
     assert lines[-3].split(maxsplit=2) == ["3", "x", "refused:scale"]
     assert lines[-1].strip() == "2 x on the word of bob (0b0b)"
+    grouped = list(sheet(answer | {"last_group": 1, "since_group": 1}))
+    assert "since round      2 of group 1" in grouped
+    assert "last reason      late (round 7 of group 1)" in grouped
     now = {"norm": 0.98, "cosine": -0.5, "bytes_up": 0, "bytes_down": 0, "silent_s": 0.0}
     assert "cosine           -0.50 with what the others gave" in sheet(answer | {"now": now})

@@ -2,22 +2,28 @@
 
 import asyncio
 import stat
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.coordinator.organiser.orders import Desk
 from swarmtrain.coordinator.organiser.peer_history import OTHER, REASONS_MAX, PeerHistories
 from swarmtrain.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path
 from swarmtrain_transport import limits
+from swarmtrain_transport.ledger.standing import Conduct
 from swarmtrain_transport.wire.invite import Invite
-from swarmtrain_transport.wire.records import Freeze, Gone, Unban, bodies_of
+from swarmtrain_transport.wire.records import Commit, Freeze, Gone, Move, Plan, Unban, bodies_of
 from tests.coordinator.rig import Listener, client_of, connected, join_body, run
 from tests.coordinator.test_service import ALICE, BOB, living
+from tests.transport.group_swarm import GroupSwarm
+from tests.transport.rig import A, B, C, plan_body
 
 ALICE_ID, BOB_ID = ALICE.peer_id.hex(), BOB.peer_id.hex()
 
@@ -221,3 +227,63 @@ def test_dossiers_count_what_the_ledger_says_within_bounds() -> None:
     histories.read(Gone(peer, evicted=False, reason=""))
     assert (history.is_in, history.last_reason) == (False, "left")
     assert msgspec.json.encode(history.reasons)
+
+
+def commit(plan: Plan, *contributors: bytes) -> Commit:
+    return Commit(plan.op, bytes(32), contributors, (), bytes(32), group=plan.group)
+
+
+def test_dossiers_name_the_round_that_a_peer_was_left_out_of_though_two_are_under_way() -> None:
+    histories = PeerHistories()
+    for op in (1, 2):
+        histories.read(plan_body(op=op))
+    histories.read(Freeze(1, (A,), {B: "late"}))
+    assert (histories.of[B].last_round, histories.of[B].last_group) == (1, 0)
+    histories.read(Freeze(2, (A,), {C: "late"}))
+    assert histories.of[C].last_round == 2
+    histories.read(Gone(A, evicted=False, reason=""))
+    assert histories.of[A].last_round == 2
+
+
+def test_a_peer_of_a_later_group_is_told_on_whose_word_it_was_left_out() -> None:
+    swarm = GroupSwarm(1, start_peers=2, min_contributors=1)
+    for peer, groups in ((A, (0,)), (B, (0, 1)), (C, (1,))):
+        swarm.add_to(peer, *groups)
+    while C not in swarm.hall.view.groups[1].members:
+        swarm.step()
+    standings = [group.standing for group in swarm.hall.view.groups.values()]
+    standings[1].conducts[C] = Conduct(Counter(late=2), Counter({B: 3}))
+    for standing in standings:
+        standing.conducts[B] = Conduct(Counter(late=1), Counter({A: 1}))
+    swarm.hall.groups[1].chronicle.gauges._note(C, B, 1, (1.0, -0.5))
+    shell, store = SimpleNamespace(now_s=lambda: swarm.now_s), SimpleNamespace(is_closed=False)
+    desk: Any = Desk(swarm.hall, *cast(Any, (shell, store, None, None, None)))
+    sheets = [
+        asyncio.run(desk.hear(msgspec.json.encode({"order": "peers-show", "peer": peer.hex()})))
+        for peer in (A, B, C)
+    ]
+    assert [list(sheet.accused_by.values()) for sheet in sheets] == [[], [2], [3]]
+    assert [sheet.now.left_out for sheet in sheets] == [0, 2, 2]
+    assert sheets[2].now.accused_by == {B.hex(): 3}
+    assert [sheet.now.cosine for sheet in sheets] == [None, None, -0.5]
+
+
+def test_dossiers_tell_rounds_of_groups_apart() -> None:
+    histories = PeerHistories()
+    first, second = plan_body(op=9), plan_body(op=2, group=1)
+    for body in (join_body(B), Move(B, (1,)), first, second):
+        histories.read(body)
+    histories.read(Freeze(2, (A,), {B: "late", C: "late"}, group=1))
+    histories.read(commit(second, A))
+    histories.read(Freeze(9, (A, C), {}))
+    histories.read(commit(first, A, C))
+    of = histories.of
+    assert (of[A].contributed, of[B].excluded, of[C].contributed, of[C].excluded) == (2, 1, 1, 1)
+    assert (of[C].last_round, of[C].last_group) == (2, 1)
+    histories.read(Gone(B, evicted=False, reason=""))
+    assert (of[B].last_reason, of[B].last_round, of[B].last_group) == ("left", 2, 1)
+    histories.read(join_body(B))
+    assert (of[B].since_round, of[B].since_group) == (3, 1)
+    histories.read(Move(B, (0,)))
+    histories.read(Gone(B, evicted=False, reason=""))
+    assert (of[B].last_round, of[B].last_group) == (9, 0)

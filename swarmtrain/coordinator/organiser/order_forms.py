@@ -96,17 +96,20 @@ class InviteView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PeerView(msgspec.Struct, frozen=True):
-    """One peer as people see it; `round` is the newest whose result it holds."""
+    """One peer as people see it; `round` is the newest of group 0 whose result it holds. The other
+    rounds are each of the group that stands beside it."""
 
     peer: str
     name: str
     state: str
     round: int
     since_round: int
+    since_group: int
     contributed: int
     excluded: int
     last_reason: str
     last_round: int
+    last_group: int
 
 
 class PeerSheet(PeerView, frozen=True):

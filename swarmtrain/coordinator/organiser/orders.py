@@ -201,11 +201,9 @@ class Desk:
         )  # fmt: skip
 
     def _accusers(self, peer: PeerId) -> dict[str, int]:
-        conduct = self._machine.view.first.standing.conducts.get(peer)
-        said = conduct.accused_by if conduct is not None else {}
         return {
             f"{self._name_of(owner)} ({owner.hex()[:8]})".lstrip(): count
-            for owner, count in said.items()
+            for owner, count in self._machine.view.conduct_of(peer).accused_by.items()
         }
 
     def _facts(self, peer: PeerId, now: PeerStatus | None) -> dict[str, Any]:
@@ -216,9 +214,11 @@ class Desk:
             state = now.state if now is not None else "disconnected"
         return {
             "peer": peer.hex(), "name": history.name, "state": state,
-            "round": now.round if now is not None else 0, "since_round": history.since_round,
+            "round": now.round if now is not None else 0,
+            "since_round": history.since_round, "since_group": history.since_group,
             "contributed": history.contributed, "excluded": history.excluded,
-            "last_reason": history.last_reason, "last_round": history.last_round,
+            "last_reason": history.last_reason,
+            "last_round": history.last_round, "last_group": history.last_group,
         }  # fmt: skip
 
     def _now(self) -> Mapping[PeerId, PeerStatus]:

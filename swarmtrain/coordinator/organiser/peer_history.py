@@ -8,7 +8,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Gone, Join, Plan, Unban
+from swarmtrain_transport.wire.messages import FIRST_GROUP
+from swarmtrain_transport.wire.records import (
+    AnyBody,
+    Commit,
+    Freeze,
+    Gone,
+    Join,
+    Move,
+    Plan,
+    Unban,
+)
 
 REASONS_MAX = 16
 """Different reasons that are counted per peer: an owner may refuse with words of its own."""
@@ -26,23 +36,27 @@ class PeerHistory:
     Attributes:
         name: as it called itself when it came last.
         invite: id of the invite that it came with first.
-        since_round: round in progress when it came last.
+        group: first of the groups that it is in.
+        since_round, since_group: round in progress in `group` when it came last.
         is_in: whether it is in the roster.
         contributed: committed rounds that have its part.
         excluded: rounds that it was planned for and left out of.
         reasons: how often for which reason.
-        last_reason, last_round: of the newest exclusion, or of its going.
+        last_reason, last_round, last_group: of the newest exclusion, or of its going.
     """
 
     name: str = ""
     invite: str = ""
+    group: int = FIRST_GROUP
     since_round: int = 0
+    since_group: int = FIRST_GROUP
     is_in: bool = False
     contributed: int = 0
     excluded: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     last_reason: str = ""
     last_round: int = 0
+    last_group: int = FIRST_GROUP
 
 
 class PeerHistories:
@@ -52,39 +66,49 @@ class PeerHistories:
         self.of: dict[PeerId, PeerHistory] = {}
         self.num_read = 0
         """Records that were read."""
-        self._round = 0
+        self._rounds: Counter[int] = Counter()
+        """The newest round of each group."""
 
     def read(self, body: AnyBody) -> None:
         """The next record."""
         self.num_read += 1
         match body:
-            case Plan(group=0):
-                self._round = body.op
+            case Plan():
+                self._rounds[body.group] = body.op
             case Join():
                 history = self._history(body.peer)
                 if not history.is_in:
-                    history.since_round = self._round + 1
+                    history.since_round = self._rounds[history.group] + 1
+                    history.since_group = history.group
                 history.name, history.is_in = body.name, True
                 history.invite = history.invite or body.invite
+            case Move():
+                self._history(body.peer).group = body.groups[0]
             case Gone():
                 history = self._history(body.peer)
                 history.is_in = False
-                history.last_reason, history.last_round = body.reason or "left", self._round
+                newest = self._rounds[history.group]
+                _suffered(history, body.reason or "left", newest, history.group)
             case Unban():
                 self._history(body.peer).last_reason = ""
             case Freeze():
                 for peer, reason in body.excluded.items():
                     if reason != _NO_PARTNER:
-                        self._excluded(self._history(peer), reason)
+                        self._excluded(self._history(peer), reason, body)
             case Commit():
                 for peer in body.contributors:
                     self._history(peer).contributed += 1
 
-    def _excluded(self, history: PeerHistory, reason: str) -> None:
+    @staticmethod
+    def _excluded(history: PeerHistory, reason: str, freeze: Freeze) -> None:
         is_listed = reason in history.reasons or len(history.reasons) < REASONS_MAX
         history.reasons[reason if is_listed else OTHER] += 1
         history.excluded += 1
-        history.last_reason, history.last_round = reason, self._round
+        _suffered(history, reason, freeze.op, freeze.group)
 
     def _history(self, peer: PeerId) -> PeerHistory:
         return self.of.setdefault(peer, PeerHistory())
+
+
+def _suffered(history: PeerHistory, reason: str, op: int, group: int) -> None:
+    history.last_reason, history.last_round, history.last_group = reason, op, group

@@ -7,8 +7,8 @@ class PeerStatus(msgspec.Struct, frozen=True):
     """One peer as `status` shows it. Bytes count both lanes, all protocol overhead included;
     `rests` is what it sits out for its faults, and until which round. `norm` is the length of what
     it gave lately by the median contributor's and `cosine` its likeness to what the others gave, as
-    owners say (`gauges`), None where nothing is known; `left_out` how often it was, and
-    `accused_by` on whose word how often."""
+    owners say (`gauges`) in the first of its groups where they say so, None where nobody does.
+    `left_out` is how often it was in all groups, and `accused_by` on whose word how often."""
 
     peer: str
     name: str

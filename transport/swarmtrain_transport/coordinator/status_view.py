@@ -240,11 +240,12 @@ def _named(coordinator: Coordinator, peers: Sequence[PeerId]) -> str:
 def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) -> PeerStatus:
     progress = line.progress
     at = coordinator.first.group_peers.here.get(peer) or GroupPeer(line)
-    likeness = coordinator.first.chronicle.gauges.of(peer)
-    conduct = coordinator.view.first.standing.conducts.get(peer)
+    conduct = coordinator.view.conduct_of(peer)
     up = progress.bytes_out + progress.control_bytes_out if progress else 0
     down = progress.bytes_in + progress.control_bytes_in if progress else 0
     own = [group for group in coordinator.groups.values() if peer in group.view.members]
+    gauged = (group.chronicle.gauges.of(peer) for group in own)
+    likeness = next((one for one in gauged if one is not None), None)
     is_behind = any(
         _is_behind(group.group_peers.here.get(peer) or GroupPeer(line), group) for group in own
     )
@@ -266,10 +267,8 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) 
         rests=_rests(peer, coordinator.view.first),
         norm=likeness.length if likeness else None,
         cosine=likeness.cosine if likeness else None,
-        left_out=conduct.left_out.total() if conduct else 0,
-        accused_by={owner.hex(): count for owner, count in conduct.accused_by.items()}
-        if conduct
-        else {},
+        left_out=conduct.left_out.total(),
+        accused_by={owner.hex(): count for owner, count in conduct.accused_by.items()},
     )
 
 

@@ -17,7 +17,7 @@ from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.ledger.inner_products import check_totals, vectors
 from swarmtrain_transport.ledger.lineage import Lineage
 from swarmtrain_transport.ledger.sample_weights import SampleCount
-from swarmtrain_transport.ledger.standing import Standing, Words
+from swarmtrain_transport.ledger.standing import Conduct, Standing, Words
 from swarmtrain_transport.ledger.transfers import content_name, is_kept
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
@@ -458,6 +458,15 @@ class LedgerView:
         """Numbers of the groups that a peer is in when it JOINs: those that it was placed in last,
         also if it was gone since."""
         return self.placed.get(peer, (FIRST_GROUP,))
+
+    def conduct_of(self, peer: PeerId) -> Conduct:
+        """Add up how a peer has behaved in each group."""
+        told = Conduct()
+        for group in self.groups.values():
+            one = group.standing.conducts.get(peer, Conduct())
+            told.left_out.update(one.left_out)
+            told.accused_by.update(one.accused_by)
+        return told
 
     def address_of(self, peer: PeerId) -> Address:
         """Return a roster member's address. KeyError if it is not in the roster."""
