@@ -23,6 +23,7 @@ from swarmtrain_optimizers.codecs.base import (
     IllegalPayload,
     UnencodableValues,
     check_length,
+    to_bytes,
     view_payload,
 )
 from swarmtrain_optimizers.codecs.int8 import Int8
@@ -44,6 +45,10 @@ _SHIFT_MIN, _SHIFT_MAX = -112, 126
 
 _LARGEST_EXPONENT = 15
 """The largest value is brought just below 2^15: halves end at 2^16, and it may be rounded up."""
+
+_VALUE_MAX = 2.0**40
+"""Products of two such values and sums of them over many tokens are still finite in float32. Those
+of a model that learns are below a million."""
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -100,8 +105,7 @@ class Boundary:
                 rounds to nearest. Without effect on what is not rounded to int8.
 
         Raises:
-            UnencodableValues: reason ``nonfinite``; or ``above-window``, from 2^108 on with int8,
-                from 2^127 on with float16.
+            UnencodableValues: reason ``nonfinite``; or ``above-window``, from 2^39 on.
             ValueError: another shape or dtype: the caller's mistake.
         """
         if tuple(values.shape) != self.shape or values.dtype not in _DTYPES:
@@ -109,20 +113,20 @@ class Boundary:
                 f"{values.dtype} of shape {tuple(values.shape)} at a boundary of {self.shape}"
             )
         flat = values.detach().to("cpu", torch.float32).contiguous().reshape(-1)
+        largest = flat.abs().amax().item()
+        if not math.isfinite(largest):
+            raise UnencodableValues("nonfinite", "a value is NaN or infinite")
+        if largest >= _VALUE_MAX / 2:  # rounded up it would be too large for the receiver
+            raise UnencodableValues("above-window", f"a value of {largest:.3g}")
         if self.codec is ActivationCodec.INT8:
             if seed is None:
                 return Int8().encode(flat, self._window)
             return Int8().encode_stochastic(flat, self._window, seed=seed, first_index=0)
-        largest = flat.abs().amax().item()
-        if not math.isfinite(largest):
-            raise UnencodableValues("nonfinite", "a value is NaN or infinite")
         if self.codec is ActivationCodec.NONE:
-            return _bytes_of(flat, "<f4")
+            return to_bytes(flat, "<f4")
         shift = min(_LARGEST_EXPONENT - math.frexp(largest)[1], _SHIFT_MAX)
-        if shift < _SHIFT_MIN:  # rounded up it would be infinite for the receiver
-            raise UnencodableValues("above-window", f"a value of {largest:.3g}")
         halves = (flat * 2.0**shift).to(torch.float16)
-        return shift.to_bytes(_SHIFT_BYTES, "little", signed=True) + _bytes_of(halves, "<f2")
+        return shift.to_bytes(_SHIFT_BYTES, "little", signed=True) + to_bytes(halves, "<f2")
 
     def decode(self, data: Buffer, form: messages.Payload) -> Tensor:
         """The values of bytes that came from somebody else, after every check.
@@ -132,7 +136,7 @@ class Boundary:
             form: what was told beside them.
 
         Returns:
-            float32 of the boundary's shape on the CPU, all finite; not the bytes' memory.
+            float32 of the boundary's shape on the CPU, all below 2^40; not the bytes' memory.
 
         Raises:
             IllegalPayload: reason ``form``, ``length``, ``scale`` or ``nonfinite``.
@@ -143,8 +147,8 @@ class Boundary:
         count = math.prod(self.shape)
         if self.codec is ActivationCodec.INT8:
             Int8().check(data, count, self._window)
-            return Int8().decode(data, count, self._window).reshape(self.shape)
-        if self.codec is ActivationCodec.NONE:
+            values = Int8().decode(data, count, self._window)
+        elif self.codec is ActivationCodec.NONE:
             values = view_payload(data, "<f4", count, 0).clone()
         else:
             shift = int.from_bytes(data[:_SHIFT_BYTES], "little", signed=True)
@@ -152,8 +156,8 @@ class Boundary:
                 raise IllegalPayload("scale", f"halves times 2^{-shift}")
             values = view_payload(data, "<f2", count, _SHIFT_BYTES).to(torch.float32)
             values *= 2.0**-shift
-        if not math.isfinite(values.abs().amax().item()):
-            raise IllegalPayload("nonfinite", "a value is NaN or infinite")
+        if not values.abs().amax().item() < _VALUE_MAX:
+            raise IllegalPayload("nonfinite", "a value is NaN, or larger than any sane one")
         return values.reshape(self.shape)
 
 
@@ -169,8 +173,3 @@ def rounding_seed(run: bytes, micro_batch: MicroBatch, stage: int) -> int:
     digest = hashlib.sha256(b"swarmtrain gradient rounding 1" + run + micro_batch.source)
     digest.update(b"".join(number.to_bytes(8, "big") for number in numbers) + micro_batch.boot)
     return int.from_bytes(digest.digest()[:8], "big")
-
-
-def _bytes_of(values: Tensor, dtype: str) -> bytes:
-    data: bytes = values.numpy().astype(dtype, copy=False).tobytes()
-    return data

@@ -20,7 +20,13 @@ from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.clipping import clip_factor
 from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.steps import StageSteps
-from swarmtrain_optimizers.codecs.base import IllegalPayload, check_length, view_payload
+from swarmtrain_optimizers.codecs.base import (
+    IllegalPayload,
+    check_length,
+    to_bytes,
+    view_payload,
+)
+from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.pipeline.messages import (
     AnyHopMessage,
@@ -53,8 +59,7 @@ class Labels:
 
     def encode(self, labels: Tensor) -> bytes:
         """Four bytes for each."""
-        data: bytes = labels.to("cpu", torch.int32).contiguous().numpy().astype("<i4").tobytes()
-        return data
+        return to_bytes(labels.to("cpu", torch.int32).contiguous(), "<i4")
 
     def decode(self, data: Buffer, form: Payload) -> Tensor:
         """Labels that came from somebody else, int64.
@@ -76,6 +81,11 @@ class Labels:
         """The form as it is told beside the bytes."""
         count = torch.Size(self.shape).numel()
         return Payload(_LABELS, self.shape, _LABEL_BYTES * count)
+
+
+def _is_sane(square: float) -> bool:
+    """Return True if a squared norm is that of a gradient to step with; NaN is not."""
+    return 0 <= square <= limits.NORM_SQUARE_MAX
 
 
 @dataclass(slots=True)
@@ -124,14 +134,10 @@ class Passes:
         self._read = read
         self._last = max(steps)
         self._kept: dict[Job, _Kept] = {}
+        self._squares: dict[int, float] = {}  # of the gradient that is closed, by stage
         self._way: tuple[Backward, int, int] | None = None  # with the stage and the tokens
 
     # ---- payloads
-
-    @property
-    def num_jobs(self) -> int:
-        """Jobs that payloads are kept for."""
-        return len(self._kept)
 
     def is_sound(self, message: AnyHopMessage, data: Buffer) -> bool:
         """Return True if the payload beside a message is what a stage of this span takes."""
@@ -141,7 +147,7 @@ class Passes:
                     return False
                 self._boundaries[message.stage].decode(data, message.payload)
             elif isinstance(message, Gradient):
-                self._boundaries[self._last + 1].decode(data, message.payload)
+                self._gradient(data, message.payload)
             elif isinstance(message, Go):
                 self._labels.decode(data, message.payload)
         except (IllegalPayload, KeyError):
@@ -215,11 +221,13 @@ class Passes:
         seed = dropout_seed(self._run, job.micro_batch)
         kept = self._kept[job]
         if request.is_end:
-            labels = self._own(job)[1] if job.slot is None else self._came(job, self._labels)
+            labels = self._own(job)[1]
+            if job.slot is not None:
+                labels = self._labels.decode(*self._came(job)).to(self._span.device)
             loss, way = self._span.backward_from_labels(given, labels, entry=stage, seed=seed)
             kept.tokens = labels.numel()
         else:
-            gradient = self._came(job, self._boundaries[self._last + 1])
+            gradient = self._gradient(*self._came(job)).to(self._span.device)
             way = self._span.backward(given, gradient, entry=stage, seed=seed)
         form = None
         if job.slot is not None:
@@ -253,10 +261,13 @@ class Passes:
         """Make the mean of what is accumulated; nothing can be added until `step` or `discard`.
 
         Returns:
-            Its squared norm of each stage in order, None where nothing was counted.
+            Its squared norm of each stage in order; None where nothing was counted, or where it is
+            too large to be stepped with.
         """
+        self._squares = {stage: steps.close() for stage, steps in sorted(self._steps.items())}
         return tuple(
-            steps.close() if steps.num_tokens else None for _, steps in sorted(self._steps.items())
+            square if self._steps[stage].num_tokens and _is_sane(square) else None
+            for stage, square in self._squares.items()
         )
 
     def step(
@@ -264,34 +275,36 @@ class Passes:
         request: Step,
         *,
         rate: float,
-        limits: Mapping[int, float],
+        clips: Mapping[int, float],
         nominal_tokens: int = 0,
     ) -> bool:
-        """One inner step of each stage; of none if the gradient is not finite.
+        """One inner step of each stage; of none if the gradient is too large for any.
 
         Args:
             request: with the norm of all stages' gradient, after `weigh`; else each stage is
-                clipped by its own norm.
+                clipped by its own norm. Our own part counts as it is here: others have said what
+                the whole is, and the gradient may not be like theirs.
             rate: learning rate.
-            limits: of that norm by stage; 0 clips nothing.
+            clips: limits of that norm by stage; 0 clips nothing.
             nominal_tokens: tokens of a whole step, for a short one that was not weighed.
 
         Returns:
             True if it was made.
         """
         if request.whole_norm is None:
-            norms = {
-                stage: math.sqrt(steps.close(nominal_tokens=nominal_tokens))
+            self._squares = {
+                stage: steps.close(nominal_tokens=nominal_tokens)
                 for stage, steps in self._steps.items()
             }
-        else:
-            norms = dict.fromkeys(self._steps, request.whole_norm)
-        if not all(math.isfinite(norm) for norm in norms.values()):
-            # Finite gradients from others can still be so large that those made of them are not.
+        whole = request.whole_norm or 0.0
+        if not all(_is_sane(square) for square in (whole * whole, *self._squares.values())):
+            # Gradients of a usual size from others can still be such that those made of them have
+            # none.
             self.discard()
             return False
         for stage, steps in self._steps.items():
-            steps.step(rate=rate, factor=clip_factor(norms[stage], limits[stage]))
+            norm = max(whole, math.sqrt(self._squares[stage]))
+            steps.step(rate=rate, factor=clip_factor(norm, clips[stage]))
         return True
 
     def discard(self) -> None:
@@ -318,8 +331,20 @@ class Passes:
             raise IllegalPayload("dropped", "its sender has taken it back meanwhile")
         return self._boundaries[stage].decode(*kept.given).to(self._span.device)
 
-    def _came(self, job: Job, form: Boundary | Labels) -> Tensor:
+    def _came(self, job: Job) -> tuple[Buffer, Payload]:
         """The gradient of the job's output, or its labels: they have come in its place."""
         place = self._kept[job].made
         assert place is not None
-        return form.decode(*place).to(self._span.device)
+        return place
+
+    def _gradient(self, data: Buffer, form: Payload) -> Tensor:
+        """The gradient of an output, of a size that a gradient has.
+
+        Raises:
+            IllegalPayload: as of `Boundary.decode`, or reason ``norm``.
+        """
+        gradient = self._boundaries[self._last + 1].decode(data, form)
+        norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+        if not _is_sane(norm * norm):
+            raise IllegalPayload("norm", f"a gradient with a norm of {norm:.3g}")
+        return gradient

@@ -30,7 +30,7 @@ class Peer:
         losses: made here.
         stepped: micro-batches of each step with their stages, in the order in which they counted.
         counted: the same since the last step.
-        num_broken: steps that were not made, for their gradient was not finite.
+        num_broken: steps that were not made, for their gradient was too large.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Peer:
             case requests.Step():
                 assert self.passes.num_tokens == request.tokens
                 rate = self.world.rate(len(self.stepped))
-                is_made = self.passes.step(request, rate=rate, limits=self.world.limits)
+                is_made = self.passes.step(request, rate=rate, clips=self.world.limits)
                 self.num_broken += not is_made
                 self.stepped.append(self.counted)
                 self.counted = []

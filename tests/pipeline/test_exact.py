@@ -16,11 +16,12 @@ from unsplit import MicroBatch, Unsplit
 from swarmtrain.config.settings import InnerSection, ModelSection
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.pipeline.blocks import BlockModel, built_in, of_modules, of_traced
-from swarmtrain.pipeline.clipping import clip_factor, global_norm
+from swarmtrain.pipeline.clipping import clip_factor
 from swarmtrain.pipeline.cut import stages_of
 from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.steps import StageSteps
 from swarmtrain_optimizers.schedule import warmup_cosine
+from swarmtrain_transport.pipeline.rounds import whole_norm
 from swarmtrain_transport.pipeline.route import MicroBatch as Name
 
 torch.set_num_threads(1)
@@ -150,7 +151,7 @@ def test_one_peer_per_stage_has_the_bits_of_the_unsplit_model_over_20_steps(
             assert losses[-1] == reference.add(batch)
             for stage in steps:
                 stage.count(batch.labels.numel())
-        norm = global_norm([stage.close() for stage in steps])
+        norm = whole_norm([stage.close() for stage in steps])
         for stage in steps:
             stage.step(rate=rate, factor=clip_factor(norm, inner.grad_clip))
         factors.append(reference.step(MICRO_BATCHES * EXAMPLE.numel(), rate))

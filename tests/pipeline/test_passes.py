@@ -4,6 +4,7 @@ Method: one process, no clock and no sockets (`one_process_pipeline`); every mes
 its frame. The reference is the naive twin (`unsplit`).
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,7 @@ from swarmtrain.config.settings import InnerSection, ModelSection
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary
 from swarmtrain.pipeline.blocks import built_in
+from swarmtrain.pipeline.clipping import clip_factor
 from swarmtrain.pipeline.cut import passed, stages_of
 from swarmtrain.pipeline.passes import Labels, Passes
 from swarmtrain.pipeline.span import Span, dropout_seed
@@ -138,7 +140,7 @@ def test_two_peers_per_stage_and_a_replica_learn_on_random_routes(codec: str) ->
     ends = [peer.losses for peer in world.peers.values() if len(peer.losses) > 9]
     assert all(sum(some[-4:]) < 0.8 * sum(some[:4]) for some in ends)
     assert all(len(peer.stepped) > 4 for peer in world.peers.values())
-    assert all(passes.num_jobs <= 2 * SLOTS for _, passes, _ in peers)
+    assert all(len(passes._kept) <= 2 * SLOTS for _, passes, _ in peers)
 
 
 @pytest.mark.parametrize("steps", [0, 2])
@@ -152,8 +154,8 @@ def test_a_peer_dies_and_its_micro_batches_are_made_again_or_lost_with_a_reason(
     world = pipeline(peers, steps=steps, share=8, clip=0.5, seed=4)
     world.run(until_round=1)
     victim = peers[2 * stage][1]
-    world.run_until(lambda: victim.num_jobs > 1)
-    held = victim.num_jobs
+    world.run_until(lambda: len(victim._kept) > 1)
+    held = len(victim._kept)
     world.leave(2 * stage)
     world.run(until_round=4)
     for books in world.books:
@@ -237,6 +239,9 @@ def with_form(kind: type, **changes: object) -> Tamper:
 
 
 NAN, INFINITE, HUGE = b"\xff" * 4, b"\x00\x00\x80\x7f", b"\x00\x00\x7f\x7f"
+LARGE = b"\x00\x00\x00\x49"  # 2^19: each alone might be
+
+NAN, INFINITE, HUGE = b"\xff" * 4, b"\x00\x00\x80\x7f", b"\x00\x00\x7f\x7f"
 
 
 @pytest.mark.parametrize("codec", ["none", "float16", "int8"])
@@ -257,6 +262,8 @@ def test_a_peer_whose_outputs_are_no_numbers_is_routed_around(codec: str) -> Non
     [
         (with_values(messages.Forward, NAN, 0), messages.Reason.TRIES),
         (with_values(messages.Gradient, INFINITE, 1), messages.Reason.SPOILED),
+        (with_values(messages.Forward, HUGE, 0), messages.Reason.TRIES),
+        (with_values(messages.Gradient, LARGE, 1), messages.Reason.SPOILED),
         (with_form(messages.Forward, codec="int8"), messages.Reason.TRIES),
         (with_form(messages.Gradient, shape=(1, 2)), messages.Reason.SPOILED),
         (with_form(messages.Go, codec="other"), messages.Reason.SPOILED),
@@ -279,19 +286,32 @@ def test_a_bad_payload_adds_nothing_and_its_micro_batch_is_lost_with_a_reason(
     assert all(bool(value.isfinite().all()) for value in values_of(peers).values())
 
 
-@pytest.mark.parametrize("steps", [0, 1])
-def test_a_step_of_gradients_that_overflow_is_not_made(steps: int) -> None:
-    """No stage steps where all stages' gradient is weighed."""
-    peers = [peer(stage, stage) for stage in range(3)]
-    begun = values_of([peer(stage, stage) for stage in range(3)])
-    world = pipeline(peers, steps=steps, share=4, clip=0.5)
-    world.tamper = with_values(messages.Gradient, HUGE, 1)
-    world.run(until_round=1)
-    broken = [one.num_broken for one in world.peers.values()]
-    assert broken == ([1, 1, 1] if steps else [2, 0, 0])
-    still = peers if steps else peers[:1]
-    assert all(torch.equal(value, begun[name]) for name, value in values_of(still).items())
-    assert world.books[0].counted == (4,) * 3
+@pytest.mark.parametrize("size", [1e20, math.nan])
+def test_an_accumulated_gradient_that_is_none_is_not_told_and_not_stepped_with(size: float) -> None:
+    _, passes, span = peer(1, 1)
+    begun = {name: value.clone() for name, value in span.modules[1].state_dict().items()}
+    for parameter in span.modules[1].parameters():
+        parameter.grad = torch.full_like(parameter, size)
+    passes._steps[1].count(24)
+    assert passes.weigh() == (None,)
+    step = requests.Step(24, 1, 1.0)
+    assert not passes.step(step, rate=0.1, clips={1: 0.5}) and passes.num_tokens == 0
+    assert all(torch.equal(span.modules[1].state_dict()[name], one) for name, one in begun.items())
+
+
+def test_a_step_is_clipped_by_its_own_gradient_where_that_is_larger_than_what_was_told() -> None:
+    """Others make up the whole norm, and may say that theirs is small."""
+    _, passes, span = peer(1, 1)
+    weight = next(span.modules[1].parameters())
+    weight.grad = torch.full_like(weight, 2400.0)
+    passes._steps[1].count(24)
+    (square,) = passes.weigh()
+    factors = []
+    passes._steps[1].step = lambda *, rate, factor: factors.append(factor)
+    for told in (0.0, 1e-3, 2 * square**0.5):
+        assert passes.step(requests.Step(24, 1, told), rate=0.1, clips={1: 0.5})
+    own = clip_factor(square**0.5, 0.5)
+    assert factors == [own, own, pytest.approx(own / 2)]
 
 
 def arrived(form: messages.Payload, data: bytes) -> tuple[Passes, requests.RunForward]:
@@ -338,7 +358,7 @@ def test_what_is_sent_again_has_the_same_bytes() -> None:
     sent = [passes.beside(requests.Send(b"", said, request.job)) for _ in range(2)]
     assert sent[0] == sent[1] and len(sent[0]) == back.num_bytes
     passes.free(request.job)
-    assert passes.num_jobs == 0
+    assert not passes._kept
     with pytest.raises(IllegalPayload, match="dropped"):
         passes.forward(request)
 

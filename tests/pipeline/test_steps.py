@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from swarmtrain.config.settings import InnerSection
-from swarmtrain.pipeline.clipping import clip_factor, global_norm, stage_limits
+from swarmtrain.pipeline.clipping import clip_factor
 from swarmtrain.pipeline.steps import StageSteps
+from swarmtrain_transport.pipeline.rounds import whole_norm
 
 INNER = InnerSection(lr=0.1, weight_decay=0.0)
 
@@ -80,17 +81,10 @@ def test_clipping_is_torchs_own() -> None:
     for size in (0.1, 0.99, 3.0, 1e6):
         module, steps = stage()
         add(module, size)
-        norm = global_norm([steps.close()])
+        norm = whole_norm([steps.close()])
         expected = module.weight.grad.clone()
         other = nn.Parameter(torch.zeros(2, 3))
         other.grad = expected.clone()
         nn.utils.clip_grad_norm_([other], 1.0)
         clipped = expected * clip_factor(norm, 1.0)
         assert torch.allclose(clipped, other.grad, rtol=1e-5, atol=0)
-
-
-def test_limits_of_stages_that_clip_alone_make_up_that_of_the_whole() -> None:
-    limits = stage_limits(2.0, [1.0, 3.0, 5.0])
-    assert global_norm([limit * limit for limit in limits]) == pytest.approx(2.0)
-    assert limits[1] == pytest.approx(3 * limits[0])
-    assert stage_limits(2.0, [0.0, 0.0]) == pytest.approx((2**0.5, 2**0.5))

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from swarmtrain.config.settings import InnerSection
 from swarmtrain.inner_optimizer import make_optimizer
-from swarmtrain.pipeline.clipping import clip_factor, global_norm
+from swarmtrain.pipeline.clipping import clip_factor
 from swarmtrain.pipeline.span import block_seed
+from swarmtrain_transport.pipeline.rounds import whole_norm
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Unsplit:
                 gradient = parameters[name].grad
                 gradient /= num_tokens
                 squares[-1] += gradient.norm(dtype=torch.float64).item() ** 2
-        factor = clip_factor(global_norm(squares), self._clip)
+        factor = clip_factor(whole_norm(squares), self._clip)
         for parameter in parameters.values():
             parameter.grad *= factor
         for group in self._optimizer.param_groups:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.books import books_of
@@ -135,23 +136,36 @@ def weighing():
 def test_a_clipped_step_is_made_by_the_norm_of_all_stages():
     rounds = weighing()
     weighed(rounds, FIRST, 10.0)
-    weighed(rounds, SECOND, 8.0)
+    weighed(rounds, SECOND, 9.0)
     assert not weighed(rounds, SECOND, 99.0)  # said twice
     step = told(orders.MakeStep, weighed(rounds, LAST, 16.0))
     assert {order.whole_norm for order in step.values()} == {5.0}
 
 
-def test_who_has_counted_nothing_is_not_weighed_and_a_norm_that_is_none_is_told():
+def test_who_has_counted_nothing_is_not_weighed():
     rounds = weighing()
     weighed(rounds, FIRST, 9.0)
     weighed(rounds, SECOND, None)
     assert told(orders.MakeStep, weighed(rounds, LAST, 16.0))[LAST].whole_norm == 5.0
-    for square in (float("nan"), -100.0, float("inf")):
+
+
+@pytest.mark.parametrize(
+    "square", [math.nan, -100.0, math.inf, 3e38, 1e300, limits.NORM_SQUARE_MAX, 0.0]
+)
+def test_one_of_a_stage_s_members_does_not_choose_how_far_the_others_step(square):
+    for hostile, other in ((FIRST, SECOND), (SECOND, FIRST)):
         rounds = weighing()
-        weighed(rounds, FIRST, 9.0)
-        weighed(rounds, SECOND, square)
+        weighed(rounds, hostile, square)
+        weighed(rounds, other, 9.0)
         norm = told(orders.MakeStep, weighed(rounds, LAST, 16.0))[LAST].whole_norm
-        assert norm is not None and not math.isfinite(norm)
+        assert 4.0 <= norm <= 5.0
+
+
+def test_a_stage_whose_word_is_none_does_not_stop_the_others():
+    rounds = weighing()
+    for process in (FIRST, SECOND):
+        weighed(rounds, process, 9.0)
+    assert told(orders.MakeStep, weighed(rounds, LAST, math.inf))[FIRST].whole_norm == 3.0
 
 
 def test_a_step_is_void_if_a_member_leaves_while_it_is_weighed():

@@ -87,6 +87,10 @@ HOP_SILENCE_S = 8.0
 """A receiver that has said nothing about a micro-batch for so long, more than two ticks, is taken
 for lost. Its age says nothing: a slow peer is not a dead one."""
 
+NORM_SQUARE_MAX = 2.0**40
+"""Squared norm of a gradient that may be stepped with or sent: a norm of a million. A run that is
+well has one below a thousand, and float32 sums of such squares are far from infinity."""
+
 HOLDERS = 3
 """Living holders of each stage's newest state: any two may be lost at once."""
 

@@ -182,6 +182,17 @@ def view_payload(payload: Payload, dtype: str, count: int, offset: int) -> Tenso
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unlocked(array)))
 
 
+def to_bytes(values: Tensor, dtype: str) -> bytes:
+    """The values of a tensor in this machine's memory as bytes.
+
+    Args:
+        values: any shape.
+        dtype: numpy name with byte order, such as ``<f4``.
+    """
+    data: bytes = values.numpy().astype(dtype, copy=False).tobytes()
+    return data
+
+
 def check_length(payload: Payload, wanted: int) -> None:
     """Refuse a payload of any other length.
 

@@ -18,6 +18,7 @@ from swarmtrain_optimizers.codecs.base import (
     UnencodableValues,
     check_length,
     check_weight,
+    to_bytes,
     view_payload,
 )
 from swarmtrain_optimizers.subnormals import flush_tiny_
@@ -41,7 +42,7 @@ class Raw:
         """
         if not math.isfinite(values.abs().amax().item()):
             raise UnencodableValues("nonfinite", "a value is NaN or infinite")
-        return _to_bytes(flush_tiny_(values.clone()))
+        return to_bytes(flush_tiny_(values.clone()), "<f4")
 
     def check(self, payload: Payload, num_values: int, window: ScaleWindow) -> None:
         """Length, and every value finite: a NaN would spread to everybody.
@@ -70,7 +71,7 @@ class Raw:
 
     def finish(self, acc: Tensor, total_weight: int, window: ScaleWindow) -> bytes:
         """float32(acc / W), |x| < 2^-100 as 0; `acc` is spent."""
-        return _to_bytes(flush_tiny_(acc.div_(total_weight).to(torch.float32)))
+        return to_bytes(flush_tiny_(acc.div_(total_weight).to(torch.float32)), "<f4")
 
     def mean(
         self, parts: Sequence[tuple[Payload, int]], num_values: int, window: ScaleWindow
@@ -92,8 +93,3 @@ class Raw:
         decoded = torch.empty(num_values) if out is None else out
         decoded.copy_(view_payload(payload, "<f4", num_values, 0))
         return flush_tiny_(decoded)
-
-
-def _to_bytes(values: Tensor) -> bytes:
-    data: bytes = values.numpy().astype("<f4", copy=False).tobytes()
-    return data

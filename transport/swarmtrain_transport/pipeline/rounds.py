@@ -11,7 +11,7 @@ A coordinator that died is not this file's: the round that was under way is clos
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median_low
 
@@ -40,6 +40,18 @@ class Booked(msgspec.Struct, frozen=True):
 
 
 Action = Tell | Booked
+
+
+def whole_norm(squares: Iterable[float]) -> float:
+    """The norm of a gradient from the squared norms of its parts, added in their order.
+
+    >>> whole_norm([9.0, 16.0])
+    5.0
+    """
+    total = 0.0
+    for square in squares:  # in this order: sum() may have another last bit
+        total += square
+    return math.sqrt(total)
 
 
 @dataclass(slots=True)
@@ -154,7 +166,7 @@ class Rounds:
                 raise RemoteFault("books", f"{len(report.squares)} norms of {span}")
             del unweighed[process]
             for stage, square in enumerate(report.squares, start=span.first):
-                if square is not None:
+                if square is not None and 0 <= square <= limits.NORM_SQUARE_MAX:
                     self._under_way.squares.setdefault(stage, {})[process] = square
         return self._went_on()
 
@@ -314,15 +326,10 @@ class Rounds:
             self._actions.append(Tell(process, made))
 
     def _norm(self) -> float:
-        """The norm of the step's whole gradient: stages in their order, and a stage has the mean
-        square of those who have counted. NaN or infinite if one is: then nobody steps."""
-        total = 0.0
-        for _, squares in sorted(self._under_way.squares.items()):
-            stage = 0.0
-            for _, square in sorted(squares.items()):
-                stage += square
-            total += stage / len(squares)
-        return math.sqrt(total) if total >= 0 else math.nan
+        """The norm of the step's whole gradient. A stage has the low median of its members'
+        squares: no single one of several chooses how far the others step."""
+        squares = sorted(self._under_way.squares.items())
+        return whole_norm([median_low(stage.values()) for _, stage in squares])
 
     # ---- members
 
