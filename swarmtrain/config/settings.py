@@ -31,7 +31,7 @@ E_MAX_HIGHEST = 100
 """127 steps of the largest scale, times two, stay far under float32's overflow at 2^128."""
 
 STALE_STEPS = 8
-"""Of `pipeline.max_stale_steps` where a run file says nothing."""
+"""Default of `pipeline.max_stale_steps`."""
 
 _BILLION = 1_000_000_000
 _DAY_S = 86_400.0
