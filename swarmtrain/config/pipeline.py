@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from swarmtrain.config.built_in import built_in_blocks
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import STALE_STEPS, PipelineSection, RunConfig
-from swarmtrain.config.stages import built_in_costs, cut, hop_bytes, misfit
+from swarmtrain.config.stages import hop_bytes, misfit, stage_parameters
 from swarmtrain.errors import UserError
 from swarmtrain_optimizers.strategies.fragments import fragments_of
 from swarmtrain_transport import limits
@@ -103,10 +103,8 @@ def _fragment_problems(config: RunConfig) -> Iterator[Problem]:
     fragments, block = config.outer.fragments, config.exchange.block
     if fragments == 1:
         return
-    parts = list(built_in_blocks(config.model).values())
-    for stage, blocks in enumerate(cut(built_in_costs(config.model), config.pipeline.stages)):
-        named = [facts for index in blocks for facts in parts[index]]
-        sizes = [(name, math.prod(shape)) for name, shape, _ in named]
+    for stage, parameters in enumerate(stage_parameters(config)):
+        sizes = [(name, math.prod(shape)) for name, shape, _ in parameters]
         num_values = -(-sum(size for _, size in sizes) // block) * block
         try:
             fragments_of(sizes, fragments, block=block, num_values=num_values)

@@ -10,8 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swarmtrain.config.built_in import built_in_blocks, num_values_of
-from swarmtrain.config.settings import ModelSection
+from swarmtrain.config.built_in import (
+    ParameterFacts,
+    built_in_blocks,
+    layout_digest,
+    num_values_of,
+)
+from swarmtrain.config.settings import ModelSection, RunConfig
 from swarmtrain.errors import cleaned
 
 _SCALE_BLOCK_MIN = 16
@@ -82,6 +87,31 @@ def cut(costs: Mapping[str, Cost], stages: int | Sequence[str]) -> tuple[range, 
         places = [list(costs).index(name) for name in stages]
         return tuple(map(range, places, [*places[1:], len(costs)]))
     return _even(_weights(tuple(costs.values())), stages)
+
+
+def stage_cut(config: RunConfig) -> tuple[range, ...]:
+    """The blocks of each stage of a run's built-in model, the same on every machine.
+
+    Raises:
+        ValueError: peers bring the model (`pipeline.cut` cuts it), or there is no such cut.
+    """
+    return cut(built_in_costs(config.model), config.pipeline.stages)
+
+
+def stage_layouts(config: RunConfig) -> tuple[bytes, ...]:
+    """Digest of each stage's layout; b"" for each where peers bring the model. A model in one piece
+    is one stage."""
+    if config.model.kind == "custom":
+        return (b"",) * config.pipeline.num_stages
+    return tuple(map(layout_digest, stage_parameters(config)))
+
+
+def stage_parameters(config: RunConfig) -> tuple[tuple[ParameterFacts, ...], ...]:
+    """Parameters of each stage of the built-in model, in the order of the unsplit one."""
+    parts = list(built_in_blocks(config.model).values())
+    return tuple(
+        tuple(facts for index in blocks for facts in parts[index]) for blocks in stage_cut(config)
+    )
 
 
 def _weights(costs: Sequence[Cost]) -> tuple[tuple[float, float], ...]:

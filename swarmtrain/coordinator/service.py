@@ -12,7 +12,8 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from aiohttp import web
 from swarmtrain import file_descriptors as descriptors
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.stages import stage_layouts
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.coordinator.app import CoordinatorApp
 from swarmtrain.coordinator.corpus_service import CorpusService
@@ -38,7 +40,7 @@ from swarmtrain.coordinator.disk.run_directory import (
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import damaged
 from swarmtrain.coordinator.door.admission import Door, standing_invite
-from swarmtrain.coordinator.door.compatibility import built_in_layout, misfit
+from swarmtrain.coordinator.door.compatibility import misfit
 from swarmtrain.coordinator.door.listener import Porch
 from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.orders import Desk
@@ -57,7 +59,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import WHOLE, constant_of
 from swarmtrain_transport.wire.identity import verify
 from swarmtrain_transport.wire.invite import Invite
-from swarmtrain_transport.wire.messages import Brings
+from swarmtrain_transport.wire.messages import FIRST_GROUP, Brings
 
 logger = logging.getLogger(__name__)
 
@@ -242,19 +244,49 @@ def _resumed(
     keys = keys_of(state_dir, wall_s, may_create=first is None)
     if first is not None:
         check_same_run(first, config, keys)
+    terms, *more = group_terms(config)
     try:
         machine = Rendezvous(
-            run_terms(config), keys.run_key_public, store.replay(), keys.sign, verify, store.term,
-            now_s, is_lost=keys.have_begun and first is None, archive=store,
+            terms, keys.run_key_public, store.replay(), keys.sign, verify, store.term, now_s,
+            is_lost=keys.have_begun and first is None, more_groups=more, archive=store,
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc
+    _check_layouts((terms, *more), machine)
     machine.first.chronicle.losses.update(store.losses())
     return keys, machine
 
 
+def _check_layouts(groups: Sequence[RunTerms], machine: Rendezvous) -> None:
+    """The states of this directory must be of the layouts that this version works out.
+
+    Raises:
+        UserError: SWT-E703.
+    """
+    for terms in groups:
+        view = machine.view.groups.get(terms.group)
+        genesis = view.genesis if view is not None else None
+        if genesis is not None and terms.layout and genesis.layout != terms.layout:
+            of = f"stage {terms.group} of " if len(groups) > 1 else ""
+            raise UserError(
+                "SWT-E703",
+                f"The run's state of {of}its model has another layout than this version gives it.",
+                "Names, shapes or the cut into stages differ, so peers could not exchange.",
+                "Start it with the version of swarmtrain that it began with.",
+            )
+
+
+def group_terms(config: RunConfig) -> tuple[RunTerms, ...]:
+    """Return the terms of each group: a model in stages has one group for each, in their order."""
+    first = run_terms(config)
+    return tuple(
+        replace(first, group=stage, layout=layout)
+        for stage, layout in enumerate(stage_layouts(config))
+    )
+
+
 def run_terms(config: RunConfig) -> RunTerms:
-    """Return the part of a run file that the exchange must know."""
+    """Return the part of a run file that the exchange of its first group must know."""
     exchange = config.exchange
     parts = facts_of(exchange.codec)
     result = facts_of(parts.result)
@@ -284,7 +316,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         value_bytes=max(one.bytes_per_value(exchange.block) for one in (parts, result)),
         kind=kind,
         scalars=WHOLE_VECTOR_RULES.get(rule, ""),
-        layout=built_in_layout(config),
+        layout=stage_layouts(config)[FIRST_GROUP],
         ops_at_once=config.ops_at_once,
     )
 

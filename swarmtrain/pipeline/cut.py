@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from swarmtrain.config.stages import Cost, cut, hop_bytes, misfit
-from swarmtrain.pipeline.blocks import Block, BlockModel, cannot, copied, refuse_shared
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.stages import Cost, cut, hop_bytes, misfit, stage_cut
+from swarmtrain.pipeline.blocks import Block, BlockModel, built_in, cannot, copied, refuse_shared
 from swarmtrain_transport import limits
 
 
@@ -66,6 +67,11 @@ def passed(model: BlockModel, example: Tensor) -> tuple[Passed, ...]:
         cost = Cost(counter.get_total_flops(), sum(sizes.values()))
         found.append(Passed(cost, tuple(value.shape)))
     return tuple(found)
+
+
+def run_stages(config: RunConfig) -> tuple[BlockModel, tuple[range, ...]]:
+    """The built-in model of a run on the meta device, and the blocks of each stage."""
+    return built_in(config.model), stage_cut(config)
 
 
 def stages_of(

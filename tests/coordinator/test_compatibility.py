@@ -7,8 +7,9 @@ import pytest
 
 from swarmtrain.config.built_in import built_in_parameters, layout_digest
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.config.stages import stage_layouts
 from swarmtrain.coordinator.disk.store import Store
-from swarmtrain.coordinator.door.compatibility import built_in_layout, misfit
+from swarmtrain.coordinator.door.compatibility import misfit
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, OWN, UNSAID, Brings
@@ -60,7 +61,7 @@ def test_the_built_in_model_may_be_brought_with_data_of_its_own() -> None:
     config = RunConfig(run=RUN, data=OWN_DATA)
     same = msgspec.structs.replace(MLP, layout=layout_digest(built_in_parameters(config.model)))
     assert code_of(same, config) == ""
-    assert built_in_layout(config) == same.layout and built_in_layout(CUSTOM_RUN) == b""
+    assert stage_layouts(config) == (same.layout,) and stage_layouts(CUSTOM_RUN) == (b"",)
 
 
 def test_both_sides_are_named() -> None:

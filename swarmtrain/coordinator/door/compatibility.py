@@ -45,12 +45,6 @@ def misfit(brings: Brings, config: RunConfig, genesis: Attest | None) -> tuple[s
     return _other_model(brings, config, genesis)
 
 
-def built_in_layout(config: RunConfig) -> bytes:
-    """Digest of the layout of the run file's model; b"" where peers bring it."""
-    parameters = built_in_parameters(config.model)
-    return layout_digest(parameters) if parameters else b""
-
-
 def _other_model(
     brings: Brings, config: RunConfig, genesis: Attest | None
 ) -> tuple[str, str] | None:
