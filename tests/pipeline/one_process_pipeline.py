@@ -12,8 +12,9 @@ from swarmtrain.pipeline.passes import Passes
 from swarmtrain_optimizers.codecs.base import CodecError
 from swarmtrain_transport.pipeline import encoding, orders, requests
 from swarmtrain_transport.pipeline.messages import CARRIES
+from swarmtrain_transport.pipeline.orders import Tell
 from swarmtrain_transport.pipeline.requests import Request
-from swarmtrain_transport.pipeline.rounds import Action, Booked, Books, Rounds, Tell
+from swarmtrain_transport.pipeline.rounds import Action, Booked, Books, Rounds
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
 from swarmtrain_transport.pipeline.rules import Rules
 from swarmtrain_transport.pipeline.stage import StageMachine

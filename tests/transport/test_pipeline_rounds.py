@@ -9,8 +9,8 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.books import books_of
 from swarmtrain_transport.pipeline.messages import Reason
-from swarmtrain_transport.pipeline.orders import Made, Marks, Member
-from swarmtrain_transport.pipeline.rounds import Booked, Rounds, Tell
+from swarmtrain_transport.pipeline.orders import Made, Marks, Member, Tell
+from swarmtrain_transport.pipeline.rounds import Booked, Late, Rounds
 from swarmtrain_transport.pipeline.route import Process, Span
 
 BOOT = b"12345678"
@@ -18,7 +18,9 @@ FIRST, SECOND, LAST = (Process(name * 32, BOOT) for name in (b"a", b"b", b"c"))
 GONE = Process(b"g" * 32, BOOT)
 NOW_S = 5.0
 SPANS = {FIRST: Span(0, 0), SECOND: Span(0, 0), LAST: Span(1, 1)}
-NOTHING = Made(Marks(0, b""), {})
+ASKED = dict.fromkeys((FIRST, SECOND, GONE), 4)
+EMPTY = Marks(0, b"")
+NOTHING = Made(EMPTY, {})
 
 
 def running(steps=0, clips=False):
@@ -231,7 +233,7 @@ def test_books_name_what_two_members_have_counted_and_what_nobody_has_made():
         SECOND: settled({(FIRST, 0): {2, 3}}),
         LAST: settled({(FIRST, 1): {1, 2}, (GONE, 1): {7}}),
     }
-    books = books_of(0, 2, told)
+    books = books_of(0, 2, ASKED, told)
     assert books.disputed == {(FIRST, 0): (2, 3)}
     assert books.counted == (2, 3) and books.partial == {(GONE, 7): (1,)}
 
@@ -262,10 +264,10 @@ def test_a_set_of_numbers_is_read_as_it_was_written():
 
 def test_one_member_moves_at_a_time_and_from_a_begin_on():
     rounds, _ = running()
-    assert rounds.move(LAST, Span(0, 0)) == ()
-    (order,) = rounds.move(SECOND, Span(1, 1))
+    assert rounds.move(LAST, Span(0, 0), NOW_S) == ()
+    (order,) = rounds.move(SECOND, Span(1, 1), NOW_S)
     assert order == Tell(SECOND, orders.Move(Span(1, 1)))
-    assert rounds.move(FIRST, Span(0, 1)) == ()
+    assert rounds.move(FIRST, Span(0, 1), NOW_S) == ()
     drained(rounds, FIRST)
     begun = told(orders.Begin, drained(rounds, SECOND))
     assert begun[LAST].members[SECOND.peer].span == Span(0, 0)
@@ -280,9 +282,153 @@ def test_one_member_moves_at_a_time_and_from_a_begin_on():
 
 def test_nobody_leaves_a_stage_that_has_lost_its_other_member_meanwhile():
     rounds, _ = running()
-    rounds.move(SECOND, Span(1, 1))
+    rounds.move(SECOND, Span(1, 1), NOW_S)
     rounds.fetched(SECOND, orders.Fetched(Span(1, 1)), NOW_S)
     rounds.departed(FIRST, NOW_S)
     begun = told(orders.Begin, drained(rounds, SECOND))
     assert begun[SECOND].members[SECOND.peer].span == Span(0, 0)
     assert rounds.moving is None
+
+
+# ---- words that cannot be
+
+
+@pytest.mark.parametrize("span", [Span(0, 2), Span(5, 5), Span(1, 0)])
+def test_a_member_of_stages_that_there_are_not_is_refused(span):
+    rounds, _ = running()
+    with pytest.raises(RemoteFault):
+        rounds.joined(GONE, Member(BOOT, span), NOW_S)
+    with pytest.raises(RemoteFault):
+        rounds.move(FIRST, span, NOW_S)
+
+
+@pytest.mark.parametrize(("made", "lost"), [(4, -1), (4, 5), (5, 1), (1 << 40, 0)])
+def test_a_source_drains_what_it_was_to_make(made, lost):
+    rounds, _ = running()
+    with pytest.raises(RemoteFault):
+        rounds.drained(FIRST, orders.Drained(0, 0, 0, made, lost), NOW_S)
+    assert not drained(rounds, FIRST) and told(orders.Close, drained(rounds, SECOND))
+
+
+def test_one_member_s_two_words_on_a_micro_batch_are_disputed_like_two_members_words():
+    again = settled({(FIRST, 0): {1, 2}}, whole={1, 2})
+    told = {FIRST: orders.Settled(0, (*again.counted, again.counted[0]), again.made)}
+    assert books_of(0, 2, ASKED, told).disputed == {(FIRST, 0): (1, 2)}
+
+
+def test_no_source_is_believed_to_have_made_more_than_it_was_asked_for():
+    rounds, _ = running()
+    drained(rounds, FIRST)
+    drained(rounds, SECOND)
+    with pytest.raises(RemoteFault):
+        rounds.settled(FIRST, settled({}, whole=range(5)), NOW_S)
+    told = {
+        FIRST: settled({(FIRST, 0): {1, 2}, (LAST, 0): {1}}, whole={1, 2}),
+        LAST: settled({(FIRST, 1): {1, 2}, (GONE, 1): set(range(99)), (LAST, 1): {1}}),
+    }
+    books = books_of(0, 2, ASKED, told)
+    assert books.strange == {FIRST: 1, LAST: 100}
+    assert books.counted == (2, 2) and not books.partial and not books.disputed
+    assert books.told == {(FIRST, 0): 2, (LAST, 1): 2}
+
+
+def test_words_on_many_sources_that_there_are_not_cost_nothing():
+    strangers = [Process(number.to_bytes(32, "big"), BOOT) for number in range(2000)]
+    books = books_of(0, 256, ASKED, {LAST: settled({(one, 1): {7} for one in strangers})})
+    assert books.strange == {LAST: 2000} and not books.partial and not any(books.counted)
+
+
+# ---- members that do not answer
+
+
+def late(actions):
+    return {(action.process, action.report) for action in actions if isinstance(action, Late)}
+
+
+def test_a_round_goes_on_without_a_source_that_never_drains():
+    rounds, _ = running()
+    rounds.drained(FIRST, orders.Drained(0, 0, 0, 4, 0), NOW_S + 10)
+    assert rounds.due_s == NOW_S + 2 * limits.MICRO_BATCH_S
+    assert not rounds.overdue(rounds.due_s - 1)
+    actions = rounds.overdue(rounds.due_s)
+    assert late(actions) == {(SECOND, "Drained")} and set(told(orders.Close, actions)) == set(SPANS)
+    assert not rounds.drained(SECOND, orders.Drained(0, 0, 0, 4, 0), rounds.due_s)
+
+
+def test_sources_have_the_time_that_all_their_micro_batches_may_take_while_nobody_is_done():
+    rounds, _ = running()
+    assert rounds.due_s == NOW_S + 5 * limits.MICRO_BATCH_S
+    rounds.drained(FIRST, orders.Drained(0, 0, 0, 4, 0), NOW_S + 500)
+    assert rounds.due_s == NOW_S + 3 * 500
+    assert late(rounds.overdue(rounds.due_s)) == {(SECOND, "Drained")}
+
+
+def test_a_flushed_step_is_made_again_without_a_source_that_never_drains():
+    rounds, _ = running(steps=2)
+    drained(rounds, FIRST)
+    void = told(orders.Void, rounds.overdue(rounds.due_s))
+    assert (void[FIRST].share, void[SECOND].share) == (4, 0)
+    assert told(orders.MakeStep, drained(rounds, FIRST))[SECOND].share == 0
+
+
+def test_a_step_is_made_without_the_word_of_who_does_not_weigh():
+    rounds = weighing()
+    weighed(rounds, FIRST, 9.0)
+    weighed(rounds, LAST, 16.0)
+    assert rounds.due_s == NOW_S + limits.ANSWER_S
+    actions = rounds.overdue(rounds.due_s)
+    assert late(actions) == {(SECOND, "Weighed")}
+    assert told(orders.MakeStep, actions)[SECOND].whole_norm == 5.0
+
+
+def test_books_are_made_without_who_does_not_settle():
+    rounds, _ = running()
+    drained(rounds, FIRST)
+    drained(rounds, SECOND)
+    rounds.settled(FIRST, settled({(FIRST, 0): {1}}, whole={1}), NOW_S)
+    rounds.settled(LAST, settled({(FIRST, 1): {1}}), NOW_S)
+    assert rounds.due_s == NOW_S + limits.ANSWER_S
+    (booked,) = (one for one in rounds.overdue(rounds.due_s) if isinstance(one, Booked))
+    assert booked.books.processes == {FIRST, LAST} and booked.books.counted == (1, 1)
+    assert rounds.settled(SECOND, settled({}), rounds.due_s) == ()
+
+
+def test_who_never_answers_is_soon_not_waited_for():
+    rounds, _ = running()
+    now_s, num_late, actions = NOW_S, 0, ()
+    while rounds.round < 60:
+        booked = [one for one in actions if isinstance(one, Booked)]
+        num_late += len(late(actions))
+        if booked:
+            actions = rounds.outcome(booked[0].books.round, now_s)
+        elif FIRST in rounds._under_way.awaited:
+            share = rounds._shares[FIRST]
+            actions = rounds.drained(FIRST, orders.Drained(rounds.round, 0, 0, share, 0), now_s)
+        elif owing := {FIRST, LAST} & set(rounds._unsettled):
+            actions = rounds.settled(
+                owing.pop(), orders.Settled(rounds.closing, (), NOTHING), now_s
+            )
+        else:
+            now_s = rounds.due_s
+            actions = rounds.overdue(now_s)
+    assert 4 < num_late < 12 and now_s - NOW_S < 12 * 2 * limits.MICRO_BATCH_S
+
+
+def test_a_move_that_does_not_end_leaves_the_place_to_another():
+    rounds, _ = running()
+    rounds.move(SECOND, Span(1, 1), NOW_S)
+    drained(rounds, FIRST)
+    assert rounds.moving and rounds.due_s < NOW_S + limits.MOVE_S
+    drained(rounds, SECOND)
+    rounds.overdue(NOW_S + limits.MOVE_S)
+    assert rounds.moving is None
+    assert rounds.fetched(SECOND, orders.Fetched(Span(1, 1)), NOW_S + limits.MOVE_S) == ()
+    assert rounds.move(FIRST, Span(0, 1), NOW_S + limits.MOVE_S)
+
+
+def test_the_first_round_waits_for_as_many_members_as_the_run_wants():
+    rounds = Rounds(2, share=4, least_members=3)
+    for process in (FIRST, LAST):
+        actions = rounds.joined(process, Member(BOOT, SPANS[process]), NOW_S)
+        assert not told(orders.Begin, actions)
+    assert told(orders.Begin, rounds.joined(SECOND, Member(BOOT, Span(0, 0)), NOW_S))

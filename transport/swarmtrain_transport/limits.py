@@ -110,6 +110,21 @@ OUTRUN_S = 60.0
 MICRO_BATCH_S = 400.0
 """Age at which a source gives up one of its micro-batches: its place is for another."""
 
+ANSWER_S = 120.0
+"""A member of a pipeline that is asked what it has counted, or how large its gradient is, has one
+pass to end and one step to make. A peer that needs longer for a pass is too slow for a pipeline."""
+
+STRAGGLER = 3.0
+"""A source that needs so many times what the middle one of the others has needed is not waited for;
+but for two times MICRO_BATCH_S in any case. Their shares are such that all are done together."""
+
+MOVE_S = 3600.0
+"""Time to fetch the state of another stage, while all goes on: half a gigabyte at 1 Mbit/s. Nobody
+else moves meanwhile."""
+
+PIPELINE_MEMBERS_MAX = 1024
+"""Peers of a pipeline: BEGIN names all of them to each, which is 100 KiB a peer and round."""
+
 FRAME_BYTES_MAX = 8 << 20
 """Largest body on the data lane: a float32 chunk is 1 MiB, a result manifest of 200 000 hashes
 6.4 MiB."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import heapq
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +22,8 @@ from swarmtrain.simulate.pipelines.process import Passed, SimProcess
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.messages import AnyHopMessage
-from swarmtrain_transport.pipeline.orders import Member
-from swarmtrain_transport.pipeline.rounds import Action, Booked, Rounds, Tell
+from swarmtrain_transport.pipeline.orders import Member, Tell
+from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
 from swarmtrain_transport.pipeline.rules import Rules
 
@@ -68,6 +69,7 @@ class World:
         self._ever: dict[Key, set[Process]] = {}
         self._began_s: dict[int, float] = {}
         self._calm_rounds = 0
+        self._due_s = math.inf
         self._spans: dict[int, dict[Process, Span]] = {}
         self._moving: set[Process] = set()
         self._fetched: set[Process] = set()
@@ -201,7 +203,7 @@ class World:
         process = self.rng.choice(self.processes)
         stage = self.rng.randrange(self.conditions.num_stages)
         if process.is_alive and self._can_do_without(self._ids[process.me.peer]):
-            self._act(self.coordinator.move(process.me, Span(stage, stage)))
+            self._act(self.coordinator.move(process.me, Span(stage, stage), self.now_s))
 
     def _process(self, index: int) -> SimProcess:
         conditions = self.conditions
@@ -303,6 +305,17 @@ class World:
                     self._tell(action)
                 case Booked():
                     self._booked(action)
+                case Late():
+                    self.counts["late"] += 1
+        due_s = self.coordinator.due_s
+        if due_s != self._due_s:
+            self._due_s = due_s
+            if due_s < math.inf:
+                self._at(due_s, lambda: self._overdue(due_s))
+
+    def _overdue(self, due_s: float) -> None:
+        if due_s == self._due_s:
+            self._act(self.coordinator.overdue(self.now_s))
 
     def _tell(self, action: Tell) -> None:
         process, order = action.process, action.order

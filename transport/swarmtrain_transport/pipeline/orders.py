@@ -105,6 +105,13 @@ class Close(msgspec.Struct, frozen=True):
 Order = Welcome | Joined | Departed | Move | Begin | Weigh | MakeStep | Void | Close
 
 
+class Tell(msgspec.Struct, frozen=True):
+    """Coordinator: tell a process, after all that it was told before."""
+
+    process: Process
+    order: Order
+
+
 class Drained(msgspec.Struct, frozen=True):
     """Source: all that it had to make of the round, or of the step, has ended.
 
@@ -189,6 +196,11 @@ def marks(numbers: set[int]) -> Marks:
     for number in numbers:
         bits[(number - first) // 8] |= 1 << (number - first) % 8
     return Marks(first, bytes(bits))
+
+
+def count(marked: Marks) -> int:
+    """How many numbers are in the set."""
+    return int.from_bytes(marked.bits, "big").bit_count()
 
 
 def numbers(marked: Marks) -> set[int]:

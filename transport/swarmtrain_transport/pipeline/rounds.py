@@ -7,6 +7,9 @@ the outcome of the one before. Where steps are flushed, a step is made when all 
 have made came back and nobody left meanwhile; else it is void and made again. A gradient that is
 clipped is weighed before, as no peer knows all of it. The next round begins after the outcome.
 
+Whoever has not answered in time is not waited for any longer: `overdue` goes on without its word,
+and after a few such times without asking it, for some rounds (`ledger.standing.Score`).
+
 A coordinator that died is not this file's: the round that was under way is closed by the next one.
 """
 
@@ -19,18 +22,12 @@ import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.books import Books, books_of, check
-from swarmtrain_transport.pipeline.orders import Member, Order
+from swarmtrain_transport.pipeline.orders import Member, Order, Tell
 from swarmtrain_transport.pipeline.route import Process, Span
-
-
-class Tell(msgspec.Struct, frozen=True):
-    """Tell a process, after all that it was told before."""
-
-    process: Process
-    order: Order
 
 
 class Booked(msgspec.Struct, frozen=True):
@@ -39,7 +36,19 @@ class Booked(msgspec.Struct, frozen=True):
     books: Books
 
 
-Action = Tell | Booked
+class Late(msgspec.Struct, frozen=True):
+    """The process has not answered in time, and what follows goes on without its word.
+
+    Attributes:
+        process: that was asked.
+        report: what it owes, by its name.
+    """
+
+    process: Process
+    report: str
+
+
+Action = Tell | Booked | Late
 
 
 def whole_norm(squares: Iterable[float]) -> float:
@@ -61,17 +70,21 @@ class _Step:
     Attributes:
         awaited: sources that have not drained.
         began_s: when they were told of it.
+        took_s: of those that have drained.
         lost: micro-batches that did not come back.
         left: whether a member left meanwhile.
         unweighed: members that have not told the size of its gradient; None before they are asked.
+        asked_s: when they were asked for it.
         squares: of the gradient by stage and member.
     """
 
     awaited: set[Process]
     began_s: float
+    took_s: list[float] = field(default_factory=list)
     lost: int = 0
     left: bool = False
     unweighed: dict[Process, Span] | None = None
+    asked_s: float = 0.0
     squares: dict[int, dict[Process, float]] = field(default_factory=dict)
 
 
@@ -85,6 +98,7 @@ class Rounds:
             average: fast ones make more.
         steps: of a round where they are flushed; 0 where they are free.
         clips: flushed steps are clipped by the norm of the whole gradient.
+        least_members: that the first round waits for.
 
     Attributes:
         members: who is in the run.
@@ -97,6 +111,7 @@ class Rounds:
     share: int
     steps: int = 0
     clips: bool = False
+    least_members: int = 1
     members: dict[PeerId, Member] = field(default_factory=dict)
     round: int = -1
     step: int = 0
@@ -104,9 +119,14 @@ class Rounds:
     closing: int | None = None
     moving: tuple[Process, Span] | None = None
     _may_switch: bool = False
+    _moved_s: float = 0.0
     _is_running: bool = False
     _under_way: _Step = field(default_factory=lambda: _Step(set(), 0.0))
     _shares: dict[Process, int] = field(default_factory=dict)
+    _asked: dict[Process, int] = field(default_factory=dict)
+    _asked_of_closing: dict[Process, int] = field(default_factory=dict)
+    _closed_s: float = 0.0
+    _waits: dict[PeerId, Score] = field(default_factory=dict)
     _paces: dict[Process, float] = field(default_factory=dict)
     _unsettled: dict[Process, Span] = field(default_factory=dict)
     _settled: dict[Process, orders.Settled] = field(default_factory=dict)
@@ -115,9 +135,17 @@ class Rounds:
     _actions: list[Action] = field(default_factory=list)
 
     def joined(self, process: Process, member: Member, now_s: float) -> tuple[Action, ...]:
-        """A process is in, with its stages' newest state."""
+        """A process is in, with its stages' newest state; void where the run has no place for one
+        more.
+
+        Raises:
+            RemoteFault: reason ``span``: there are no such stages.
+        """
         self._now_s = now_s
+        self._check_span(member.span)
         known = self.members.get(process.peer)
+        if known is None and len(self.members) >= limits.PIPELINE_MEMBERS_MAX:
+            return ()
         if known is not None:
             if known.boot == process.boot:
                 return ()
@@ -140,16 +168,23 @@ class Rounds:
         return self._went_on()
 
     def drained(self, process: Process, report: orders.Drained, now_s: float) -> tuple[Action, ...]:
-        """A source says that all it had to make has ended."""
+        """A source says that all it had to make has ended.
+
+        Raises:
+            RemoteFault: reason ``books``: it was not to make so many. It is still waited for.
+        """
         self._now_s = now_s
         fence = (report.round, report.step, report.attempt)
         is_awaited = process in self._under_way.awaited
         if self._is_running and is_awaited and fence == (self.round, self.step, self.attempt):
+            share = self._shares[process]
+            if not 0 <= report.lost <= report.made <= share:
+                raise RemoteFault("books", f"{report.lost} lost of {report.made}, not of {share}")
             self._under_way.awaited.discard(process)
             self._under_way.lost += report.lost
             took_s = now_s - self._under_way.began_s
-            ended = self._shares[process] - min(report.lost, self._shares[process])
-            self._paces[process] = ended / took_s if took_s > 0 else math.inf
+            self._under_way.took_s.append(took_s)
+            self._paces[process] = (share - report.lost) / took_s if took_s > 0 else math.inf
         return self._went_on()
 
     def weighed(self, process: Process, report: orders.Weighed, now_s: float) -> tuple[Action, ...]:
@@ -178,9 +213,11 @@ class Rounds:
         """
         self._now_s = now_s
         if process in self._unsettled and report.round == self.closing:
-            check(report, self._unsettled[process])
+            check(report, self._unsettled[process], self._asked_of_closing.get(process, 0))
             del self._unsettled[process]
             self._settled[process] = report
+            if process.peer in self._waits:
+                self._waits[process.peer].good()
         return self._went_on()
 
     def outcome(self, round: int, now_s: float) -> tuple[Action, ...]:
@@ -190,17 +227,22 @@ class Rounds:
             self.closing = None
         return self._went_on()
 
-    def move(self, process: Process, span: Span) -> tuple[Action, ...]:
+    def move(self, process: Process, span: Span, now_s: float) -> tuple[Action, ...]:
         """A member is to serve other stages: after it has fetched their state, from a round's begin
         on. One at a time; nothing is done where another one is under way, or where nobody would
-        serve what it leaves."""
+        serve what it leaves.
+
+        Raises:
+            RemoteFault: reason ``span``: there are no such stages.
+        """
+        self._check_span(span)
         member = self.members.get(process.peer)
         if self.moving is not None or member is None or member.boot != process.boot:
             return ()
         after = self.members | {process.peer: Member(process.boot, span)}
         if span == member.span or not self._is_served(after):
             return ()
-        self.moving, self._may_switch = (process, span), False
+        self.moving, self._may_switch, self._moved_s = (process, span), False, now_s
         return (Tell(process, orders.Move(span)),)
 
     def fetched(self, process: Process, report: orders.Fetched, now_s: float) -> tuple[Action, ...]:
@@ -209,6 +251,72 @@ class Rounds:
         if self.moving == (process, report.span):
             self._may_switch = True
         return self._went_on()
+
+    # ---- those who do not answer
+
+    @property
+    def due_s(self) -> float:
+        """When `overdue` has something to do, if nobody says anything; infinity if never."""
+        times = [math.inf]
+        if self._under_way.awaited:
+            times += [self._drain_s(process) for process in self._under_way.awaited]
+        if self._under_way.unweighed:
+            times.append(self._under_way.asked_s + limits.ANSWER_S)
+        if self._unsettled:
+            times.append(self._closed_s + limits.ANSWER_S)
+        if self.moving is not None and not self._may_switch:
+            times.append(self._moved_s + limits.MOVE_S)
+        return min(times)
+
+    def overdue(self, now_s: float) -> tuple[Action, ...]:
+        """Go on without those who have not answered in time.
+
+        Micro-batches of such a source that have not come back are lost with the round, and a
+        flushed step is void; it makes none for the rest of the round. What such a member has
+        counted is in no books, and its gradient in no norm. A member that is to move stays.
+        """
+        self._now_s = now_s
+        step = self._under_way
+        for process in sorted(step.awaited):
+            if self._drain_s(process) <= now_s:
+                step.awaited.discard(process)
+                step.lost += 1
+                self._shares.pop(process)
+                self._paces.pop(process, None)
+                self._is_late(process, orders.Drained)
+        if step.unweighed and step.asked_s + limits.ANSWER_S <= now_s:
+            for process in sorted(self._waits_for(step.unweighed)):
+                self._is_late(process, orders.Weighed)
+            step.unweighed.clear()
+        if self._unsettled and self._closed_s + limits.ANSWER_S <= now_s:
+            for process in sorted(self._waits_for(self._unsettled)):
+                self._is_late(process, orders.Settled)
+            self._unsettled.clear()
+        is_moving = self.moving is not None and not self._may_switch
+        if is_moving and self._moved_s + limits.MOVE_S <= now_s:
+            self.moving = None
+        return self._went_on()
+
+    def _drain_s(self, process: Process) -> float:
+        """When a source is to have drained: as each micro-batch is given up at its age at last, and
+        long before that if most others have."""
+        step = self._under_way
+        least_s = limits.MICRO_BATCH_S * (self._shares[process] + 1)
+        if len(step.took_s) >= len(step.awaited):
+            others_s = limits.STRAGGLER * median_low(step.took_s)
+            least_s = min(least_s, max(2 * limits.MICRO_BATCH_S, others_s))
+        return step.began_s + least_s
+
+    def _is_late(self, process: Process, report: type[orders.Report]) -> None:
+        self._actions.append(Late(process, report.__name__))
+        self._waits.setdefault(process.peer, Score()).fault(max(0, self.round))
+        if len(self._waits) > limits.PIPELINE_MEMBERS_MAX:
+            del self._waits[next(iter(self._waits))]
+
+    def _waits_for(self, processes: Iterable[Process]) -> list[Process]:
+        """Those among them that were not waited for in vain too often lately."""
+        scores = self._waits
+        return [p for p in processes if p.peer not in scores or scores[p.peer].until < self.round]
 
     # ---- rounds and steps
 
@@ -221,28 +329,38 @@ class Rounds:
 
     def _advance(self) -> bool:
         """One more transition; False if there is none."""
-        if self.closing is not None and not self._unsettled and not self._is_booked:
-            self._is_booked = True
-            self._actions.append(Booked(books_of(self.closing, self.num_stages, self._settled)))
+        is_open = self.closing is not None and not self._is_booked
+        if is_open and not self._waits_for(self._unsettled):
+            self._book()
             return True
         if self._is_running:
-            is_awaited = self._under_way.awaited or self._under_way.unweighed
+            is_awaited = self._under_way.awaited or self._waits_for(self._under_way.unweighed or ())
             return not is_awaited and self._step_is_over()
         if self.closing is not None and self.steps:
             return False
         return self._begin()
 
+    def _book(self) -> None:
+        assert self.closing is not None
+        self._is_booked, self._unsettled = True, {}
+        asked = self._asked_of_closing
+        books = books_of(self.closing, self.num_stages, asked, self._settled)
+        self._actions.append(Booked(books))
+
     def _begin(self) -> bool:
-        if not self._is_served(self.members):
+        is_first = self.round < 0 and len(self.members) < self.least_members
+        if is_first or not self._is_served(self.members):
             return False
         self._switch()
-        sources = {
+        self.round += 1
+        able = {
             Process(peer, member.boot) for peer, member in self.members.items() if 0 in member.span
         }
-        self.round += 1
+        sources = set(self._waits_for(able)) or able
         self.step = self.attempt = 0
         self._is_running = True
         self._shares = self._shares_of(sources)
+        self._asked = {one: share * max(1, self.steps) for one, share in self._shares.items()}
         self._under_way = _Step(set(sources), self._now_s)
         for process in self._present():
             share = self._shares.get(process, 0)
@@ -295,8 +413,8 @@ class Rounds:
             return False
         self._is_running = False
         self.closing, self._is_booked = self.round, False
-        self._unsettled = self._spans()
-        self._settled = {}
+        self._unsettled, self._closed_s = self._spans(), self._now_s
+        self._settled, self._asked_of_closing = {}, self._asked
         self._tell_all(orders.Close(self.round))
         return True
 
@@ -308,7 +426,7 @@ class Rounds:
         norm = None
         if is_whole and self.clips:
             if self._under_way.unweighed is None:
-                self._under_way.unweighed = self._spans()
+                self._under_way.unweighed, self._under_way.asked_s = self._spans(), self._now_s
                 self._tell_all(orders.Weigh(*over))
                 return
             norm = self._norm()
@@ -332,6 +450,10 @@ class Rounds:
         return whole_norm([median_low(stage.values()) for _, stage in squares])
 
     # ---- members
+
+    def _check_span(self, span: Span) -> None:
+        if not 0 <= span.first <= span.last < self.num_stages:
+            raise RemoteFault("span", f"{span} of {self.num_stages} stages")
 
     def _leave(self, process: Process) -> None:
         self._tell_all(orders.Departed(process))
