@@ -297,7 +297,7 @@ class Passes:
                 for stage, steps in self._steps.items()
             }
         whole = request.whole_norm or 0.0
-        if not all(_is_sane(square) for square in (whole * whole, *self._squares.values())):
+        if not (math.isfinite(whole) and all(map(_is_sane, self._squares.values()))):
             # Gradients of a usual size from others can still be such that those made of them have
             # none.
             self.discard()

@@ -43,7 +43,7 @@ from swarmtrain_transport.ledger.audit import (
 from swarmtrain_transport.ledger.inner_products import NORMS, PRODUCTS, Table
 from swarmtrain_transport.links.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.links.link import Address
-from swarmtrain_transport.pipeline import encoding, route
+from swarmtrain_transport.pipeline import control, encoding, orders, route
 from swarmtrain_transport.pipeline import messages as hops
 from swarmtrain_transport.wire import frames, messages
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, Wanted
@@ -189,6 +189,44 @@ def _hops() -> tuple[bytes, ...]:
     )
 
 
+def _report(data: bytes) -> None:
+    found = control.report_of(messages.PipelineReport(data))
+    assert control.report_of(control.pack_report(found)) == found
+
+
+def _order(data: bytes) -> None:
+    found = control.order_of(messages.PipelineOrder(data))
+    assert control.order_of(control.pack_order(found)) == found
+
+
+def _words_on_pipelines() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Reports and orders."""
+    me, span = route.Process(A, b"boot"), route.Span(0, 1)
+    members = {A: orders.Member(b"boot", span)}
+    some = orders.marks({3, 9, 10})
+    made = orders.Made(some, {hops.Reason.LATE: some})
+    reports = (
+        orders.Drained(3, 2, 1, 7, 0),
+        orders.Weighed(3, 2, 1, (1.0, None)),
+        orders.Settled(3, (orders.Counted(me, 1, some),), made),
+        orders.Fetched(span),
+        orders.Holds(1, 4),
+    )
+    told = (
+        orders.Welcome(members, 3, 2, 1, True),
+        orders.Joined(A, members[A]),
+        orders.Departed(me),
+        orders.Begin(3, 7, members),
+        orders.MakeStep(3, 2, 1, 7, 1.5),
+        orders.Void(3, 2, 1, 7),
+        orders.Hold(1, 4),
+    )
+    return (
+        tuple(control.pack_report(one).body for one in reports),
+        tuple(control.pack_order(one).body for one in told),
+    )
+
+
 BOUNDARIES = tuple(Boundary(codec, (1, 2, 32)) for codec in ActivationCodec)
 
 
@@ -262,6 +300,7 @@ CANONICAL = config_file.canonical(CONFIG)
 
 
 def _data_targets() -> dict[str, Target]:
+    reports, told = _words_on_pipelines()
     chunks = tuple(bytes([0x10 + index]) + chunk for index, chunk in enumerate(CODEC_EXAMPLES))
     handshake = [b"1.0", b"1", ZAP_DOMAIN, b"", b"", b"CURVE", b"k" * 32]
     return {
@@ -272,6 +311,8 @@ def _data_targets() -> dict[str, Target]:
         "get": Target(Wanted.unpack, REMOTE, (Wanted(bytes(32)).pack(), Wanted(A, 8, 9).pack())),
         "codec": Target(_codec, REMOTE, chunks),
         "hop": Target(_hop, REMOTE, _hops()),
+        "report": Target(_report, REMOTE, reports),
+        "order": Target(_order, REMOTE, told),
         "activations": Target(
             _activations,
             (IllegalPayload,),

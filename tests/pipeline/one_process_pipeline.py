@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from swarmtrain.pipeline.passes import Passes
 from swarmtrain_optimizers.codecs.base import CodecError
-from swarmtrain_transport.pipeline import encoding, orders, requests
+from swarmtrain_transport.pipeline import control, encoding, orders, requests
 from swarmtrain_transport.pipeline.messages import CARRIES
 from swarmtrain_transport.pipeline.orders import Tell
 from swarmtrain_transport.pipeline.requests import Request
@@ -210,7 +210,7 @@ class Pipeline:
 
     def report(self, me: Process, report: orders.Report) -> None:
         """A peer tells the coordinator."""
-        match report:
+        match control.report_of(control.pack_report(report)):
             case orders.Drained():
                 self._act(self._rounds.drained(me, report, self.now_s))
             case orders.Weighed():
@@ -231,7 +231,7 @@ class Pipeline:
         for action in actions:
             match action:
                 case Tell():
-                    told = action.order
+                    told = control.order_of(control.pack_order(action.order))
                     self._say(
                         coordinator, action.process,
                         lambda peer, told=told: peer.obey(peer.machine.told(told, self.now_s)),

@@ -19,8 +19,8 @@ from swarmtrain.simulate.pipelines.seeds import run_seed
 from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline.guardian import Guardian
 from swarmtrain_transport.pipeline.held import Phase
-from swarmtrain_transport.pipeline.keepers import Hold, Keepers
-from swarmtrain_transport.pipeline.orders import Begin, Member
+from swarmtrain_transport.pipeline.keepers import Keepers
+from swarmtrain_transport.pipeline.orders import Begin, Hold, Member, Tell
 from swarmtrain_transport.pipeline.permission import Permission
 from swarmtrain_transport.pipeline.requests import Free, Keep, Settle
 from swarmtrain_transport.pipeline.rounds import Rounds
@@ -215,25 +215,27 @@ def keeps_all_in_their_groups(self, order):
 original_begin = StageMachine._begin
 
 
-def moves_at_once(self, process, span):
+def moves_at_once(self, process, span, now_s):
     self.moving = None
-    return original_move(self, process, span)
+    return original_move(self, process, span, now_s)
 
 
 original_move = Rounds.move
 
 
-def switches_at_once(self, process, span):
-    actions = original_move(self, process, span)
+def switches_at_once(self, process, span, now_s):
+    actions = original_move(self, process, span, now_s)
     self._may_switch = self._may_switch or bool(actions)
     return actions
 
 
-def tells_no_keeper(self, stage, op):
+def tells_no_keeper(self, stage, op, now_s):
     for keeper in self._keepers.get(stage, ()):
         self._held[keeper, stage] = op
-    deeds = original_begun(self, stage, op)
-    return tuple(deed for deed in deeds if not isinstance(deed, Hold))
+    deeds = original_begun(self, stage, op, now_s)
+    return tuple(
+        deed for deed in deeds if not isinstance(deed, Tell) or not isinstance(deed.order, Hold)
+    )
 
 
 original_begun = Keepers.begun

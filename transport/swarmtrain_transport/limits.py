@@ -110,6 +110,10 @@ OUTRUN_S = 60.0
 MICRO_BATCH_S = 400.0
 """Age at which a source gives up one of its micro-batches: its place is for another."""
 
+HOLD_S = 600.0
+"""A keeper that has not taken a stage's newest state by then is replaced, and a member that has not
+is not waited for: 75 MB at 1 Mbit/s."""
+
 ANSWER_S = 120.0
 """A member of a pipeline that is asked what it has counted, or how large its gradient is, has one
 pass to end and one step to make. A peer that needs longer for a pass is too slow for a pipeline."""
@@ -132,6 +136,12 @@ FRAME_BYTES_MAX = 8 << 20
 MARKS_BYTES_MAX = 64 << 10
 """Bits of all that a peer has made and counted in a round, by source and stage: half a million
 micro-batches. As numbers they take the coordinator a hundred times the memory for a moment."""
+
+COUNTED_MAX = 8192
+"""Entries of a report of what was counted: 32 sources times STAGES_MAX, more than a peer serves."""
+
+REPORT_BYTES_MAX = 1 << 20
+"""Largest report about a pipeline: COUNTED_MAX entries, and MARKS_BYTES_MAX."""
 
 HOP_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - HOP_BYTES_MAX
 """Largest input or gradient of a micro-batch: it goes in one frame, so that nothing need be put

@@ -8,14 +8,21 @@ from functools import partial
 from typing import Protocol
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.pipeline.keepers import Committed, Deed, Hold, Keepers, Release
+from swarmtrain_transport.pipeline.keepers import Committed, Deed, Keepers
+from swarmtrain_transport.pipeline.orders import Hold, Release, Tell
 from swarmtrain_transport.pipeline.route import Process, Span
 
 _SKIPPED_S = 100.0
 
 
 class Place(Protocol):
-    """A world, as its disks see it."""
+    """A world, as its disks see it.
+
+    Attributes:
+        now_s: the time.
+    """
+
+    now_s: float
 
     def members(self) -> list[Process]:
         """Those that the coordinator has not given up."""
@@ -49,26 +56,26 @@ class Disks:
         """A process is in; it says what its disk holds, after it has taken its stages' states."""
         held = self._held.setdefault(process.peer, {})
         self._spans[process] = span
-        self._act(self.keepers.joined(process, span, has_room=True))
+        self._act(self.keepers.joined(process, span, self._place.now_s, has_room=True))
         for stage, op in list(held.items()):
-            self._act(self.keepers.holds(process, stage, op))
+            self._act(self.keepers.holds(process, stage, op, self._place.now_s))
 
     def serves(self, process: Process, span: Span) -> None:
         """A process serves this span from now on, of which it has a state."""
         if self._spans.get(process) not in (None, span):
-            self._act(self.keepers.joined(process, span, has_room=True))
+            self._act(self.keepers.joined(process, span, self._place.now_s, has_room=True))
         self._spans[process] = span
 
     def departed(self, process: Process) -> None:
         """The coordinator has given a process up."""
         self._spans.pop(process, None)
-        self._act(self.keepers.departed(process))
+        self._act(self.keepers.departed(process, self._place.now_s))
 
     def exchange(self, op: int, members: dict[Process, Span], done: Callable[[], None]) -> None:
         """The stages' ops of a round: members come to hold the results. Then `done`."""
         self._done = done
         for stage in range(self.keepers.num_stages):
-            self._act(self.keepers.begun(stage, op))
+            self._act(self.keepers.begun(stage, op, self._place.now_s))
             for process, span in members.items():
                 if stage in span:
                     self._place.after(0.2, 8, partial(self._made, process, stage, op))
@@ -85,7 +92,7 @@ class Disks:
         if self._place.lives(process):
             held = self._held[process.peer]
             held[stage] = max(op, held.get(stage, -1))
-            self._act(self.keepers.holds(process, stage, op))
+            self._act(self.keepers.holds(process, stage, op, self._place.now_s))
 
     def _hold(self, process: Process, stage: int, op: int) -> None:
         self._place.after(0.5, 10, partial(self._fetch, process, stage, op))
@@ -98,7 +105,7 @@ class Disks:
         if self._place.lives(process) and donors:
             held = self._held[process.peer]
             held[stage] = max(op, held.get(stage, -1))
-            self._act(self.keepers.holds(process, stage, op))
+            self._act(self.keepers.holds(process, stage, op, self._place.now_s))
         elif self.keepers.newest.get(stage) == op or self.keepers.under_way.get(stage) == op:
             self._hold(process, stage, op)
 
@@ -124,10 +131,10 @@ class Disks:
     def _act(self, deeds: tuple[Deed, ...]) -> None:
         for deed in deeds:
             match deed:
-                case Hold():
-                    self._hold(deed.process, deed.stage, deed.op)
-                case Release():
-                    self._held.get(deed.process.peer, {}).pop(deed.stage, None)
+                case Tell(process, Hold(stage, op)):
+                    self._hold(process, stage, op)
+                case Tell(process, Release(stage)):
+                    self._held.get(process.peer, {}).pop(stage, None)
                 case Committed():
                     self._check(deed)
         self._go_on()

@@ -20,7 +20,7 @@ from swarmtrain.simulate.pipelines.conditions import Conditions, Fault, drawn
 from swarmtrain.simulate.pipelines.disks import Disks
 from swarmtrain.simulate.pipelines.process import Passed, SimProcess
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import orders
+from swarmtrain_transport.pipeline import control, orders
 from swarmtrain_transport.pipeline.messages import AnyHopMessage
 from swarmtrain_transport.pipeline.orders import Member, Tell
 from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
@@ -137,8 +137,8 @@ class World:
             if strange:
                 self.broken("P6", f"{process.me} counts in stage {strange[0]}, it serves {span}")
             self.ledger.settled(process, report)
-        me = process.me
-        self._at(self._lane("up", me), lambda: self._reported(me, report))
+        me, message = process.me, control.pack_report(report)
+        self._at(self._lane("up", me), lambda: self._reported(me, control.report_of(message)))
 
     def expelled(self, process: SimProcess) -> None:
         """The process was given up: it begins anew."""
@@ -295,7 +295,7 @@ class World:
         elif isinstance(report, orders.Fetched):
             self._fetched.add(process)
             self._act(self.coordinator.fetched(process, report, self.now_s))
-        else:
+        elif isinstance(report, orders.Settled):
             self._act(self.coordinator.settled(process, report, self.now_s))
 
     def _act(self, actions: tuple[Action, ...]) -> None:
@@ -318,7 +318,7 @@ class World:
             self._act(self.coordinator.overdue(self.now_s))
 
     def _tell(self, action: Tell) -> None:
-        process, order = action.process, action.order
+        process, order = action.process, control.order_of(control.pack_order(action.order))
         match order:
             case orders.Begin():
                 if order.round not in self._began_s:

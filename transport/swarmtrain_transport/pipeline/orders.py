@@ -1,6 +1,7 @@
 """Orders of the coordinator about pipelines, and the reports that answer them.
 
-Both go over the control connection, in order. An order is never taken back.
+Both go over the control connection, in order. An order is never taken back. Bounds are checked
+where bytes are decoded (`control`).
 """
 
 from collections.abc import Mapping
@@ -9,19 +10,27 @@ from typing import Annotated
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.messages import Reason
-from swarmtrain_transport.pipeline.route import Boot, Count, Process, Span, Stage
+from swarmtrain_transport.pipeline.route import Boot, Count, Key, Process, Span, Stage
+
+Members = Annotated[Mapping[Key, "Member"], msgspec.Meta(max_length=limits.PIPELINE_MEMBERS_MAX)]
+Square = Annotated[float, msgspec.Meta(ge=0, le=limits.NORM_SQUARE_MAX)]
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
+class OrderOrReport(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag_field="t"
+):
+    """Base of what coordinator and peers tell each other about pipelines."""
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A peer's present boot, and the stages that it serves."""
 
     boot: Boot
     span: Span
 
 
-class Welcome(msgspec.Struct, frozen=True):
+class Welcome(OrderOrReport, frozen=True, tag=1):
     """First order to a process.
 
     Attributes:
@@ -31,78 +40,94 @@ class Welcome(msgspec.Struct, frozen=True):
         is_open: whether micro-batches of the round are under way.
     """
 
-    members: Mapping[PeerId, Member]
-    round: int
-    step: int
-    attempt: int
+    members: Members
+    round: Count
+    step: Count
+    attempt: Count
     is_open: bool
 
 
-class Joined(msgspec.Struct, frozen=True):
+class Joined(OrderOrReport, frozen=True, tag=2):
     """A process came."""
 
-    peer: PeerId
+    peer: Key
     member: Member
 
 
-class Departed(msgspec.Struct, frozen=True):
+class Departed(OrderOrReport, frozen=True, tag=3):
     """A process is gone for good; its peer may come again as another one."""
 
     process: Process
 
 
-class Move(msgspec.Struct, frozen=True):
+class Move(OrderOrReport, frozen=True, tag=4):
     """Fetch the state of these stages, say FETCHED, and go on serving as before: a later BEGIN has
     the new span."""
 
     span: Span
 
 
-class Begin(msgspec.Struct, frozen=True):
+class Begin(OrderOrReport, frozen=True, tag=5):
     """A round begins. `share` is how many micro-batches the receiver makes: of the round, or of
     each step where steps are flushed. From here on a member serves the span that it has in
     `members`."""
 
-    round: int
-    share: int
-    members: Mapping[PeerId, Member]
+    round: Count
+    share: Count
+    members: Members
 
 
-class Weigh(msgspec.Struct, frozen=True):
+class Weigh(OrderOrReport, frozen=True, tag=6):
     """All micro-batches of the step are back: say WEIGHED."""
 
-    round: int
-    step: int
-    attempt: int
+    round: Count
+    step: Count
+    attempt: Count
 
 
-class MakeStep(msgspec.Struct, frozen=True):
+class MakeStep(OrderOrReport, frozen=True, tag=7):
     """All micro-batches of the step are back: step, and make `share` more. `whole_norm` is that
     of all stages' gradient, to clip it by; None where nothing was weighed."""
 
-    round: int
-    step: int
-    attempt: int
-    share: int
-    whole_norm: float | None = None
+    round: Count
+    step: Count
+    attempt: Count
+    share: Count
+    whole_norm: Square | None = None
 
 
-class Void(msgspec.Struct, frozen=True):
+class Void(OrderOrReport, frozen=True, tag=8):
     """Some of the step's micro-batches are lost: forget it, and make `share` in its place."""
 
-    round: int
-    step: int
-    attempt: int
-    share: int
+    round: Count
+    step: Count
+    attempt: Count
+    share: Count
 
 
-class Close(msgspec.Struct, frozen=True):
+class Close(OrderOrReport, frozen=True, tag=9):
     """Nothing more is counted in the round."""
 
-    round: int
+    round: Count
 
 
-Order = Welcome | Joined | Departed | Move | Begin | Weigh | MakeStep | Void | Close
+class Hold(OrderOrReport, frozen=True, tag=10):
+    """Hold the state of a stage after this op, from now on; then HOLDS, or UNABLE. Whoever has made
+    it itself says HOLDS, too."""
+
+    stage: Stage
+    op: Count
+
+
+class Release(OrderOrReport, frozen=True, tag=11):
+    """Others hold the stage's state now."""
+
+    stage: Stage
+
+
+Order = (
+    Welcome | Joined | Departed | Move | Begin | Weigh | MakeStep | Void | Close | Hold | Release
+)  # fmt: skip
 
 
 class Tell(msgspec.Struct, frozen=True):
@@ -112,7 +137,7 @@ class Tell(msgspec.Struct, frozen=True):
     order: Order
 
 
-class Drained(msgspec.Struct, frozen=True):
+class Drained(OrderOrReport, frozen=True, tag=30):
     """Source: all that it had to make of the round, or of the step, has ended.
 
     Attributes:
@@ -128,29 +153,29 @@ class Drained(msgspec.Struct, frozen=True):
     lost: Count
 
 
-class Weighed(msgspec.Struct, frozen=True):
+class Weighed(OrderOrReport, frozen=True, tag=31):
     """Answer to WEIGH.
 
     Attributes:
         round, step, attempt: which.
-        squares: squared norm of the mean gradient here, of each stage of the span in order; one is
-            None where nothing was counted. They need not be finite.
+        squares: squared norm of the mean gradient here, of each stage of the span in order; None
+            where nothing was counted, or where it is larger than it may be.
     """
 
     round: Count
     step: Count
     attempt: Count
-    squares: Annotated[tuple[float | None, ...], msgspec.Meta(max_length=limits.STAGES_MAX)]
+    squares: Annotated[tuple[Square | None, ...], msgspec.Meta(max_length=limits.STAGES_MAX)]
 
 
-class Marks(msgspec.Struct, frozen=True, array_like=True):
+class Marks(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A set of numbers: bit i of byte j is `first` + 8 j + i."""
 
     first: Count
     bits: Annotated[bytes, msgspec.Meta(max_length=limits.MARKS_BYTES_MAX)]
 
 
-class Counted(msgspec.Struct, frozen=True, array_like=True):
+class Counted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Micro-batches of one source whose gradient is in that of one stage."""
 
     source: Process
@@ -158,7 +183,7 @@ class Counted(msgspec.Struct, frozen=True, array_like=True):
     numbers: Marks
 
 
-class Made(msgspec.Struct, frozen=True, array_like=True):
+class Made(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """End of each micro-batch that a source has made in a round.
 
     Attributes:
@@ -170,21 +195,36 @@ class Made(msgspec.Struct, frozen=True, array_like=True):
     lost: Mapping[Reason, Marks]
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(OrderOrReport, frozen=True, tag=32):
     """Answer to CLOSE: the last step is made, nothing is left over, and this was counted."""
 
     round: Count
-    counted: tuple[Counted, ...]
+    counted: Annotated[tuple[Counted, ...], msgspec.Meta(max_length=limits.COUNTED_MAX)]
     made: Made
 
 
-class Fetched(msgspec.Struct, frozen=True):
+class Fetched(OrderOrReport, frozen=True, tag=33):
     """The state of the stages that a MOVE named is here."""
 
     span: Span
 
 
-Report = Drained | Weighed | Settled | Fetched
+class Holds(OrderOrReport, frozen=True, tag=34):
+    """The state of the stage after this op is on our disk."""
+
+    stage: Stage
+    op: Count
+
+
+class Unable(OrderOrReport, frozen=True, tag=35):
+    """The state of the stage after this op cannot be held here: nobody gives it, or there is no
+    room."""
+
+    stage: Stage
+    op: Count
+
+
+Report = Drained | Weighed | Settled | Fetched | Holds | Unable
 
 
 def marks(numbers: set[int]) -> Marks:

@@ -285,6 +285,12 @@ class LeaseRequest(Message, frozen=True, tag="lease_request"):
     count: int
 
 
+class PipelineReport(Message, frozen=True, tag="pipeline_report"):
+    """A peer of a pipeline reports to the coordinator (`pipeline.control`)."""
+
+    body: bytes
+
+
 class Leave(Message, frozen=True, tag="leave"):
     """This peer goes on purpose."""
 
@@ -380,6 +386,12 @@ class Finished(Message, frozen=True, tag="finished", omit_defaults=True):
     group: int = FIRST_GROUP
 
 
+class PipelineOrder(Message, frozen=True, tag="pipeline_order"):
+    """The coordinator's order to a peer of a pipeline (`pipeline.control`)."""
+
+    body: bytes
+
+
 class Refused(Message, frozen=True, tag="refused"):
     """The coordinator will not go on with this peer. `code` is an error id, text is shown."""
 
@@ -390,11 +402,11 @@ class Refused(Message, frozen=True, tag="refused"):
 PeerMessage = (
     Knock | Hello | Offer | Ready | Roots | Got | SliceDone | Have | Withdraw | Applied
     | Stranded | Accuse | History | Older | Progress | CheckpointWritten | Evaluated | LeaseRequest
-    | Leave
+    | PipelineReport | Leave
 )  # fmt: skip
 CoordinatorMessage = (
     Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
-    | Finished | Refused
+    | Finished | PipelineOrder | Refused
 )  # fmt: skip
 
 
