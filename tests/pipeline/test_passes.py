@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 import torch
-from one_process_pipeline import Pipeline, process_of
+from one_process_pipeline import Pipeline, Trainer, process_of
 from torch import Tensor
 from unsplit import MicroBatch, Unsplit
 
@@ -21,14 +21,17 @@ from swarmtrain.pipeline.activations import ActivationCodec, Boundary
 from swarmtrain.pipeline.blocks import built_in
 from swarmtrain.pipeline.clipping import clip_factor
 from swarmtrain.pipeline.cut import passed, stages_of
-from swarmtrain.pipeline.passes import Labels, Passes
+from swarmtrain.pipeline.labels import Labels
+from swarmtrain.pipeline.places import Parcel, Places, Read
 from swarmtrain.pipeline.span import Span, dropout_seed
-from swarmtrain.pipeline.steps import StageSteps
+from swarmtrain.pipeline.trainer import Forms, boundaries_of
 from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_optimizers.schedule import warmup_cosine
+from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.pipeline import encoding, messages, orders, requests, route
 from swarmtrain_transport.pipeline.rounds import Rounds
 from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.wire.frames import Frame, FrameKind
 
 torch.set_num_threads(1)
 
@@ -57,38 +60,42 @@ MODEL = built_in(SECTION)
 STAGES = stages_of(MODEL, 3, EXAMPLE, "none")
 
 
-def peer(first: int, last: int, codec: str = "none") -> tuple[route.Span, Passes, Span]:
+Peer = tuple[route.Span, Trainer, Span]
+
+
+def peer(first: int, last: int, codec: str = "none", clip: float = 0.0) -> Peer:
     span = Span(MODEL, STAGES, range(first, last + 1), seed=SEED)
-    shapes = [one.shape for one in passed(MODEL, EXAMPLE)]
-    boundaries = {
-        stage: Boundary(ActivationCodec(codec), shapes[STAGES[stage][0] - 1]) for stage in (1, 2)
-    }
-    steps = {stage: StageSteps(module, INNER) for stage, module in span.modules.items()}
-    labels = Labels(tuple(EXAMPLE.shape), 256)
-    return route.Span(first, last), Passes(RUN, span, steps, boundaries, labels, read), span
+    boundaries = boundaries_of(MODEL, STAGES, EXAMPLE, ActivationCodec(codec))
+    forms = Forms(RUN, boundaries, Labels(tuple(EXAMPLE.shape), 256))
+    inner = msgspec.structs.replace(INNER, grad_clip=clip)
+    clips = dict.fromkeys(span.modules, clip)
+    return route.Span(first, last), Trainer(span, forms, inner, read, clips=clips), span
 
 
 def pipeline(
-    peers: Sequence[tuple[route.Span, Passes, Span]],
+    peers: Sequence[Peer],
     *,
     steps: int,
     share: int,
-    clip: float = 0.0,
+    clips: bool = False,
     seed: int | None = None,
     loss: float = 0.0,
 ) -> Pipeline:
     return Pipeline(
-        [(span, passes) for span, passes, _ in peers],
+        [(span, trainer) for span, trainer, _ in peers],
         Rules(3, SLOTS, steps > 0, step_micro_batches=2),
-        Rounds(3, share, steps, clips=steps > 0 and clip > 0),
+        Rounds(3, share, steps, clips=clips),
         rate,
-        clip,
         seed,
         loss,
     )
 
 
-def values_of(peers: Sequence[tuple[route.Span, Passes, Span]]) -> dict[str, Tensor]:
+def trainers(world: Pipeline) -> list[Trainer]:
+    return [one.trainer for one in world.peers.values()]
+
+
+def values_of(peers: Sequence[Peer]) -> dict[str, Tensor]:
     """Values of the peers' stages by their names."""
     return {
         name: values
@@ -102,10 +109,10 @@ def values_of(peers: Sequence[tuple[route.Span, Passes, Span]]) -> dict[str, Ten
 def test_machines_that_flush_have_the_bits_of_the_unsplit_model_over_20_steps(
     clip: float, loss: float
 ) -> None:
-    peers = [peer(stage, stage) for stage in range(3)]
-    world = pipeline(peers, steps=STEPS, share=SHARE, clip=clip, loss=loss)
+    peers = [peer(stage, stage, clip=clip) for stage in range(3)]
+    world = pipeline(peers, steps=STEPS, share=SHARE, clips=clip > 0, loss=loss)
     world.run(until_round=1)
-    made = [[[name for name, _ in step] for step in one.stepped] for one in world.peers.values()]
+    made = [[[name for name, _ in step] for step in one.stepped] for one in trainers(world)]
     assert made[0] == made[1] == made[2] and [len(step) for step in made[0]] == [SHARE] * STEPS
     whole = build_model(SECTION, SEED)
     names = [[name for name, _ in span.modules[i].named_parameters()]
@@ -120,7 +127,7 @@ def test_machines_that_flush_have_the_bits_of_the_unsplit_model_over_20_steps(
             losses.append(reference.add(MicroBatch(*read(name), dropout_seed(RUN, name))))
         factors.append(reference.step(SHARE * EXAMPLE.numel(), rate(number)))
     assert (min(factors) < 0.9) == (clip > 0) and (world.counts["lost"] > 0) == (loss > 0)
-    assert loss or world.peers[process_of(2)].losses == losses  # a void step's are there, too
+    assert loss or trainers(world)[2].losses == losses  # a void step's are there, too
     parts = values_of(peers)
     expected = whole.state_dict()
     assert parts.keys() == expected.keys()
@@ -136,11 +143,11 @@ def test_two_peers_per_stage_and_a_replica_learn_on_random_routes(codec: str) ->
     made = [sum(books.made.values()) for books in world.books]
     assert made[-1] == 3 * 24 and not any(books.lost for books in world.books)
     assert [books.counted for books in world.books] == [(one,) * 3 for one in made]
-    assert sum(len(peer.losses) for peer in world.peers.values()) >= sum(made)
-    ends = [peer.losses for peer in world.peers.values() if len(peer.losses) > 9]
+    assert sum(len(one.losses) for one in trainers(world)) >= sum(made)
+    ends = [one.losses for one in trainers(world) if len(one.losses) > 9]
     assert all(sum(some[-4:]) < 0.8 * sum(some[:4]) for some in ends)
-    assert all(len(peer.stepped) > 4 for peer in world.peers.values())
-    assert all(len(passes._kept) <= 2 * SLOTS for _, passes, _ in peers)
+    assert all(len(one.stepped) > 4 for one in trainers(world))
+    assert all(len(one.peer.places) <= 2 * SLOTS for one in world.peers.values())
 
 
 @pytest.mark.parametrize("steps", [0, 2])
@@ -150,12 +157,12 @@ def test_a_peer_dies_and_its_micro_batches_are_made_again_or_lost_with_a_reason(
 ) -> None:
     """The dead peer's gradient goes with it; what it has counted in a round that it left is in no
     book."""
-    peers = [peer(one, one) for one in (0, 0, 1, 1, 2, 2)]
-    world = pipeline(peers, steps=steps, share=8, clip=0.5, seed=4)
+    peers = [peer(one, one, clip=0.5) for one in (0, 0, 1, 1, 2, 2)]
+    world = pipeline(peers, steps=steps, share=8, clips=steps > 0, seed=4)
     world.run(until_round=1)
-    victim = peers[2 * stage][1]
-    world.run_until(lambda: len(victim._kept) > 1)
-    held = len(victim._kept)
+    places = world.peers[process_of(2 * stage)].peer.places
+    world.run_until(lambda: len(places) > 1)
+    held = len(places)
     world.leave(2 * stage)
     world.run(until_round=4)
     for books in world.books:
@@ -180,7 +187,7 @@ def check_books(world: Pipeline, round: int) -> None:
     }
     stepped, unheard = {}, set()
     for one in (*world.peers.values(), *world.gone):
-        for name, stage in (each for step in one.stepped for each in step):
+        for name, stage in (each for step in one.trainer.stepped for each in step):
             key = route.Process(name.source, name.boot), name.number, stage
             if name.round == round:
                 assert key not in stepped and key not in unheard  # once per stage, whoever lives
@@ -191,7 +198,7 @@ def check_books(world: Pipeline, round: int) -> None:
         if one.me not in reports:
             unheard |= {
                 (route.Process(name.source, name.boot), name.number, stage)
-                for name, stage in one.counted
+                for name, stage in one.trainer.counted
             }
     assert told == stepped
     for source, report in reports.items():
@@ -206,7 +213,7 @@ def assert_steps_are_of_the_same(world: Pipeline) -> None:
     """A flushed step has the same micro-batches in every stage."""
     fences: dict[route.Fence, list[set[route.MicroBatch]]] = {}
     for one in (*world.peers.values(), *world.gone):
-        for name, stage in (each for step in one.stepped for each in step):
+        for name, stage in (each for step in one.trainer.stepped for each in step):
             fences.setdefault(name.fence, [set(), set(), set()])[stage].add(name)
     assert all(stages.count(stages[0]) == 3 for stages in fences.values())
     assert any(attempt for _, _, attempt in fences)
@@ -253,8 +260,8 @@ def test_a_peer_whose_outputs_are_no_numbers_is_routed_around(codec: str) -> Non
     world.run(until_round=2)
     assert [books.counted for books in world.books] == [(12,) * 3] * 2
     assert not any(books.lost or books.partial for books in world.books)
-    assert world.counts["Refuse"] > 0 and not world.peers[process_of(1)].stepped
-    assert all(peer.stepped for me, peer in world.peers.items() if me != process_of(1))
+    assert world.counts["Refuse"] > 0 and not trainers(world)[1].stepped
+    assert all(one.stepped for index, one in enumerate(trainers(world)) if index != 1)
 
 
 @pytest.mark.parametrize(
@@ -282,46 +289,41 @@ def test_a_bad_payload_adds_nothing_and_its_micro_batch_is_lost_with_a_reason(
     world.run(until_round=3)
     check_books(world, 2)
     assert world.books[2].counted == (4,) * 3 and not world.books[2].lost
-    assert not any(one.num_broken for one in world.peers.values())
+    assert not any(one.num_broken for one in trainers(world))
     assert all(bool(value.isfinite().all()) for value in values_of(peers).values())
 
 
 @pytest.mark.parametrize("size", [1e20, math.nan])
 def test_an_accumulated_gradient_that_is_none_is_not_told_and_not_stepped_with(size: float) -> None:
-    _, passes, span = peer(1, 1)
+    _, trainer, span = peer(1, 1, clip=0.5)
     begun = {name: value.clone() for name, value in span.modules[1].state_dict().items()}
     for parameter in span.modules[1].parameters():
         parameter.grad = torch.full_like(parameter, size)
-    passes._steps[1].count(24)
-    assert passes.weigh() == (None,)
-    step = requests.Step(24, 1, 1.0)
-    assert not passes.step(step, rate=0.1, clips={1: 0.5}) and passes.num_tokens == 0
+    trainer.steps[1].count(24)
+    assert trainer.weigh() == (None,)
+    trainer.step(requests.Step(24, 1, 1.0), is_short=False)
+    assert trainer.num_broken == 1 and trainer.steps[1].num_tokens == 0
     assert all(torch.equal(span.modules[1].state_dict()[name], one) for name, one in begun.items())
 
 
 def test_a_step_is_clipped_by_its_own_gradient_where_that_is_larger_than_what_was_told() -> None:
     """Others make up the whole norm, and may say that theirs is small."""
-    _, passes, span = peer(1, 1)
+    _, trainer, span = peer(1, 1, clip=0.5)
     weight = next(span.modules[1].parameters())
     weight.grad = torch.full_like(weight, 2400.0)
-    passes._steps[1].count(24)
-    (square,) = passes.weigh()
+    trainer.steps[1].count(24)
+    (square,) = trainer.weigh()
     factors = []
-    passes._steps[1].step = lambda *, rate, factor: factors.append(factor)
+    trainer.steps[1].step = lambda *, rate, factor: factors.append(factor)
     for told in (0.0, 1e-3, 2 * square**0.5):
-        assert passes.step(requests.Step(24, 1, told), rate=0.1, clips={1: 0.5})
+        trainer.step(requests.Step(24, 1, told), is_short=False)
     own = clip_factor(square**0.5, 0.5)
     assert factors == [own, own, pytest.approx(own / 2)]
 
 
-def arrived(form: messages.Payload, data: bytes) -> tuple[Passes, requests.RunForward]:
-    """A peer of the middle stage with one input, and the request for its pass."""
-    _, passes, _ = peer(1, 1, "int8")
-    me = process_of(0)
-    name, slot = route.MicroBatch(me.peer, me.boot, 0, 0, 0, 1), route.Slot(b"boot 002", 1)
-    job = requests.Job(name, slot)
-    passes.keep(job, messages.Forward(slot, name, 1, 24, form), data)
-    return passes, requests.RunForward(job, 1)
+NAME = route.MicroBatch(b"s" * 32, b"boot 001", 0, 0, 0, 1)
+JOB = requests.Job(NAME, route.Slot(b"boot 002", 1))
+MIDDLE = Boundary(ActivationCodec.INT8, passed(MODEL, EXAMPLE)[0].shape)
 
 
 @pytest.mark.parametrize(
@@ -334,41 +336,96 @@ def arrived(form: messages.Payload, data: bytes) -> tuple[Passes, requests.RunFo
     ],
 )
 def test_an_input_that_is_not_what_it_says_makes_no_pass(spoil: Callable) -> None:
-    boundary = Boundary(ActivationCodec.INT8, passed(MODEL, EXAMPLE)[0].shape)
-    data = boundary.encode(torch.randn(boundary.shape))
-    passes, request = arrived(boundary.form, data)
-    assert passes.forward(request).codec == "int8" and passes.text(request.job) is None
-    passes, request = arrived(*spoil(boundary.form, data))
+    _, trainer, _ = peer(1, 1, "int8")
+    data = MIDDLE.encode(torch.randn(MIDDLE.shape))
+    request = requests.RunForward(JOB, 1)
+    assert trainer.forward(request, Parcel(MIDDLE.form, data)).form.codec == "int8"
     with pytest.raises(IllegalPayload):
-        passes.forward(request)
+        trainer.forward(request, Parcel(*spoil(MIDDLE.form, data)))
 
 
-def test_what_is_sent_again_has_the_same_bytes() -> None:
-    boundary = Boundary(ActivationCodec.INT8, passed(MODEL, EXAMPLE)[0].shape)
-    passes, request = arrived(boundary.form, boundary.encode(torch.randn(boundary.shape)))
-    form = passes.forward(request)
-    forward = messages.Forward(route.Slot(b"x", 1), request.job.micro_batch, 2, 24, form)
-    sent = [passes.beside(requests.Send(b"", forward, request.job)) for _ in range(2)]
-    assert sent[0] == sent[1]
-    gradient = Boundary(ActivationCodec.INT8, form.shape).encode(torch.randn(form.shape), seed=1)
-    passes.keep(request.job, messages.Gradient(request.job.slot, request.job.micro_batch, form),
-                gradient)  # fmt: skip
-    back, _ = passes.backward(requests.RunBackward(request.job, 1, False))
-    said = messages.Gradient(request.job.slot, request.job.micro_batch, back)
-    sent = [passes.beside(requests.Send(b"", said, request.job)) for _ in range(2)]
-    assert sent[0] == sent[1] and len(sent[0]) == back.num_bytes
-    passes.free(request.job)
-    assert not passes._kept
-    with pytest.raises(IllegalPayload, match="dropped"):
-        passes.forward(request)
+def test_what_is_made_again_has_the_same_bytes() -> None:
+    _, trainer, _ = peer(1, 1, "int8")
+    given = Parcel(MIDDLE.form, MIDDLE.encode(torch.randn(MIDDLE.shape)))
+    made = [trainer.forward(requests.RunForward(JOB, 1), given) for _ in range(2)]
+    assert made[0] == made[1]
+    gradient = Parcel(made[0].form, MIDDLE.encode(torch.randn(MIDDLE.shape), seed=1))
+    backward = requests.RunBackward(JOB, 1, False)
+    back = [trainer.begin_backward(backward, given, gradient) for _ in range(2)]
+    assert back[0] == back[1] and len(back[0].data) == back[0].form.num_bytes
 
 
-@pytest.mark.parametrize("value", [-1, 256])
-def test_labels_out_of_range_are_refused(value: int) -> None:
-    labels = Labels((2, 3), 256)
-    whole = torch.arange(6).reshape(2, 3)
-    assert torch.equal(labels.decode(labels.encode(whole), labels.form), whole)
-    with pytest.raises(IllegalPayload):
-        labels.decode(labels.encode(torch.full((2, 3), value)), labels.form)
-    with pytest.raises(IllegalPayload):
-        labels.decode(b"", messages.Payload("labels", (), 0))
+def test_a_place_has_the_input_then_its_gradient_and_the_output_then_its_answer() -> None:
+    places, form = Places(), messages.Payload("none", (1, 2), 8)
+    forward, gradient = (
+        messages.Forward(JOB.slot, NAME, 1, 2, form),
+        messages.Gradient(JOB.slot, NAME, form),
+    )
+    given, output, answer, back = (Parcel(form, bytes([n]) * 8) for n in range(4))
+    places.arrived(JOB, given)
+    places.made(JOB, second=output)
+    assert places.beside(forward, JOB) == output.data
+    places.arrived(JOB, answer)
+    assert places.opened(JOB).second == answer and places.opened(JOB).first == given
+    places.made(JOB, first=back)
+    assert places.beside(gradient, JOB) == back.data and len(places) == 1
+    places.free(JOB)
+    places.made(JOB, first=back)  # the pass ended after its job was freed
+    assert not len(places) and places.opened(JOB) is None
+    with pytest.raises(LocalFault, match="without its payload"):
+        places.beside(gradient, JOB)
+
+
+def test_the_labels_of_an_own_micro_batch_go_beside_the_permission() -> None:
+    places, job = Places(), requests.Job(NAME, None)
+    labels = Parcel(messages.Payload("labels", (2,), 2), b"ab")
+    assert places.opened(job) is not None
+    output = Parcel(messages.Payload("none", (1, 2), 8), bytes(8))
+    places.made(job, first=Read(torch.zeros(2), labels), second=output)
+    go = messages.Go(NAME, JOB.slot, labels.form)
+    assert places.beside(go, job) == b"ab" and places.beside(messages.Ack(JOB.slot), None) == b""
+    places.arrived(job, output)  # the gradient of its output
+    assert isinstance(places.opened(job).first, Read)
+
+
+def test_all_payloads_are_let_go_when_a_round_is_over() -> None:
+    world = pipeline([peer(stage, stage) for stage in range(3)], steps=0, share=4)
+    world.run(until_round=1)
+    world.rounds.members.clear()  # no other round begins
+    world.run_until(lambda: world.now_s > 200)
+    assert [len(one.peer.places) for one in world.peers.values()] == [0, 0, 0]
+
+
+def test_a_frame_that_holds_no_message_changes_nothing() -> None:
+    world = pipeline([peer(stage, stage) for stage in range(3)], steps=0, share=4)
+    one = world.peers[process_of(1)].peer
+    with pytest.raises(RemoteFault):
+        one.received(process_of(0).peer, Frame(FrameKind.HOP, 7, chunk=1, body=b"x"), 0.0)
+    assert not len(one.places) and one.next_part() is None
+
+
+@pytest.mark.parametrize(("classes", "num_bytes"), [(256, 6), (257, 24)])
+def test_labels_come_back_as_they_were(classes: int, num_bytes: int) -> None:
+    labels = Labels((2, 3), classes)
+    values = torch.tensor([[0, 1, 2], [3, 4, classes - 1]])
+    data = labels.encode(values)
+    assert len(data) == num_bytes == labels.form.num_bytes
+    assert torch.equal(labels.decode(memoryview(data), labels.form), values)
+
+
+@pytest.mark.parametrize("value", [-1, 300, 1 << 30])
+def test_labels_of_no_class_are_refused(value: int) -> None:
+    labels = Labels((1, 2), 300)
+    data = torch.tensor([1, value], dtype=torch.int32).numpy().tobytes()
+    with pytest.raises(IllegalPayload, match="code"):
+        labels.decode(data, labels.form)
+    with pytest.raises(ValueError, match="labels of"):
+        labels.encode(torch.tensor([[1, value]]))
+
+
+def test_labels_of_another_form_or_length_are_refused() -> None:
+    labels = Labels((1, 2), 300)
+    with pytest.raises(IllegalPayload, match="form"):
+        labels.decode(bytes(8), messages.Payload("labels", (2, 1), 8))
+    with pytest.raises(IllegalPayload, match="length"):
+        labels.decode(bytes(7), labels.form)

@@ -1,0 +1,81 @@
+"""Labels as bytes, from a micro-batch's source to the end of its route."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.codecs.base import IllegalPayload, check_length, to_bytes
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.pipeline import messages
+
+_CODEC = "labels"
+_BYTE_CLASSES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Form of a run's labels, which all of its peers know.
+
+    Attributes:
+        shape: of a micro-batch's labels.
+        classes: labels are whole numbers from 0 to below this; up to 256 take a byte each, more
+            take four.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+
+    @property
+    def form(self) -> messages.Payload:
+        """The form as it is told beside the bytes."""
+        return messages.Payload(_CODEC, self.shape, self._width * self.count)
+
+    @property
+    def count(self) -> int:
+        """How many a micro-batch has."""
+        return math.prod(self.shape)
+
+    @property
+    def _width(self) -> int:
+        return 1 if self.classes <= _BYTE_CLASSES else 4
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.uint8 if self._width == 1 else torch.int32
+
+    def encode(self, labels: Tensor) -> bytes:
+        """The labels as bytes.
+
+        Args:
+            labels: whole numbers, of the shape.
+
+        Raises:
+            ValueError: another shape, or no such class: the caller's mistake.
+        """
+        flat = labels.detach().cpu().reshape(-1)
+        if tuple(labels.shape) != self.shape or not self._are_classes(flat):
+            raise ValueError(f"labels of {tuple(labels.shape)} are not {self}")
+        return to_bytes(flat.to(self._dtype), f"<u{self._width}")
+
+    def decode(self, data: Buffer, form: messages.Payload) -> Tensor:
+        """Labels that came from somebody else, after every check.
+
+        Returns:
+            int64 of the shape, on the CPU.
+
+        Raises:
+            IllegalPayload: reason ``form``, ``length`` or ``code``.
+        """
+        if form != self.form:
+            raise IllegalPayload("form", f"{form} for labels of {self.shape}")
+        check_length(data, form.num_bytes)
+        # Of a copy: bytes that came are read-only, and torch warns of tensors in them.
+        flat = torch.frombuffer(bytearray(data), dtype=self._dtype).to(torch.int64)
+        if not self._are_classes(flat):
+            raise IllegalPayload("code", f"a label is not one of {self.classes} classes")
+        return flat.reshape(self.shape)
+
+    def _are_classes(self, flat: Tensor) -> bool:
+        return bool(((flat >= 0) & (flat < self.classes)).all())

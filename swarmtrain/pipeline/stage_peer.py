@@ -1,0 +1,282 @@
+"""A peer of a pipeline without IO: its stage machine, its payloads, and its training.
+
+Events come in with their time, and what follows goes out through `Outside`. Training comes in parts
+(`next_part`), one after another; a part may be made on a thread of its own, and its end is told
+back. So a process, a test and a simulation drive the same peer.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from swarmtrain.pipeline.places import Parcel, Place, Places, Read
+from swarmtrain.pipeline.trainer import BAD, Forms, StageTrainer
+from swarmtrain_transport.errors import LocalFault
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.pipeline import encoding, orders, requests
+from swarmtrain_transport.pipeline.messages import CARRIES, Reason
+from swarmtrain_transport.pipeline.requests import Job, Request, RunBackward, RunForward, Text
+from swarmtrain_transport.pipeline.route import Boot, Span
+from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.wire.frames import Frame
+
+End = Callable[[float], None]
+"""Takes the time: what is to be told when a part is made."""
+
+
+class Training(Protocol):
+    """The training thread: all that parts need of it."""
+
+    @property
+    def trainer(self) -> StageTrainer:
+        """Of the span."""
+
+    def step(self, request: requests.Step) -> None:
+        """Make an inner step."""
+
+    def settle(self, round: int) -> None:
+        """Give the round's work to its exchange: all of its steps are made."""
+
+    def serve(self, span: Span) -> None:
+        """Serve these stages from now on, with the state that was fetched."""
+
+
+Part = Callable[[Training], End]
+"""Some work of the training thread."""
+
+
+class Outside(Protocol):
+    """Those who drive a peer: all that it needs of them."""
+
+    def send(self, peer: PeerId, frame: Frame) -> None:
+        """Send to another peer."""
+
+    def report(self, report: orders.Report) -> None:
+        """Tell the coordinator."""
+
+    def fetch(self, span: Span) -> None:
+        """Fetch the newest state of these stages; then `StagePeer.fetched`."""
+
+    def expelled(self) -> None:
+        """This process was given up: begin anew under another boot."""
+
+
+class StagePeer:
+    """One life of a peer.
+
+    Args:
+        machine: of this process.
+        boot: of it.
+        run_tag: fence of the run.
+        forms: of all that travels.
+        outside: the others.
+
+    Attributes:
+        machine: of this process.
+        places: payloads of what is under way.
+        ended: own micro-batches by the reason of their loss; None is those that came back.
+    """
+
+    def __init__(
+        self, machine: StageMachine, boot: Boot, run_tag: int, forms: Forms, outside: Outside
+    ) -> None:
+        self.machine = machine
+        self.places = Places()
+        self.ended: Counter[Reason | None] = Counter()
+        self._boot, self._run_tag, self._forms, self._outside = boot, run_tag, forms, outside
+        self._training: deque[Callable[[], Part]] = deque()
+        self._is_training = False
+
+    # ---- events
+
+    def received(self, peer: PeerId, frame: Frame, now_s: float) -> None:
+        """A frame of `encoding.HOP_FRAMES` came.
+
+        Raises:
+            RemoteFault: it holds no message of a pipeline; nothing has changed.
+        """
+        boot, message, data = encoding.unpack(frame)
+        came, is_sound = None, True
+        if isinstance(message, CARRIES):
+            came = Parcel(message.payload, data)
+            is_sound = self._forms.is_sound(message, data, self.machine.span)
+        self._obey(self.machine.received(peer, boot, message, now_s, is_sound=is_sound), came)
+
+    def told(self, order: orders.Order, now_s: float) -> None:
+        """The coordinator has said this."""
+        self._obey(self.machine.told(order, now_s))
+
+    def tick(self, now_s: float) -> None:
+        """The time that the machine asked for has come."""
+        self._obey(self.machine.tick(now_s))
+
+    def fetched(self, span: Span, now_s: float) -> None:
+        """The state of the stages that were to be fetched is here."""
+        self._obey(self.machine.fetched(span, now_s))
+
+    def next_part(self) -> Part | None:
+        """The next work of the training thread, None where there is none or one is being made. What
+        it gives is called here, with the time."""
+        if self._is_training or not self._training:
+            return None
+        part = self._training.popleft()()
+        self._is_training = True
+
+        def made(training: Training) -> End:
+            end = part(training)
+
+            def told(now_s: float) -> None:
+                self._is_training = False
+                end(now_s)
+
+            return told
+
+        return made
+
+    # ---- requests of the machine
+
+    def _obey(self, asked: tuple[Request, ...], came: Parcel | None = None) -> None:
+        """Do what the machine asks, in order; `came` lies beside the message that it has heard."""
+        for request in asked:
+            match request:
+                case requests.Send():
+                    self._send(request)
+                case requests.Keep():
+                    if came is None:
+                        raise LocalFault(f"{request} without a payload")
+                    self.places.arrived(request.job, came)
+                case requests.Free():
+                    self.places.free(request.job)
+                case RunForward():
+                    self._training.append(partial(self._forward, request))
+                case RunBackward():
+                    self._training.append(partial(self._backward, request))
+                case requests.Count() | requests.Step() | requests.Discard() | requests.Serve():
+                    self._training.append(partial(self._at_once, request))
+                case requests.Weigh():
+                    self._training.append(partial(self._weigh, request))
+                case requests.Settle():
+                    self._training.append(partial(self._settle, request.round))
+                case requests.Fetch():
+                    self._outside.fetch(request.span)
+                case requests.SendReport():
+                    self._outside.report(request.report)
+                case requests.Ended():
+                    self.ended[request.reason] += 1
+                case requests.Expelled():
+                    self._outside.expelled()
+
+    def _send(self, request: requests.Send) -> None:
+        data = self.places.beside(request.message, request.job)
+        frame = encoding.pack(self._run_tag, self._boot, request.message, data)
+        self._outside.send(request.peer, frame)
+
+    # ---- training
+
+    def _forward(self, request: RunForward) -> Part:
+        place = self.places.opened(request.job)
+        given = None if place is None else place.first
+        if given is None and request.job.slot is not None:
+            return self._failing(request.job)  # freed since it was asked for
+
+        def make(training: Training) -> End:
+            trainer = training.trainer
+            read = trainer.read(request.job.micro_batch) if given is None else given
+            try:
+                output = trainer.forward(request, read)
+            except BAD:
+                return partial(self._failed, request.job)
+            return partial(self._forward_made, request.job, read, output)
+
+        return make
+
+    def _forward_made(self, job: Job, read: Parcel | Read, output: Parcel, now_s: float) -> None:
+        self.places.made(job, first=read, second=output)
+        self._obey(self.machine.forward_made(job, output.form, now_s, _text(read)))
+
+    def _backward(self, request: RunBackward) -> Part:
+        place = self.places.opened(request.job) or Place()
+        given, answer = place.first, place.second
+        is_alone = request.is_end and request.job.slot is None
+        if (given is None or answer is None) and not is_alone:
+            return self._failing(request.job)
+
+        def make(training: Training) -> End:
+            trainer = training.trainer
+            read = trainer.read(request.job.micro_batch) if is_alone else given
+            labels = read.labels if isinstance(read, Read) and is_alone else answer
+            assert read is not None and labels is not None
+            try:
+                gradient = trainer.begin_backward(request, read, labels)
+            except BAD:
+                return partial(self._failed, request.job)
+            return partial(self._input_made, request.job, read, gradient)
+
+        return make
+
+    def _input_made(
+        self, job: Job, read: Parcel | Read, gradient: Parcel | None, now_s: float
+    ) -> None:
+        """The peer before gets its gradient; the weights' come before all that is asked now."""
+
+        def make(training: Training) -> End:
+            training.trainer.end_backward()
+            return partial(self._backward_made, job, read)
+
+        self._training.appendleft(lambda: make)
+        if gradient is not None:
+            self.places.made(job, first=gradient)
+            self._obey(self.machine.gradient_made(job, gradient.form, now_s))
+
+    def _backward_made(self, job: Job, read: Parcel | Read, now_s: float) -> None:
+        self._obey(self.machine.backward_made(job, now_s, _text(read)))
+
+    def _failing(self, job: Job) -> Part:
+        return lambda training: partial(self._failed, job)
+
+    def _failed(self, job: Job, now_s: float) -> None:
+        self._obey(self.machine.failed(job, now_s))
+
+    def _at_once(
+        self, request: requests.Count | requests.Step | requests.Discard | requests.Serve
+    ) -> Part:
+        def make(training: Training) -> End:
+            match request:
+                case requests.Count():
+                    training.trainer.count(request)
+                case requests.Step():
+                    training.step(request)
+                case requests.Discard():
+                    training.trainer.discard()
+                case requests.Serve():
+                    training.serve(request.span)
+            return _nothing
+
+        return make
+
+    def _weigh(self, request: requests.Weigh) -> Part:
+        def make(training: Training) -> End:
+            squares = training.trainer.weigh()
+            return lambda now_s: self._obey(self.machine.weighed(request.fence, squares, now_s))
+
+        return make
+
+    def _settle(self, round: int) -> Part:
+        def make(training: Training) -> End:
+            training.settle(round)
+            return lambda now_s: self._obey(self.machine.settled(round, now_s))
+
+        return make
+
+
+def _text(read: Parcel | Read) -> Text | None:
+    """The text of one's own micro-batch, as the machine knows it."""
+    if not isinstance(read, Read):
+        return None
+    return Text(math.prod(read.labels.form.shape), read.labels.form)
+
+
+def _nothing(now_s: float) -> None:
+    """Nothing is to be told."""

@@ -1,0 +1,293 @@
+"""The work of one peer of a pipeline: passes from bytes to bytes, and inner steps.
+
+Made on one thread, in the order in which the stage machine asks for it. The input's gradient is
+there before the weights' are made. What came from others is checked here, where it is needed; a
+pass that cannot be made of it adds nothing. Not here: which pass is next, where payloads are kept,
+and the clock of the learning rate.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from swarmtrain.config.settings import InnerSection
+from swarmtrain.pipeline.activations import ActivationCodec, Boundary, rounding_seed
+from swarmtrain.pipeline.backward import Backward
+from swarmtrain.pipeline.blocks import BlockModel
+from swarmtrain.pipeline.clipping import clip_factor
+from swarmtrain.pipeline.cut import passed
+from swarmtrain.pipeline.labels import Labels
+from swarmtrain.pipeline.places import Parcel, Read
+from swarmtrain.pipeline.span import Span, dropout_seed
+from swarmtrain.pipeline.steps import StageSteps
+from swarmtrain_optimizers.codecs.base import IllegalPayload, UnencodableValues
+from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.errors import LocalFault
+from swarmtrain_transport.pipeline import route
+from swarmtrain_transport.pipeline.messages import AnyHopMessage, Forward, Go, Gradient, Payload
+from swarmtrain_transport.pipeline.requests import Count, RunBackward, RunForward, Step
+
+ReadText = Callable[[route.MicroBatch], tuple[Tensor, Tensor]]
+"""The input of the first stage and the labels of a micro-batch that this peer makes; asked for
+once."""
+
+BAD = (IllegalPayload, UnencodableValues)
+"""Errors of a pass that cannot be made of what came, or whose values cannot be told to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Forms of all that travels in a run.
+
+    Attributes:
+        run: what names the run, the hash of its settings.
+        boundaries: by the stage whose input passes them; the first stage has none.
+        labels: of a micro-batch.
+    """
+
+    run: bytes
+    boundaries: Mapping[int, Boundary]
+    labels: Labels
+
+    def is_sound(self, message: AnyHopMessage, data: Buffer, served: route.Span) -> bool:
+        """Return True if the payload beside a message is what the stages that are served take."""
+        try:
+            match message:
+                case Forward():
+                    if message.stage not in served:
+                        return False
+                    self.boundaries[message.stage].decode(data, message.payload)
+                case Gradient():
+                    self.gradient(served.last, data, message.payload)
+                case Go():
+                    self.labels.decode(data, message.payload)
+        except (IllegalPayload, KeyError):
+            return False
+        return True
+
+    def gradient(self, last: int, data: Buffer, form: Payload) -> Tensor:
+        """The gradient of the output of stage `last`, of a size that a gradient has.
+
+        Raises:
+            IllegalPayload: as of `Boundary.decode`, or reason ``norm``.
+        """
+        gradient = self.boundaries[last + 1].decode(data, form)
+        norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+        if not _is_sane(norm * norm):
+            raise IllegalPayload("norm", f"a gradient with a norm of {norm:.3g}")
+        return gradient
+
+
+def boundaries_of(
+    model: BlockModel, cut: Sequence[range], example: Tensor, codec: ActivationCodec
+) -> dict[int, Boundary]:
+    """The boundaries of a model that is cut, by the stage after each.
+
+    Args:
+        model: all blocks.
+        cut: the blocks of each stage.
+        example: of the shape and dtype of a micro-batch's input.
+        codec: form of the values.
+
+    Raises:
+        UserError: SWT-E613, as for `cut.passed`.
+    """
+    shapes = [one.shape for one in passed(model, example)]
+    return {
+        stage: Boundary(codec, shapes[before[-1]]) for stage, before in enumerate(cut[:-1], start=1)
+    }
+
+
+class StageTrainer:
+    """Weights of a span, their gradients and their optimizers.
+
+    Args:
+        span: stages with their values.
+        forms: of all that travels.
+        inner: [inner] of the run file.
+        read: text of own micro-batches.
+        clips: limits of the gradient's norm by stage, where nobody knows that of the whole; 0 clips
+            nothing.
+        nominal_tokens: of a whole step: a step that is short is divided by so many. 0 divides each
+            by what it holds.
+
+    Attributes:
+        span: the stages.
+        forms: of all that travels.
+        steps: the optimizer of each stage.
+        rate: learning rate of the next step, by the run's clock.
+        loss: sum and tokens of all losses whose gradient was added here.
+        tokens: by stage, in steps that were made; whoever gives them to others begins anew.
+        num_steps: inner steps that were made.
+        num_broken: steps that were not made, for their gradient was too large.
+    """
+
+    def __init__(
+        self,
+        span: Span,
+        forms: Forms,
+        inner: InnerSection,
+        read: ReadText,
+        *,
+        clips: Mapping[int, float],
+        nominal_tokens: int = 0,
+    ) -> None:
+        self.span = span
+        self.steps = {stage: StageSteps(module, inner) for stage, module in span.modules.items()}
+        self.rate = inner.lr
+        self.loss = (0.0, 0)
+        self.tokens: Counter[int] = Counter()
+        self.num_steps = self.num_broken = 0
+        self.forms, self._read = forms, read
+        self._clips, self._whole_clip = clips, inner.grad_clip
+        self._squares: dict[int, float] = {}  # of the gradient that is closed, by stage
+        self._nominal_tokens = nominal_tokens
+        self._begun: Backward | None = None
+        self._new_loss = (0.0, 0)
+
+    def read(self, micro_batch: route.MicroBatch) -> Read:
+        """The text of one's own micro-batch."""
+        given, labels = self._read(micro_batch)
+        return Read(given, Parcel(self.forms.labels.form, self.forms.labels.encode(labels)))
+
+    def forward(self, request: RunForward, given: Parcel | Read) -> Parcel:
+        """The output of the span.
+
+        Raises:
+            IllegalPayload: the input is not what a stage takes.
+            UnencodableValues: the output cannot be sent.
+        """
+        seed = dropout_seed(self.forms.run, request.job.micro_batch)
+        output = self.span.forward(
+            self._input(request.stage, given), entry=request.stage, seed=seed
+        )
+        boundary = self._after
+        return Parcel(boundary.form, boundary.encode(output))
+
+    def begin_backward(
+        self, request: RunBackward, given: Parcel | Read, answer: Parcel
+    ) -> Parcel | None:
+        """Compute again, and the gradient of the input; then `end_backward`.
+
+        Args:
+            request: for which pass.
+            given: the input that the forward pass had.
+            answer: the labels at the end of a route, the gradient of the output else.
+
+        Returns:
+            The input's gradient, for the peer before; None at the source.
+
+        Raises:
+            IllegalPayload: the input or the answer is not what it has to be.
+            UnencodableValues: the loss or the input's gradient is not finite.
+        """
+        name, entry = request.job.micro_batch, request.stage
+        seed, given_values = dropout_seed(self.forms.run, name), self._input(entry, given)
+        self._new_loss = (0.0, 0)
+        if request.is_end:
+            labels = self.forms.labels.decode(answer.data, answer.form).to(self.span.device)
+            loss, begun = self.span.backward_from_labels(
+                given_values, labels, entry=entry, seed=seed
+            )
+            if not math.isfinite(loss):
+                raise UnencodableValues("nonfinite", f"a loss of {loss}")
+            self._new_loss = (loss, labels.numel())
+        else:
+            gradient = self.forms.gradient(max(self.steps), answer.data, answer.form)
+            begun = self.span.backward(
+                given_values, gradient.to(self.span.device), entry=entry, seed=seed
+            )
+        parcel = None
+        if request.job.slot is not None:
+            boundary = self.forms.boundaries[entry]
+            if begun.input_gradient is None:
+                raise LocalFault(f"stage {entry} gives its input no gradient")
+            rounding = rounding_seed(self.forms.run, name, entry)
+            parcel = Parcel(boundary.form, boundary.encode(begun.input_gradient, seed=rounding))
+        self._begun = begun
+        return parcel
+
+    def end_backward(self) -> None:
+        """Add the weights' gradients of the pass that was begun."""
+        if self._begun is None:
+            raise LocalFault("no backward pass was begun")
+        begun, self._begun = self._begun, None
+        begun.add_weights()
+        self.loss = (self.loss[0] + self._new_loss[0], self.loss[1] + self._new_loss[1])
+
+    def count(self, count: Count) -> None:
+        """A gradient that was added counts in the next step of its stages."""
+        for stage in range(count.first, count.last + 1):
+            self.steps[stage].count(count.tokens)
+
+    def weigh(self) -> tuple[float | None, ...]:
+        """Make the mean of what is counted; nothing can be added until `step` or `discard`.
+
+        Returns:
+            Its squared norm of each stage in order; None where nothing was counted, or where it is
+            too large to be stepped with.
+        """
+        self._squares = {stage: steps.close() for stage, steps in sorted(self.steps.items())}
+        return tuple(
+            square if self.steps[stage].num_tokens and _is_sane(square) else None
+            for stage, square in self._squares.items()
+        )
+
+    def step(self, request: Step, *, is_short: bool) -> None:
+        """One inner step of each stage; of none if the gradient is too large for any.
+
+        Args:
+            request: with the norm of all stages' gradient, after `weigh`; else each stage is
+                clipped by its own norm. Our own part counts as it is here: others have said what
+                the whole is, and the gradient may not be like theirs.
+            is_short: it holds fewer micro-batches than usual.
+        """
+        if request.whole_norm is None:
+            nominal = self._nominal_tokens if is_short else 0
+            self._squares = {
+                stage: steps.close(nominal_tokens=nominal) for stage, steps in self.steps.items()
+            }
+        whole = request.whole_norm or 0.0
+        if not (math.isfinite(whole) and all(map(_is_sane, self._squares.values()))):
+            # Gradients of a usual size from others can still be such that those made of them have
+            # none.
+            self.num_broken += 1
+            self.discard()
+            return
+        for stage, steps in self.steps.items():
+            self.tokens[stage] += steps.num_tokens
+            norm = max(whole, math.sqrt(self._squares[stage]))
+            clip = self._clips[stage] if request.whole_norm is None else self._whole_clip
+            steps.step(rate=self.rate, factor=clip_factor(norm, clip))
+        self.num_steps += 1
+
+    def discard(self) -> None:
+        """Forget the gradients that were added since the last step."""
+        for steps in self.steps.values():
+            steps.void()
+
+    @property
+    def is_midway(self) -> bool:
+        """True if a backward pass was begun: its weights must stay until it has ended."""
+        return self._begun is not None
+
+    @property
+    def _after(self) -> Boundary:
+        """The boundary after the span."""
+        return self.forms.boundaries[max(self.steps) + 1]
+
+    def _input(self, stage: int, given: Parcel | Read) -> Tensor:
+        if isinstance(given, Read):
+            return given.given.to(self.span.device)
+        values = self.forms.boundaries[stage].decode(given.data, given.form)
+        return values.to(self.span.device)
+
+
+def _is_sane(square: float) -> bool:
+    """Return True if a squared norm is that of a gradient to step with; NaN is not."""
+    return 0 <= square <= limits.NORM_SQUARE_MAX
