@@ -83,7 +83,7 @@ def pipeline(
 ) -> Pipeline:
     return Pipeline(
         [(span, trainer) for span, trainer, _ in peers],
-        Rules(3, SLOTS, steps > 0, step_micro_batches=2),
+        Rules(3, SLOTS, steps > 0, step_micro_batches=2, tokens=EXAMPLE.numel()),
         Rounds(3, share, steps, clips=clips),
         rate,
         seed,

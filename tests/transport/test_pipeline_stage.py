@@ -19,7 +19,7 @@ SPANS = {SOURCE: Span(0, 0), MIDDLE: Span(1, 1), OTHER: Span(1, 1), END: Span(2,
 MEMBERS = {process.peer: orders.Member(BOOT, span) for process, span in SPANS.items()}
 TENSOR = Payload("none", (1, 4, 8), 128)
 TEXT = Text(7, TENSOR)
-RULES = Rules(3, slots=2, step_micro_batches=2, max_stale_steps=1)
+RULES = Rules(3, slots=2, step_micro_batches=2, max_stale_steps=1, tokens=7)
 
 
 def machine(process, rules=RULES, share=0):
@@ -190,7 +190,7 @@ def test_an_end_begins_the_way_back_when_its_source_says_so_and_only_then():
 
 
 def test_a_gradient_that_comes_back_too_many_steps_later_is_refused():
-    made, _ = machine(MIDDLE, Rules(3, slots=4, step_micro_batches=1, max_stale_steps=1))
+    made, _ = machine(MIDDLE, Rules(3, slots=4, step_micro_batches=1, max_stale_steps=1, tokens=7))
     jobs = [answered(made, number) for number in (1, 2, 3)]
     for number, (job, below) in enumerate(jobs, 1):
         gradient = msg.Gradient(below, job.micro_batch, TENSOR)
@@ -220,7 +220,7 @@ def test_a_closed_round_frees_its_slots_and_what_is_being_accumulated_is_in_its_
 
 
 def test_nothing_of_the_next_step_runs_before_the_word_to_step():
-    made, _ = machine(MIDDLE, Rules(3, slots=2, flushes=True))
+    made, _ = machine(MIDDLE, Rules(3, slots=2, flushes=True, tokens=7))
     slot = invited(made)
     forward = msg.Forward(slot, name_of(5, step=1), 1, 7, TENSOR)
     asked = made.received(SOURCE.peer, BOOT, forward, 0.0)
@@ -241,7 +241,7 @@ def test_nothing_of_the_next_round_runs_before_it_begins_here():
 
 
 def test_a_void_step_is_forgotten():
-    made, _ = machine(END, Rules(3, slots=2, flushes=True))
+    made, _ = machine(END, Rules(3, slots=2, flushes=True, tokens=7))
     job, _ = forwarded(made)
     made.received(SOURCE.peer, BOOT, msg.Go(job.micro_batch, job.slot, TENSOR), 0.0)
     made.gradient_made(job, TENSOR, 0.5)
@@ -308,7 +308,7 @@ def test_no_message_makes_it_raise_or_hold_more_than_it_may(process, flushes):
     for seed in range(150):
         rng = random.Random(seed)
         share = 3 if process == SOURCE else 0
-        made, asked = machine(process, Rules(3, 2, flushes, 2, 1), share)
+        made, asked = machine(process, Rules(3, 2, flushes, 2, 1, tokens=7), share)
         running, now_s = None, 0.0
         for _ in range(150):
             for request in asked:

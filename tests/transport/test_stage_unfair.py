@@ -10,11 +10,13 @@ from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.messages import Payload, Reason
 from swarmtrain_transport.pipeline.requests import (
+    Count,
     Job,
     Request,
     RunBackward,
     RunForward,
     Send,
+    SendReport,
     Step,
     Text,
 )
@@ -37,7 +39,7 @@ def machine_of(
     share: int = 0,
     flushes: bool = False,
 ) -> tuple[StageMachine, list[Request]]:
-    machine = StageMachine(ME, span, Rules(stages, SLOTS, flushes=flushes))
+    machine = StageMachine(ME, span, Rules(stages, SLOTS, flushes=flushes, tokens=7))
     members = {one.peer: orders.Member(one.boot, its) for one, its in others.items()}
     members[ME.peer] = orders.Member(ME.boot, span)
     done = machine.told(orders.Welcome(members, 0, 0, 0, True), 0.0)
@@ -181,6 +183,94 @@ def test_only_a_peer_of_the_last_stage_gets_the_permission() -> None:
     machine.forward_made(run.job, FORM, 0.0, TEXT)
     assert not sent(hear(machine, A, msg.Arrived(name, Slot(A.boot, 1))), msg.Go)
     assert sent(hear(machine, B, msg.Arrived(name, Slot(B.boot, 1))), msg.Go)
+
+
+# ---- what is counted
+
+
+def at_the_end(*, flushes: bool = False) -> StageMachine:
+    """The end of routes from A, which makes micro-batches."""
+    return machine_of(Span(1, 1), {A: Span(0, 0)}, flushes=flushes)[0]
+
+
+def came(machine: StageMachine, name: MicroBatch, tokens: int = 2) -> tuple[Slot, list[Request]]:
+    """A sends a micro-batch: its slot, and what the machine asks for."""
+    (invite,) = sent(hear(machine, A, msg.Want(1, 1)), msg.Invite)
+    slot = invite.message.slot
+    return slot, list(hear(machine, A, msg.Forward(slot, name, 1, tokens, FORM)))
+
+
+def counted(machine: StageMachine, name: MicroBatch) -> list[Count]:
+    """A sends a micro-batch, and says GO when it is asked."""
+    slot, _ = came(machine, name)
+    done = list(hear(machine, A, msg.Go(name, slot, FORM)))
+    for run in [one for one in done if isinstance(one, RunBackward)]:
+        machine.gradient_made(run.job, FORM, 0.0)
+        done += machine.backward_made(run.job, 0.0)
+    hear(machine, A, msg.Ack(slot))
+    return [one for one in done if isinstance(one, Count)]
+
+
+@pytest.mark.parametrize("far", [1 << 22, limits.COUNT_MAX])
+def test_numbers_that_a_source_draws_far_apart_cost_whoever_counts_them_nothing(far: int) -> None:
+    machine = at_the_end()
+    numbers = {1, 2, 70, far - 1, far}
+    for number in numbers:
+        assert counted(machine, named(number))
+    machine.told(orders.Close(0), 1.0)
+    (settle,) = [one for one in machine.settled(0, 1.0) if isinstance(one, SendReport)]
+    marked = [one.numbers for one in settle.report.counted]
+    assert set().union(*map(orders.numbers, marked)) == numbers
+    assert sum(len(one.bits) for one in marked) < 16
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_a_name_counts_once_whatever_its_slots(flushes: bool) -> None:
+    machine = at_the_end(flushes=flushes)
+    assert counted(machine, named(1)) and not counted(machine, named(1))
+
+
+def test_a_name_that_is_in_two_slots_counts_once_though_both_go() -> None:
+    machine = at_the_end()
+    slots = [came(machine, named())[0] for _ in range(2)]
+    done = [hear(machine, A, msg.Go(named(), slot, FORM)) for slot in slots]
+    (refuse,) = sent(done[1], msg.Refuse)
+    assert refuse.message.reason is Reason.GRANTED and not sent(done[0], msg.Refuse)
+    (run,) = [one for one in done[0] if isinstance(one, RunBackward)]
+    machine.gradient_made(run.job, FORM, 0.0)
+    hear(machine, A, msg.Ack(run.job.slot))  # the slot is free before the gradient is added
+    slot, _ = came(machine, named())
+    assert sent(hear(machine, A, msg.Go(named(), slot, FORM)), msg.Refuse)
+
+
+def test_two_gradients_of_one_name_count_once() -> None:
+    """In the middle the word to count is the gradient: one for each slot."""
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0), B: Span(2, 2)}, stages=3)
+    for number in (1, 2):
+        slot, asked = came(machine, named())
+        (run,) = [one for one in asked if isinstance(one, RunForward)]
+        machine.forward_made(run.job, FORM, 0.0)
+        hear(machine, B, msg.Invite(Slot(B.boot, number)))
+    done = list(hear(machine, B, msg.Gradient(Slot(B.boot, 1), named(), FORM)))
+    done += hear(machine, B, msg.Gradient(Slot(B.boot, 2), named(), FORM))
+    assert len([one for one in done if isinstance(one, RunBackward)]) == 1
+    (refuse,) = sent(done, msg.Refuse)
+    assert refuse.message.slot == slot and refuse.message.reason is Reason.GRANTED
+
+
+@pytest.mark.parametrize(("step", "attempt"), [(1, 0), (0, 1)])
+def test_where_steps_are_free_nothing_is_of_a_step(step: int, attempt: int) -> None:
+    name = MicroBatch(A.peer, A.boot, 0, step, attempt, 1)
+    assert sent(came(at_the_end(), name)[1], msg.Refuse)
+    assert sent(came(at_the_end(flushes=True), name)[1], msg.Arrived)
+
+
+@pytest.mark.parametrize("tokens", [0, 8, 1 << 22])
+def test_a_sender_tells_as_many_tokens_as_a_micro_batch_has_room_for(tokens: int) -> None:
+    machine = at_the_end()
+    _, done = came(machine, named(), tokens)
+    assert [one.message.reason for one in sent(done, msg.Refuse)] == [Reason.BAD]
+    assert sent(came(machine, named(), 7)[1], msg.Arrived)
 
 
 # ---- books

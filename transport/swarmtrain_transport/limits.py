@@ -143,6 +143,10 @@ COUNTED_MAX = 8192
 REPORT_BYTES_MAX = 1 << 20
 """Largest report about a pipeline: COUNTED_MAX entries, and MARKS_BYTES_MAX."""
 
+MARKS_GAP = 128
+"""Numbers of micro-batches that lie further apart are told apart: a source may draw its numbers as
+it likes, and none of them takes whoever has counted it more than so many bits."""
+
 HOP_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - HOP_BYTES_MAX
 """Largest input or gradient of a micro-batch: it goes in one frame, so that nothing need be put
 together again. 8 sequences of 1 024 tokens of 1 000 int8 values are as large."""

@@ -20,7 +20,10 @@ from swarmtrain_transport.pipeline.rules import Rules
 from swarmtrain_transport.pipeline.stage import StageMachine
 
 _TENSOR = Payload("none", (1, 4), 16)
-_TEXT = requests.Text(7, Payload("labels", (1, 4), 32))
+TOKENS = 7
+"""Of each micro-batch."""
+
+_TEXT = requests.Text(TOKENS, Payload("labels", (1, 4), 32))
 _RUN_TAG = 1
 
 Stage = int

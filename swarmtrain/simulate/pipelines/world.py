@@ -18,7 +18,7 @@ from swarmtrain.simulate.pipelines.checks import (
 )
 from swarmtrain.simulate.pipelines.conditions import Conditions, Fault, drawn
 from swarmtrain.simulate.pipelines.disks import Disks
-from swarmtrain.simulate.pipelines.process import Passed, SimProcess
+from swarmtrain.simulate.pipelines.process import TOKENS, Passed, SimProcess
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import control, orders
 from swarmtrain_transport.pipeline.messages import AnyHopMessage
@@ -76,7 +76,7 @@ class World:
         self._flushed: set[tuple[int, int, int]] = set()
         conditions = self.conditions
         self.rules = Rules(
-            conditions.num_stages, conditions.slots, conditions.steps > 0,
+            conditions.num_stages, conditions.slots, conditions.steps > 0, tokens=TOKENS,
             step_micro_batches=self.rng.randint(1, 4),
             max_stale_steps=self.rng.choice((2, 1 << 30)),
         )  # fmt: skip

@@ -116,6 +116,9 @@ class Guardian:
         if flight.tally.steps - held.steps > flight.rules.max_stale_steps:
             flight.fail(held, Reason.STALE)
             return
+        if not flight.may_count(held):
+            flight.fail(held, Reason.GRANTED)
+            return
         flight.requests.append(requests.Keep(held.job))
         flight.enter(held, Phase.BACKWARD)
 

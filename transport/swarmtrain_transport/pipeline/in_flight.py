@@ -8,7 +8,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.phases import entered
 from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline import orders, requests
-from swarmtrain_transport.pipeline.held import PHASES, Held, Phase
+from swarmtrain_transport.pipeline.held import PAST_GO, PHASES, Held, Phase
 from swarmtrain_transport.pipeline.messages import AnyHopMessage, Reason
 from swarmtrain_transport.pipeline.requests import Job, Request, Send
 from swarmtrain_transport.pipeline.route import Fence, MicroBatch, Process, Slot, Span
@@ -108,6 +108,15 @@ class InFlight:
     def is_over(self, name: MicroBatch) -> bool:
         """Nothing of its round, or of its step, is counted any more."""
         return name.fence < self.now if self.rules.flushes else name.round < self.now[0]
+
+    def may_count(self, held: Held) -> bool:
+        """Return True if its name is not counted here, nor about to be from another slot."""
+        name = held.micro_batch
+        return name not in self.tally and not any(
+            one.phase in PAST_GO and one.micro_batch.entry == name.entry
+            for one in (*self.all(), self.running)
+            if one is not None and one is not held
+        )
 
     # ---- ends of a micro-batch here
 

@@ -227,8 +227,18 @@ class Unable(OrderOrReport, frozen=True, tag=35):
 Report = Drained | Weighed | Settled | Fetched | Holds | Unable
 
 
+def runs(numbers: set[int]) -> list[Marks]:
+    """The set as bits, in parts whose numbers lie close together: few bytes, whoever drew them."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if not parts or number - parts[-1][-1] > limits.MARKS_GAP:
+            parts.append([])
+        parts[-1].append(number)
+    return [marks(set(part)) for part in parts]
+
+
 def marks(numbers: set[int]) -> Marks:
-    """The set as bits."""
+    """The set as bits. One's own numbers lie close together; for others' there is `runs`."""
     if not numbers:
         return Marks(0, b"")
     first = min(numbers)

@@ -69,6 +69,7 @@ class Permission:
         held = flight.in_slots.get(slot)
         is_ours = held is not None and held.micro_batch == name
         if held is not None and is_ours and sender == Process(name.source, name.boot):
+            goes = goes and flight.may_count(held)
             if goes and held.phase is Phase.ARRIVED:
                 flight.requests.append(requests.Keep(held.job))
             self._answer(held, goes=goes)

@@ -71,9 +71,7 @@ class Receiver:
         if not self.invited.take(slot, sender):
             flight.send(sender, msg.Refuse(slot, name, Reason.FULL))
             return
-        # No member is two rounds ahead of another: rounds wait for all.
-        is_one = is_sound and forward.stage in flight.span and name.round <= flight.now[0] + 1
-        if flight.is_over(name) or not is_one or forward.tokens > flight.rules.tokens:
+        if flight.is_over(name) or not is_sound or not self._is_one(forward):
             reason = Reason.CLOSED if flight.is_over(name) else Reason.BAD
             flight.send(sender, msg.Refuse(slot, name, reason))
             return
@@ -85,6 +83,16 @@ class Receiver:
         flight.requests.append(requests.Keep(job))
         if flight.is_end:
             self._permission.ask(held)
+
+    def _is_one(self, forward: msg.Forward) -> bool:
+        """Return True if such a micro-batch can be: of a stage that is served here, of a time that
+        comes here, with no more tokens than there is room for."""
+        flight, name = self._flight, forward.micro_batch
+        # No member is two rounds ahead of another: rounds wait for all.
+        is_soon = name.round <= flight.now[0] + 1
+        has_steps = flight.rules.flushes or name.step == name.attempt == 0
+        has_tokens = 0 < forward.tokens <= flight.rules.tokens
+        return forward.stage in flight.span and is_soon and has_steps and has_tokens
 
     def on_ack(self, sender: Process, slot: Slot) -> None:
         """The sender has what was owed to it."""

@@ -52,6 +52,11 @@ class MicroBatch(
         """Its round, step and attempt."""
         return self.round, self.step, self.attempt
 
+    @property
+    def entry(self) -> "tuple[Process, int]":
+        """Its source and number: books know no more of it."""
+        return Process(self.source, self.boot), self.number
+
 
 class Slot(msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True):
     """One place at a receiver, for one micro-batch.

@@ -49,6 +49,7 @@ class StageMachine:
     """
 
     def __init__(self, me: Process, span: Span, rules: Rules) -> None:
+        self.me = me
         self.rules = rules
         self.strangers = 0
         self._flight = InFlight(me, span, rules)

@@ -15,15 +15,19 @@ class Tally:
     def __init__(self) -> None:
         self.steps = 0
         self._accumulated: list[Count] = []
-        self._counted: dict[MicroBatch, Count] = {}
+        self._counted: dict[tuple[Process, int], Count] = {}
 
     def __len__(self) -> int:
         """Micro-batches in the accumulator."""
         return len(self._accumulated)
 
+    def __contains__(self, name: MicroBatch) -> bool:
+        """Return True if books have an entry of it that is not settled."""
+        return name.entry in self._counted
+
     def add(self, count: Count) -> None:
         """One more is in the accumulator."""
-        self._counted[count.micro_batch] = count
+        self._counted[count.micro_batch.entry] = count
         self._accumulated.append(count)
 
     def step(self, norm: float | None = None) -> Step:
@@ -38,19 +42,23 @@ class Tally:
         """A step is not made: nothing of it was counted."""
         self._accumulated.clear()
         self._counted = {
-            name: count for name, count in self._counted.items() if name.fence != fence
+            entry: count
+            for entry, count in self._counted.items()
+            if count.micro_batch.fence != fence
         }
 
     def settle(self, round: int) -> tuple[orders.Counted, ...]:
         """All that was counted up to the round, by source and stage; it is forgotten then."""
         books: dict[tuple[Process, int], set[int]] = {}
-        for name, count in list(self._counted.items()):
-            if name.round > round:
+        for entry, count in list(self._counted.items()):
+            if count.micro_batch.round > round:
                 continue
-            del self._counted[name]
+            del self._counted[entry]
+            source, number = entry
             for stage in range(count.first, count.last + 1):
-                books.setdefault((Process(name.source, name.boot), stage), set()).add(name.number)
+                books.setdefault((source, stage), set()).add(number)
         return tuple(
-            orders.Counted(source, stage, orders.marks(numbers))
+            orders.Counted(source, stage, marked)
             for (source, stage), numbers in sorted(books.items())
+            for marked in orders.runs(numbers)
         )
