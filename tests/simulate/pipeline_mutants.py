@@ -181,7 +181,7 @@ def runs_old_rounds(self, name):
 original_may_run = StageMachine._may_run
 
 
-def numbers_again(self, free, now_s):
+def numbers_again(self, free, now_s, filled, most):
     given = []
     while self._wanted and len(given) < free:
         sender = next(iter(self._wanted))

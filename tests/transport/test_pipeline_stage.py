@@ -36,9 +36,14 @@ def sent(kind, asked):
     return [request for request in of(requests.Send, asked) if isinstance(request.message, kind)]
 
 
-def invited(made, now_s=0.0, sender=SOURCE):
+def above(made):
+    """Who sends to the machine."""
+    return SOURCE if made.span.first == 1 else MIDDLE
+
+
+def invited(made, now_s=0.0):
     """The slot that the machine gives to a sender."""
-    asked = made.received(sender.peer, BOOT, msg.Want(made.span.first, 1), now_s)
+    asked = made.received(above(made).peer, BOOT, msg.Want(made.span.first, 1), now_s)
     return sent(msg.Invite, asked)[0].message.slot
 
 
@@ -53,7 +58,7 @@ def forwarded(made, number=1, now_s=0.0):
     """A micro-batch that has come to the machine, and the requests."""
     slot = invited(made, now_s)
     forward = msg.Forward(slot, name_of(number), made.span.first, 7, TENSOR)
-    return Job(name_of(number), slot), made.received(SOURCE.peer, BOOT, forward, now_s)
+    return Job(name_of(number), slot), made.received(above(made).peer, BOOT, forward, now_s)
 
 
 def answered(made, number=1):

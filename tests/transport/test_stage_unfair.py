@@ -11,6 +11,7 @@ from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.messages import Payload, Reason
 from swarmtrain_transport.pipeline.requests import (
     Count,
+    Free,
     Job,
     Request,
     RunBackward,
@@ -102,11 +103,13 @@ def test_who_failed_a_micro_batch_does_not_get_it_again_while_there_are_others()
 
 
 def test_a_sender_that_never_fills_its_slots_does_not_keep_them() -> None:
-    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0), B: Span(0, 0)})
-    assert len(sent(hear(machine, A, msg.Want(1, SLOTS)), msg.Invite)) == SLOTS
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0), B: Span(0, 0), C: Span(0, 0)})
+    for one in (A, C):
+        assert len(sent(hear(machine, one, msg.Want(1, SLOTS)), msg.Invite)) == SLOTS - 1
     invited = []
     for now in range(3, int(limits.INVITED_S) + 9, 3):
-        invited += hear(machine, A, msg.Want(1, SLOTS), now)  # it goes on to ask
+        for one in (A, C):
+            invited += hear(machine, one, msg.Want(1, SLOTS), now)  # they go on to ask
         invited += hear(machine, B, msg.Want(1, 1), now)
         invited += machine.tick(now)
     assert B.peer in {one.peer for one in sent(invited, msg.Invite)}
@@ -119,6 +122,76 @@ def test_a_sender_that_let_a_slot_expire_is_not_asked_again_at_once() -> None:
     assert not sent(machine.tick(late_s), msg.Invite)
     assert not sent(hear(machine, A, msg.Want(1, 1), late_s + 1), msg.Invite)
     assert sent(hear(machine, A, msg.Want(1, 1), 2 * late_s), msg.Invite)
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_a_sender_that_never_says_ack_leaves_a_slot_to_others(flushes: bool) -> None:
+    """GO is A's own, so A can have its micro-batches come to any phase."""
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0), B: Span(0, 0)}, flushes=flushes)
+    for invite in sent(hear(machine, A, msg.Want(1, SLOTS)), msg.Invite):
+        name = named(invite.message.slot.number)
+        hear(machine, A, msg.Forward(invite.message.slot, name, 1, 2, FORM))
+    assert sent(hear(machine, B, msg.Want(1, 1)), msg.Invite)
+
+
+def test_what_is_never_taken_back_keeps_no_slot_for_ever_and_its_sender_waits_as_long() -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)})
+    slot, _ = came(machine, named())
+    hear(machine, A, msg.No(named(), slot))  # refused, and A never says ACK
+    came(machine, MicroBatch(A.peer, A.boot, 1, 0, 0, 2))  # its round never comes
+    now = 0.0
+    while machine.num_held and now < 3 * limits.MICRO_BATCH_S:
+        now += limits.HOP_TICK_S
+        machine.tick(now)
+    assert now > limits.MICRO_BATCH_S and machine.num_held == 0
+    assert not sent(hear(machine, A, msg.Want(1, 1), 1.9 * now), msg.Invite)
+    assert sent(hear(machine, A, msg.Want(1, 1), 2 * now), msg.Invite)
+
+
+def test_a_step_that_never_comes_keeps_no_slot_for_ever() -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)}, flushes=True)
+    came(machine, MicroBatch(A.peer, A.boot, 0, 1 << 40, 0, 1))
+    for attempt in range(5):
+        machine.told(orders.Void(0, 0, attempt, 0), 100.0 * attempt)
+        machine.tick(100.0 * attempt + 90)
+    assert machine.num_held == 0
+
+
+def test_who_wants_holds_and_returns_in_a_circle_waits_as_long_as_it_has_held() -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)})
+    had, now, step = 0.0, 0.0, limits.INVITED_S - 5
+    while now < 20 * step:
+        invites = sent(hear(machine, A, msg.Want(1, 1), now), msg.Invite)
+        now += step
+        had += step * len(invites)
+        for invite in invites:
+            hear(machine, A, msg.Return(invite.message.slot), now)
+    assert had <= now / 2
+
+
+def test_a_slot_that_is_returned_at_once_is_no_reason_to_wait() -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)})
+    for now in range(5):
+        (invite,) = sent(hear(machine, A, msg.Want(1, 1), now), msg.Invite)
+        hear(machine, A, msg.Return(invite.message.slot), now + 0.5)
+
+
+def test_who_asks_again_keeps_its_turn() -> None:
+    others = {A: Span(0, 0), B: Span(0, 0), C: Span(0, 0)}
+    machine, _ = machine_of(Span(1, 1), others)
+    kept = [sent(hear(machine, one, msg.Want(1, 1)), msg.Invite)[0].message.slot for one in (A, B)]
+    hear(machine, C, msg.Want(1, 1), 1.0)
+    hear(machine, A, msg.Want(1, 2), 2.0)
+    hear(machine, C, msg.Want(1, 1), 3.0)
+    (invite,) = sent(hear(machine, B, msg.Return(kept[1]), 4.0), msg.Invite)
+    assert invite.peer == C.peer
+
+
+def test_only_the_stage_before_is_invited() -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0), B: Span(1, 1), C: Span(2, 2)}, stages=3)
+    for one in (B, C):
+        assert not sent(hear(machine, one, msg.Want(1, 1)), msg.Invite)
+    assert sent(hear(machine, A, msg.Want(1, 1)), msg.Invite)
 
 
 @pytest.mark.parametrize("flushes", [False, True])
@@ -150,6 +223,28 @@ def test_a_slot_whose_drop_was_lost_is_freed_when_its_holder_speaks() -> None:
         machine.tick(now)
     assert machine.num_own == 0
     assert sent(hear(machine, A, msg.Alive(slot), now), msg.Drop)
+
+
+# ---- memory
+
+
+def test_those_who_left_are_forgotten_with_their_round() -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)})
+    members = dict(machine._flight.members)
+    for number in range(100):
+        process = Process(B.peer, b"%08d" % number)
+        machine.told(orders.Joined(B.peer, orders.Member(process.boot, Span(0, 0))), 0.0)
+        machine.told(orders.Departed(process), 0.0)
+    machine.told(orders.Close(0), 1.0)
+    machine.told(orders.Begin(1, 0, members), 1.0)
+    assert not machine._flight.gone
+
+
+def test_a_pass_that_fails_after_its_round_keeps_no_payload() -> None:
+    machine, done = machine_of(Span(0, 0), {A: Span(1, 1)}, share=1)
+    (run,) = [one for one in done if isinstance(one, RunForward)]
+    machine.told(orders.Close(0), 0.0)
+    assert Free(run.job) in machine.failed(run.job, 1.0)
 
 
 # ---- signs of life

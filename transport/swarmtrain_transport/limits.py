@@ -95,8 +95,8 @@ HOLDERS = 3
 """Living holders of each stage's newest state: any two may be lost at once."""
 
 INVITED_S = 120.0
-"""A slot that its sender has not filled by then is for others, and so are the next ones for as long
-again. The largest payload takes 70 s at 1 Mbit/s."""
+"""A slot that its sender has not filled by then is for others. The largest payload takes 70 s at
+1 Mbit/s."""
 
 HOP_TRIES = 3
 """Receivers that one sender tries for one micro-batch."""
@@ -128,6 +128,10 @@ else moves meanwhile."""
 
 PIPELINE_MEMBERS_MAX = 1024
 """Peers of a pipeline: BEGIN names all of them to each, which is 100 KiB a peer and round."""
+
+PARKED_S = MICRO_BATCH_S + 60.0
+"""Age at which a receiver lets go of a micro-batch: its source has given it up, and whoever sent it
+has had a minute to take it back. Who has not may be parking it, and waits as long for a slot."""
 
 FRAME_BYTES_MAX = 8 << 20
 """Largest body on the data lane: a float32 chunk is 1 MiB, a result manifest of 200 000 hashes

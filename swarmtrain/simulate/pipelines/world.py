@@ -194,6 +194,7 @@ class World:
             if self.now_s > self.conditions.calm_s + _END_S:
                 raise BrokenInvariant("P8", f"round {self.coordinator.round} does not end")
             act()
+        self.counts["strangers"] = sum(each.machine.strangers for each in self._lives_of_all)
         if self._calm_rounds < 2:
             raise BrokenInvariant("P8", "nothing happens any more")
 

@@ -29,7 +29,7 @@ class InFlight:
         source: its own part as a source.
         tally: of what it has counted.
         members: of the run.
-        gone: processes that have left it.
+        gone: processes that have left it since the round began.
         now: round, step and attempt that is counted in.
         is_open: that round has begun here, and is not closed.
         now_s: time of the event that is being answered.

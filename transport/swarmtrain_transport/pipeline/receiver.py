@@ -3,6 +3,9 @@
 A slot holds the stage's input, then in its place the input's gradient until that is acknowledged.
 """
 
+from collections import Counter
+
+from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline import requests
 from swarmtrain_transport.pipeline.held import OWED, PAST_GO, Held, Phase
@@ -36,30 +39,44 @@ class Receiver:
         return len(self._flight.in_slots) + len(self.invited)
 
     def invite(self) -> None:
-        """Free slots go to those who want one."""
+        """Free slots go to those who want one. Where there are several who may, nobody has the
+        last one beside all others: else one that never lets go keeps all of them from us."""
         flight = self._flight
-        if flight.is_open:
-            free = flight.rules.slots - self.num_held
-            for slot, sender in self.invited.give(free, flight.now_s):
-                flight.send(sender, msg.Invite(slot))
+        if not flight.is_open:
+            return
+        free = flight.rules.slots - self.num_held
+        filled = Counter(held.above for held in flight.in_slots.values() if held.above is not None)
+        senders = [
+            peer
+            for peer, member in flight.members.items()
+            if peer != flight.me.peer and member.span.last + 1 in flight.span
+        ]
+        most = max(1, flight.rules.slots - (len(senders) > 1))
+        for slot, sender in self.invited.give(free, flight.now_s, filled, most):
+            flight.send(sender, msg.Invite(slot))
 
     def say_again(self) -> None:
-        """Invitations, what is owed to senders, and that the rest is alive."""
+        """Invitations, what is owed to senders, and that the rest is alive. A slot is nobody's for
+        ever."""
         flight = self._flight
         self.invited.forget_old(flight.now_s)
         for slot, sender in self.invited:
             flight.send(sender, msg.Invite(slot))
         for held in list(flight.in_slots.values()):
             assert held.above is not None and held.job.slot is not None
-            if held.phase in OWED:
+            if flight.now_s - held.began_s > limits.PARKED_S and held is not flight.running:
+                flight.drop(held)
+                self.invited.doubted(held.above, held.began_s, flight.now_s)
+            elif held.phase in OWED:
                 flight.say_owed(held)
             else:
                 flight.send(held.above, msg.Alive(held.job.slot))
 
     def on_want(self, sender: Process, want: msg.Want) -> None:
-        """A sender has micro-batches."""
+        """A sender has micro-batches, for the stage after its own."""
         flight = self._flight
-        count = min(want.count, flight.rules.slots) if want.stage in flight.span else 0
+        is_next = want.stage == flight.members[sender.peer].span.last + 1
+        count = want.count if is_next and want.stage in flight.span else 0
         self.invited.wanted(sender, count, flight.now_s)
 
     def on_forward(self, sender: Process, forward: msg.Forward, *, is_sound: bool) -> None:

@@ -2,12 +2,13 @@
 
 Whoever has a micro-batch for us says how many; a free slot is offered to those who want one, in
 turn, and is kept until it is filled or returned, or was kept for too long. So nobody can send what
-there is no room for, and nobody can hold the room either.
+there is no room for, and nobody can hold the room either: who has kept a slot for nothing waits as
+long for the next one, and where there are several senders none of them has all slots.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.route import Boot, Process, Slot
@@ -24,7 +25,7 @@ class Invitations:
         self._boot = boot
         self._kept: dict[Slot, tuple[Process, float]] = {}
         self._wanted: dict[Process, int] = {}
-        self._let_go_s: dict[Process, float] = {}
+        self._doubted_until_s: dict[Process, float] = {}
         self._number = 0
 
     def __len__(self) -> int:
@@ -42,20 +43,34 @@ class Invitations:
 
     def wanted(self, sender: Process, count: int, now_s: float) -> None:
         """The sender has so many micro-batches; this replaces what it said before, and those that
-        invitations are on their way for are among them.
-
-        One that has kept a slot for too long waits as long until it is believed again.
-        """
-        self._wanted.pop(sender, None)
-        if count > 0 and now_s - self._let_go_s.get(sender, -math.inf) > limits.INVITED_S:
+        invitations are on their way for are among them. It keeps its turn."""
+        if count <= 0 or now_s < self._doubted_until_s.get(sender, -math.inf):
+            self._wanted.pop(sender, None)
+        else:
             self._wanted[sender] = count
 
-    def give(self, free: int, now_s: float) -> list[tuple[Slot, Process]]:
-        """Give free slots to those who want one, in turn; as many as there are."""
+    def give(
+        self, free: int, now_s: float, filled: Mapping[Process, int], most: int
+    ) -> list[tuple[Slot, Process]]:
+        """Give free slots to those who want one, in turn; as many as there are.
+
+        Args:
+            free: slots.
+            now_s: the time.
+            filled: slots that hold something, by sender.
+            most: slots that one sender may have, filled or kept.
+        """
         given: list[tuple[Slot, Process]] = []
         kept = Counter(sender for sender, _ in self._kept.values())
         while len(given) < free:
-            sender = next((who for who, n in self._wanted.items() if n > kept[who]), None)
+            sender = next(
+                (
+                    who
+                    for who, count in self._wanted.items()
+                    if kept[who] < min(count, most - filled.get(who, 0))
+                ),
+                None,
+            )
             if sender is None:
                 break
             self._wanted[sender] = self._wanted.pop(sender)  # the others come first then
@@ -75,15 +90,24 @@ class Invitations:
             self._wanted[sender] = count
         return True
 
-    def returned(self, slot: Slot, sender: Process) -> None:
+    def returned(self, slot: Slot, sender: Process, now_s: float) -> None:
         """The sender does not need the slot, nor any other."""
+        _, since_s = self._kept.get(slot, (None, now_s))
         if self.take(slot, sender):
             self._wanted.pop(sender, None)
+            if now_s - since_s > limits.HOP_SILENCE_S:
+                self.doubted(sender, since_s, now_s)
+
+    def doubted(self, sender: Process, since_s: float, now_s: float) -> None:
+        """The sender has had a slot for nothing since then: it waits as long for the next one."""
+        self._wanted.pop(sender, None)
+        until_s = now_s + (now_s - since_s)
+        self._doubted_until_s[sender] = max(self._doubted_until_s.get(sender, 0.0), until_s)
 
     def departed(self, sender: Process) -> None:
         """Nothing is kept for the sender any more."""
         self._wanted.pop(sender, None)
-        self._let_go_s.pop(sender, None)
+        self._doubted_until_s.pop(sender, None)
         self._kept = {slot: kept for slot, kept in self._kept.items() if kept[0] != sender}
 
     def forget_old(self, now_s: float) -> None:
@@ -91,5 +115,4 @@ class Invitations:
         for slot, (sender, since_s) in list(self._kept.items()):
             if now_s - since_s > limits.INVITED_S:
                 del self._kept[slot]
-                self._wanted.pop(sender, None)
-                self._let_go_s[sender] = now_s
+                self.doubted(sender, since_s, now_s)

@@ -117,7 +117,7 @@ class StageMachine:
             case msg.Invite():
                 self._guardian.on_invite(sender, message.slot)
             case msg.Return():
-                self._receiver.invited.returned(message.slot, sender)
+                self._receiver.invited.returned(message.slot, sender, now_s)
             case msg.Forward():
                 self._receiver.on_forward(sender, message, is_sound=is_sound)
             case msg.Gradient():
@@ -196,7 +196,9 @@ class StageMachine:
         flight.now_s = now_s
         flight.running = None
         held = flight.find(job)
-        if held is not None and held.phase in (Phase.FORWARD, Phase.BACKWARD):
+        if held is None:
+            flight.requests.append(requests.Free(job))
+        elif held.phase in (Phase.FORWARD, Phase.BACKWARD):
             flight.fail(held, Reason.BAD if held.phase is Phase.FORWARD else Reason.SPOILED)
         self._hear()
         return self._taken()
@@ -301,6 +303,7 @@ class StageMachine:
         flight = self._flight
         flight.now = max(flight.now, (order.round, 0, 0))
         flight.is_open = True
+        flight.gone.clear()  # all that they have made is over
         flight.members = dict(order.members)
         span = flight.members[flight.me.peer].span
         if span != flight.span:
