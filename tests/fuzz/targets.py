@@ -190,12 +190,12 @@ def _hops() -> tuple[bytes, ...]:
 
 
 def _report(data: bytes) -> None:
-    found = control.report_of(messages.PipelineReport(data))
+    found = control.report_of(data)
     assert control.report_of(control.pack_report(found)) == found
 
 
 def _order(data: bytes) -> None:
-    found = control.order_of(messages.PipelineOrder(data))
+    found = control.order_of(data)
     assert control.order_of(control.pack_order(found)) == found
 
 
@@ -222,8 +222,8 @@ def _words_on_pipelines() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         orders.Hold(1, 4),
     )
     return (
-        tuple(control.pack_report(one).body for one in reports),
-        tuple(control.pack_order(one).body for one in told),
+        tuple(control.pack_report(one) for one in reports),
+        tuple(control.pack_order(one) for one in told),
     )
 
 

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.pipeline import orders as say
-from swarmtrain_transport.pipeline.control import order_of, pack_order, pack_report, report_of
+from swarmtrain_transport.pipeline.control import (
+    OrderLane,
+    ReportLane,
+    order_of,
+    pack_order,
+    pack_report,
+    report_of,
+)
 from swarmtrain_transport.pipeline.messages import Reason
 from swarmtrain_transport.pipeline.route import Process, Span
 from swarmtrain_transport.wire import messages
@@ -45,11 +52,11 @@ def raw_of(value: Any) -> Any:
 
 
 def ordered(raw: object) -> say.Order:
-    return order_of(PipelineOrder(msgpack.packb(raw)))
+    return order_of(msgpack.packb(raw))
 
 
 def reported(raw: object) -> say.Report:
-    return report_of(PipelineReport(msgpack.packb(raw)))
+    return report_of(msgpack.packb(raw))
 
 
 # ---- what goes out comes in
@@ -62,22 +69,24 @@ def test_every_order_and_report_is_an_example() -> None:
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda one: type(one).__name__)
 def test_an_order_comes_back_as_itself_through_the_control_lane(order: say.Order) -> None:
-    message = messages.decode_from_coordinator(messages.encode(pack_order(order)))
-    assert isinstance(message, PipelineOrder) and order_of(message) == order
+    sent = OrderLane().say(order)
+    message = messages.decode_from_coordinator(messages.encode(sent))
+    assert isinstance(message, PipelineOrder) and ReportLane().hear(message) == order
     assert ordered(raw_of(order)) == order  # the layout written down a second time
     with pytest.raises(RemoteFault):
-        report_of(PipelineReport(message.body))
+        report_of(message.body)
     with pytest.raises(RemoteFault):
         messages.decode_from_peer(messages.encode(message))
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda one: type(one).__name__)
 def test_a_report_comes_back_as_itself_through_the_control_lane(report: say.Report) -> None:
-    message = messages.decode_from_peer(messages.encode(pack_report(report)))
-    assert isinstance(message, PipelineReport) and report_of(message) == report
+    sent = ReportLane().say(report)
+    message = messages.decode_from_peer(messages.encode(sent))
+    assert isinstance(message, PipelineReport) and OrderLane().hear(message) == report
     assert reported(raw_of(report)) == report
     with pytest.raises(RemoteFault):
-        order_of(PipelineOrder(message.body))
+        order_of(message.body)
 
 
 @given(st.sets(st.integers(0, 5000)), st.sampled_from(Reason), st.floats(0, 1e9))
@@ -97,14 +106,14 @@ def test_the_largest_legal_report_and_order_fit() -> None:
     one = say.Counted(Process(bytes(32), boot), limits.STAGES_MAX - 1, say.Marks(most, b"\xff"))
     whole = say.Marks(most, bytes(limits.MARKS_BYTES_MAX - limits.COUNTED_MAX))
     settled = say.Settled(most, (one,) * limits.COUNTED_MAX, say.Made(whole, {}))
-    body = pack_report(settled).body
+    body = pack_report(settled)
     assert 0.8 * limits.REPORT_BYTES_MAX < len(body) <= limits.REPORT_BYTES_MAX
-    assert report_of(PipelineReport(body)) == settled
+    assert report_of(body) == settled
     member = say.Member(boot, Span(255, 255))
     names = (number.to_bytes(32, "big") for number in range(limits.PIPELINE_MEMBERS_MAX))
     begin = say.Begin(most, most, dict.fromkeys(names, member))
     assert order_of(pack_order(begin)) == begin
-    assert len(pack_order(begin).body) < limits.CONTROL_BYTES_MAX // 16
+    assert len(pack_order(begin)) < limits.CONTROL_BYTES_MAX // 16
 
 
 # ---- bounds, at both ends
@@ -160,7 +169,7 @@ def test_a_bound_holds_at_both_ends(value: Any) -> None:
 
 def test_a_report_is_refused_by_its_length_before_it_is_read() -> None:
     with pytest.raises(RemoteFault) as caught:
-        report_of(PipelineReport(bytes(limits.REPORT_BYTES_MAX + 1)))
+        report_of(bytes(limits.REPORT_BYTES_MAX + 1))
     assert caught.value.reason == "length"
 
 
@@ -181,7 +190,35 @@ def test_what_is_no_order_and_no_report_is_refused(raw: object) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_or_are_what_we_would_say(data: bytes) -> None:
     try:
-        report = report_of(PipelineReport(data))
+        report = report_of(data)
     except RemoteFault:
         return
     assert report_of(pack_report(report)) == report
+
+
+# ---- connections that break
+
+
+def test_what_was_lost_with_a_connection_is_said_again_and_heard_once() -> None:
+    ours, theirs = OrderLane(), ReportLane()
+    first, *lost = [ours.say(order) for order in ORDERS[:4]]
+    assert theirs.hear(first) == ORDERS[0] and theirs.hear(first) is None
+    with pytest.raises(RemoteFault) as caught:
+        theirs.hear(lost[1])
+    assert caught.value.reason == "number"
+    assert [theirs.hear(message) for message in ours.again()] == [None, *ORDERS[1:4]]
+    assert ours.hear(theirs.say(REPORTS[0])) == REPORTS[0] and not ours.num_unheard
+    report = theirs.say(REPORTS[1])
+    assert theirs.num_unheard == 2 and ours.hear(report) == REPORTS[1]
+    assert theirs.hear(ours.say(ORDERS[4])) == ORDERS[4] and theirs.num_unheard == 0
+    assert ours.again() == [messages.PipelineOrder(5, 2, pack_order(ORDERS[4]))]
+
+
+@pytest.mark.parametrize(("number", "heard"), [(2, 0), (1, 2), (1, -1), (1 << 63, 0)])
+def test_numbers_that_cannot_be_are_refused(number: int, heard: int) -> None:
+    lane = OrderLane()
+    lane.say(ORDERS[0])
+    with pytest.raises(RemoteFault):
+        lane.hear(PipelineReport(number, heard, pack_report(REPORTS[0])))
+    assert lane.num_unheard == 1
+    assert lane.hear(PipelineReport(1, 1, pack_report(REPORTS[0]))) == REPORTS[0]

@@ -25,30 +25,106 @@ _REPORTS = kinds_of(Report)
 _DETAIL_CHARS_MAX = 200
 
 
-def pack_order(order: Order) -> PipelineOrder:
-    """The message of an order. Raises LocalFault: a bound is not kept."""
-    return PipelineOrder(_pack(order, _ORDERS, limits.CONTROL_BYTES_MAX))
+def pack_order(order: Order) -> bytes:
+    """The body of a PIPELINE_ORDER. Raises LocalFault: a bound is not kept."""
+    return _pack(order, _ORDERS, limits.CONTROL_BYTES_MAX)
 
 
-def pack_report(report: Report) -> PipelineReport:
-    """The message of a report. Raises LocalFault: a bound is not kept."""
-    return PipelineReport(_pack(report, _REPORTS, limits.REPORT_BYTES_MAX))
+def pack_report(report: Report) -> bytes:
+    """The body of a PIPELINE_REPORT. Raises LocalFault: a bound is not kept."""
+    return _pack(report, _REPORTS, limits.REPORT_BYTES_MAX)
 
 
-def order_of(message: PipelineOrder) -> Order:
-    """The order in a message.
+def order_of(body: bytes) -> Order:
+    """The order in a body.
 
     Raises:
         RemoteFault: reason ``length``, ``msgpack`` or ``type``.
     """
-    return _unpack(message.body, _ORDERS)  # type: ignore[no-any-return]  # one of the union's kinds
+    return _unpack(body, _ORDERS)  # type: ignore[no-any-return]  # one of the union's kinds
 
 
-def report_of(message: PipelineReport) -> Report:
-    """The report in a message, with every number within its bounds. Raises as `order_of`."""
-    if len(message.body) > limits.REPORT_BYTES_MAX:
-        raise RemoteFault("length", f"report of {len(message.body)} bytes")
-    return _unpack(message.body, _REPORTS)  # type: ignore[no-any-return]  # as above
+def report_of(body: bytes) -> Report:
+    """The report in a body, with every number within its bounds. Raises as `order_of`."""
+    if len(body) > limits.REPORT_BYTES_MAX:
+        raise RemoteFault("length", f"report of {len(body)} bytes")
+    return _unpack(body, _REPORTS)  # type: ignore[no-any-return]  # as above
+
+
+class _Lane:
+    """Words with numbers, each of which names the newest that was heard from the other side.
+
+    So nothing is lost with a connection, and nothing is heard twice: after a new one either side
+    says again whatever the other has not said that it has heard.
+    """
+
+    def __init__(self) -> None:
+        self._bodies: dict[int, bytes] = {}
+        self._said = self._heard = 0
+
+    @property
+    def num_unheard(self) -> int:
+        """Words that the other side has not said that it has heard."""
+        return len(self._bodies)
+
+    def _add(self, body: bytes) -> int:
+        self._said += 1
+        self._bodies[self._said] = body
+        return self._said
+
+    def _is_next(self, number: int, heard: int) -> bool:
+        """Take note of a word's numbers; False if it was heard before.
+
+        Raises:
+            RemoteFault: reason ``number``: words between are missing, or were never said.
+        """
+        if number > self._heard + 1 or not 0 <= heard <= self._said:
+            raise RemoteFault("number", f"word {number} after {self._heard}, heard {heard}")
+        for one in [one for one in self._bodies if one <= heard]:
+            del self._bodies[one]
+        is_next = number == self._heard + 1
+        self._heard += is_next
+        return is_next
+
+
+class OrderLane(_Lane):
+    """The coordinator's end, for one process that is in the run."""
+
+    def say(self, order: Order) -> PipelineOrder:
+        """The message of an order."""
+        body = pack_order(order)
+        return PipelineOrder(self._add(body), self._heard, body)
+
+    def hear(self, message: PipelineReport) -> Report | None:
+        """The report in a message, None if it was heard before. Raises as `report_of`, or reason
+        ``number``."""
+        report = report_of(message.body)
+        return report if self._is_next(message.number, message.heard) else None
+
+    def again(self) -> list[PipelineOrder]:
+        """The messages to say again on a new connection."""
+        bodies = self._bodies.items()
+        return [PipelineOrder(number, self._heard, body) for number, body in bodies]
+
+
+class ReportLane(_Lane):
+    """A process's end, in one life of the coordinator."""
+
+    def say(self, report: Report) -> PipelineReport:
+        """The message of a report."""
+        body = pack_report(report)
+        return PipelineReport(self._add(body), self._heard, body)
+
+    def hear(self, message: PipelineOrder) -> Order | None:
+        """The order in a message, None if it was heard before. Raises as `order_of`, or reason
+        ``number``."""
+        order = order_of(message.body)
+        return order if self._is_next(message.number, message.heard) else None
+
+    def again(self) -> list[PipelineReport]:
+        """The messages to say again on a new connection."""
+        bodies = self._bodies.items()
+        return [PipelineReport(number, self._heard, body) for number, body in bodies]
 
 
 def _pack(value: OrderOrReport, kinds: Mapping[Any, Any], longest: int) -> bytes:

@@ -286,8 +286,11 @@ class LeaseRequest(Message, frozen=True, tag="lease_request"):
 
 
 class PipelineReport(Message, frozen=True, tag="pipeline_report"):
-    """A peer of a pipeline reports to the coordinator (`pipeline.control`)."""
+    """A peer of a pipeline reports: its report of this number, and the newest order that it has
+    heard (`pipeline.control`)."""
 
+    number: int
+    heard: int
     body: bytes
 
 
@@ -387,8 +390,11 @@ class Finished(Message, frozen=True, tag="finished", omit_defaults=True):
 
 
 class PipelineOrder(Message, frozen=True, tag="pipeline_order"):
-    """The coordinator's order to a peer of a pipeline (`pipeline.control`)."""
+    """The coordinator's order of this number to a peer of a pipeline, and the newest report that it
+    has heard."""
 
+    number: int
+    heard: int
     body: bytes
 
 
