@@ -261,6 +261,12 @@ _ROWS = (
         "out.",
     ),
     ErrorKind(
+        "SWT-E614", "No stage for this peer", EXIT_MUST_CHANGE,
+        "It asks for stages that the run's model does not have, or gives less memory than they\n"
+        "take. Ask for others with --span, leave it out to be given some, or give more with\n"
+        "--memory.",
+    ),
+    ErrorKind(
         "SWT-E701", "The run is full", EXIT_TRY_LATER,
         "It has as many peers as its organiser allows (admission.peers_max). Try again later.",
     ),

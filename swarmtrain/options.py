@@ -12,7 +12,7 @@ from swarmtrain.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_optimizers.strategies.registry import facts_named
 from swarmtrain_transport.errors import LocalFault
-from swarmtrain_transport.limits import NAME_CHARS_MAX
+from swarmtrain_transport.limits import NAME_CHARS_MAX, STAGES_MAX
 from swarmtrain_transport.wire.invite import Invite
 
 DEMO_CHURN_PEERS_MIN = 3
@@ -72,6 +72,8 @@ class JoinOptions:
             then stop in the middle of the exchange. 0 for never.
         json_events: print events as JSON lines on stdout.
         waits: wait for a coordinator that is not up yet.
+        span: stages that the peer asks for, None for any.
+        memory_bytes: that it may take, 0 for unsaid.
     """
 
     invite: Invite
@@ -84,6 +86,8 @@ class JoinOptions:
     freeze_in_round: int
     json_events: bool
     waits: bool = False
+    span: range | None = None
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,22 @@ def parse_duration(text: str) -> float:
             "Write seconds, minutes, hours or days: 90s, 10m, 2h, 7d.",
         )
     return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def parse_span(text: str) -> range:
+    """``1-2`` or ``1``: first and last stage.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    match = re.fullmatch(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", text.strip())
+    span = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if not span or span[-1] >= STAGES_MAX:
+        raise misuse(
+            f"{cleaned(text)!r} is not a span of stages.",
+            "Write the first and the last one, counted from 0: --span 1-2, or --span 1.",
+        )
+    return span
 
 
 def parse_endpoint(text: str) -> Endpoint:

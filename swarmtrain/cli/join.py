@@ -21,6 +21,7 @@ from swarmtrain.options import (
     default_endpoint,
     parse_advertised,
     parse_endpoint,
+    parse_span,
 )
 from swarmtrain_transport.wire.invite import Invite
 
@@ -74,6 +75,20 @@ Wait = Annotated[
         help="Wait until the coordinator is up; whoever was in the run does anyway, until its end.",
     ),
 ]
+Span = Annotated[
+    range | None,
+    typer.Option(
+        metavar="FIRST-LAST", parser=read_by(parse_span), show_default="what the run lacks most",
+        help="Stages to serve, where the model is in stages: 1-2, or 1.",
+    ),
+]  # fmt: skip
+Memory = Annotated[
+    int,
+    typer.Option(
+        metavar="SIZE", parser=read_by(parse_size), show_default="enough for one stage",
+        help="Memory that this peer may take, where the model is in stages: 2GB.",
+    ),
+]  # fmt: skip
 FreezeInRound = Annotated[
     int,
     typer.Option(
@@ -107,6 +122,8 @@ def join(
     up: Up = 0,
     down: Down = 0,
     daily: Daily = 0,
+    span: Span = None,
+    memory: Memory = 0,
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -136,6 +153,7 @@ def join(
             invite=parsed, name=name, listen=listen or default_endpoint(parsed),
             advertise=advertise, state_dirs=places, threads=threads, caps=Caps(up, down, daily),
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
+            span=span, memory_bytes=memory,
         ),
         say=say, emit=events.write,
     )  # fmt: skip

@@ -40,13 +40,14 @@ from swarmtrain.coordinator.disk.run_directory import (
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import damaged
 from swarmtrain.coordinator.door.admission import Door, standing_invite
-from swarmtrain.coordinator.door.compatibility import misfit
+from swarmtrain.coordinator.door.compatibility import misfit, no_place
 from swarmtrain.coordinator.door.listener import Porch
 from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.orders import Desk
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.errors import UserError, port_in_use
+from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import StatusServer
 from swarmtrain.why.story import explain_round
 from swarmtrain_optimizers.codec_facts import facts_of
@@ -224,9 +225,14 @@ def _door(
     shell: Shell,
     wall_clock: Callable[[], float],
 ) -> Door:
+    needs = stage_needs(config)
+
     def refusal(brings: Brings) -> tuple[str, str] | None:
         # Of a finished run everybody hears that it is finished.
-        return None if machine.is_finished else misfit(brings, config, machine.view.first.genesis)
+        if machine.is_finished:
+            return None
+        genesis = machine.view.first.genesis
+        return misfit(brings, config, genesis) or no_place(brings, config, needs)
 
     return Door(
         store, keys.cert_sha256, peers_max=config.admission.peers_max,
@@ -248,7 +254,8 @@ def _resumed(
     try:
         machine = Rendezvous(
             terms, keys.run_key_public, store.replay(), keys.sign, verify, store.term, now_s,
-            is_lost=keys.have_begun and first is None, more_groups=more, archive=store,
+            is_lost=keys.have_begun and first is None, more_groups=more,
+            needs=stage_needs(config) if more else (), archive=store,
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc

@@ -38,6 +38,7 @@ from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.peer.training.trainer import BuiltinTrainer
+from swarmtrain.pipeline.speed import flops_per_s
 from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
 from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, Brings, LeaseGrant, LeaseRequest
 
@@ -77,7 +78,7 @@ def run_peer(
     membership = Membership.enter(
         options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
         advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
-        brings=Brings(model=BUILT_IN, data=LEASED), make_shell=make_shell,
+        brings=_brings(options), make_shell=make_shell,
     )  # fmt: skip
     try:
         identity, name = membership.identity, membership.name
@@ -87,6 +88,15 @@ def run_peer(
     finally:
         membership.close()
     return 0
+
+
+def _brings(options: JoinOptions) -> Brings:
+    """What the door is told."""
+    span = (options.span[0], options.span[-1]) if options.span else ()
+    return Brings(
+        model=BUILT_IN, data=LEASED, span=span, memory_bytes=options.memory_bytes,
+        flops_per_s=flops_per_s(options.threads),
+    )  # fmt: skip
 
 
 class _Peer:

@@ -70,6 +70,18 @@ def test_an_advertised_address_is_one_that_others_can_dial():
         assert caught.value.code == "SWT-E611"
 
 
+def test_a_span_is_two_stages_or_one():
+    assert [options.parse_span(text) for text in ("1-2", " 0", "7-7")] == [
+        range(1, 3),
+        range(1),
+        range(7, 8),
+    ]
+    for text in ("", "2-1", "-1", "a-b", "1-", "0-256", "1-2-3", "0.5"):
+        with pytest.raises(UserError) as caught:
+            options.parse_span(text)
+        assert caught.value.code == "SWT-E610" and "--span 1-2" in caught.value.remedy
+
+
 def test_a_length_of_time_is_seconds_minutes_or_hours():
     found = [options.parse_duration(text) for text in ("90", "1.5s", "10m", "2h", "7d")]
     assert found == [90.0, 1.5, 600.0, 7200.0, 604_800.0]

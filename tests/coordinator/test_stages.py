@@ -1,5 +1,6 @@
 """A coordinator of a model in stages: a group for each, and who serves which."""
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -10,10 +11,13 @@ from swarmtrain.config.settings import PipelineSection, RunConfig, RunSection
 from swarmtrain.config.stages import stage_layouts
 from swarmtrain.coordinator import service
 from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.coordinator.door.compatibility import no_place
+from swarmtrain.peer.network.control import DoorRefused
+from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.messages import Offer
-from swarmtrain_transport.wire.records import Group, Run, body_of
-from tests.coordinator.rig import connected, run
+from swarmtrain_transport.wire.messages import Brings, Hello, Offer, Welcome
+from swarmtrain_transport.wire.records import Gone, Group, Join, Move, Run, body_of
+from tests.coordinator.rig import Listener, client_of, connected, hello_of, run
 from tests.coordinator.test_service import fails, living
 
 CONFIG = RunConfig(run=RunSection(name="tests", rounds=3), pipeline=PipelineSection(stages=3))
@@ -75,3 +79,90 @@ def test_a_version_that_cuts_otherwise_does_not_go_on_with_the_run(
             pass
 
     run(scene())
+
+
+def hello(who: Identity, boot: bytes = b"boot-one", **brings: object) -> Hello:
+    return msgspec.structs.replace(hello_of(who), boot=boot, brings=Brings(**brings))
+
+
+def test_joiners_get_stages_in_the_ledger_before_they_are_welcomed(tmp_path: Path) -> None:
+    """Who says nothing gets what is lacking; who was in before keeps its stages, or gets others
+    that it asks for."""
+    whys = []
+    people = [Identity.create() for _ in range(4)]
+
+    async def scene() -> None:
+        async with living(tmp_path, CONFIG) as life:
+
+            async def enter(who: Identity, **said: object) -> None:
+                listener = Listener()
+                client = client_of(life.invite, who, listener, hello=hello(who, **said))
+                running = asyncio.create_task(client.run())
+                whys.append((await listener.hears(Welcome)).why)
+                await client.close()
+                await running
+
+            for who in people[:3]:
+                await enter(who)
+            await enter(people[3], memory_bytes=1 << 30)
+            await enter(people[1])
+            await enter(people[1], boot=b"boot-two")
+            await enter(people[0], boot=b"boot-two", span=(1, 2))
+            await enter(people[0], boot=b"boot-two")
+
+    run(scene())
+    assert whys == [
+        "nobody serves it yet", "nobody serves it yet", "nobody serves it yet",
+        "there the run gains most", "", "as before", "as it asked", "",
+    ]  # fmt: skip
+    names = {who.peer_id: index for index, who in enumerate(people)}
+    told = [
+        (type(body), names[body.peer], getattr(body, "groups", ()))
+        for body in bodies(tmp_path)
+        if isinstance(body, Join | Move | Gone)
+    ]
+    assert told == [
+        (Join, 0, ()), (Join, 1, ()), (Move, 1, (1,)), (Join, 2, ()), (Move, 2, (2,)),
+        (Join, 3, ()), (Move, 3, (1,)), (Join, 1, ()), (Join, 0, ()), (Move, 0, (1, 2)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("brings", "stages", "words"),
+    [
+        (Brings(span=(1, 3)), 3, "has stages 0 to 2, and this peer asks for the span 1-3"),
+        (Brings(span=(0, 1)), 1, "has its model in one piece, and this peer asks for the span 0-1"),
+        (Brings(span=(1, 2), memory_bytes=290_000_000), 3, "stages 1 to 2 takes about 3"),
+        (Brings(memory_bytes=1_000_000), 3, "stage 0, the smallest, takes about 27"),
+        (Brings(memory_bytes=1_000_000), 1, "its model takes about 3"),
+        (Brings(span=(0, 0), memory_bytes=1 << 30), 1, ""),
+        (Brings(span=(1, 2), memory_bytes=1 << 30), 3, ""),
+        (Brings(), 3, ""),
+    ],
+)
+def test_a_span_that_there_is_not_or_does_not_fit_is_refused(
+    brings: Brings, stages: int, words: str
+) -> None:
+    config = RunConfig(run=CONFIG.run, pipeline=PipelineSection(stages=stages))
+    refusal = no_place(brings, config, stage_needs(config))
+    if not words:
+        assert refusal is None
+    else:
+        assert refusal is not None
+        assert refusal[0] == "SWT-E614" and words in refusal[1]
+
+
+def test_who_has_no_stage_gets_no_place_in_the_ledger(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with living(tmp_path, CONFIG) as life:
+            with pytest.raises(DoorRefused, match="span 2-4") as caught:
+                async with connected(life.invite, ALICE, hello=hello(ALICE, span=(2, 4))):
+                    pass
+            assert caught.value.code == "SWT-E614" and caught.value.exit_status == 78
+            for span in ((2, 1), (-1, 0), (0, 1, 2), (300, 301)):
+                with pytest.raises(DoorRefused):
+                    async with connected(life.invite, ALICE, hello=hello(ALICE, span=span)):
+                        pass
+
+    run(scene())
+    assert not [body for body in bodies(tmp_path) if isinstance(body, Join)]

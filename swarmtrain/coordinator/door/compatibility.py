@@ -5,9 +5,14 @@ from a mistake, and is no defence. A first state of another model than the built
 file names is refused by the machine.
 """
 
+from collections.abc import Sequence
+
 from swarmtrain.config.built_in import built_in_parameters, layout_digest, num_values_of
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.console.units import human_bytes
 from swarmtrain.errors import cleaned
+from swarmtrain.pipeline.costs import span_words
+from swarmtrain_transport.pipeline.assignment import StageNeed, memory_of
 from swarmtrain_transport.wire.messages import BUILT_IN, OWN, Brings
 from swarmtrain_transport.wire.records import Attest
 
@@ -43,6 +48,37 @@ def misfit(brings: Brings, config: RunConfig, genesis: Attest | None) -> tuple[s
             " own.",
         )
     return _other_model(brings, config, genesis)
+
+
+def no_place(
+    brings: Brings, config: RunConfig, needs: Sequence[StageNeed]
+) -> tuple[str, str] | None:
+    """Error id and words for who asks for stages that there are not, or has too little memory.
+
+    Args:
+        brings: what the peer says; as the machine has checked it, or refuses it.
+        config: the run file.
+        needs: of each stage of it.
+    """
+    name, last, memory = config.run.name, len(needs) - 1, brings.memory_bytes
+    wish = range(brings.span[0], brings.span[1] + 1) if len(brings.span) == 2 else None
+    if wish is not None and not (wish and wish[0] >= 0 and wish[-1] <= last):
+        has = f"stages 0 to {last}" if last else "its model in one piece"
+        asked = f"{wish.start}-{wish.stop - 1}"
+        return "SWT-E614", f"The run {name} has {has}, and this peer asks for the span {asked}."
+    if not memory or config.model.kind == "custom":
+        return None
+    wishes = [range(stage, stage + 1) for stage in range(last + 1)] if wish is None else [wish]
+    least = min(wishes, key=lambda span: memory_of(needs, span))
+    if memory_of(needs, least) <= memory:
+        return None
+    of = span_words(least) if last else "its model"
+    smallest = ", the smallest," if wish is None and last else ""
+    return (
+        "SWT-E614",
+        f"Of the run {name} {of}{smallest} takes about {human_bytes(memory_of(needs, least))} of"
+        f" memory, and this peer gives {human_bytes(memory)}.",
+    )
 
 
 def _other_model(

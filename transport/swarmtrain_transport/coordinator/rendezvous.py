@@ -17,12 +17,14 @@ from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, Ledger
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
+from swarmtrain_transport.coordinator.stages import Stages
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.coordinator.status_view import describe, result_of
 from swarmtrain_transport.coordinator.validation import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.chain import Archive
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.pipeline.assignment import StageNeed
 from swarmtrain_transport.wire.messages import (
     FIRST_GROUP,
     Accuse,
@@ -68,6 +70,7 @@ class Rendezvous:
         now_s: the time; all timers start here.
         is_lost: the run key has signed a ledger before, and nothing of it is left here.
         more_groups: terms of the groups that there are beside the first, in their order.
+        needs: of each stage, where groups are stages of a model; its peers get their stages here.
         archive: where older records are, None to keep all in memory.
 
     Attributes:
@@ -89,6 +92,7 @@ class Rendezvous:
         *,
         is_lost: bool = False,
         more_groups: Sequence[RunTerms] = (),
+        needs: Sequence[StageNeed] = (),
         archive: Archive | None = None,
     ) -> None:
         self.terms = terms
@@ -98,6 +102,7 @@ class Rendezvous:
         self.lines = self.live_roster.lines
         self.groups: dict[int, GroupCoordinator] = {}
         self._terms = (terms, *more_groups)
+        self._stages = Stages(needs, self.view, self.lines)
         self._run_key, self._verify = run_key, verify
         self._now_s = self._due_s = now_s
         self._begin_known_groups()
@@ -150,16 +155,23 @@ class Rendezvous:
         elif self.recovery.is_open:
             self.recovery.wait(peer, guest)
         else:
+            is_new = peer not in self.view.ever_members
             self.writer.append(card_of(peer, hello, guest.invite_id))
             self.note(peer, "joined")
-            self._welcome(peer, hello)
+            why = ""
+            if self._stages.needs:
+                self._begin_groups()
+                choice = self._stages.choose(peer, hello, is_new=is_new)
+                self._move(peer, tuple(choice.span))
+                why = choice.why
+            self._welcome(peer, hello, why)
 
-    def _welcome(self, peer: PeerId, hello: Hello) -> None:
+    def _welcome(self, peer: PeerId, hello: Hello, why: str = "") -> None:
         line = self.live_roster.enter(peer, hello, self._now_s)
         self.writer.send(
             peer,
             Welcome(self.writer.term, self.terms.run_id, self._run_key, self.terms.config,
-                    self.writer.ledger.head_index),
+                    self.writer.ledger.head_index, why),
         )  # fmt: skip
         self.writer.send_image(peer, line, self._now_s)
         self.writer.send_records(peer, line, self._now_s)
@@ -219,14 +231,18 @@ class Rendezvous:
     def place(self, peer: PeerId, groups: tuple[int, ...], now_s: float) -> Actions:
         """MOVE: from now on the peer is in these groups; void for who is not in the roster."""
         self._at(now_s)
-        is_new = peer in self.view.roster and self.view.groups_of(peer) != groups
-        if is_new and not self.recovery.is_open:
-            self.writer.append(Move(peer, groups))
-            for group in self.groups.values():
-                if peer not in group.view.members:
-                    group.depart(peer)
-                group.group_peers.reconcile()
+        if peer in self.view.roster and not self.recovery.is_open:
+            self._move(peer, groups)
         return self._settle()
+
+    def _move(self, peer: PeerId, groups: tuple[int, ...]) -> None:
+        if self.view.groups_of(peer) == groups:
+            return
+        self.writer.append(Move(peer, groups))
+        for group in self.groups.values():
+            if peer not in group.view.members:
+                group.depart(peer)
+            group.group_peers.reconcile()
 
     @property
     def first(self) -> GroupCoordinator:

@@ -13,6 +13,7 @@ from swarmtrain_transport.links.link import is_dialable
 from swarmtrain_transport.wire.messages import (
     Accuse,
     Applied,
+    Brings,
     CheckpointWritten,
     Hello,
     Offer,
@@ -46,11 +47,17 @@ def check_hello(hello: Hello) -> None:
         "states": len(groups) <= _STATES_MAX
         and len(set(groups)) == len(groups)
         and all(map(_can_be_held, hello.states)),
-        "brings": len(hello.brings.layout) in (0, limits.HASH_BYTES),
+        "brings": len(hello.brings.layout) in (0, limits.HASH_BYTES) and _is_machine(hello.brings),
     }
     for name, holds in rules.items():
         if not holds:
             raise RemoteFault("hello", f"its {name} cannot be one" + _HINTS.get(name, ""))
+
+
+def _is_machine(brings: Brings) -> bool:
+    span = brings.span
+    is_span = not span or (len(span) == 2 and 0 <= span[0] <= span[1] < limits.STAGES_MAX)
+    return is_span and min(brings.memory_bytes, brings.flops_per_s) >= 0
 
 
 def _can_be_held(state: Applied) -> bool:

@@ -63,9 +63,9 @@ OWN = "own"
 LEASED = "leased"
 
 
-class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A peer's run, model and data, as far as it says; empty is unsaid. A mistake is noticed at the
-    door, not in a round. It is no defence: whoever means harm says what fits.
+class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A peer's run, model, data and machine, as far as it says; empty is unsaid. A mistake is
+    noticed at the door, not in a round. It is no defence: whoever means harm says what fits.
 
     Attributes:
         run: the name in its invite.
@@ -73,6 +73,9 @@ class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         layout: digest of an own model's names, shapes and dtypes.
         num_values: of an own model's trainable parameters.
         data: LEASED or OWN.
+        span: first and last stage that it wishes to serve.
+        memory_bytes: that its process may take.
+        flops_per_s: of its processor.
     """
 
     run: str = ""
@@ -80,6 +83,9 @@ class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: bytes = b""
     num_values: int = 0
     data: str = ""
+    span: tuple[int, ...] = ()
+    memory_bytes: int = 0
+    flops_per_s: int = 0
 
 
 UNSAID = Brings()
@@ -303,14 +309,16 @@ class Leave(Message, frozen=True, tag="leave"):
 # ---- coordinator to peer
 
 
-class Welcome(Message, frozen=True, tag="welcome"):
-    """Answer to HELLO. `run` is the run file's canonical msgpack, hashed in the RUN record."""
+class Welcome(Message, frozen=True, tag="welcome", omit_defaults=True):
+    """Answer to HELLO. `run` is the run file's canonical msgpack, hashed in the RUN record; `why`
+    says to a newcomer in words why it serves the stages that MOVE gives it."""
 
     term: int
     run_id: str
     run_key: bytes
     run: bytes
     now_index: int
+    why: str = ""
 
 
 class Tell(Message, frozen=True, tag="tell"):

@@ -1,0 +1,85 @@
+"""Costs of the stages of a run file's built-in model: operations, memory, bytes between stages.
+
+One count for the coordinator, which gives joiners their stages by it, for the door, which refuses
+who cannot hold what it asks for, and for forecasts. The coordinator has no torch, and neither has
+this file. Operations and bytes are counted, and memory is what the parts hold at most at once, with
+what Python and torch take themselves, which is measured.
+
+Not here: what an allocator wastes; and models that peers bring, of which nothing is known, so their
+stages are taken to be alike.
+"""
+
+from swarmtrain.config.built_in import num_values_of
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.stages import built_in_costs, hop_bytes, stage_cut, stage_parameters
+from swarmtrain.console.units import human_bytes
+from swarmtrain_transport.pipeline.assignment import StageNeed, memory_of
+
+PROCESS_BYTES = 260_000_000
+"""Of a peer that has no model yet: Python, torch and the network."""
+
+_KEPT_BYTES = 34
+"""Of each parameter, in float32: weight, gradient, two moments of AdamW, anchor and outer momentum
+are 24; an exchange adds the difference, the mean, and both as they travel, about one byte each."""
+
+_LAYER_VALUES = 19
+"""Activations of a layer that wait for its backward pass, in widths: inputs of both norms, the
+query, key and value, these turned, and the inner part of the feed-forward layer twice."""
+
+_HEAD_VALUES = 3 * 256
+"""Of the head: logits, their softmax, and the gradient."""
+
+_SLOTS_PER_STAGE = 2
+"""A micro-batch is under way there and back, and meanwhile each stage works on another one."""
+
+
+def slots_of(config: RunConfig) -> int:
+    """Micro-batches on their way that a peer holds at a time, beside the one that it computes; 0 of
+    a model in one piece."""
+    stages = config.pipeline.num_stages
+    return _SLOTS_PER_STAGE * stages if stages > 1 else 0
+
+
+def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
+    """Demands of each stage; a model in one piece is one stage, whose micro-batch is its batch."""
+    num_stages = config.pipeline.num_stages
+    if config.model.kind == "custom":
+        return (StageNeed(1.0, 0, 0, 0, 0),) * num_stages
+    model, costs = config.model, list(built_in_costs(config.model).values())
+    examples = config.pipeline.micro_batch if num_stages > 1 else config.inner.batch
+    tokens = examples * model.context
+    hop = hop_bytes(tokens * model.width, config.pipeline.activations)
+    needs = []
+    for blocks, parameters in zip(stage_cut(config), stage_parameters(config), strict=True):
+        has_head = blocks.stop == len(costs)
+        layers = len(blocks) - (blocks.start == 0) - has_head
+        values = tokens * (_LAYER_VALUES * model.width * layers + _HEAD_VALUES * has_head)
+        input_bytes = hop if blocks.start else 0
+        needs.append(
+            StageNeed(
+                flops=tokens * sum(costs[block].flops for block in blocks),
+                kept_bytes=_KEPT_BYTES * num_values_of(parameters),
+                pass_bytes=4 * (values + 2 * tokens * model.width),  # input and output beside
+                # Its input, which the gradient replaces, and the gradient of its output.
+                entry_bytes=PROCESS_BYTES + slots_of(config) * ((input_bytes or 8 * tokens) + hop),
+                input_bytes=input_bytes,
+            )
+        )
+    return tuple(needs)
+
+
+def span_words(span: range) -> str:
+    """A span as people read it."""
+    return f"stage {span[0]}" if len(span) == 1 else f"stages {span[0]} to {span[-1]}"
+
+
+def serving_words(config: RunConfig, span: range, why: str = "") -> str:
+    """Which stages a peer serves, what of the model that is, and the reason."""
+    about = [f"of 0 to {config.pipeline.num_stages - 1}"]
+    if config.model.kind != "custom":
+        names, cut = list(built_in_costs(config.model)), stage_cut(config)
+        first, last = names[cut[span[0]].start], names[cut[span[-1]].stop - 1]
+        blocks = first if first == last else f"{first} to {last}"
+        about += [blocks, f"about {human_bytes(memory_of(stage_needs(config), span))}"]
+    said = f"serves {span_words(span)} ({'; '.join(about)})"
+    return f"{said}: {why}" if why else said

@@ -1,0 +1,92 @@
+"""Costs of stages, beside what torch holds and counts."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from swarmtrain.config.settings import (
+    InnerSection,
+    ModelSection,
+    PipelineSection,
+    RunConfig,
+    RunSection,
+)
+from swarmtrain.pipeline.blocks import built_in
+from swarmtrain.pipeline.costs import PROCESS_BYTES, serving_words, slots_of, stage_needs
+from swarmtrain.pipeline.cut import passed, run_stages
+from swarmtrain.pipeline.span import Span
+from swarmtrain.pipeline.speed import flops_per_s
+from swarmtrain_transport.pipeline.assignment import memory_of
+
+MODEL = ModelSection(layers=6, width=128, heads=4, context=64)
+
+
+def config_of(stages: int, model: ModelSection = MODEL) -> RunConfig:
+    return RunConfig(
+        run=RunSection(name="tests"), model=model, inner=InnerSection(batch=8),
+        pipeline=PipelineSection(stages=stages, micro_batch=2, activations="none"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [MODEL, ModelSection(layers=6, width=256, heads=8, context=128)])
+def test_activations_are_what_waits_for_a_backward_pass(model: ModelSection) -> None:
+    config = config_of(3, model)
+    parts, cut = run_stages(config)
+    given = torch.zeros(2, model.context, dtype=torch.int64)
+    for stage, need in enumerate(stage_needs(config)):
+        span = Span(parts, cut, range(stage, stage + 1), seed=0)
+        weights = {one.untyped_storage().data_ptr() for one in span.modules[stage].parameters()}
+        held: dict[int, Tensor] = {}
+
+        def keep(tensor: Tensor, held=held, weights=weights) -> Tensor:
+            held[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            _, output = span._with_graph(given, stage, 0)
+        waits = sum(
+            tensor.untyped_storage().nbytes()
+            for place, tensor in held.items()
+            if place not in weights
+        )
+        assert waits <= need.pass_bytes <= 1.5 * waits
+        given = output.detach()
+
+
+def test_operations_are_those_that_torch_counts() -> None:
+    config = config_of(3)
+    example = torch.zeros(2, MODEL.context, dtype=torch.int64)
+    counted = [one.cost.flops for one in passed(built_in(MODEL), example)]
+    for blocks, need in zip(run_stages(config)[1], stage_needs(config), strict=True):
+        assert need.flops == pytest.approx(sum(counted[block] for block in blocks), rel=0.15)
+
+
+def test_stages_of_a_large_model_take_their_share_of_it() -> None:
+    large = ModelSection(layers=12, width=640, heads=10, context=64)
+    whole = memory_of(stage_needs(config_of(1, large)), range(1)) - PROCESS_BYTES
+    for stage in range(3):
+        part = memory_of(stage_needs(config_of(3, large)), range(stage, stage + 1)) - PROCESS_BYTES
+        assert part <= whole / 3 * 1.05
+
+
+def test_a_span_takes_less_than_its_stages_apart() -> None:
+    needs = stage_needs(config_of(3))
+    apart = sum(memory_of(needs, range(stage, stage + 1)) for stage in range(3))
+    assert apart - memory_of(needs, range(3)) == sum(need.entry_bytes for need in needs[1:])
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    custom = config_of(3, ModelSection(kind="custom"))
+    assert memory_of(stage_needs(custom), range(3)) == 0
+    assert serving_words(custom, range(1, 3)) == "serves stages 1 to 2 (of 0 to 2)"
+    words = serving_words(config_of(3), range(1, 2), "as it asked")
+    assert words.startswith("serves stage 1 (of 0 to 2; blocks.2 to blocks.3; about 2")
+    assert words.endswith(" MB): as it asked")
+    assert (slots_of(config_of(3)), slots_of(config_of(1))) == (6, 0)
+
+
+def test_speed_is_of_the_fastest_of_some_products() -> None:
+    times = iter([0, 4, 4, 5, 5, 5.5, *[6 + index % 2 * 0.125 for index in range(10)]])
+    assert flops_per_s(1, clock=lambda: next(times)) == int(
+        float(f"{2 * 512 * 256 * 1024 * 8:.1e}")
+    )

@@ -1,0 +1,152 @@
+"""Who serves which stages: the same arithmetic for whoever joins and for a forecast. Pure.
+
+A peer makes so many micro-batches in a second as its processor or its link allows, whichever is
+slower; a stage makes what all who serve it make together, and a run what its slowest stage makes.
+A joiner gets the stages with which the slowest stage gains most. Where it says how much memory it
+has, that may be several; else it is one. A peer's word on its speed is its own, so it is bounded by
+the words of the others; a run finds out how fast its peers are as it goes.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from swarmtrain_transport import limits
+
+_BACKWARD = 3
+"""A backward pass, and the forward pass that it makes again, in forward passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageNeed:
+    """Demands of one stage on whoever serves it.
+
+    Attributes:
+        flops: operations of a micro-batch's forward pass.
+        kept_bytes: what stays in memory: weights, their optimizer's state, and the like.
+        pass_bytes: of one micro-batch's activations, from its forward to its backward pass.
+        entry_bytes: of a peer whose span begins here: its process, and all the micro-batches on
+            their way that it holds.
+        input_bytes: that travel to it for one micro-batch, and as gradient back; 0 of the first.
+    """
+
+    flops: float
+    kept_bytes: int
+    pass_bytes: int
+    entry_bytes: int
+    input_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A peer as it tells of itself; 0 is unsaid.
+
+    Attributes:
+        span: the stages that it serves, or wishes to; None for any.
+        flops_per_s: of its processor.
+        link_bytes_per_s: of its link, in the slower direction.
+        memory_bytes: that it gives.
+    """
+
+    span: range | None = None
+    flops_per_s: float = 0.0
+    link_bytes_per_s: float = 0.0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The stages that a peer is to serve, and the reason in words."""
+
+    span: range
+    why: str
+
+
+def memory_of(needs: Sequence[StageNeed], span: range) -> int:
+    """Bytes that a peer with this span takes."""
+    kept = sum(needs[stage].kept_bytes + needs[stage].pass_bytes for stage in span)
+    return kept + needs[span[0]].entry_bytes
+
+
+def flops_of(needs: Sequence[StageNeed], span: range) -> float:
+    """Operations of a micro-batch, both ways. The end of a route makes no forward pass before it
+    knows that the micro-batch counts."""
+    is_end = span[-1] == len(needs) - 1
+    return (_BACKWARD + (not is_end)) * sum(needs[stage].flops for stage in span)
+
+
+def hop_bytes_of(needs: Sequence[StageNeed], span: range) -> int:
+    """Bytes of a micro-batch that leave a span, both ways; as many come in."""
+    after = needs[span.stop].input_bytes if span.stop < len(needs) else 0
+    return needs[span[0]].input_bytes + after
+
+
+def rate_of(needs: Sequence[StageNeed], server: Server, span: range) -> float:
+    """Micro-batches that a peer can make in a second, its speed being known."""
+    seconds = flops_of(needs, span) / server.flops_per_s
+    if server.link_bytes_per_s:
+        seconds = max(seconds, hop_bytes_of(needs, span) / server.link_bytes_per_s)
+    return 1 / seconds
+
+
+def stage_rates(needs: Sequence[StageNeed], servers: Sequence[Server]) -> list[float]:
+    """Micro-batches a second of each stage, by all who serve it. Who says nothing of its speed
+    counts as the middle one of those who do."""
+    rates = [0.0] * len(needs)
+    for server in _comparable(servers):
+        span = server.span or range(0)
+        for stage in span:
+            rates[stage] += rate_of(needs, server, span)
+    return rates
+
+
+def spans_that_fit(needs: Sequence[StageNeed], memory_bytes: int) -> list[range]:
+    """All spans that so much memory holds, shorter ones first."""
+    count = len(needs)
+    return [
+        span
+        for length in range(1, count + 1)
+        for span in (range(first, first + length) for first in range(count - length + 1))
+        if memory_of(needs, span) <= memory_bytes
+    ]
+
+
+def choose(needs: Sequence[StageNeed], others: Sequence[Server], joiner: Server) -> Choice:
+    """The stages of a joiner.
+
+    Args:
+        needs: of each stage.
+        others: who is in, with their spans.
+        joiner: its span is its wish; that it fits was seen at the door.
+    """
+    if joiner.span is not None:
+        return Choice(joiner.span, "as it asked")
+    single = [range(stage, stage + 1) for stage in range(len(needs))]
+    fitting = spans_that_fit(needs, joiner.memory_bytes) if joiner.memory_bytes else single
+    before = stage_rates(needs, others)
+
+    def after(span: range) -> tuple[int, list[float]]:
+        """Stages that somebody serves; once that is all, their rates, the slowest one first."""
+        rates = sorted(stage_rates(needs, [*others, replace(joiner, span=span)]))
+        are_all_served = rates[0] > 0
+        rounded = [float(f"{rate:.9g}") for rate in rates] if are_all_served else []
+        return sum(rate > 0 for rate in rates), rounded
+
+    best = max(fitting or single, key=after)  # the first of equals: few stages, low ones
+    if len(best) == len(needs) > 1:
+        return Choice(best, "all of them fit into its memory")
+    if not all(before[stage] for stage in best):
+        return Choice(best, "nobody serves " + ("it yet" if len(best) == 1 else "all of them yet"))
+    return Choice(best, "there the run gains most")
+
+
+def _comparable(servers: Sequence[Server]) -> list[Server]:
+    """All with a speed. Nobody is faster than a multiple of the middle one by its own word."""
+    told = [server.flops_per_s for server in servers if server.flops_per_s > 0]
+    if not told:
+        return [replace(server, flops_per_s=1.0, link_bytes_per_s=0.0) for server in servers]
+    middle = statistics.median_low(told)
+    most = limits.PACE_SPREAD * middle
+    return [
+        replace(server, flops_per_s=min(server.flops_per_s or middle, most)) for server in servers
+    ]
