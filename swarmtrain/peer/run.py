@@ -91,7 +91,7 @@ def run_peer(
 
 
 def _brings(options: JoinOptions) -> Brings:
-    """What the door is told."""
+    """Tell the door what this peer is and wishes."""
     span = (options.span[0], options.span[-1]) if options.span else ()
     return Brings(
         model=BUILT_IN, data=LEASED, span=span, memory_bytes=options.memory_bytes,

@@ -19,7 +19,7 @@ from swarmtrain_transport.wire.messages import Hello
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Who serves what. Stages are groups.
+    """The stages that each peer serves, which are groups.
 
     Attributes:
         needs: of each stage; empty in a run without stages.

@@ -1,4 +1,4 @@
-"""Who serves which stages: the same arithmetic for whoever joins and for a forecast. Pure.
+"""Assignment of stages to peers: the same arithmetic for a joiner and for a forecast. Pure.
 
 A peer makes so many micro-batches in a second as its processor or its link allows, whichever is
 slower; a stage makes what all who serve it make together, and a run what its slowest stage makes.
