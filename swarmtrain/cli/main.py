@@ -21,6 +21,7 @@ from swarmtrain.cli.join import join
 from swarmtrain.cli.log import redact, say
 from swarmtrain.cli.peer import peer_app
 from swarmtrain.cli.peers import peers_app
+from swarmtrain.cli.plan import plan
 from swarmtrain.cli.run import run_app
 from swarmtrain.cli.simulate import simulate
 from swarmtrain.cli.situation import Situation
@@ -48,6 +49,7 @@ app.add_typer(invite_app)
 app.add_typer(peers_app)
 app.add_typer(run_app)
 app.command()(verify)
+app.command()(plan)
 app.command()(demo)
 app.command()(simulate)
 app.command()(chaos)

@@ -41,7 +41,7 @@ SWARMTRAIN = (
     "crowd",
     "simulate verify",
     "compare",
-    "api",
+    "api forecast",
     "demo",
     "chaos",
     "cli",
