@@ -60,6 +60,10 @@ def test_who_cannot_make_a_flipped_state_that_is_the_run_s_waits_and_does_not_sp
     assert not result.violations
 
 
+def test_a_flipped_state_that_comes_from_its_peer_s_own_disk_is_not_healed_yet() -> None:
+    assert not run_seed(98, 4, 6, groups=2).violations
+
+
 def test_a_run_does_not_go_back_behind_a_state_on_the_disk_of_who_comes_back() -> None:
     (result,) = run_seeds([1004656], peers=4, ops=3, groups=2)
     assert not result.violations

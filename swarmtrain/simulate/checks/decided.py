@@ -33,7 +33,6 @@ class Decided:
         new_owners: who was given a slice of an op under way after its first owner.
         relieved: who has lost one.
         commits, skips: how many.
-        is_over: the run's last op is committed.
         newest: the newest committed op and the roots of its slices.
         rewound_index: index of the newest REWIND.
         placed: the groups that each peer was moved to last.
@@ -53,7 +52,6 @@ class Decided:
     relieved: set[PeerId] = field(default_factory=set)
     commits: int = 0
     skips: int = 0
-    is_over: bool = False
     newest: tuple[int, tuple[bytes, ...]] = (0, ())
     rewound_index: int = -1
     placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
@@ -97,7 +95,6 @@ class Decided:
             return
         self.commits += 1
         self.newest = (outcome.op, tuple(piece.root for piece in outcome.slices))
-        self.is_over = self.commits >= self.swarm.scene.conditions.rounds
 
     def rewound(self, index: int, op: int) -> None:
         """Cancel the decisions after `op` (T12); ops begin again with the next one."""
@@ -126,6 +123,25 @@ class Decided:
         boots = {member.peer: member.boot for member in self.plans[op].members}
         is_named = boots.get(learner.peer_id) == learner.machine.card.boot
         return is_named and learner.peer_id not in self.elsewhere
+
+    @property
+    def is_over(self) -> bool:
+        """True once the group's last op is committed."""
+        return self.commits >= self.swarm.scene.conditions.rounds
+
+    @property
+    def late(self) -> dict[int, int]:
+        """Applied ops of those who have not reached the group's end, by the peers' numbers; who
+        was told that the run is over may have been moved here after that."""
+        left = [peer for peer in self.swarm.survivors if not peer.is_finished]
+        here = [peer for peer in left if self.group in peer.machine.groups]
+        ops = {peer.number: peer.machine.groups[self.group].place.applied_op for peer in here}
+        return {one: op for one, op in ops.items() if op < self.newest[0] or not self.is_over}
+
+    def violated(self, invariant: str, story: str) -> None:
+        """Report that something does not hold of the group."""
+        name = f"group {self.group}: " if self.group else ""
+        self.swarm.scene.violation(invariant, name + story)
 
     def is_past(self, learner: Learner) -> bool:
         """Return True if a peer acts on what a REWIND that it does not know yet has cancelled."""

@@ -3,7 +3,8 @@ happen.
 
 The checker hears of every record that is logged, every result that is applied and every part that
 is given, and recomputes with plain sums the results that the machines made with exact ones. It
-shares nothing with them but the codec. Where a rule is not in protocol.md's list its name says so.
+shares the codec with them, the records, and the bounds of `limits`; no decision of theirs. Where a
+rule is not in protocol.md's list its name says so.
 """
 
 from swarmtrain.simulate.checks.decided import Decided
@@ -68,16 +69,18 @@ class Invariants:
         self.limit_s = float("inf")
         numbers = range(1, swarm.scene.conditions.groups)
         self.later = {group: LaterGroup(swarm, group, self.demands) for group in numbers}
-        self._all_lies = [self.lies, *(group.lies for group in self.later.values())]
+        every: tuple[Invariants | LaterGroup, ...] = (self, *self.later.values())
+        self._all_decided = [group.decided for group in every]
+        self._all_lies = [group.lies for group in every]
+        self._all_rules = [group.rules for group in every]
         self._limits: dict[int, float] = {}
         self._swarm = swarm
         self._scene = swarm.scene
         self._idle_members = IdleMembers(swarm.scene)
         self._reader = BodyReader()
         self._roots: dict[int, bytes] = {}
-        self._flipped: dict[PeerId, tuple[int, bytes]] = {}
+        self._flipped: set[tuple[PeerId, int, bytes]] = set()
         self._overruled: set[int] = set()
-        self._staged: dict[tuple[int, int], bytes] = {}
         self._deadline_s = 0.0
 
     # ---- the coordinator
@@ -95,8 +98,11 @@ class Invariants:
         self.decided.log.append(record)
         body = self._reader.read(record)
         if isinstance(body, Join | Move | Gone):
-            for one in (self.decided, *(group.decided for group in self.later.values())):
-                one.peopled(body)
+            for decided in self._all_decided:
+                decided.peopled(body)
+        if isinstance(body, Move):
+            for rules in self._all_rules:
+                rules.moved(body)
         if group := getattr(body, "group", 0):
             self.later[group].logged(record, body)
             return
@@ -130,10 +136,8 @@ class Invariants:
             self._scene.weather.logged(body)
 
     def staged(self, peer: SimPeer, group: int, op: int, root: bytes) -> None:
-        """I2 in a group beside the first: who has applied the same ops has the same state."""
-        place = peer.machine.view.groups[group].rewinds, op
-        if self._staged.setdefault(place, root) != root:
-            self._violated("I2", f"peer {peer.number}: another state after op {op} of the group")
+        """A peer has this state root after an op of a group beside the first."""
+        self.later[group].rooted(peer, op, root)
 
     def is_told(self, index: int) -> bool:
         """Return True if somebody with whom nothing is wrong holds this record."""
@@ -147,9 +151,10 @@ class Invariants:
         """A flipped state becomes the run's, where all other members of the op have died: whoever
         else has replayed the op must heal then."""
         state = attest.op, attest.state_root
-        ours = {peer for peer, one in self._flipped.items() if one == state}
-        if ours & self._scene.flipped:
-            self._scene.flipped -= ours
+        ours = {one for one in self._flipped if one[1:] == state}
+        if peers := {peer for peer, *_ in ours} & self._scene.flipped:
+            self._scene.flipped -= peers
+            self._flipped -= ours
             self._roots[attest.op] = attest.state_root
             self._overruled.add(attest.op)
 
@@ -291,17 +296,18 @@ class Invariants:
         return self.later[group].training if group else self._training
 
     def _heals(self, peer: PeerId) -> None:
-        """A peer takes over shared state: a bit that was another is no more."""
+        """A peer takes over shared state: a bit that was another is no more, unless that state is
+        its own from its disk, as `rooted` will see."""
         self._scene.flipped.discard(peer)
-        self._flipped.pop(peer, None)
 
     def rooted(self, peer: SimPeer, op: int, root: bytes) -> None:
         """I2: one state root per op, unless ops go by pairs."""
         if self.decided.is_past(peer) or (peer.driver.is_paired and op > 0):
             return
         self.rules.rooted(peer, op, root)
-        if peer.peer_id in self._scene.flipped:
-            self._flipped[peer.peer_id] = op, root
+        if peer.peer_id in self._scene.flipped or (peer.peer_id, op, root) in self._flipped:
+            self._scene.flipped.add(peer.peer_id)
+            self._flipped.add((peer.peer_id, op, root))
             return  # it must be healed
         known = self._roots.setdefault(op, root)
         if known != root and op not in self._overruled:
@@ -342,30 +348,24 @@ class Invariants:
         return False
 
     def at_end(self) -> None:
-        """L2: after the faults everybody reaches the end, unless states are at odds, or the newest
-        one has a flipped bit and its peer alone holds it: nobody else can make it."""
-        if self.rules.is_undecided or self.decided.newest[0] in self._overruled:
-            return
+        """L2: after the faults everybody reaches the end of each group, unless there states are at
+        odds, or nobody has one, or the newest one has a flipped bit and its peer alone holds it:
+        nobody else can make it."""
         survivors = self._swarm.survivors
-        late = {p.number: p.machine.applied_op for p in survivors if not p.is_finished}
-        if late and not self._has_lost_second_group:
-            self._violated("L2", f"not everybody reaches the end; applied ops are {late}")
+        stuck = {number for number, group in self.later.items() if group.is_stuck}
+        if self.rules.is_undecided or self.decided.newest[0] in self._overruled:
+            stuck.add(self.decided.group)
+        for decided in self._all_decided:
+            if decided.group not in stuck and (late := decided.late):
+                story = f"not everybody reaches the end; applied ops are {late}"
+                decided.violated("L2", story)
+        deaf = [peer.number for peer in survivors if not peer.is_finished]
+        if deaf and not stuck:
+            self._violated("L2", f"peers {deaf} do not hear that the run is over")
         ill = [peer.peer_id for peer in survivors if peer.peer_id in self._scene.flipped]
-        if ill:
+        if ill and self.decided.group not in stuck:
             names = ", ".join(sorted(map(self._scene.name_of, ill)))
             self._violated("T15", f"at the end the states of {names} differ, and are not healed")
-
-    @property
-    def _has_lost_second_group(self) -> bool:
-        """Return True if nobody is left who holds a state of the second group, which has trained:
-        then it waits for ever, as it must. (Of the first group faults leave somebody.)"""
-        parts = [peer.machine.groups[1] for peer in self._swarm.survivors if peer.stages]
-        has_trained = any(
-            peer.machine.view.groups[1].last_op > 0
-            for peer in self._swarm.survivors
-            if 1 in peer.machine.view.groups
-        )
-        return has_trained and not any(part.place.applied_op >= 0 for part in parts)
 
     def _violated(self, invariant: str, story: str) -> None:
         self._scene.violation(invariant, story)

@@ -1,21 +1,23 @@
-"""Rules of the records of a group beside the first, checked as they are logged.
+"""Promises of a group beside the first, checked as its records are logged.
 
-Its states are compared by `Invariants.staged`, its results and its peers' work by `TrainingChecks`,
-its audits by `Lies`. Here is what the ledger and the holdings of its peers show: one outcome per
-op, its contributors and holders, whom it leaves out, that it is not skipped without need, how far
-it goes back, and that it ends.
+Single records are judged by `Rules`, its results and its peers' work by `TrainingChecks`, its
+audits by `Lies`, as in the first group. Here is what the ledger and the holdings of its peers show
+besides: one outcome per op, its contributors and holders, whom it leaves out, that it is not
+skipped without need, that it ends, and that its peers have the same states.
 """
 
 from swarmtrain.simulate.checks.decided import Decided
-from swarmtrain.simulate.checks.demands import GRACE_S, Demands
+from swarmtrain.simulate.checks.demands import Demands
 from swarmtrain.simulate.checks.holding import holds
 from swarmtrain.simulate.checks.lies import Lies
+from swarmtrain.simulate.checks.rules import Rules
 from swarmtrain.simulate.checks.training_checks import TrainingChecks
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import (
     AnyBody,
+    Attest,
     Commit,
     Freeze,
     Gone,
@@ -28,9 +30,6 @@ from swarmtrain_transport.wire.records import (
 )
 
 _RETRY_S = 1.0
-
-_SUM_BITS, _PRODUCT_BITS = 53, 15
-"""As in `rules`."""
 
 
 class LaterGroup:
@@ -45,6 +44,7 @@ class LaterGroup:
         decided: what was logged of it.
         lies: what a hostile owner has made of its sums.
         training: what must hold of its results and of each peer's work.
+        rules: of its records.
         limit_s: when its open op must have ended.
     """
 
@@ -52,7 +52,9 @@ class LaterGroup:
         self.decided = Decided(swarm, group)
         self.lies = Lies(swarm, self.decided, demands)
         self.training = TrainingChecks(swarm, self.decided, demands, self.lies)
+        self.rules = Rules(swarm, self.decided, demands, self.training.sums)
         self.limit_s = float("inf")
+        self._states: dict[tuple[int, int], bytes] = {}
         self._swarm, self._group, self._demands = swarm, group, demands
         self._deadline_s = 0.0
 
@@ -77,17 +79,24 @@ class LaterGroup:
                 self.lies.committed(record, body)
         elif isinstance(body, Gone) and body.conviction is not None:
             self.lies.convicts(body.peer, body.conviction)
+        elif isinstance(body, Attest):
+            self.rules.attested(body)
         elif isinstance(body, Rewind):
             self._rewound(record.index, body)
 
+    def rooted(self, peer: SimPeer, op: int, root: bytes) -> None:
+        """I2: who has applied the same ops has the same state."""
+        if not self.decided.is_past(peer.stages[self._group]):
+            self.rules.rooted(peer, op, root)
+        place = peer.machine.view.groups[self._group].rewinds, op
+        if self._states.setdefault(place, root) != root:
+            self._violated("I2", f"peer {peer.number} has another state root after op {op}")
+
     def _planned(self, plan: Plan) -> None:
+        self.rules.planned(plan)
         self.decided.begun(plan)
         self.training.begun()
         self.lies.begun(plan)
-        weight = sum(member.weight for member in plan.members)
-        bits = (weight - 1).bit_length() + _PRODUCT_BITS + plan.e_max - plan.e_min
-        if plan.exact and bits > _SUM_BITS:
-            self._violated("rule 1", f"sums of op {plan.op} need {bits} bits")
         self._deadline_s = plan.deadline_s
         self.limit_s = self.late_s()
 
@@ -117,6 +126,7 @@ class LaterGroup:
     def _committed(self, commit: Commit) -> None:
         """I6 and I8: enough contributors, enough live holders of every slice."""
         plan, now_s = self.decided.plans[commit.op], self._swarm.scene.clock.now_s
+        self.rules.committed(commit, plan)
         live = [
             peer
             for peer in self.decided.planned(commit.op)
@@ -131,26 +141,22 @@ class LaterGroup:
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
 
     def _rewound(self, index: int, rewind: Rewind) -> None:
-        """T12: nobody who is sound has a newer state of the run's."""
-        lately = self._swarm.scene.clock.now_s - GRACE_S
-        newest = max(
-            (
-                peer.machine.groups[self._group].place.applied_op
-                for peer in self._members
-                if not peer.is_leaving and self._demands.is_sound(peer, lately)
-            ),
-            default=-1,
-        )
-        if newest > rewind.op >= 0:
-            story = f"back to op {rewind.op}, although the state after op {newest} is here"
-            self._violated("T12", story)
+        self.rules.rewound(rewind)
         self.decided.rewound(index, rewind.op)
         self.training.rewound(rewind.op)
         self.lies.rewound(rewind.op)
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if it waits for ever, as it must: its states are at odds, or it has trained and
+        nobody is left who holds one. (Of the first group faults leave somebody.)"""
+        places = [peer.machine.groups[self._group].place for peer in self._members]
+        is_lost = all(place.applied_op < 0 for place in places)
+        return self.rules.is_undecided or (is_lost and bool(self.decided.outcomes))
 
     @property
     def _members(self) -> list[SimPeer]:
         return [peer for peer in self._swarm.survivors if self._group in peer.machine.groups]
 
     def _violated(self, invariant: str, story: str) -> None:
-        self._swarm.scene.violation(invariant, f"group {self._group}: {story}")
+        self.decided.violated(invariant, story)

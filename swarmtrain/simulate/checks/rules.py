@@ -19,7 +19,7 @@ from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Attest, Commit, Plan, Rewind
+from swarmtrain_transport.wire.records import Attest, Commit, Move, Plan, Rewind
 
 _WEIGHT_MAX = 255
 _BELIEVED = 4
@@ -33,13 +33,13 @@ _SUM_BITS, _PRODUCT_BITS = 53, 15
 
 
 class Rules:
-    """Judges PLAN, COMMIT, ATTEST and REWIND of one world.
+    """Judges PLAN, COMMIT, ATTEST and REWIND of one group.
 
     Args:
         swarm: its peers.
-        decided: what was logged.
+        decided: what was logged of the group.
         demands: with whom something was wrong.
-        sums: what was given.
+        sums: what was given there.
 
     Attributes:
         states: the newest state of every process that ever was, by peer and boot: op and root.
@@ -54,11 +54,20 @@ class Rules:
         self._demands = demands
         self._sums = sums
         self._attested: dict[int, tuple[bytes, float]] = {}
+        self._group = decided.group
+        self._is_paired = not decided.group and swarm.scene.conditions.kind == PAIR
 
     # ---- what is true
 
+    def moved(self, move: Move) -> None:
+        """A state that a peer had is none of the group's once it has left: it may begin anew."""
+        if self._group not in move.groups:
+            self.states = {key: one for key, one in self.states.items() if key[0] != move.peer}
+
     def rooted(self, peer: SimPeer, op: int, root: bytes) -> None:
         """A peer has this state after an op."""
+        if peer.peer_id in self._decided.elsewhere:
+            return
         key = peer.peer_id, peer.machine.card.boot
         self.states[key] = (op, root)
         self._had.setdefault(op, {})[key] = root
@@ -129,7 +138,7 @@ class Rules:
             is_named = peer.peer_id in commit.contributors
             if not is_named or peer.peer_id in self._scene.deeds or not self._is_sound(peer, now_s):
                 continue
-            if not all(holds(peer, root) for root in roots):
+            if not all(holds(peer, root, self._group) for root in roots):
                 story = f"op {commit.op} does not wait for peer {peer.number}"
                 self._violated("T8", story)
 
@@ -149,10 +158,9 @@ class Rules:
         dead = self._demands.deaths_since(now_s - GRACE_S) & agree
         num_agree = len(here) - len(others) + len(dead)
         silent = [peer for peer in others if self._is_sound(peer, now_s)]
-        everybody = [p for p in self._swarm.survivors if p.peer_id not in self._decided.elsewhere]
-        most = [p for p in everybody if (p.peer_id, p.machine.card.boot) in agree]
+        most = [p for p in self._members if (p.peer_id, p.machine.card.boot) in agree]
         # Those with whom something is wrong may be suspected by now, and are not asked then.
-        against = [p for p in everybody if p not in most and self._is_sound(p, now_s)]
+        against = [p for p in self._members if p not in most and self._is_sound(p, now_s)]
         is_tie = num_agree == len(silent) and len(most) > len(against)
         if silent and num_agree <= len(silent) and not is_tie and self._demands.is_quiet(now_s):
             numbers = sorted(peer.number for peer in silent)
@@ -164,25 +172,29 @@ class Rules:
         """True if no state of the newest op has most of those who are here: then nothing is planned
         (T15)."""
         op = self._decided.newest[0]
-        if op < 1 or op in self._attested or self._scene.conditions.kind == PAIR:
+        if op < 1 or op in self._attested or self._is_paired:
             return False
-        here = self._swarm.survivors
-        states = [self.states.get((one.peer_id, one.machine.card.boot)) for one in here]
+        states = [self.states.get((one.peer_id, one.machine.card.boot)) for one in self._members]
         roots = Counter(state[1] for state in states if state is not None and state[0] == op)
-        return len(roots) > 1 and 2 * max(roots.values()) <= len(here)
+        return len(roots) > 1 and 2 * max(roots.values()) <= len(self._members)
+
+    @property
+    def _members(self) -> list[SimPeer]:
+        elsewhere = self._decided.elsewhere
+        return [peer for peer in self._swarm.survivors if peer.peer_id not in elsewhere]
 
     def rewound(self, rewind: Rewind) -> None:
         """T12: everybody is connected, and nobody has a newer state of the run's."""
         for later in [op for op in self._attested if op > rewind.op]:
             del self._attested[later]
-        if rewind.op < 0 or self._scene.conditions.kind == PAIR:
+        if rewind.op < 0 or self._is_paired:
             return
         newest = max(
             (
                 self.states.get((peer.peer_id, peer.machine.card.boot), (-1, b""))[0]
                 for peer in self._swarm.survivors
-                if 0 in peer.machine.groups
-                and peer.peer_id not in self._scene.flipped
+                if self._group in peer.machine.groups
+                and (self._group or peer.peer_id not in self._scene.flipped)
                 and not peer.is_leaving
             ),
             default=-1,
@@ -204,7 +216,7 @@ class Rules:
             self._violated("T12", f"back to op {rewind.op} without hearing {names}")
 
     def _violated(self, invariant: str, story: str) -> None:
-        self._scene.violation(invariant, story)
+        self._decided.violated(invariant, story)
 
 
 def _weights(samples: dict[PeerId, int]) -> dict[PeerId, int]:

@@ -213,5 +213,4 @@ class TrainingChecks:
             )
 
     def _violated(self, invariant: str, story: str) -> None:
-        group = f"group {self._decided.group}: " if self._decided.group else ""
-        self._scene.violation(invariant, group + story)
+        self._decided.violated(invariant, story)
