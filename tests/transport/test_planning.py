@@ -1,6 +1,7 @@
 """Planning: when an op begins and what its PLAN says; and the plan that every peer refuses."""
 
 import math
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -162,7 +163,7 @@ def test_the_disconnected_and_the_suspected_are_not_in_the_plan() -> None:
 
 
 @pytest.mark.parametrize("num_ready", [3, 63, 64, 66])
-def test_of_more_than_a_plan_may_name_the_last_to_join_follow_later(num_ready: int) -> None:
+def test_of_more_than_a_plan_may_name_who_is_ready_comes_first(num_ready: int) -> None:
     peers = [bytes([200 - number]) * 32 for number in range(66)]
     lines = {peer: line_of(peer) for peer in peers}
     lines |= {peer: ready_line(peer) for peer in peers[-num_ready:]}
@@ -170,6 +171,20 @@ def test_of_more_than_a_plan_may_name_the_last_to_join_follow_later(num_ready: i
     in_order = peers[-num_ready:] + peers[:-num_ready]
     named = in_order[: limits.PEERS_MAX]
     assert weights(plan) == {peer: 255 * (peer in peers[-num_ready:]) for peer in named}
+
+
+@pytest.mark.parametrize(("num_ready", "ops", "each"), [(66, 33, 32), (96, 3, 2), (192, 3, 1)])
+def test_more_who_are_ready_than_a_plan_may_name_take_turns(
+    num_ready: int, ops: int, each: int
+) -> None:
+    peers = [bytes([200 - number]) * 32 for number in range(num_ready)]
+    chain = begun_chain(peers)
+    times = Counter[PeerId]()
+    for op in range(1, ops + 1):
+        lines = {peer: ready_line(peer, op, applied_op=op - 1) for peer in peers}
+        times.update(weights(plan_now(chain, lines)).keys())
+        chain.add(Skip(op, "test"))
+    assert times == dict.fromkeys(peers, each)
 
 
 # ---- a newcomer's key

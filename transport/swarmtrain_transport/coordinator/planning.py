@@ -87,8 +87,8 @@ def next_plan(
     It is due when all expected peers are ready, or the first has waited for `wait_ready_s`. Live
     peers that hold the state but are not ready are receivers; a newcomer is expected, and so waited
     for, only after its first READY. A sidelined peer (`standing`) is a receiver even if it is
-    ready, unless the others are too few. Where more are present than a PLAN may name, receivers are
-    left out before contributors, and whoever joined last before the others; they follow later.
+    ready, unless the others are too few. Where more are present than a PLAN may name, those who are
+    ready take turns, and receivers come after them; who has no place fetches the result.
     """
     op = view.next_op
     if view.genesis is None:
@@ -116,7 +116,8 @@ def next_plan(
     sidelined |= view.standing.barred(op, expected - present.keys())
     if expected - sidelined - set(ready) and now_s < first_s + terms.wait_ready_s:
         return None
-    named = sorted(present, key=lambda peer: (peer not in ready, join_index[peer]))
+    in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__))
+    named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
     present = {peer: present[peer] for peer in named[: limits.PEERS_MAX]}
     ready = {peer: one for peer, one in ready.items() if peer in present}
     receivers = {peer: one for peer, one in present.items() if peer not in ready}
@@ -133,6 +134,13 @@ def next_plan(
         terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
         unfit,
     )  # fmt: skip
+
+
+def _in_turn(op: int, peers: list[PeerId]) -> list[PeerId]:
+    """Put those first with whom the places of the ops before have ended: of more peers than have a
+    place each is then left out as often."""
+    start = (op - 1) * limits.PEERS_MAX % len(peers)
+    return peers[start:] + peers[:start]
 
 
 def without(against: Mapping[PeerId, int], planned: int) -> set[PeerId]:
