@@ -13,7 +13,7 @@ from swarmtrain_transport.coordinator.convictions import Convictions
 from swarmtrain_transport.coordinator.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.op_decider import OpDecider
-from swarmtrain_transport.coordinator.planning import RunTerms, may_plan, next_plan
+from swarmtrain_transport.coordinator.planning import RunTerms, given_by, may_plan, next_plan
 from swarmtrain_transport.coordinator.reports import Report, check_signed
 from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.slicing import Slicing
@@ -41,6 +41,8 @@ class GroupCoordinator:
         chronicle: what people are told of it.
         operations: its ops under way, oldest first, by plan id.
         convictions: accusations of wrong sums.
+        givers: the peers that may give to the next op, and the most samples of each, 0 for any;
+            where the group is a stage, of which books tell. None: all may.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class GroupCoordinator:
         self.chronicle = Chronicle()
         self.convictions = Convictions(writer, live_roster, self.chronicle, view)
         self.operations: dict[int, OpDecider] = {}
+        self.givers: dict[PeerId, int] | None = None
         self._writer = writer
         self._live_roster = live_roster
         self._verify = verify
@@ -196,12 +199,14 @@ class GroupCoordinator:
 
     def _plan_next(self, now_s: float) -> None:
         at_once = min(self.terms.ops_at_once, self.view.most_ops)
-        if len(self.operations) >= at_once or self._has_all_planned:
+        if len(self.operations) >= at_once or self.has_all_planned:
             return
-        here = self.group_peers.here
+        givers, here = self.givers, self.group_peers.here
+        if givers is not None:
+            here = given_by(here, givers)
         if not may_plan(self.terms, self.view, here):
             return
-        expected = self.group_peers.expected(now_s)
+        expected = self.group_peers.expected(now_s, None if givers is None else givers.keys())
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
         plan = next_plan(
             self.terms, self.view, here, expected, limit_s, now_s, self._slicing,
@@ -209,6 +214,8 @@ class GroupCoordinator:
         )  # fmt: skip
         if plan is None:
             return
+        if self.givers is not None:
+            self.givers = {}
         self.group_peers.planned(plan, expected)
         self._writer.append(plan)
         op = self.view.op
@@ -216,6 +223,6 @@ class GroupCoordinator:
         self.operations[op.plan_id] = OpDecider(op, now_s)
 
     @property
-    def _has_all_planned(self) -> bool:
+    def has_all_planned(self) -> bool:
         """No more ops are needed, if those under way are committed."""
         return self.view.committed + len(self.operations) >= self.terms.rounds

@@ -141,11 +141,15 @@ class GroupPeers:
             return {}
         return {peer: boot for peer, boot in op.boots.items() if peer in op.weights}
 
-    def expected(self, now_s: float) -> set[PeerId]:
-        """Live peers that take part round by round: also after a restart, before they are back.
-        Not who was waited for in vain too often."""
+    def expected(self, now_s: float, givers: AbstractSet[PeerId] | None = None) -> set[PeerId]:
+        """Live peers that take part round by round, or that have something to give where that is
+        known: also after a restart, before they are back. Not who was waited for in vain too
+        often."""
         op = self._view.next_op
-        active = {p for p, one in self.here.items() if one.active and one.waits.until < op}
+        patient = {p: one for p, one in self.here.items() if one.waits.until < op}
+        if givers is not None:
+            return self.alive(now_s) & givers & patient.keys()
+        active = {p for p, one in patient.items() if one.active}
         returning = self._live_roster.unseen.keys() & self.last_contributors().keys()
         return self.alive(now_s) & (active | returning)
 

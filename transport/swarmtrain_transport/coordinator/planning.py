@@ -4,7 +4,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.agreement import trusted_root
@@ -18,7 +20,7 @@ from swarmtrain_transport.ledger.plan_rules import centre_of, values_of, window_
 from swarmtrain_transport.ledger.sample_weights import believed, weights_of
 from swarmtrain_transport.ledger.transfers import gathered_slices
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import FIRST_GROUP
+from swarmtrain_transport.wire.messages import FIRST_GROUP, Ready
 from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
 
 
@@ -100,7 +102,7 @@ def next_plan(
         {
             peer: one
             for peer, one in connected.items()
-            if one.line.life.is_alive(now_s) and _is_synced(view, root, one)
+            if one.line.life.is_alive(now_s) and is_synced(view, root, one)
         },
     )
     ready = {peer: one for peer, one in present.items() if one.ready and one.ready.op == op}
@@ -143,6 +145,21 @@ def _in_turn(op: int, peers: list[PeerId]) -> list[PeerId]:
     return peers[start:] + peers[:start]
 
 
+def given_by(peers: Peers, givers: Mapping[PeerId, int]) -> dict[PeerId, GroupPeer]:
+    """The peers as they count for an op to which only some may give: nobody else is ready, and
+    these have at most so many samples each, 0 for any number."""
+    return {
+        peer: replace(one, ready=_bounded(one.ready, givers[peer]) if peer in givers else None)
+        for peer, one in peers.items()
+    }
+
+
+def _bounded(ready: Ready | None, samples: int) -> Ready | None:
+    if ready is None or not samples or ready.samples <= samples:
+        return ready
+    return msgspec.structs.replace(ready, samples=samples)
+
+
 def without(against: Mapping[PeerId, int], planned: int) -> set[PeerId]:
     """Choose who owns nothing: those with the most against them, at most half of all."""
     worst = sorted(against, key=lambda peer: (-against[peer], peer))
@@ -157,7 +174,7 @@ def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[Peer
     return {peer: one for peer, one in settled.items() if joined[peer] <= acked}
 
 
-def _is_synced(view: GroupView, root: bytes | None, one: GroupPeer) -> bool:
+def is_synced(view: GroupView, root: bytes | None, one: GroupPeer) -> bool:
     """Return True if the peer holds the newest state, which ops start from; under dispute nobody
     does. Where ops go by pairs that is its own."""
     is_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0

@@ -17,6 +17,7 @@ from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, Ledger
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
+from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms, StageRounds
 from swarmtrain_transport.coordinator.stages import Stages
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.coordinator.status_view import describe, result_of
@@ -40,6 +41,7 @@ from swarmtrain_transport.wire.messages import (
     Offer,
     Older,
     PeerMessage,
+    PipelineReport,
     Progress,
     Ready,
     Roots,
@@ -71,10 +73,12 @@ class Rendezvous:
         is_lost: the run key has signed a ledger before, and nothing of it is left here.
         more_groups: terms of the groups that there are beside the first, in their order.
         needs: of each stage, where groups are stages of a model; its peers get their stages here.
+        pipeline: terms of its rounds, where groups are stages.
         archive: where older records are, None to keep all in memory.
 
     Attributes:
         groups: what is exchanged, by the groups' numbers.
+        stage_rounds: rounds of the pipeline, where groups are stages.
 
     Raises:
         RemoteFault: the records are not a legal chain.
@@ -93,6 +97,7 @@ class Rendezvous:
         is_lost: bool = False,
         more_groups: Sequence[RunTerms] = (),
         needs: Sequence[StageNeed] = (),
+        pipeline: PipelineTerms | None = None,
         archive: Archive | None = None,
     ) -> None:
         self.terms = terms
@@ -105,6 +110,11 @@ class Rendezvous:
         self._stages = Stages(needs, self.view, self.lines)
         self._run_key, self._verify = run_key, verify
         self._now_s = self._due_s = now_s
+        self.stage_rounds: StageRounds | None = None
+        if pipeline is not None:
+            self.stage_rounds = StageRounds(
+                pipeline, len(self._terms), self.groups, self.writer, self.live_roster
+            )
         self._begin_known_groups()
         self.holdings = Holdings(self.writer, self.lines, sign)
         self.recovery = LedgerRecovery(
@@ -182,6 +192,8 @@ class Rendezvous:
             group = self.groups.get(state.group)
             if group is not None and peer in group.group_peers.here:
                 group.on_hello(peer, state, self._now_s)
+        if self.stage_rounds is not None:
+            self.stage_rounds.entered(peer, hello, self._now_s)
 
     def received(self, peer: PeerId, message: PeerMessage, now_s: float) -> Actions:
         """A message of a connected peer. RemoteFault: it breaks the protocol, close its line."""
@@ -243,6 +255,8 @@ class Rendezvous:
             if peer not in group.view.members:
                 group.depart(peer)
             group.group_peers.reconcile()
+        if self.stage_rounds is not None:
+            self.stage_rounds.gone(peer, self._now_s)
 
     @property
     def first(self) -> GroupCoordinator:
@@ -262,6 +276,8 @@ class Rendezvous:
             self.recovery.pardon(absent_s)
             for group in self.groups.values():
                 group.pardon(absent_s)
+            if self.stage_rounds is not None:
+                self.stage_rounds.pardon(absent_s)
         self._now_s = now_s
         self.writer.ledger.trim()
 
@@ -269,6 +285,8 @@ class Rendezvous:
         times = [self._now_s + limits.EVICT_S]
         for group in self.groups.values():
             times += group.wakeups()
+        if self.stage_rounds is not None:
+            times += self.stage_rounds.wakeups()
         times += [self.recovery.due_s(self._now_s)]
         times += self.live_roster.wakeups()
         return min([time for time in times if time > self._now_s])
@@ -331,6 +349,8 @@ class Rendezvous:
                 self.writer.note_checkpoint(peer, message)
             case Leave():
                 self.departures.go(peer, evicted=False, reason=shown(message.reason, 200))
+            case PipelineReport() if self.stage_rounds is not None:
+                self.stage_rounds.received(peer, line.hello.boot, message, self._now_s)
             case Offer() | Ready() | Applied() | Stranded() | Accuse() | Evaluated():
                 group = self.groups.get(message.group)
                 # Who was moved out of a group may still speak of it.
@@ -397,8 +417,7 @@ class Rendezvous:
                     self._dispatch(peer, self.lines[peer], message)
             self._begin_groups()
             self.departures.bury(self._now_s)
-            for group in self.groups.values():
-                group.settle(self._now_s)
+            self._settle_groups()
             self.writer.snapshot()
         newest = self.writer.head
         for peer, line in self.lines.items():
@@ -409,6 +428,14 @@ class Rendezvous:
         if shifts_timers or newest != head or self._now_s >= self._due_s:
             self._due_s = self._next_due_s()
         return self.writer.take()
+
+    def _settle_groups(self) -> None:
+        """Decide in all groups. Books of a pipeline's round open some of them."""
+        is_open = True
+        while is_open:
+            for group in self.groups.values():
+                group.settle(self._now_s)
+            is_open = self.stage_rounds is not None and self.stage_rounds.settle(self._now_s)
 
     def _dismiss(self) -> None:
         """The run is over: peers may go once nobody needs their results any more."""
@@ -429,6 +456,8 @@ class Rendezvous:
     def _lost(self, peer: PeerId) -> None:
         for group in self.groups.values():
             group.depart(peer)
+        if self.stage_rounds is not None:
+            self.stage_rounds.gone(peer, self._now_s)
 
     def _begin_groups(self) -> None:
         """GROUP for each that the run file names and the ledger does not know yet."""
@@ -443,6 +472,8 @@ class Rendezvous:
         for terms in self._terms:
             view = self.view.groups.get(terms.group)
             if view is not None and terms.group not in self.groups:
-                self.groups[terms.group] = GroupCoordinator(
+                group = GroupCoordinator(
                     terms, view, self.writer, self.live_roster, self._verify, self._now_s
                 )
+                group.givers = None if self.stage_rounds is None else {}
+                self.groups[terms.group] = group

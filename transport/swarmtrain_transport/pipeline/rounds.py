@@ -105,6 +105,7 @@ class Rounds:
         round, step, attempt: that is under way, or was last.
         closing: the round that is closed and has no outcome yet.
         moving: the member that fetches another stage's state, and its span to come.
+        wanted: rounds without an outcome that the run still wants; None for any number.
     """
 
     num_stages: int
@@ -118,6 +119,7 @@ class Rounds:
     attempt: int = 0
     closing: int | None = None
     moving: tuple[Process, Span] | None = None
+    wanted: int | None = None
     _may_switch: bool = False
     _moved_s: float = 0.0
     _is_running: bool = False
@@ -297,6 +299,13 @@ class Rounds:
             self.moving = None
         return self._went_on()
 
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: nobody was silent meanwhile."""
+        self._under_way.began_s += absent_s
+        self._under_way.asked_s += absent_s
+        self._closed_s += absent_s
+        self._moved_s += absent_s
+
     def _drain_s(self, process: Process) -> float:
         """When a source is to have drained: as each micro-batch is given up at its age at last, and
         long before that if most others have."""
@@ -349,7 +358,8 @@ class Rounds:
 
     def _begin(self) -> bool:
         is_first = self.round < 0 and len(self.members) < self.least_members
-        if is_first or not self._is_served(self.members):
+        is_last = self.wanted is not None and (self.closing is not None) >= self.wanted
+        if is_first or is_last or not self._is_served(self.members):
             return False
         self._switch()
         self.round += 1

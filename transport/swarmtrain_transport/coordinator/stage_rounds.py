@@ -1,0 +1,265 @@
+"""Rounds of a run in stages: the pipeline's rounds on one side, the stages' groups on the other.
+
+Stage s is group s. A process is in the rounds from when it holds the newest state of all its stages
+until it is GONE, comes back under another boot, or MOVE gives it other stages. A round's books
+open the groups of the stages in which somebody has counted: an op of theirs is planned with those
+members, and with nobody whose word is in no books. When all these ops have their outcome, SKIP or
+REWIND as well as COMMIT, the round has its own. A stage whose members have all gone or say nothing
+has no op.
+
+What a process has not heard when its connection breaks it is told on the next one. Nothing of this
+is in the ledger: after a restart the next round closes what was under way.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.agreement import trusted_root
+from swarmtrain_transport.coordinator.group import GroupCoordinator
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
+from swarmtrain_transport.coordinator.planning import is_synced
+from swarmtrain_transport.coordinator.roster import LiveRoster
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.pipeline import orders
+from swarmtrain_transport.pipeline.books import Books
+from swarmtrain_transport.pipeline.control import OrderLane
+from swarmtrain_transport.pipeline.orders import Member, Tell
+from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
+from swarmtrain_transport.pipeline.route import Process, Span
+from swarmtrain_transport.wire.messages import Hello, PipelineReport
+
+_ROUNDS_PER_TERM = 1 << 20
+"""A later life of the coordinator numbers its rounds from a multiple of this on: it does not know
+which was the last, and no number comes twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTerms:
+    """The part of [pipeline] and its surroundings that rounds must know.
+
+    Attributes:
+        share: micro-batches that a source makes in a round, or in a step where they are flushed, on
+            average.
+        steps: of a round where they are flushed; 0 where they are free.
+        clips: flushed steps are clipped by the norm of the whole gradient.
+        start_peers: that the first round waits for.
+        tokens: of a micro-batch; 0 if unknown.
+    """
+
+    share: int
+    steps: int = 0
+    clips: bool = False
+    start_peers: int = 1
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """An op of a stage that a round waits for.
+
+    Attributes:
+        op: its number.
+        rewinds: of the group before it.
+        until_s: when it is to be planned.
+    """
+
+    op: int
+    rewinds: int
+    until_s: float
+
+
+class StageRounds:
+    """The coordinator of a pipeline's rounds.
+
+    Args:
+        terms: of the pipeline.
+        num_stages: of the model.
+        groups: that there are, by their numbers.
+        writer: the pen.
+        live_roster: who is here.
+
+    Attributes:
+        rounds: the rounds.
+    """
+
+    def __init__(
+        self, terms: PipelineTerms, num_stages: int, groups: Mapping[int, GroupCoordinator],
+        writer: LedgerWriter, live_roster: LiveRoster,
+    ) -> None:  # fmt: skip
+        self.rounds = Rounds(
+            num_stages, terms.share, terms.steps, clips=terms.clips,
+            least_members=terms.start_peers,
+        )  # fmt: skip
+        self._terms = terms
+        self._groups = groups
+        self._writer = writer
+        self._live_roster = live_roster
+        self._lanes: dict[Process, OrderLane] = {}
+        self._round: int | None = None
+        self._awaited: dict[int, _Awaited] = {}
+        self._now_s = 0.0
+
+    # ---- events
+
+    def entered(self, peer: PeerId, hello: Hello, now_s: float) -> None:
+        """A peer is here, for the first time or again."""
+        known = self.rounds.members.get(peer)
+        if known is None:
+            return
+        if known.boot != hello.boot:
+            self.gone(peer, now_s)
+            return
+        for message in self._lanes[Process(peer, known.boot)].again():
+            self._writer.send(peer, message)
+
+    def gone(self, peer: PeerId, now_s: float) -> None:
+        """A peer has left the run, or has other stages now; void if it is in no round."""
+        self._now_s = now_s
+        for group in self._groups.values():
+            if group.givers is not None:
+                group.givers.pop(peer, None)
+        known = self.rounds.members.get(peer)
+        if known is not None:
+            process = Process(peer, known.boot)
+            self._act(self.rounds.departed(process, now_s))
+            del self._lanes[process]
+
+    def received(self, peer: PeerId, boot: bytes, message: PipelineReport, now_s: float) -> None:
+        """A report; void from a process that is in no round.
+
+        Raises:
+            RemoteFault: it cannot be one, or not from this member.
+        """
+        self._now_s = now_s
+        process = Process(peer, boot)
+        lane = self._lanes.get(process)
+        report = lane.hear(message) if lane is not None else None
+        match report:
+            case None:
+                pass
+            case orders.Drained():
+                self._act(self.rounds.drained(process, report, now_s))
+            case orders.Weighed():
+                self._act(self.rounds.weighed(process, report, now_s))
+            case orders.Settled():
+                self._act(self.rounds.settled(process, report, now_s))
+            case orders.Fetched():
+                self._act(self.rounds.fetched(process, report, now_s))
+            case _:
+                raise RemoteFault("type", f"{type(report).__name__}, which it was not asked for")
+
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: nobody was silent meanwhile."""
+        self.rounds.pardon(absent_s)
+        self._awaited = {
+            stage: _Awaited(one.op, one.rewinds, one.until_s + absent_s)
+            for stage, one in self._awaited.items()
+        }
+
+    def wakeups(self) -> list[float]:
+        """When something may fall due."""
+        return [self.rounds.due_s, *(one.until_s for one in self._awaited.values())]
+
+    def settle(self, now_s: float) -> bool:
+        """Decide what has fallen due; True if a group may have something to decide now."""
+        self._now_s = now_s
+        opened = self._round
+        if now_s >= self.rounds.due_s:
+            self._act(self.rounds.overdue(now_s))
+        self._take_in()
+        self._follow()
+        return self._round != opened
+
+    # ---- who is in
+
+    def _take_in(self) -> None:
+        """Processes that hold the newest state of all their stages are in."""
+        rounds = self.rounds
+        if rounds.round < 0:
+            rounds.round = max(0, self._writer.term - 1) * _ROUNDS_PER_TERM - 1
+        for peer, line in self._live_roster.lines.items():
+            known, boot = rounds.members.get(peer), line.hello.boot
+            if not line.connected or (known is not None and known.boot == boot):
+                continue
+            span = self._span_of(peer)
+            if span is None or not self._holds(peer, span):
+                continue
+            process = Process(peer, boot)
+            self._lanes[process] = OrderLane()
+            self._act(rounds.joined(process, Member(boot, span), self._now_s))
+            if peer not in rounds.members:
+                del self._lanes[process]
+
+    def _span_of(self, peer: PeerId) -> Span | None:
+        """The stages of a peer, if they follow each other."""
+        stages = self._writer.view.groups_of(peer)
+        if not stages or stages != tuple(range(stages[0], stages[-1] + 1)):
+            return None
+        return Span(stages[0], stages[-1]) if stages[-1] < self.rounds.num_stages else None
+
+    def _holds(self, peer: PeerId, span: Span) -> bool:
+        """Return True if it has the newest state of these stages in place."""
+        for stage in range(span.first, span.last + 1):
+            group = self._groups.get(stage)
+            one = group.group_peers.here.get(peer) if group is not None else None
+            if group is None or one is None or group.view.genesis is None or not one.in_place:
+                return False
+            root = trusted_root(group.view, group.group_peers.connected(), group.view.last_op)
+            if not is_synced(group.view, root, one):
+                return False
+        return True
+
+    # ---- rounds and ops
+
+    def _act(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Tell():
+                    self._tell(action)
+                case Booked():
+                    self._open(action.books)
+                case Late():
+                    first = self._groups[0]
+                    first.chronicle.event(
+                        first.view.last_op + 1, action.process.peer, "late", action.report
+                    )
+
+    def _tell(self, tell: Tell) -> None:
+        process = tell.process
+        message = self._lanes[process].say(tell.order)
+        line = self._live_roster.lines.get(process.peer)
+        if line is not None and line.connected and line.hello.boot == process.boot:
+            self._writer.send(process.peer, message)
+
+    def _open(self, books: Books) -> None:
+        """The round is booked: its members may give to ops of the stages that they have counted in,
+        as much as the books say."""
+        self._round = books.round
+        for stage, group in self._groups.items():
+            givers = {
+                process.peer: count * self._terms.tokens
+                for (process, at), count in books.told.items()
+                if at == stage and count and process.peer in group.view.members
+            }
+            if givers and not group.has_all_planned:
+                group.givers = givers
+                until_s = self._now_s + limits.ANSWER_S + group.terms.wait_ready_s
+                self._awaited[stage] = _Awaited(group.view.next_op, group.view.rewinds, until_s)
+
+    def _follow(self) -> None:
+        """Ops have their outcome, or none is coming."""
+        for stage, awaited in list(self._awaited.items()):
+            group = self._groups[stage]
+            view = group.view
+            is_over = view.last_op >= awaited.op or view.rewinds != awaited.rewinds
+            is_void = not group.operations and (not group.givers or self._now_s >= awaited.until_s)
+            if is_over or is_void:
+                group.givers = {}
+                del self._awaited[stage]
+        missing = [group.terms.rounds - group.view.committed for group in self._groups.values()]
+        self.rounds.wanted = max(missing, default=0)
+        if self._round is not None and not self._awaited:
+            closed, self._round = self._round, None
+            self._act(self.rounds.outcome(closed, self._now_s))
