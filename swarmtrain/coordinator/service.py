@@ -55,6 +55,7 @@ from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
 from swarmtrain_transport.coordinator.validation import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import WHOLE, constant_of
@@ -255,7 +256,8 @@ def _resumed(
         machine = Rendezvous(
             terms, keys.run_key_public, store.replay(), keys.sign, verify, store.term, now_s,
             is_lost=keys.have_begun and first is None, more_groups=more,
-            needs=stage_needs(config) if more else (), archive=store,
+            needs=stage_needs(config) if more else (), pipeline=pipeline_terms(config),
+            archive=store,
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc
@@ -286,9 +288,29 @@ def _check_layouts(groups: Sequence[RunTerms], machine: Rendezvous) -> None:
 def group_terms(config: RunConfig) -> tuple[RunTerms, ...]:
     """Return the terms of each group: a model in stages has one group for each, in their order."""
     first = run_terms(config)
+    if config.pipeline.num_stages == 1:
+        return (first,)
     return tuple(
-        replace(first, group=stage, layout=layout)
+        # The pipeline waits for start_peers: with fewer in a stage its round has no books.
+        replace(first, group=stage, layout=layout, start_peers=1)
         for stage, layout in enumerate(stage_layouts(config))
+    )
+
+
+def pipeline_terms(config: RunConfig) -> PipelineTerms | None:
+    """Return the terms of a pipeline's rounds, None for a model in one piece."""
+    pipeline, inner = config.pipeline, config.inner
+    if pipeline.num_stages == 1:
+        return None
+    flushes = pipeline.schedule == "flush"
+    step = inner.batch // pipeline.micro_batch
+    is_custom = config.model.kind == "custom"
+    return PipelineTerms(
+        share=step if flushes else step * config.steps_per_round,
+        steps=config.steps_per_round if flushes else 0,
+        clips=flushes and inner.grad_clip > 0,
+        start_peers=config.exchange.start_peers,
+        tokens=0 if is_custom else pipeline.micro_batch * config.model.context,
     )
 
 

@@ -7,13 +7,21 @@ import msgspec
 import pytest
 
 from swarmtrain.config import file as config_file
-from swarmtrain.config.settings import PipelineSection, RunConfig, RunSection
+from swarmtrain.config.settings import (
+    ExchangeSection,
+    InnerSection,
+    OuterSection,
+    PipelineSection,
+    RunConfig,
+    RunSection,
+)
 from swarmtrain.config.stages import stage_layouts
 from swarmtrain.coordinator import service
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.compatibility import no_place
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.pipeline.costs import stage_needs
+from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.messages import Brings, Hello, Offer, Welcome
 from swarmtrain_transport.wire.records import Gone, Group, Join, Move, Run, body_of
@@ -49,8 +57,25 @@ def test_terms_of_stages_differ_in_group_and_layout_alone() -> None:
     terms = service.group_terms(CONFIG)
     assert [one.group for one in terms] == [0, 1, 2]
     assert tuple(one.layout for one in terms) == stage_layouts(CONFIG)
+    assert {one.start_peers for one in terms} == {1}
     plain = RunConfig(run=CONFIG.run)
     assert service.group_terms(plain) == (service.run_terms(plain),)
+
+
+def test_a_round_of_the_pipeline_is_as_long_as_one_of_the_run() -> None:
+    inner = InnerSection(batch=16, grad_clip=0.5)
+    outer = OuterSection(inner_steps=20)
+    exchange = ExchangeSection(start_peers=6)
+    pipeline = PipelineSection(stages=3, micro_batch=2)
+    config = RunConfig(CONFIG.run, inner=inner, outer=outer, exchange=exchange, pipeline=pipeline)
+    tokens = 2 * config.model.context
+    free = PipelineTerms(8 * 20, start_peers=6, tokens=tokens)
+    assert service.pipeline_terms(config) == free
+    flush = msgspec.structs.replace(
+        config, pipeline=msgspec.structs.replace(pipeline, schedule="flush")
+    )
+    assert service.pipeline_terms(flush) == PipelineTerms(8, 20, True, 6, tokens)
+    assert service.pipeline_terms(RunConfig(CONFIG.run)) is None
 
 
 @pytest.mark.parametrize("stages", [2, ("embedding", "blocks.0", "blocks.1"), 1])
