@@ -55,11 +55,12 @@ class Forms:
     labels: Labels
 
     def is_sound(self, message: AnyHopMessage, data: Buffer, served: route.Span) -> bool:
-        """Return True if the payload beside a message is what the stages that are served take."""
+        """Return True if the payload beside a message is what the stages that are served take, and
+        the tokens are as many as there are labels."""
         try:
             match message:
                 case Forward():
-                    if message.stage not in served:
+                    if message.stage not in served or message.tokens != self.labels.count:
                         return False
                     self.boundaries[message.stage].decode(data, message.payload)
                 case Gradient():

@@ -175,10 +175,10 @@ def _hops() -> tuple[bytes, ...]:
         for message in (
             hops.Want(1, 2),
             hops.Invite(slot),
-            hops.Forward(slot, micro_batch, 1, 6, form),
+            hops.Forward(slot, micro_batch, bytes(16), 1, 6, form),
             hops.Gradient(slot, micro_batch, form),
             hops.Refuse(slot, micro_batch, hops.Reason.TRIES),
-            hops.Arrived(micro_batch, slot),
+            hops.Arrived(micro_batch, slot, bytes(16)),
             hops.Go(micro_batch, slot, form),
         )
     ]

@@ -68,7 +68,7 @@ class Peer:
         self, world: "Pipeline", me: Process, span: Span, trainer: Trainer, rules: Rules
     ) -> None:
         self.world, self.me, self.trainer = world, me, trainer
-        machine = StageMachine(me, span, rules)
+        machine = StageMachine(me, span, rules, seed=me.peer)
         self.peer = StagePeer(machine, me.boot, RUN_TAG, trainer.forms, self)
 
     def train(self) -> bool:

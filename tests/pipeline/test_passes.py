@@ -245,10 +245,19 @@ def with_form(kind: type, **changes: object) -> Tamper:
     return tamper
 
 
-NAN, INFINITE, HUGE = b"\xff" * 4, b"\x00\x00\x80\x7f", b"\x00\x00\x7f\x7f"
-LARGE = b"\x00\x00\x00\x49"  # 2^19: each alone might be
+def with_tokens(tokens: int) -> Tamper:
+    """Another number of tokens is told: a step is divided by it."""
+
+    def tamper(_: route.Process, heard: encoding.Heard) -> encoding.Heard:
+        if type(heard.message) is not messages.Forward:
+            return heard
+        return heard._replace(message=msgspec.structs.replace(heard.message, tokens=tokens))
+
+    return tamper
+
 
 NAN, INFINITE, HUGE = b"\xff" * 4, b"\x00\x00\x80\x7f", b"\x00\x00\x7f\x7f"
+LARGE = b"\x00\x00\x00\x49"  # 2^19: each alone might be
 
 
 @pytest.mark.parametrize("codec", ["none", "float16", "int8"])
@@ -272,6 +281,7 @@ def test_a_peer_whose_outputs_are_no_numbers_is_routed_around(codec: str) -> Non
         (with_values(messages.Forward, HUGE, 0), messages.Reason.TRIES),
         (with_values(messages.Gradient, LARGE, 1), messages.Reason.SPOILED),
         (with_form(messages.Forward, codec="int8"), messages.Reason.TRIES),
+        (with_tokens(1), messages.Reason.TRIES),
         (with_form(messages.Gradient, shape=(1, 2)), messages.Reason.SPOILED),
         (with_form(messages.Go, codec="other"), messages.Reason.SPOILED),
     ],
@@ -358,7 +368,7 @@ def test_what_is_made_again_has_the_same_bytes() -> None:
 def test_a_place_has_the_input_then_its_gradient_and_the_output_then_its_answer() -> None:
     places, form = Places(), messages.Payload("none", (1, 2), 8)
     forward, gradient = (
-        messages.Forward(JOB.slot, NAME, 1, 2, form),
+        messages.Forward(JOB.slot, NAME, bytes(16), 1, 2, form),
         messages.Gradient(JOB.slot, NAME, form),
     )
     given, output, answer, back = (Parcel(form, bytes([n]) * 8) for n in range(4))

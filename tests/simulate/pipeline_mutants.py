@@ -66,7 +66,7 @@ def forgets_what_it_sent(self, receiver, slot):
         flight.requests.append(Free(held.job))
 
 
-def permits_everybody(self, micro_batch, end):
+def permits_everybody(self, micro_batch, secret, end):
     made = self._made.get(micro_batch)
     return made is not None and not made.is_over
 

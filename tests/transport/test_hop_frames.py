@@ -41,6 +41,7 @@ TAG = 7
 BOOT = b"b" * 16
 SLOT = Slot(b"r" * 16, 12)
 MICRO_BATCH = MicroBatch(b"s" * 32, b"o" * 16, 3, 1, 0, 44)
+SECRET = b"x" * limits.SECRET_BYTES
 FORM = Payload("int8", (2, 3), 6)
 BYTES = b"\x01\xff" * 3
 
@@ -52,22 +53,24 @@ SLOTS = st.builds(Slot, BOOTS, COUNTS)
 MICRO_BATCHES = st.builds(
     MicroBatch, st.binary(min_size=32, max_size=32), BOOTS, COUNTS, COUNTS, COUNTS, COUNTS
 )
+SECRETS = st.binary(min_size=limits.SECRET_BYTES, max_size=limits.SECRET_BYTES)
 SHAPES = st.lists(SIZES, min_size=1, max_size=limits.SHAPE_DIMS_MAX).map(tuple)
 FORMS = st.builds(Payload, st.text(max_size=limits.CODEC_CHARS_MAX), SHAPES, st.integers(0, 100))
 MESSAGES = st.one_of(
     st.builds(Want, STAGES, st.integers(0, limits.HOP_WANTS_MAX)),
     *(st.builds(kind, SLOTS) for kind in (Invite, Return, Ack, Alive, Drop)),
-    st.builds(Forward, SLOTS, MICRO_BATCHES, STAGES, SIZES, FORMS),
+    st.builds(Forward, SLOTS, MICRO_BATCHES, SECRETS, STAGES, SIZES, FORMS),
     st.builds(Gradient, SLOTS, MICRO_BATCHES, FORMS),
     st.builds(Refuse, SLOTS, MICRO_BATCHES, st.sampled_from(Reason)),
-    *(st.builds(kind, MICRO_BATCHES, SLOTS) for kind in (Arrived, No)),
+    st.builds(Arrived, MICRO_BATCHES, SLOTS, SECRETS),
+    st.builds(No, MICRO_BATCHES, SLOTS),
     st.builds(Go, MICRO_BATCHES, SLOTS, FORMS),
 )
 EXAMPLES: tuple[AnyHopMessage, ...] = (
-    Want(2, 3), Invite(SLOT), Return(SLOT), Forward(SLOT, MICRO_BATCH, 1, 96, FORM),
+    Want(2, 3), Invite(SLOT), Return(SLOT), Forward(SLOT, MICRO_BATCH, SECRET, 1, 96, FORM),
     Gradient(SLOT, MICRO_BATCH, FORM), Refuse(SLOT, MICRO_BATCH, Reason.TRIES), Ack(SLOT),
-    Alive(SLOT), Arrived(MICRO_BATCH, SLOT), Go(MICRO_BATCH, SLOT, FORM), No(MICRO_BATCH, SLOT),
-    Drop(SLOT),
+    Alive(SLOT), Arrived(MICRO_BATCH, SLOT, SECRET), Go(MICRO_BATCH, SLOT, FORM),
+    No(MICRO_BATCH, SLOT), Drop(SLOT),
 )  # fmt: skip
 
 
@@ -128,7 +131,7 @@ def test_the_longest_legal_message_fits() -> None:
     form = Payload("\U0010ffff" * limits.CODEC_CHARS_MAX, (size,) * limits.SHAPE_DIMS_MAX, size)
     micro_batch = MicroBatch(bytes(32), boot, most, most, most, most)
     stage = limits.STAGES_MAX - 1
-    message = Forward(Slot(boot, most), micro_batch, stage, size, form)
+    message = Forward(Slot(boot, most), micro_batch, SECRET, stage, size, form)
     frame = pack(TAG, boot, message, bytes(size))
     assert 300 < frame.chunk < 450
     assert len(frame.body) <= limits.FRAME_BYTES_MAX
@@ -152,21 +155,23 @@ def beyond() -> Iterator[AnyHopMessage]:
     most = limits.COUNT_MAX + 1
     for boot in (b"", bytes(limits.BOOT_BYTES_MAX + 1)):
         yield Ack(changed(SLOT, boot=boot))
-        yield Arrived(changed(MICRO_BATCH, boot=boot), SLOT)
+        yield Arrived(changed(MICRO_BATCH, boot=boot), SLOT, SECRET)
     for number in (-1, most):
         yield Invite(changed(SLOT, number=number))
         for name in ("round", "step", "attempt", "number"):
             yield No(changed(MICRO_BATCH, **{name: number}), SLOT)
     for source in (b"", b"s" * 31, b"s" * 33):
-        yield Arrived(changed(MICRO_BATCH, source=source), SLOT)
+        yield Arrived(changed(MICRO_BATCH, source=source), SLOT, SECRET)
     for stage in (-1, limits.STAGES_MAX):
         yield Want(stage, 1)
-        yield Forward(SLOT, MICRO_BATCH, stage, 1, changed(FORM, num_bytes=0))
+        yield Forward(SLOT, MICRO_BATCH, SECRET, stage, 1, changed(FORM, num_bytes=0))
+    for num_bytes in (0, limits.SECRET_BYTES - 1, limits.SECRET_BYTES + 1):
+        yield Arrived(MICRO_BATCH, SLOT, bytes(num_bytes))
     for count in (-1, limits.HOP_WANTS_MAX + 1):
         yield Want(0, count)
     size = limits.HOP_PAYLOAD_BYTES_MAX + 1
     for tokens in (-1, size):
-        yield Forward(SLOT, MICRO_BATCH, 0, tokens, changed(FORM, num_bytes=0))
+        yield Forward(SLOT, MICRO_BATCH, SECRET, 0, tokens, changed(FORM, num_bytes=0))
     for shape in ((), (1,) * (limits.SHAPE_DIMS_MAX + 1), (-1,), (size,)):
         yield Gradient(SLOT, MICRO_BATCH, Payload("none", shape, 0))
     yield Go(MICRO_BATCH, SLOT, Payload("c" * (limits.CODEC_CHARS_MAX + 1), (1,), 0))

@@ -11,19 +11,21 @@ from swarmtrain_transport.pipeline.messages import Payload, Reason
 from swarmtrain_transport.pipeline.requests import Job, Text
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Slot, Span
 from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.source import Source
 from swarmtrain_transport.pipeline.stage import StageMachine
 
 BOOT = b"12345678"
 SOURCE, MIDDLE, OTHER, END = (Process(name * 32, BOOT) for name in (b"s", b"m", b"o", b"e"))
 SPANS = {SOURCE: Span(0, 0), MIDDLE: Span(1, 1), OTHER: Span(1, 1), END: Span(2, 2)}
 MEMBERS = {process.peer: orders.Member(BOOT, span) for process, span in SPANS.items()}
+SEED, SECRET = b"seed", bytes(limits.SECRET_BYTES)
 TENSOR = Payload("none", (1, 4, 8), 128)
 TEXT = Text(7, TENSOR)
 RULES = Rules(3, slots=2, step_micro_batches=2, max_stale_steps=1, tokens=7)
 
 
 def machine(process, rules=RULES, share=0):
-    made = StageMachine(process, SPANS[process], rules)
+    made = StageMachine(process, SPANS[process], rules, SEED)
     asked = made.told(orders.Welcome(MEMBERS, 0, 0, 0, False), 0.0)
     return made, (*asked, *made.told(orders.Begin(0, share, MEMBERS), 0.0))
 
@@ -57,7 +59,7 @@ def name_of(number, **fence):
 def forwarded(made, number=1, now_s=0.0):
     """A micro-batch that has come to the machine, and the requests."""
     slot = invited(made, now_s)
-    forward = msg.Forward(slot, name_of(number), made.span.first, 7, TENSOR)
+    forward = msg.Forward(slot, name_of(number), SECRET, made.span.first, 7, TENSOR)
     return Job(name_of(number), slot), made.received(above(made).peer, BOOT, forward, now_s)
 
 
@@ -105,11 +107,13 @@ def test_a_slot_is_offered_until_it_is_filled_and_never_beyond_the_bound():
 
 def test_what_has_no_slot_or_comes_to_a_stage_that_is_not_ours_is_refused():
     made, _ = machine(MIDDLE)
-    forward = msg.Forward(Slot(BOOT, 5), name_of(1), 1, 7, TENSOR)
+    forward = msg.Forward(Slot(BOOT, 5), name_of(1), SECRET, 1, 7, TENSOR)
     asked = made.received(SOURCE.peer, BOOT, forward, 0.0)
     assert sent(msg.Refuse, asked)[0].message.reason is Reason.FULL
     slot = invited(made)
-    asked = made.received(SOURCE.peer, BOOT, msg.Forward(slot, name_of(1), 2, 7, TENSOR), 0.0)
+    asked = made.received(
+        SOURCE.peer, BOOT, msg.Forward(slot, name_of(1), SECRET, 2, 7, TENSOR), 0.0
+    )
     assert sent(msg.Refuse, asked)[0].message.reason is Reason.BAD
     assert not of(requests.Keep, asked) and made.num_held == 0
 
@@ -173,13 +177,14 @@ def test_a_member_moves_between_two_rounds_when_it_has_the_other_state():
 def test_one_end_alone_is_let_go_for_ever():
     made, asked = machine(SOURCE, share=1)
     job = of(requests.RunForward, asked)[0].job
-    early = msg.Arrived(job.micro_batch, Slot(BOOT, 1))
+    secret = Source(SOURCE.peer, BOOT, SEED).secret(job.micro_batch)
+    early = msg.Arrived(job.micro_batch, Slot(BOOT, 1), secret)
     assert sent(msg.No, made.received(END.peer, BOOT, early, 0.0))  # nobody can have it yet
     made.forward_made(job, TENSOR, 0.0, TEXT)
     for number, kind in ((1, msg.Go), (2, msg.No), (1, msg.Go)):
-        arrived = msg.Arrived(job.micro_batch, Slot(BOOT, number))
+        arrived = msg.Arrived(job.micro_batch, Slot(BOOT, number), secret)
         assert sent(kind, made.received(END.peer, BOOT, arrived, 0.0))
-    arrived = msg.Arrived(name_of(99), Slot(BOOT, 1))
+    arrived = msg.Arrived(name_of(99), Slot(BOOT, 1), secret)
     assert sent(msg.No, made.received(END.peer, BOOT, arrived, 0.0))
 
 
@@ -220,14 +225,16 @@ def test_a_closed_round_frees_its_slots_and_what_is_being_accumulated_is_in_its_
     assert report.counted == (orders.Counted(SOURCE, 1, orders.marks({1})),)
     made.told(orders.Begin(1, 0, MEMBERS), 4.0)
     slot = invited(made, 4.0)
-    asked = made.received(SOURCE.peer, BOOT, msg.Forward(slot, name_of(3), 1, 7, TENSOR), 4.0)
+    asked = made.received(
+        SOURCE.peer, BOOT, msg.Forward(slot, name_of(3), SECRET, 1, 7, TENSOR), 4.0
+    )
     assert sent(msg.Refuse, asked)[0].message.reason is Reason.CLOSED
 
 
 def test_nothing_of_the_next_step_runs_before_the_word_to_step():
     made, _ = machine(MIDDLE, Rules(3, slots=2, flushes=True, tokens=7))
     slot = invited(made)
-    forward = msg.Forward(slot, name_of(5, step=1), 1, 7, TENSOR)
+    forward = msg.Forward(slot, name_of(5, step=1), SECRET, 1, 7, TENSOR)
     asked = made.received(SOURCE.peer, BOOT, forward, 0.0)
     assert of(requests.Keep, asked) and not of(requests.RunForward, asked)
     asked = made.told(orders.MakeStep(0, 0, 0, 0), 1.0)
@@ -239,7 +246,7 @@ def test_nothing_of_the_next_round_runs_before_it_begins_here():
     made, _ = machine(MIDDLE)
     slot = invited(made)
     made.told(orders.Close(0), 1.0)
-    forward = msg.Forward(slot, name_of(5, round=1), 1, 7, TENSOR)
+    forward = msg.Forward(slot, name_of(5, round=1), SECRET, 1, 7, TENSOR)
     asked = made.received(SOURCE.peer, BOOT, forward, 1.0)
     assert of(requests.Keep, asked) and not of(requests.RunForward, asked)
     assert of(requests.RunForward, made.told(orders.Begin(1, 0, MEMBERS), 2.0))
@@ -275,9 +282,9 @@ def drawn_message(rng, names, slots):
     return rng.choice(
         (
             msg.Want(stage, rng.randrange(5)), msg.Invite(slot), msg.Return(slot),
-            msg.Forward(slot, name, stage, 7, TENSOR), msg.Gradient(slot, name, TENSOR),
+            msg.Forward(slot, name, SECRET, stage, 7, TENSOR), msg.Gradient(slot, name, TENSOR),
             msg.Refuse(slot, name, reason), msg.Ack(slot), msg.Alive(slot),
-            msg.Arrived(name, slot), msg.Go(name, slot, TENSOR), msg.No(name, slot),
+            msg.Arrived(name, slot, SECRET), msg.Go(name, slot, TENSOR), msg.No(name, slot),
             msg.Drop(slot),
         )
     )  # fmt: skip

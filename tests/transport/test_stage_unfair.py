@@ -8,7 +8,7 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline import orders
-from swarmtrain_transport.pipeline.messages import Payload, Reason
+from swarmtrain_transport.pipeline.messages import FINAL, Payload, Reason
 from swarmtrain_transport.pipeline.requests import (
     Count,
     Free,
@@ -27,6 +27,7 @@ from swarmtrain_transport.pipeline.source import Source
 from swarmtrain_transport.pipeline.stage import StageMachine
 
 ME, A, B, C = (Process(bytes([65 + n]) * 32, bytes([97 + n]) * 8) for n in range(4))
+SEED, SECRET = b"seed", bytes(limits.SECRET_BYTES)
 FORM = Payload("none", (2,), 8)
 TEXT = Text(7, FORM)
 SLOTS = 2
@@ -40,7 +41,7 @@ def machine_of(
     share: int = 0,
     flushes: bool = False,
 ) -> tuple[StageMachine, list[Request]]:
-    machine = StageMachine(ME, span, Rules(stages, SLOTS, flushes=flushes, tokens=7))
+    machine = StageMachine(ME, span, Rules(stages, SLOTS, flushes=flushes, tokens=7), SEED)
     members = {one.peer: orders.Member(one.boot, its) for one, its in others.items()}
     members[ME.peer] = orders.Member(ME.boot, span)
     done = machine.told(orders.Welcome(members, 0, 0, 0, True), 0.0)
@@ -68,12 +69,18 @@ def named(number: int = 1, round: int = 0, source: Process = A) -> MicroBatch:
     return MicroBatch(source.peer, source.boot, round, 0, 0, number)
 
 
+def asks(machine: StageMachine, end: Process, name: MicroBatch, number: int = 1):
+    """An end asks the machine for the permission of one of its own micro-batches."""
+    secret = Source(ME.peer, ME.boot, SEED).secret(name)
+    return hear(machine, end, msg.Arrived(name, Slot(end.boot, number), secret))
+
+
 def filled(span: Span, stages: int, others: dict[Process, Span]) -> tuple[StageMachine, Slot]:
     """A receiver that was sent a micro-batch by A."""
     machine, _ = machine_of(span, others, stages)
     (invite,) = sent(hear(machine, A, msg.Want(span.first, 1)), msg.Invite)
     slot = invite.message.slot
-    hear(machine, A, msg.Forward(slot, named(), span.first, 2, FORM))
+    hear(machine, A, msg.Forward(slot, named(), SECRET, span.first, 2, FORM))
     return machine, slot
 
 
@@ -130,7 +137,7 @@ def test_a_sender_that_never_says_ack_leaves_a_slot_to_others(flushes: bool) -> 
     machine, _ = machine_of(Span(1, 1), {A: Span(0, 0), B: Span(0, 0)}, flushes=flushes)
     for invite in sent(hear(machine, A, msg.Want(1, SLOTS)), msg.Invite):
         name = named(invite.message.slot.number)
-        hear(machine, A, msg.Forward(invite.message.slot, name, 1, 2, FORM))
+        hear(machine, A, msg.Forward(invite.message.slot, name, SECRET, 1, 2, FORM))
     assert sent(hear(machine, B, msg.Want(1, 1)), msg.Invite)
 
 
@@ -199,7 +206,7 @@ def test_a_micro_batch_of_a_round_that_nobody_has_begun_keeps_no_slot(flushes: b
     machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)}, flushes=flushes)
     (invite,) = sent(hear(machine, A, msg.Want(1, 1)), msg.Invite)
     far = named(round=1 << 40)
-    done = hear(machine, A, msg.Forward(invite.message.slot, far, 1, 2, FORM))
+    done = hear(machine, A, msg.Forward(invite.message.slot, far, SECRET, 1, 2, FORM))
     assert sent(done, msg.Refuse) and machine.num_held == 0
 
 
@@ -207,7 +214,7 @@ def test_an_unsound_input_is_refused_before_the_source_is_asked() -> None:
     """Else its end has the one permission and nobody else can make the micro-batch."""
     machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)})
     (invite,) = sent(hear(machine, A, msg.Want(1, 1)), msg.Invite)
-    forward = msg.Forward(invite.message.slot, named(), 1, 2, FORM)
+    forward = msg.Forward(invite.message.slot, named(), SECRET, 1, 2, FORM)
     done = machine.received(A.peer, A.boot, forward, 0.0, is_sound=False)
     assert [one.message.reason for one in sent(done, msg.Refuse)] == [Reason.BAD]
     assert not sent(done, msg.Arrived) and machine.num_held == 0
@@ -276,8 +283,64 @@ def test_only_a_peer_of_the_last_stage_gets_the_permission() -> None:
     (run,) = [one for one in done if isinstance(one, RunForward)]
     name = run.job.micro_batch
     machine.forward_made(run.job, FORM, 0.0, TEXT)
-    assert not sent(hear(machine, A, msg.Arrived(name, Slot(A.boot, 1))), msg.Go)
-    assert sent(hear(machine, B, msg.Arrived(name, Slot(B.boot, 1))), msg.Go)
+    assert not sent(asks(machine, A, name), msg.Go)
+    assert sent(asks(machine, B, name), msg.Go)
+
+
+@pytest.mark.parametrize("shown", [bytes(16), b"", b"x" * 16])
+def test_only_who_was_sent_it_gets_the_permission(shown: bytes) -> None:
+    """A member that was sent nothing would keep it from the true end, of every micro-batch."""
+    others = {A: Span(1, 1), B: Span(2, 2), C: Span(2, 2)}
+    machine, done = machine_of(Span(0, 0), others, stages=3, share=1)
+    (run,) = [one for one in done if isinstance(one, RunForward)]
+    machine.forward_made(run.job, FORM, 0.0, TEXT)
+    (forward,) = sent(hear(machine, A, msg.Invite(Slot(A.boot, 1))), msg.Forward)
+    name, told = run.job.micro_batch, forward.message.secret
+    guess = hear(machine, B, msg.Arrived(name, Slot(B.boot, 99), shown))
+    assert sent(guess, msg.No) and not sent(guess, msg.Go)
+    assert sent(hear(machine, C, msg.Arrived(name, Slot(C.boot, 1), told)), msg.Go)
+
+
+def test_a_secret_tells_nothing_of_others() -> None:
+    names = [named(number, source=ME) for number in (1, 2)]
+    secrets = {
+        Source(ME.peer, boot, seed).secret(name)
+        for boot in (ME.boot, b"later...")
+        for seed in (SEED, b"other")
+        for name in names
+    }
+    assert len(secrets) == 8
+
+
+def test_the_secret_goes_on_with_the_micro_batch() -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0), B: Span(2, 2)}, stages=3)
+    (invite,) = sent(hear(machine, A, msg.Want(1, 1)), msg.Invite)
+    forward = msg.Forward(invite.message.slot, named(), b"0123456789abcdef", 1, 2, FORM)
+    (run,) = [one for one in hear(machine, A, forward) if isinstance(one, RunForward)]
+    machine.forward_made(run.job, FORM, 0.0)
+    (gone_on,) = sent(hear(machine, B, msg.Invite(Slot(B.boot, 1))), msg.Forward)
+    assert gone_on.message.secret == forward.secret
+    end, _ = machine_of(Span(1, 1), {A: Span(0, 0)})
+    (invite,) = sent(hear(end, A, msg.Want(1, 1)), msg.Invite)
+    forward = msg.Forward(invite.message.slot, named(), forward.secret, 1, 2, FORM)
+    (arrived,) = sent(hear(end, A, forward), msg.Arrived)
+    assert arrived.message.secret == forward.secret
+
+
+@pytest.mark.parametrize("reason", sorted(FINAL))
+def test_a_source_believes_nobody_that_another_end_has_the_permission(reason: Reason) -> None:
+    machine, job, (want,) = waiting_source({A: Span(1, 1), B: Span(1, 1)})
+    first, other = (A, B) if want.peer == A.peer else (B, A)
+    slot = Slot(first.boot, 1)
+    assert sent(hear(machine, first, msg.Invite(slot)), msg.Forward)
+    done = hear(machine, first, msg.Refuse(slot, job.micro_batch, reason))
+    assert [one.peer for one in sent(done, msg.Want)] == [other.peer] and machine.num_own == 1
+    slot = Slot(other.boot, 1)
+    assert sent(hear(machine, other, msg.Invite(slot)), msg.Forward)
+    go = asks(machine, other, job.micro_batch)
+    assert sent(go, msg.Go)
+    hear(machine, other, msg.Refuse(slot, job.micro_batch, Reason.SPOILED))
+    assert machine.num_own == 0
 
 
 # ---- what is counted
@@ -292,7 +355,7 @@ def came(machine: StageMachine, name: MicroBatch, tokens: int = 2) -> tuple[Slot
     """A sends a micro-batch: its slot, and what the machine asks for."""
     (invite,) = sent(hear(machine, A, msg.Want(1, 1)), msg.Invite)
     slot = invite.message.slot
-    return slot, list(hear(machine, A, msg.Forward(slot, name, 1, tokens, FORM)))
+    return slot, list(hear(machine, A, msg.Forward(slot, name, SECRET, 1, tokens, FORM)))
 
 
 def counted(machine: StageMachine, name: MicroBatch) -> list[Count]:
@@ -372,7 +435,7 @@ def test_a_sender_tells_as_many_tokens_as_a_micro_batch_has_room_for(tokens: int
 
 
 def test_what_has_not_ended_is_not_told_as_whole() -> None:
-    source = Source(ME.peer, ME.boot)
+    source = Source(ME.peer, ME.boot, SEED)
     source.begin(0, 0, 0, 1)
     assert source.make() is not None
     made = source.close(0)
@@ -391,7 +454,7 @@ def test_the_source_tells_the_form_of_its_labels() -> None:
     (run,) = [one for one in done if isinstance(one, RunForward)]
     labels = Payload("labels", (2,), 16)
     machine.forward_made(run.job, FORM, 0.0, Text(2, labels))
-    (go,) = sent(hear(machine, A, msg.Arrived(run.job.micro_batch, Slot(A.boot, 1))), msg.Go)
+    (go,) = sent(asks(machine, A, run.job.micro_batch), msg.Go)
     assert go.message.payload == labels
 
 
@@ -417,10 +480,10 @@ def gradient(job: Job, number: int) -> msg.Gradient:
 
 def test_gradients_add_up_in_order_where_each_stage_has_one_member() -> None:
     machine, (first, second) = two_at({A: Span(1, 1)})
-    late = hear(machine, A, msg.Arrived(second.micro_batch, Slot(A.boot, 2)))
+    late = asks(machine, A, second.micro_batch, 2)
     assert not sent(late, (msg.Go, msg.No))  # the first has not asked yet
-    assert sent(hear(machine, A, msg.Arrived(first.micro_batch, Slot(A.boot, 1))), msg.Go)
-    assert sent(hear(machine, A, msg.Arrived(second.micro_batch, Slot(A.boot, 2))), msg.Go)
+    assert sent(asks(machine, A, first.micro_batch), msg.Go)
+    assert sent(asks(machine, A, second.micro_batch, 2), msg.Go)
     done = hear(machine, A, gradient(second, 2))
     assert not [one for one in done if isinstance(one, RunBackward)]
     done = hear(machine, A, gradient(first, 1))
@@ -431,6 +494,6 @@ def test_gradients_add_up_in_order_where_each_stage_has_one_member() -> None:
 
 def test_gradients_wait_for_nobody_where_a_stage_has_two_members() -> None:
     machine, (_, second) = two_at({A: Span(1, 1), B: Span(1, 1)})
-    assert sent(hear(machine, A, msg.Arrived(second.micro_batch, Slot(A.boot, 2))), msg.Go)
+    assert sent(asks(machine, A, second.micro_batch, 2), msg.Go)
     done = hear(machine, A, gradient(second, 2))
     assert [one.job for one in done if isinstance(one, RunBackward)] == [second]

@@ -69,6 +69,9 @@ HOP_BYTES_MAX = 512
 """Largest message between two peers of a pipeline, without its payload: the longest legal one has
 less than 400."""
 
+SECRET_BYTES = 16
+"""Of a micro-batch's secret: nobody guesses one."""
+
 SHAPE_DIMS_MAX = 8
 CODEC_CHARS_MAX = 16
 """Bounds of a payload's form as a stranger tells it; a stage takes one form only."""

@@ -98,7 +98,7 @@ class SimProcess:
         self.me = me
         self.span = span
         self._states = {span}
-        self.machine = StageMachine(me, span, rules)
+        self.machine = StageMachine(me, span, rules, seed=repr(me).encode())
         self.is_alive = True
         self.thaws_s = 0.0
         self.work = Work()

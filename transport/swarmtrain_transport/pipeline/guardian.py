@@ -76,8 +76,9 @@ class Guardian:
         held.heard_s = flight.now_s
         if held.may_send(flight.now_s):
             assert held.output is not None
+            stage = flight.span.last + 1
             forward = msg.Forward(
-                slot, held.micro_batch, flight.span.last + 1, held.tokens, held.output
+                slot, held.micro_batch, held.secret, stage, held.tokens, held.output
             )
             flight.send(receiver, forward, held.job)
 
@@ -149,11 +150,15 @@ class Guardian:
             flight.fail(held, Reason.GRANTED)
 
     def redo(self, held: Held, reason: Reason) -> None:
-        """The receiver has failed: take another one, while there is hope."""
+        """The receiver has failed: take another one, while there is hope. A source knows better
+        than its receivers if an end has the permission."""
         flight = self._flight
-        if reason is Reason.GRANTED and len(held.tries) > 1:
+        is_final = reason in FINAL
+        if held.above is None:
+            is_final = is_final and flight.source.has_permitted(held.micro_batch)
+        if is_final and reason is Reason.GRANTED and len(held.tries) > 1:
             flight.enter(held, Phase.OUTRUN)
-        elif reason in FINAL:
+        elif is_final:
             flight.fail(held, reason)
         elif held.num_tries >= limits.HOP_TRIES:
             flight.fail(held, Reason.TRIES)

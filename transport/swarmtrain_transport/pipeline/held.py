@@ -76,6 +76,7 @@ class Held:
         job: its name here.
         above: the process that sent it; None at its source.
         stage: the first that it goes through here.
+        secret: drawn by its source.
         tokens: that count in its loss; known to a source after its pass.
         labels: form of the labels; at a source, after the forward pass.
         phase: of it.
@@ -96,6 +97,7 @@ class Held:
     job: Job
     above: Process | None
     stage: int
+    secret: bytes
     tokens: int
     phase: Phase
     began_s: float

@@ -24,6 +24,7 @@ class InFlight:
         me: the process.
         span: stages that it serves.
         rules: of the run.
+        seed: of the secrets of its own micro-batches.
 
     Attributes:
         source: its own part as a source.
@@ -39,11 +40,11 @@ class InFlight:
         requests: of the event that is being answered.
     """
 
-    def __init__(self, me: Process, span: Span, rules: Rules) -> None:
+    def __init__(self, me: Process, span: Span, rules: Rules, seed: bytes) -> None:
         self.me = me
         self.span = span
         self.rules = rules
-        self.source = Source(me.peer, me.boot)
+        self.source = Source(me.peer, me.boot, seed)
         self.tally = Tally()
         self.members: dict[PeerId, orders.Member] = {}
         self.gone: set[Process] = set()

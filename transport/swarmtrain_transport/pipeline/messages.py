@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.pipeline.route import MicroBatch, Slot, Stage
+from swarmtrain_transport.pipeline.route import MicroBatch, Secret, Slot, Stage
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=limits.HOP_PAYLOAD_BYTES_MAX)]
 """Of bytes, or of something that takes at least a byte."""
@@ -98,6 +98,7 @@ class Forward(HopMessage, frozen=True, tag=4):
     Attributes:
         slot: of the invitation.
         micro_batch: its name.
+        secret: drawn by its source, to be shown to it by the end of the route.
         stage: whose input it is.
         tokens: that count in its loss.
         payload: form of the input.
@@ -105,6 +106,7 @@ class Forward(HopMessage, frozen=True, tag=4):
 
     slot: Slot
     micro_batch: MicroBatch
+    secret: Secret
     stage: Stage
     tokens: Size
     payload: Payload
@@ -139,10 +141,12 @@ class Alive(HopMessage, frozen=True, tag=8):
 
 
 class Arrived(HopMessage, frozen=True, tag=9):
-    """End of a route to the source: may I begin the way back? Said again until it is answered."""
+    """End of a route to the source: may I begin the way back? Said again until it is answered. The
+    secret is the one that came with FORWARD."""
 
     micro_batch: MicroBatch
     slot: Slot
+    secret: Secret
 
 
 class Go(HopMessage, frozen=True, tag=10):

@@ -1,6 +1,7 @@
 """The one permission to begin the way back of a micro-batch: an end asks for it, a source gives it.
 
-All ends of a micro-batch's routes say ARRIVED; one of them ever is told GO, with the labels.
+All ends of a micro-batch's routes say ARRIVED, with the secret that has come with it; one of them
+ever is told GO, with the labels.
 """
 
 from swarmtrain_transport import limits
@@ -28,12 +29,13 @@ class Permission:
         flight = self._flight
         name, slot = held.job.micro_batch, held.job.slot
         if slot is None:
-            self._answer(held, goes=flight.source.permits(name, (flight.me, None)))
+            self._answer(held, goes=flight.source.permits(name, held.secret, (flight.me, None)))
         elif name.source == flight.me.peer:
-            goes = name.boot == flight.me.boot and flight.source.permits(name, (flight.me, slot))
+            goes = flight.source.permits(name, held.secret, (flight.me, slot))
             self._answer(held, goes=goes)
         else:
-            flight.send(Process(name.source, name.boot), msg.Arrived(name, slot))
+            arrived = msg.Arrived(name, slot, held.secret)
+            flight.send(Process(name.source, name.boot), arrived)
 
     def look_after(self, held: Held) -> None:
         """Ask again, or give up, if it waits for the answer."""
@@ -50,15 +52,15 @@ class Permission:
     def on_arrived(self, sender: Process, arrived: msg.Arrived) -> None:
         """An end asks its source."""
         flight = self._flight
-        name = arrived.micro_batch
-        # Names can be guessed: who asks must at least be able to be the end.
+        name, end = arrived.micro_batch, (sender, arrived.slot)
+        # Others than ends have had the secret: who asks must be able to be one.
         may_end = flight.rules.num_stages - 1 in flight.members[sender.peer].span
         own = flight.own.get(name)
         labels = own.labels if own is not None else None
         if may_end and flight.is_in_order and not flight.source.is_next(name):
             return  # it asks again
         may_ask = may_end and not flight.is_over(name)
-        if labels is not None and may_ask and flight.source.permits(name, (sender, arrived.slot)):
+        if labels is not None and may_ask and flight.source.permits(name, arrived.secret, end):
             flight.send(sender, msg.Go(name, arrived.slot, labels), Job(name, None))
         else:
             flight.send(sender, msg.No(name, arrived.slot))

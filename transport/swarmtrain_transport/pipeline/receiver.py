@@ -94,8 +94,8 @@ class Receiver:
             return
         job = Job(name, slot)
         phase = Phase.ARRIVED if flight.is_end else Phase.FORWARD
-        now_s = flight.now_s
-        held = Held(job, sender, forward.stage, forward.tokens, phase, now_s, now_s)
+        stage, now_s = forward.stage, flight.now_s
+        held = Held(job, sender, stage, forward.secret, forward.tokens, phase, now_s, now_s)
         flight.in_slots[slot] = held
         flight.requests.append(requests.Keep(job))
         if flight.is_end:

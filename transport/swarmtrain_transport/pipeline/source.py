@@ -2,11 +2,14 @@
 
 Forwards may be repeated and permit nothing. All ends of a micro-batch's routes ask its source, and
 the source lets exactly one of them begin the way back, for ever: so no stage counts it twice,
-however often it was sent again. Nothing is asked of the peers between.
+however often it was sent again. Nothing is asked of the peers between. An end shows the secret that
+has travelled with the micro-batch, or a member that was sent nothing could take the permission.
 """
 
+import hmac
 from dataclasses import dataclass, field
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.messages import Reason
 from swarmtrain_transport.pipeline.orders import Drained, Made, marks
@@ -38,10 +41,12 @@ class Source:
     Args:
         peer: its key.
         boot: its present life.
+        seed: of the secrets; nobody else knows it.
     """
 
     peer: PeerId
     boot: Boot
+    seed: bytes
     _made: dict[MicroBatch, _Made] = field(default_factory=dict)
     _fence: Fence = (-1, 0, 0)
     _todo: int = 0
@@ -69,15 +74,25 @@ class Source:
         self._made[micro_batch] = _Made()
         return micro_batch
 
-    def permits(self, micro_batch: MicroBatch, end: End) -> bool:
-        """Return True if this end may begin the way back: it is the first that asks, or it has
-        asked before; and the micro-batch has not ended."""
+    def secret(self, micro_batch: MicroBatch) -> bytes:
+        """The secret of one of ours."""
+        named = self.boot + micro_batch.number.to_bytes(8, "big")
+        return hmac.digest(self.seed, named, "sha256")[: limits.SECRET_BYTES]
+
+    def permits(self, micro_batch: MicroBatch, secret: bytes, end: End) -> bool:
+        """Return True if this end may begin the way back: it has the secret, and is the first that
+        asks, or has asked before; and the micro-batch has not ended."""
         made = self._made.get(micro_batch)
-        if made is None or made.is_over:
+        is_known = hmac.compare_digest(secret, self.secret(micro_batch))
+        if made is None or made.is_over or not is_known:
             return False
         if made.end is None:
             made.end = end
         return made.end == end
+
+    def has_permitted(self, micro_batch: MicroBatch) -> bool:
+        """Return True if some end has the permission for one of ours."""
+        return self._made[micro_batch].end is not None
 
     def is_next(self, micro_batch: MicroBatch) -> bool:
         """Return True if all that were made before it in its step have the permission, or ended."""

@@ -43,16 +43,17 @@ class StageMachine:
         me: the process.
         span: stages that it serves.
         rules: of the run.
+        seed: nobody else knows it; drawn anew by each process, or of the peer.
 
     Attributes:
         strangers: messages that were left aside because no member of the run sent them.
     """
 
-    def __init__(self, me: Process, span: Span, rules: Rules) -> None:
+    def __init__(self, me: Process, span: Span, rules: Rules, seed: bytes) -> None:
         self.me = me
         self.rules = rules
         self.strangers = 0
-        self._flight = InFlight(me, span, rules)
+        self._flight = InFlight(me, span, rules, seed)
         self._guardian = Guardian(self._flight)
         self._permission = Permission(self._flight)
         self._receiver = Receiver(self._flight, self._permission)
@@ -258,7 +259,8 @@ class StageMachine:
             if name is None:
                 break
             phase = Phase.ARRIVED if flight.is_end else Phase.FORWARD
-            held = Held(Job(name, None), None, 0, 0, phase, flight.now_s, flight.now_s)
+            secret = flight.source.secret(name)
+            held = Held(Job(name, None), None, 0, secret, 0, phase, flight.now_s, flight.now_s)
             flight.own[name] = held
             if flight.is_end:
                 self._permission.ask(held)
