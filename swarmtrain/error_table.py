@@ -369,6 +369,11 @@ _ROWS = (
         "safetensors, and start a new run from it, with another state directory.",
     ),
     ErrorKind(
+        "SWT-E811", "A stage of the model is not here", EXIT_INPUT_MISSING,
+        "Each peer keeps checkpoints of the stages that it serves. Name the directories of peers\n"
+        "that together serve all of them, or of one that has joined with all as its --span.",
+    ),
+    ErrorKind(
         "SWT-E901", "Unexpected fault (a bug)", EXIT_BUG,
         "The program met something that its authors did not foresee. The message names a report\n"
         "with the details; read it before you send it to anybody, it may hold paths and names.",

@@ -97,7 +97,7 @@ class _Still:
 
 
 def _find(proof: Proof, directory: Path) -> Proof:
-    records, begins = _records(directory)
+    records, begins = records_in(directory)
     folded = fold(records, begins)
     if begins is not None:
         proof = msgspec.structs.replace(proof, from_record=begins.snapshot.index)
@@ -116,11 +116,19 @@ def _find(proof: Proof, directory: Path) -> Proof:
     )
 
 
-def _records(directory: Path) -> tuple[list[Record], Beginning | None]:
-    """The records to prove, and the SNAPSHOT before them where older ones are not here."""
+def records_in(directory: Path, *, may_grow: bool = False) -> tuple[list[Record], Beginning | None]:
+    """The records of a state directory, and the SNAPSHOT before them where older ones are not here.
+
+    Args:
+        directory: of a peer.
+        may_grow: the peer may run, so the newest record may not be whole yet.
+
+    Raises:
+        Unproved: they do not hold together.
+    """
     path = directory / ledger_file.FILE_NAME
     kept = ledger_file.read(path)
-    if kept.whole_bytes < kept.num_bytes:
+    if kept.whole_bytes < kept.num_bytes and not may_grow:
         raise Unproved(
             f"{path} makes no sense from byte {kept.whole_bytes} of {kept.num_bytes} on:"
             " it was altered, or a crash cut it short."
@@ -190,7 +198,7 @@ class _GroupProof:
             raise Unproved(f"{path} is damaged or missing: {error}") from error
 
     def _config(self) -> RunConfig:
-        path = self._directory / RUN_FILE
+        path = self._peers / RUN_FILE
         try:
             data = path.read_bytes()
             if hashlib.sha256(data).digest() != self._view.config_hash:

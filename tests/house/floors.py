@@ -41,7 +41,7 @@ SWARMTRAIN = (
     "crowd",
     "simulate verify",
     "compare",
-    "api forecast",
+    "api forecast export",
     "demo",
     "chaos",
     "cli",

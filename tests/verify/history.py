@@ -187,7 +187,6 @@ class LaterGroup(History):
         self.index = self.records[-1].index
         if is_in:
             self.add(Move(PEER.peer_id, (0, self.group)))
-            self.storage.of(self.group).keep_run(config_file.canonical(CONFIG))
             self.begin(nn.Linear(6, 6))
 
 

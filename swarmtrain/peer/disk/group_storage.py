@@ -75,7 +75,7 @@ class GroupStorage:
             (self.directory / "results").mkdir(parents=True, exist_ok=True)
 
     def keep_run(self, canonical: bytes) -> None:
-        """Keep the run file as the coordinator sent it, or what a later group has in its place.
+        """Keep the run file as the coordinator sent it: that of all groups, with the first one.
 
         Raises:
             UserError: SWT-E401, the disk is full.
