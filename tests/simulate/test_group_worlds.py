@@ -3,6 +3,7 @@
 import pytest
 
 from swarmtrain.simulate.checks.decided import Decided
+from swarmtrain.simulate.checks.rules import Rules
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.stage import Stage
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
@@ -122,6 +123,19 @@ def test_work_that_is_lost_in_the_second_group_is_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(Stage, "_step", loses)
     first = run_seed(2, 4, 3, groups=2).violations[0]
     assert first.invariant == "I9" and first.story.startswith("group 1: peer ")
+
+
+@pytest.mark.parametrize("stuck", [0, 1])
+def test_a_group_whose_states_are_at_odds_excuses_no_other(
+    monkeypatch: pytest.MonkeyPatch, stuck: int
+) -> None:
+    world = world_of(2, 4, 3, groups=2)
+    world.start()
+    in_second_group(world)
+    monkeypatch.setattr(Rules, "is_undecided", property(lambda self: self._group == stuck))
+    world.invariants.at_end()
+    (found,) = world.violations
+    assert found.invariant == "L2" and found.story.startswith("group 1: ") == (stuck == 0)
 
 
 def with_liar() -> World:
