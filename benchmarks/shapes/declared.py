@@ -47,6 +47,16 @@ DENSE = Trial(
     "sparseloco",
 )
 CLEAN = Trial("diloco", length=Length.HOSTILE, peers=8)
+TWO = Trial("diloco", "diloco-far", Length.FAR, 2)
+
+
+def _piped(settings: str = "") -> Trial:
+    """A step of two windows four times, of which three are under way: none is a step old."""
+    words = f"diloco:pipeline=3x2:micro_batch=2:slots=3{settings}"
+    return Trial(words, "diloco-far", Length.FAR, 2)
+
+
+PIPED, FIXED = _piped(), _piped(":routes=fixed")
 
 
 def _confirmed(words: str) -> Trial:
@@ -114,6 +124,10 @@ def _best_rule(runs: Runs) -> Figure:
         for low in range(0, len(attacked), width)
     ]
     return min(figures, key=lambda figure: mean(figure.values))
+
+
+def _apart(random: Run, fixed: Run) -> float:
+    return ratio(random.result.stage_spread, fixed.result.stage_spread)
 
 
 # ---- the table
@@ -241,6 +255,20 @@ def _hostile() -> list[Shape]:
     return [*plain, *ruled, best]
 
 
+def _pipelines() -> list[Shape]:
+    length = "80 rounds"
+    return [
+        Shape("pipeline", "3 stages x 2 peers, free, int8: loss at most 1.02 of two replicas'",
+              (PIPED, TWO), loss_ratio, loss_at_most(1.02), length),
+        Shape("pipeline-int8", "int8 between stages: loss at most 1.01 of float32's",
+              (PIPED, _piped(":activations=none")), loss_ratio, loss_at_most(1.01), length),
+        Shape("pipeline-routes", "a stage's peers at most 0.8 as far apart as with fixed routes",
+              (PIPED, FIXED), of_each(_apart), Bar(Sense.AT_MOST, 0.8), "when a round ends"),
+        Shape("pipeline-routes-loss", "and loss no more than the spread above that of fixed routes",
+              (PIPED, FIXED), loss_ratio_and_noise, Bar(Sense.NO_WORSE), length),
+    ]  # fmt: skip
+
+
 def _confirmations() -> list[Shape]:
     size = "0.85 M parameters, one seed"
     return [
@@ -261,5 +289,6 @@ SHAPES: tuple[Shape, ...] = (
     *_pairs_and_sparse(),
     *_other_swarms(),
     *_hostile(),
+    *_pipelines(),
     *_confirmations(),
 )

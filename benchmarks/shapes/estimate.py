@@ -13,6 +13,9 @@ START_S = 0.25
 DDP_FACTOR = 1.25
 """Sum, codec and state root of every step."""
 
+PIPELINE_FACTOR = 2.5
+"""Forward passes made twice, and micro-batches that are smaller than a batch, hop by hop."""
+
 FORWARD_SHARE = 1 / 3
 """Share of an inner step: judging needs no gradients."""
 
@@ -26,6 +29,8 @@ def seconds_of(plan: Plan) -> float:
     steps_s = plan.peers * plan.steps * size.step_s
     if plan.strategy == "ddp":
         steps_s *= DDP_FACTOR
+    if plan.pipeline is not None:
+        steps_s *= PIPELINE_FACTOR
     judgement_s = plan.windows / size.batch * size.step_s * FORWARD_SHARE
     return START_S + steps_s + judgement_s * (plan.points + 1)
 

@@ -87,6 +87,7 @@ class Results:
             result = found["result"]
             result["curve"] = tuple(Point(**point) for point in result["curve"])
             result["state_roots"] = tuple(result["state_roots"])
+            result["route_shares"] = tuple(tuple(part) for part in result["route_shares"])
             cost = (float(found["seconds"]), float(found["estimated_s"]))
             self._results[found["key"]] = RunResult(**result)
             self._costs[found["key"]] = cost

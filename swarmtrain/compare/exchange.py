@@ -10,17 +10,19 @@ for as many as it needs.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from swarmtrain.compare.costs import Traffic
 from swarmtrain.compare.plan import Pace, Plan
-from swarmtrain.compare.replica import Replica
 from swarmtrain.config.file import canonical, config_hash
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.crowd import Crowd, Keys, Member
+from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import CodecArithmetic
+from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.machine import (
     Actions,
     Applied,
@@ -85,10 +87,30 @@ class OpTold:
         return Traffic(self.up, self.down, self.ahead / total if total else 0.0)
 
 
-class _Peer(Member):
+class Trained(Protocol):
+    """A replica, or a peer of a stage."""
+
+    @property
+    def peer(self) -> PeerId:
+        """Its id."""
+
+    @property
+    def driver(self) -> Driver:
+        """Strategy and weights."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of what is exchanged."""
+
+    @property
+    def speed(self) -> float:
+        """Inner steps in the time of one of the fastest peer's."""
+
+
+class Peer(Member):
     """A replica and its place in the run."""
 
-    def __init__(self, exchange: "Exchange", replica: Replica, step_s: float) -> None:
+    def __init__(self, exchange: "Exchange", replica: Trained, step_s: float) -> None:
         super().__init__(exchange, replica.peer, _BOOT, CodecArithmetic())
         self.replica = replica
         self._exchange = exchange
@@ -107,12 +129,17 @@ class _Peer(Member):
             )
         )
 
-    def step(self, schedule_step: int) -> None:
-        """One inner step."""
+    def step(self, inner_step: Callable[[], int]) -> None:
+        """One inner step, which tells its samples."""
         self.machine.begins_step(self._clock_s)
-        samples = self.replica.inner_step(schedule_step)
+        samples = inner_step()
         self._clock_s += self._step_s
         self.machine.stepped(samples, self._clock_s)
+        self.advance()
+
+    def give(self, samples: int) -> None:
+        """Give the work of a round of a pipeline, over so many samples."""
+        self._do(self.machine.give(samples, self._clock_s))
         self.advance()
 
     def finish_round(self) -> None:
@@ -150,19 +177,20 @@ class _Peer(Member):
         super().sends(peer, frame)
 
 
-class Exchange(Crowd[_Peer]):
+class Exchange(Crowd[Peer]):
     """All replicas of a run, and what goes on between them.
 
     Args:
         plan: of the run.
         replicas: everybody's training.
+        stage: of a pipeline; its peers give their parts when a round is closed.
 
     Attributes:
         tick: the time in inner steps of the fastest peer, told by whoever steps.
         peers: everybody, in the order of replicas.
     """
 
-    def __init__(self, plan: Plan, replicas: Sequence[Replica]) -> None:
+    def __init__(self, plan: Plan, replicas: Sequence[Trained], stage: int | None = None) -> None:
         self.tick = 0
         self._ended: list[int] = []
         self._plan = plan
@@ -171,8 +199,9 @@ class Exchange(Crowd[_Peer]):
         self._op = 0
         self._reader = BodyReader()
         self._is_under_way = self._is_finishing = False
-        self._rng = random.Random(f"losses {plan.seed}")
-        self._late: list[tuple[_Peer, Ready]] = []
+        self._is_staged = stage is not None
+        self._rng = random.Random(f"losses {plan.seed}" + f" {stage}" * self._is_staged)
+        self._late: list[tuple[Peer, Ready]] = []
         keys = Keys(
             RUN_KEY, partial(quick_sign, RUN_KEY), lambda peer: partial(quick_sign, peer),
             quick_verify,
@@ -182,7 +211,7 @@ class Exchange(Crowd[_Peer]):
         super().__init__(_terms_of(plan, replicas[0], start_peers), keys)
         is_paced = plan.pace is Pace.DYNAMIC
         self.peers = [
-            _Peer(self, replica, 1 / replica.speed if is_paced else 1.0) for replica in replicas
+            Peer(self, replica, 1 / replica.speed if is_paced else 1.0) for replica in replicas
         ]
         self._leader = max(self.peers, key=lambda one: one.replica.speed)
 
@@ -227,7 +256,7 @@ class Exchange(Crowd[_Peer]):
 
     # ---- what peers tell
 
-    def gives(self, peer: _Peer, part: Ready) -> None:
+    def gives(self, peer: Peer, part: Ready) -> None:
         """A part is given; it may be lost."""
         self._told_of(part.part.op).gave[peer.peer] = self.tick
         if self._rng.random() < self._plan.drop:
@@ -235,7 +264,7 @@ class Exchange(Crowd[_Peer]):
         else:
             peer.tell(partial(tell, part))
 
-    def placed(self, peer: _Peer, op: int) -> None:
+    def placed(self, peer: Peer, op: int) -> None:
         """An op's outcome has taken its place at a peer."""
         if peer is self._leader:
             self._ended.append(op)
@@ -278,7 +307,7 @@ class Exchange(Crowd[_Peer]):
     @property
     def _is_awaited(self) -> bool:
         """Return True if an op must begin, however few are ready, before anybody goes on."""
-        if self._is_finishing:
+        if self._is_finishing or self._is_staged:
             return any(one.replica.driver.is_waiting for one in self.peers)
         held = [one.machine.holds_back for one in self.peers]
         return any(held) if self._plan.pace is Pace.APART else all(held)
@@ -299,7 +328,7 @@ class Exchange(Crowd[_Peer]):
         return self._ops[op]
 
 
-def _terms_of(plan: Plan, replica: Replica, start_peers: int) -> RunTerms:
+def _terms_of(plan: Plan, replica: Trained, start_peers: int) -> RunTerms:
     """Return the part of this plan that a run file would say of the exchange."""
     config = plan.run_config()
     kind = replica.driver.strategy.exchange(1).kind
@@ -313,7 +342,7 @@ def _terms_of(plan: Plan, replica: Replica, start_peers: int) -> RunTerms:
         exact=facts_of(plan.codec).exact and not plan.robust,
         block=plan.block,
         # A chunk goes ahead whole or not at all: a small model's anchor should be one.
-        chunk_values=min(_CHUNK_VALUES, replica.trainer.layout.padded),
+        chunk_values=min(_CHUNK_VALUES, replica.layout.padded),
         e_max=0,
         min_contributors=TELLABLE if plan.robust else 1,
         start_peers=start_peers,

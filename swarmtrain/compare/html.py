@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 
 from swarmtrain import atomic_file
 from swarmtrain.compare.results import Point, RunResult, rows
-from swarmtrain.compare.table import HEAD, LEGEND, cells
+from swarmtrain.compare.table import legend, table_lines
 from swarmtrain.errors import UserError
 
 _AXES = (
@@ -65,7 +65,8 @@ def page(results: Sequence[RunResult], command: str, script: str) -> str:
         "text-align:right;border-bottom:1px solid #ccc}td:first-child,th:first-child"
         "{text-align:left}.figure{height:28rem}code{overflow-wrap:anywhere}</style>"
         f"<script>{script}</script></head><body><h1>swarmtrain compare</h1>"
-        f"<p><code>{escape(command)}</code></p>{_table(results)}<p>{escape(LEGEND)}</p>{figures}"
+        f"<p><code>{escape(command)}</code></p>{_table(results)}"
+        f"<p>{escape(legend(rows(results)))}</p>{figures}"
         "</body></html>\n"
     )
 
@@ -152,7 +153,7 @@ def _layout(title: str, scale: str) -> dict[str, object]:
 
 
 def _table(results: Sequence[RunResult]) -> str:
-    lines = [HEAD, *(cells(row) for row in rows(results))]
+    lines = table_lines(rows(results))
     marked = [
         "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line)
         for tag, line in zip(["th", *["td"] * len(lines)], lines, strict=False)

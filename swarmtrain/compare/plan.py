@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from swarmtrain.config.settings import (
+    STALE_STEPS,
     ExchangeSection,
     InnerSection,
     ModelSection,
@@ -115,6 +116,32 @@ SIZES: Mapping[str, Size] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
+class Pipelined:
+    """A model in stages, each served by as many peers as a run of whole models has replicas.
+
+    Attributes:
+        stages: of the model.
+        activations: form of what goes between two stages.
+        schedule: whether steps wait for all stages.
+        routes: "random" where a peer sends to any of the next stage, as in a run; "fixed" where the
+            first always sends to the first, and so on.
+        micro_batch: windows that go through the stages together; 0 for as many as a run has where
+            its file says nothing, or a whole batch if that is less.
+        slots: micro-batches that a peer takes in at a time, and as many that a source makes; 0 for
+            as many as a run has.
+        max_stale_steps: of a peer after a forward pass, beyond which its gradient is refused.
+    """
+
+    stages: int
+    activations: Literal["int8", "float16", "none"] = "int8"
+    schedule: Literal["free", "flush"] = "free"
+    routes: Literal["random", "fixed"] = "random"
+    micro_batch: int = 0
+    slots: int = 0
+    max_stale_steps: int = STALE_STEPS
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One strategy, one seed.
 
@@ -124,7 +151,7 @@ class Plan:
         codec: name in an op's plan.
         rounding: of what peers give to it; seeded by run, op and peer where it is stochastic.
         seed: of weights, shards, windows and of what goes wrong.
-        peers: replicas.
+        peers: replicas; in a pipeline the peers of each stage, whose sources see as many tokens.
         steps: inner steps of each peer if all make equally many; the budget is in tokens.
         inner_steps: of a round.
         inner: the inner optimizer, adamw or muon.
@@ -133,13 +160,13 @@ class Plan:
         outer_momentum: of the outer step.
         error_feedback: whether what the codec lost is sent with the next op.
         size: a name of SIZES.
-        speeds: of each peer, in any one unit; () if all are equal.
+        speeds: of each peer, in any one unit; () if all are equal. Every stage has them all.
         pace: what fast peers do meanwhile.
         noniid: whether each peer's text is a contiguous part of the corpus.
         hostile: how many peers, the last ones, attack.
         attack: how.
         robust: name of the rule that takes the mean's place, "" for the mean.
-        drop: probability that a contribution is lost.
+        drop: probability that a contribution is lost; in a pipeline also a message of a peer.
         fragments: parts of the vector that are exchanged in turn, in strategies that have such.
         delay_steps: inner steps between begin and place, in strategies that choose them.
         mixing: how much of its own weights a peer keeps at that place, in streaming.
@@ -147,6 +174,7 @@ class Plan:
         points: how often the anchor is judged, at equal distances in tokens.
         windows: of held-out text per judgement.
         own: what only this strategy knows, by name.
+        pipeline: None where every peer has the whole model.
     """
 
     label: str
@@ -177,6 +205,7 @@ class Plan:
     points: int = 20
     windows: int = 256
     own: tuple[tuple[str, Setting], ...] = ()
+    pipeline: Pipelined | None = None
 
     @property
     def tokens(self) -> int:
@@ -224,6 +253,8 @@ class Plan:
             del fields["own"]
         if self.rounding == "nearest":
             del fields["rounding"]
+        if self.pipeline is None:
+            del fields["pipeline"]
         return json.dumps(fields, sort_keys=True, default=_value_of)
 
     def key(self, versions: str) -> str:

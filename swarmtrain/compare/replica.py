@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from swarmtrain.compare.hostile import contribution_of
 from swarmtrain.compare.plan import Pace, Plan
+from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver
@@ -17,13 +19,18 @@ from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 
-_NEVER = 1 << 30
+NEVER = 1 << 30
 """Ops between two copies of the state for joiners: nobody joins here."""
 
 
 def peer_id(index: int) -> PeerId:
     """The key that stands for replica `index`."""
     return (index + 1).to_bytes(32, "big")
+
+
+def seed_of(plan: Plan, index: int) -> int:
+    """Seed of the weights and windows of replica `index`."""
+    return random.Random(f"replica {plan.seed} {index}").getrandbits(31)
 
 
 class Replica:
@@ -47,7 +54,7 @@ class Replica:
     ) -> None:
         self.peer = peer_id(index)
         self.speed = plan.relative_speeds()[index]
-        seed = random.Random(f"replica {plan.seed} {index}").getrandbits(31)
+        seed = seed_of(plan, index)
         waiting = [pieces]
         self.trainer = BuiltinTrainer(
             plan.run_config(),
@@ -62,12 +69,17 @@ class Replica:
             self.trainer,
             layout=self.trainer.layout.digest,
             num_values=self.trainer.layout.num_values,
-            snapshot_rounds=_NEVER,
+            snapshot_rounds=NEVER,
             contribution=contribution_of(plan.attack, seed) if is_hostile else TensorContribution,
             decode=decode,
             read_gradient=self.trainer.read_gradient,
-            seed_of=None if is_hostile else _rounding(plan, self.peer),
+            seed_of=None if is_hostile else rounding_of(plan, self.peer),
         )
+
+    @property
+    def layout(self) -> Layout:
+        """Of the whole model."""
+        return self.trainer.layout
 
     @property
     def anchor(self) -> Tensor:
@@ -114,7 +126,7 @@ def settings_of(plan: Plan) -> StrategySettings:
     )
 
 
-def _rounding(plan: Plan, peer: PeerId) -> Callable[[int], int] | None:
+def rounding_of(plan: Plan, peer: PeerId) -> Callable[[int], int] | None:
     """Seed of a peer's rounding in an op; None rounds to nearest."""
     if plan.rounding == "nearest":
         return None
@@ -136,9 +148,9 @@ def exchanges(strategy: Strategy) -> bool:
     return strategy.is_due(_EVER)
 
 
-def spread(replicas: Sequence[Replica]) -> float:
-    """Root mean square of the replicas' distance from their mean, over that of the mean."""
-    stack = torch.stack([replica.trainer.read_weights() for replica in replicas]).double()
+def spread(weights: Sequence[Tensor]) -> float:
+    """Root mean square of the distance of vectors from their mean, over that of the mean."""
+    stack = torch.stack(list(weights)).double()
     middle = stack.mean(dim=0)
     apart = (stack - middle).square().mean().sqrt().item()
     size = middle.square().mean().sqrt().item()
@@ -149,7 +161,19 @@ _WAITING = frozenset({"error_feedback", "held"})
 """Names of a peer's own arrays that hold what is given with a later op."""
 
 
-def held_back(replicas: Sequence[Replica], first: Tensor) -> float:
+class Trained(Protocol):
+    """A peer whose strategy has given parts to ops."""
+
+    @property
+    def driver(self) -> Driver:
+        """Its strategy."""
+
+    @property
+    def anchor(self) -> Tensor:
+        """Its anchor."""
+
+
+def held_back(replicas: Sequence[Trained], first: Tensor) -> float:
     """Measure the values that wait for a later op, averaged over peers, against the anchor's whole
     way: in error feedback, and of strategies that run late those that the last op did not take.
 

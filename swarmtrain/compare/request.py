@@ -4,24 +4,27 @@ A strategy may carry settings of its own, `diloco:codec=none:inner_steps=500`, s
 hold rows that differ in nothing else. Checked here once, without loading torch.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import msgspec
 
-from swarmtrain.compare.plan import NETS, SIZES, Pace, Plan
+from swarmtrain.compare.plan import NETS, SIZES, Pace, Pipelined, Plan
 from swarmtrain.config.asked import own_problems, own_settings
+from swarmtrain.config.built_in import built_in_blocks
 from swarmtrain.config.declared import out_of_range, plain
 from swarmtrain.config.settings import ExchangeSection, InnerSection, OuterSection, Setting
+from swarmtrain.config.stages import misfit
 from swarmtrain.config.values import ANCHOR_REASON, TELLABLE
 from swarmtrain.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind, StrategyFacts
 from swarmtrain_optimizers.strategies.registry import facts_named, known_strategies
-from swarmtrain_transport.limits import PEERS_MAX
+from swarmtrain_transport.limits import HOP_WANTS_MAX, PEERS_MAX
 
 _OUTER = {field.name: field.type for field in msgspec.structs.fields(OuterSection)}
 
@@ -69,6 +72,17 @@ _OF_RUN_FILE: Mapping[str, tuple[type[msgspec.Struct], str]] = MappingProxyType(
 """Their places in a run file, and so their ranges."""
 
 
+_PIPELINE: Mapping[str, object] = MappingProxyType(
+    {name: kind for name, kind in get_type_hints(Pipelined).items() if name != "stages"}
+)
+"""Settings of a pipeline, each with its type."""
+
+
+def _fits_pipeline(facts: StrategyFacts) -> bool:
+    """True if its peers exchange between rounds, and nothing while they train."""
+    return facts.kind is not None and not facts.takes_gradients and not facts.overlaps
+
+
 def takes(facts: StrategyFacts) -> tuple[str, ...]:
     """Settings of a strategy in the list that do anything in it: in order, its own last."""
     found = {"inner", "inner_lr"}
@@ -79,7 +93,12 @@ def takes(facts: StrategyFacts) -> tuple[str, ...]:
         found |= {name for name, (_, key) in _OF_RUN_FILE.items() if key in facts.takes}
     if facts.kind is OpKind.MEAN:
         found.add("robust")
-    return (*(name for name in _OWN if name in found), *own_settings(facts))
+    if _fits_pipeline(facts):
+        found |= {"pipeline", *_PIPELINE}
+    return (
+        *(name for name in (*_OWN, "pipeline", *_PIPELINE) if name in found),
+        *own_settings(facts),
+    )
 
 
 def parse_speeds(text: str, peers: int) -> tuple[float, ...]:
@@ -167,6 +186,7 @@ def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
         **{key: value for key, value in given.items() if key in taken},
     }
     own: dict[str, Setting] = {}
+    piped: dict[str, str] = {}
     keys = [setting.partition("=")[0] for setting in settings]
     if len(set(keys)) != len(keys):
         raise misuse(f"{cleaned(word)!r} names a setting twice.", "Leave one out.")
@@ -174,10 +194,53 @@ def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
         key, _, text = setting.partition("=")
         if key in own_settings(facts):
             own[key] = _own_value(word, facts, key, text)
+        elif key == "pipeline" or key in _PIPELINE:
+            piped[key] = text
         else:
             shared[key] = _value(word, facts, key, text, base)
     shared["own"] = tuple(sorted(own.items()))
+    if piped:
+        shared["pipeline"] = _pipeline(word, facts, piped, base)
     return replace(base, label=word, strategy=name, **shared)  # type: ignore[arg-type]
+
+
+def _pipeline(
+    word: str, facts: StrategyFacts, settings: Mapping[str, str], base: Plan
+) -> Pipelined:
+    """The pipeline that a strategy in the list is to be trained in.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    label = cleaned(word)
+    if not _fits_pipeline(facts):
+        raise misuse(
+            f"{label!r} cannot be trained in a pipeline.",
+            "Its peers exchange at the end of a round, and train nothing meanwhile: take diloco, "
+            "noloco or sparseloco.",
+        )
+    asked = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", settings.get("pipeline", ""))
+    if asked is None:
+        raise misuse(
+            f"{label!r} does not say which pipeline.",
+            "Write pipeline=3x2 for three stages with two peers each.",
+        )
+    stages, per_stage = int(asked[1]), int(asked[2])
+    if per_stage != base.peers:
+        raise misuse(
+            f"{label!r} has {per_stage} peers a stage, and the others are {base.peers} replicas.",
+            f"Both see the same tokens with pipeline={stages}x{base.peers}, or with "
+            f"--peers {per_stage}.",
+        )
+    values = {}
+    for key, text in settings.items():
+        if key == "pipeline":
+            continue
+        try:
+            values[key] = msgspec.convert(text, _PIPELINE[key], strict=False)
+        except msgspec.ValidationError:
+            raise _unreadable(word, facts, key, text) from None
+    return Pipelined(stages, **values)
 
 
 def _facts(name: str) -> StrategyFacts:
@@ -285,6 +348,8 @@ def _check(plan: Plan) -> None:
             )
     _check_values(plan)
     _check_together(plan)
+    if plan.pipeline is not None:
+        _check_pipeline(plan, plan.pipeline)
 
 
 def _check_values(plan: Plan) -> None:
@@ -340,4 +405,36 @@ def _check_together(plan: Plan) -> None:
         raise misuse(
             f"The peers of {label!r} cannot go apart.",
             "Its ops need everybody at the same inner step: pace is wait or dynamic.",
+        )
+
+
+def _check_pipeline(plan: Plan, pipeline: Pipelined) -> None:
+    """Refuse a pipeline that this model cannot be cut into, or that such peers do not make up.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    label, size = cleaned(plan.label), SIZES[plan.size]
+    if problem := misfit(list(built_in_blocks(size.model)), pipeline.stages):
+        raise misuse(f"The stages of {label!r} {problem}.", "Take fewer, or another --model.")
+    windows = pipeline.micro_batch
+    if windows < 0 or (windows and size.batch % windows):
+        raise misuse(
+            f"micro_batch of {label!r} is {windows}.",
+            f"An inner step of this model has {size.batch} windows: it is a divisor of that.",
+        )
+    if not 0 <= pipeline.slots <= HOP_WANTS_MAX or pipeline.max_stale_steps < 0:
+        raise misuse(
+            f"{label!r} has {pipeline.slots} slots and {pipeline.max_stale_steps} max_stale_steps.",
+            f"slots can be 1 to {HOP_WANTS_MAX}, max_stale_steps 0 and more.",
+        )
+    if plan.pace is not Pace.WAIT:
+        raise misuse(
+            f"The pace of {label!r} changes nothing: fast peers of a pipeline get more to do.",
+            "Leave the pace, or --dynamic, out.",
+        )
+    if plan.hostile:
+        raise misuse(
+            f"{label!r} cannot have hostile peers.",
+            "They attack an exchange of whole models: leave the pipeline or the attack out.",
         )

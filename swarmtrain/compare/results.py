@@ -62,6 +62,10 @@ class RunResult:
         state_roots: the state at the end; one if all peers have the same. Where nothing is ever
             exchanged, of each peer's own weights.
         curve: at equal distances in tokens.
+        route_shares: of a pipeline: by stage, the part of its micro-batches that each peer counted.
+        redone: micro-batches that went to another peer of a stage after the first had failed.
+        lost: micro-batches that did not come back.
+        stage_spread: `replica_spread` of a stage's peers as they give their parts, mean over ops.
     """
 
     strategy: str
@@ -82,6 +86,10 @@ class RunResult:
     exchange_seconds: float
     state_roots: tuple[str, ...]
     curve: tuple[Point, ...]
+    route_shares: tuple[tuple[float, ...], ...] = ()
+    redone: int = 0
+    lost: int = 0
+    stage_spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,9 @@ class Row:
         ops: exchanges of a seed that were committed, mean over seeds.
         skipped: those without a result.
         round_seconds: modelled, from one exchange to the next; None where there is none.
+        route_shares: of a pipeline: of each place in a stage, mean over stages and seeds.
+        redone: of a pipeline, mean over seeds.
+        lost: likewise.
     """
 
     strategy: str
@@ -107,6 +118,9 @@ class Row:
     peak_bytes_per_step: float
     modelled_seconds: float
     round_seconds: float | None
+    route_shares: tuple[float, ...] = ()
+    redone: float = 0.0
+    lost: float = 0.0
 
 
 def finite(value: float) -> float | None:
@@ -123,6 +137,7 @@ def rows(results: Sequence[RunResult]) -> list[Row]:
 def _row(runs: Sequence[RunResult]) -> Row:
     losses = [run.val_loss for run in runs if run.val_loss is not None]
     is_whole = len(losses) == len(runs)
+    shares = [of_stage for run in runs for of_stage in run.route_shares]
     rounds = [run.modelled_seconds / (run.ops + run.skipped) for run in runs if _exchanges(run)]
     return Row(
         strategy=runs[0].strategy,
@@ -136,6 +151,9 @@ def _row(runs: Sequence[RunResult]) -> Row:
         peak_bytes_per_step=mean(run.peak_bytes_per_step for run in runs),
         modelled_seconds=mean(run.modelled_seconds for run in runs),
         round_seconds=mean(rounds) if rounds else None,
+        route_shares=tuple(map(mean, zip(*shares, strict=True))),
+        redone=mean(run.redone for run in runs),
+        lost=mean(run.lost for run in runs),
     )
 
 
@@ -217,4 +235,5 @@ def _from_json(text: str) -> RunResult:
     found = json.loads(text)["result"]
     found["curve"] = tuple(Point(**point) for point in found["curve"])
     found["state_roots"] = tuple(found["state_roots"])
+    found["route_shares"] = tuple(tuple(shares) for shares in found["route_shares"])
     return RunResult(**found)

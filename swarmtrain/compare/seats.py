@@ -19,6 +19,7 @@ from multiprocessing import resource_tracker
 
 import torch
 
+from swarmtrain.compare.pipeline_swarm import PipelineSwarm
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.results import RunResult
 from swarmtrain.compare.shards import PIECE_BYTES
@@ -40,7 +41,10 @@ def cores() -> int:
 def run_here(plan: Plan, corpus: Corpus) -> Finished:
     """One run, in this process."""
     began_s = time.perf_counter()
-    result = Swarm(plan, corpus).run()
+    if plan.pipeline is None:
+        result = Swarm(plan, corpus).run()
+    else:
+        result = PipelineSwarm(plan, plan.pipeline, corpus).run()
     return plan, result, time.perf_counter() - began_s
 
 

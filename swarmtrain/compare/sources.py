@@ -25,7 +25,7 @@ _LIBRARIES = tuple(
     Path(str(library.__file__)).parent for library in (swarmtrain_optimizers, swarmtrain_transport)
 )
 
-_FIRST = "swarmtrain.compare.swarm"
+_FIRST = ("swarmtrain.compare.swarm", "swarmtrain.compare.pipeline_swarm")
 
 _NO_BITS = frozenset({
     "swarmtrain.compare.html", "swarmtrain.compare.table", "swarmtrain.compare.request",
@@ -100,7 +100,9 @@ def _is_text(line: ast.stmt) -> bool:
 
 def _trees() -> dict[Path, ast.Module]:
     found = {path: _parsed(path) for library in _LIBRARIES for path in library.rglob("*.py")}
-    return {**found, **reached(_FIRST, _HOUSE.parent)}
+    for first in _FIRST:
+        found |= reached(first, _HOUSE.parent)
+    return found
 
 
 def reached(first: str, root: Path, *, with_faces: bool = False) -> Mapping[Path, ast.Module]:

@@ -7,6 +7,7 @@ together have seen, so runs of any pace end at the end of the same schedule. Not
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -88,11 +89,11 @@ class Swarm:
         step = self._tokens // (self._plan.peers * self._size.tokens_per_step)
         self._exchange.tick = self._tick + 1
         # Slow ones first: who is done in the same tick is in the same op.
-        for peer in sorted(self._exchange.peers, key=lambda one: one.replica.speed):
-            replica = peer.replica
+        everyone = zip(self._replicas, self._exchange.peers, strict=True)
+        for replica, peer in sorted(everyone, key=lambda one: one[0].speed):
             is_its = replica.steps_at(self._tick + 1) > replica.steps_at(self._tick)
             if (everybody or is_its) and not peer.machine.holds_back:
-                peer.step(step)
+                peer.step(partial(replica.inner_step, step))
                 self._tokens += self._size.tokens_per_step
         self._tick += 1
         self._costs.stepped(self._tick_s)
@@ -121,13 +122,16 @@ class Swarm:
 
     # ---- figures
 
+    def _spread(self) -> float:
+        return spread([replica.trainer.read_weights() for replica in self._replicas])
+
     def _look(self, tell: Callable[[Point], None]) -> None:
         point = Point(
             self._tokens,
             self._costs.bytes_up_per_peer,
             round(self._costs.seconds, 6),
             self._loss(),
-            spread(self._replicas),
+            self._spread(),
         )
         self._curve.append(point)
         tell(point)
@@ -168,7 +172,7 @@ class Swarm:
             seed=self._plan.seed,
             val_loss=self._curve[-1].val_loss,
             replica_loss=finite(self._judge.loss(self._leader.anchor)) if self._is_paired else None,
-            replica_spread=spread(self._replicas),
+            replica_spread=self._spread(),
             held_back=held_back(self._replicas, self._first),
             num_values=self._leader.trainer.layout.padded,
             tokens=self._tokens,

@@ -1,6 +1,7 @@
 """Exchanges of a comparison, which are those of a run: what moves, what is lost, what it costs."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ class Watched(Exchange):
     def round(self) -> tuple[int, OpTold]:
         while True:
             for peer in self.peers:
-                peer.step(0)
+                peer.step(partial(peer.replica.inner_step, 0))
             self.tick += 1
             self.settle_ops()
             if ended := self.take_ended():

@@ -270,6 +270,12 @@ class TrainingMachine:
             return self._give(now_s)
         return ()
 
+    def give(self, samples: int, now_s: float) -> Actions:
+        """Give the work of a round over so many samples, however many steps others made of it."""
+        self._driver.stepped(samples)
+        self._round_ended = False
+        return self._give(now_s)
+
     # ---- what follows
 
     def advance(self, now_s: float) -> Actions:

@@ -1,0 +1,453 @@
+"""A pipeline in one process: the production peers of all stages, under a virtual clock.
+
+A part of training takes its peer the time that such work takes on a core of its speed; a frame
+leaves when the frames before it have left its sender's link, and takes half a round trip besides.
+Small messages pass the bulk. A round's ops, one of each stage, are moved as in every comparison
+(`exchange`) and take the time that their bytes do; a peer of the stage goes on when its op has an
+outcome. Not here: how often a run is judged.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+import torch
+from torch import Tensor
+
+from swarmtrain.compare.costs import Traffic
+from swarmtrain.compare.exchange import Exchange, Peer
+from swarmtrain.compare.plan import NETS, SIZES, Pipelined, Plan
+from swarmtrain.compare.replica import seed_of, spread
+from swarmtrain.compare.shards import shards
+from swarmtrain.compare.stage_replica import StageReplica, TimedTrainer, rate_at, reader
+from swarmtrain.config.settings import PipelineSection
+from swarmtrain.data.corpus import Corpus
+from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
+from swarmtrain.pipeline.activations import ActivationCodec
+from swarmtrain.pipeline.blocks import built_in
+from swarmtrain.pipeline.costs import slots_of
+from swarmtrain.pipeline.cut import passed, stages_of
+from swarmtrain.pipeline.labels import Labels
+from swarmtrain.pipeline.span import Span as Stages
+from swarmtrain.pipeline.stage_peer import StagePeer
+from swarmtrain.pipeline.trainer import Forms, boundaries_of
+from swarmtrain.simulate.processes.trainer import SharedDecoding
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.pipeline import encoding, messages, orders, requests
+from swarmtrain_transport.pipeline.books import Books
+from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
+from swarmtrain_transport.pipeline.route import MicroBatch, Process, Slot, Span
+from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+
+_BOOT = b"compared"
+_RUN_TAG = 1
+_EVENTS_MAX = 10_000_000
+"""Events of one round, after which a crowd that hangs fails."""
+
+
+class StageProcess:
+    """A peer of a stage as a process: what goes out of it, and its training thread.
+
+    Args:
+        crowd: whose.
+        replica: its training.
+        member: its part in the exchange of its stage.
+
+    Attributes:
+        me: the process.
+        peer: the production peer.
+        bytes_up: sent to other stages so far.
+        waits: its part of a round is given, and the outcome is not in place.
+    """
+
+    def __init__(self, crowd: "PipelineCrowd", replica: StageReplica, member: Peer) -> None:
+        self.me = Process(replica.peer, _BOOT)
+        self.replica, self.member = replica, member
+        self.bytes_up = 0
+        self.waits = False
+        self._crowd = crowd
+        self._link_free_s = 0.0
+        self._round_steps = self._round_begin = 0
+        span = Span(replica.stage, replica.stage)
+        machine = StageMachine(self.me, span, crowd.rules, seed=replica.peer)
+        self.peer = StagePeer(machine, _BOOT, _RUN_TAG, crowd.forms, self)
+
+    # ---- Outside
+
+    def send(self, peer: PeerId, frame: Frame) -> None:
+        """Send to another peer."""
+        is_bulk = frame.kind is not FrameKind.HOP
+        leaves_s = self._crowd.now_s
+        if is_bulk:
+            leaves_s = max(leaves_s, self._link_free_s)
+            leaves_s += len(frame.body) / self._crowd.net.up_bytes_s
+            self._link_free_s = leaves_s
+            self.bytes_up += len(frame.body)
+        self._crowd.sends(self, peer, frame, leaves_s)
+
+    def report(self, report: orders.Report) -> None:
+        """Tell the coordinator."""
+        self._crowd.reports(self.me, report)
+
+    def fetch(self, span: Span) -> None:
+        """Nobody moves here."""
+        raise AssertionError(span)
+
+    def expelled(self) -> None:
+        """Nobody is given up here."""
+        raise AssertionError(self.me)
+
+    # ---- Training
+
+    @property
+    def trainer(self) -> TimedTrainer:
+        """Of the stage."""
+        return self.replica.stage_trainer
+
+    def step(self, request: requests.Step) -> None:
+        """Make an inner step at the rate of its place in the run."""
+        crowd = self._crowd
+        if not self._round_steps:
+            self._round_begin = crowd.round_step
+        # A fast peer makes more steps of a round than others; its clock waits at the round's end.
+        step = self._round_begin + min(self._round_steps, crowd.plan.inner_steps - 1)
+        self._round_steps += 1
+        self.trainer.rate = rate_at(crowd.inner, step, crowd.plan.steps)
+        is_short = request.micro_batches < crowd.rules.step_micro_batches
+        self.trainer.step(request, is_short=is_short and not crowd.rules.flushes)
+
+    def settle(self, round: int) -> None:
+        """Give the round's work."""
+        self._round_steps = 0
+        tokens = self.trainer.tokens.pop(self.replica.stage, 0)
+        if tokens:
+            self.waits = True
+            self.member.give(tokens // self._crowd.size.model.context)
+
+    def serve(self, span: Span) -> None:
+        """Nobody moves here."""
+        raise AssertionError(span)
+
+    # ---- time
+
+    def train(self) -> None:
+        """Make the next part, if there is one and none is being made; it ends some time later."""
+        crowd = self._crowd
+        if self.waits:
+            return
+        part = self.peer.next_part()
+        if part is None:
+            return
+        before = self.trainer.work
+        end = part(self)
+        seconds = (self.trainer.work - before) * crowd.work_s[self.replica.stage]
+        seconds /= self.replica.speed
+
+        def made() -> None:
+            end(crowd.now_s)
+            self.train()
+
+        crowd.at(crowd.now_s + seconds, made)
+
+    def tick(self) -> None:
+        """Tell the machine the time when it wants to hear it."""
+        self.peer.tick(self._crowd.now_s)
+        self.train()
+        self._crowd.at(self.peer.machine.next_wakeup_s, self.tick)
+
+
+@dataclass(slots=True)
+class RoundTold:
+    """One round.
+
+    Attributes:
+        books: of all stages.
+        traffic: of its ops.
+        seconds: of the slowest of them.
+        committed: ops with a result.
+        skipped: those without.
+        left_out: contributions that are in no result.
+        spreads: of each stage, how far apart its peers were.
+    """
+
+    books: Books
+    traffic: Traffic = field(default_factory=lambda: Traffic({}, {}))
+    seconds: float = 0.0
+    committed: int = 0
+    skipped: int = 0
+    left_out: int = 0
+    spreads: list[float] = field(default_factory=list)
+
+
+class PipelineCrowd:
+    """All peers of a pipeline, their coordinator, and what is under way between them.
+
+    Args:
+        plan: of the run.
+        pipeline: of the plan.
+        corpus: the text.
+
+    Attributes:
+        plan, size, inner, net: of the run.
+        rules, forms: of the pipeline.
+        work_s: seconds of a forward pass of each stage at the fastest peer.
+        stages: peers of each stage.
+        round_step: inner steps of the run before this round.
+        redone: micro-batches that went to another place of a stage than the first.
+        tokens: of micro-batches that came back, in rounds that have ended.
+        now_s: the time.
+    """
+
+    def __init__(self, plan: Plan, pipeline: Pipelined, corpus: Corpus) -> None:
+        self.plan, self.size, self.net = plan, SIZES[plan.size], NETS[plan.net]
+        self.inner = plan.run_config().inner
+        self.now_s, self.redone, self.tokens, self.round_step = 0.0, 0, 0, 0
+        self._is_fixed = pipeline.routes == "fixed"
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._num_events = 0
+        self._rng = random.Random(f"frames {plan.seed}")
+        self._slots: dict[tuple[MicroBatch, int], set[Slot]] = {}
+        self._told: list[RoundTold] = []
+        section = PipelineSection(stages=pipeline.stages)
+        config = msgspec.structs.replace(plan.run_config(), pipeline=section)
+        windows = pipeline.micro_batch or min(section.micro_batch, self.size.batch)
+        per_step = self.size.batch // windows
+        self._micro_tokens = windows * self.size.model.context
+        flushes = pipeline.schedule == "flush"
+        self.rules = Rules(
+            pipeline.stages,
+            pipeline.slots or slots_of(config),
+            flushes=flushes,
+            step_micro_batches=per_step,
+            max_stale_steps=pipeline.max_stale_steps,
+            tokens=self._micro_tokens,
+        )
+        self.rounds = Rounds(
+            pipeline.stages,
+            per_step if flushes else per_step * plan.inner_steps,
+            plan.inner_steps if flushes else 0,
+            clips=flushes and self.inner.grad_clip > 0,
+            least_members=pipeline.stages * plan.peers,
+        )
+        self._whole_share, self._whole_steps = self.rounds.share, self.rounds.steps
+        example = torch.zeros(windows, self.size.model.context, dtype=torch.long)
+        self._make_peers(pipeline, example, corpus)
+
+    def _make_peers(self, pipeline: Pipelined, example: Tensor, corpus: Corpus) -> None:
+        plan, model = self.plan, built_in(self.size.model)
+        cut = stages_of(model, pipeline.stages, example, pipeline.activations)
+        boundaries = boundaries_of(model, cut, example, ActivationCodec(pipeline.activations))
+        labels = Labels(tuple(example.shape), NUM_BYTE_VALUES)
+        self.forms = Forms(f"compare {plan.seed}".encode(), boundaries, labels)
+        blocks = [one.cost for one in passed(model, example)]
+        flops = sum(block.flops for block in blocks)
+        values = sum(block.num_values for block in blocks)
+        # An inner step is a forward pass and a backward pass of twice its work.
+        forward_s = self.size.step_s / 3 * len(example) / self.size.batch
+        parts = shards(corpus, plan.peers, plan.seed, noniid=plan.noniid)
+        readers = [reader(plan, index, part, len(example)) for index, part in enumerate(parts)]
+        self.work_s: list[float] = []
+        self.stages: list[list[StageProcess]] = []
+        self._exchanges: list[Exchange] = []
+        for stage, places in enumerate(cut):
+            here = [blocks[place] for place in places]
+            self.work_s.append(forward_s * sum(block.flops for block in here) / flops)
+            # Where nobody knows the whole gradient a stage clips by its part of the limit.
+            share = 1.0 if self.rules.flushes else sum(b.num_values for b in here) / values
+            clip, decode = self.inner.grad_clip * math.sqrt(share), SharedDecoding()
+            replicas = [
+                StageReplica(
+                    plan, stage, index,
+                    Stages(model, cut, range(stage, stage + 1), seed=seed_of(plan, 0)),
+                    self.forms, clip, readers[index], decode,
+                )
+                for index in range(plan.peers)
+            ]  # fmt: skip
+            exchange = Exchange(plan, replicas, stage)
+            pairs = zip(replicas, exchange.peers, strict=True)
+            self._exchanges.append(exchange)
+            self.stages.append([StageProcess(self, replica, member) for replica, member in pairs])
+        self._by_id = {one.me.peer: one for stage in self.stages for one in stage}
+
+    # ---- rounds
+
+    def begin(self) -> None:
+        """Everybody is in, with the same weights."""
+        self._plan_next()
+        for exchange in self._exchanges:
+            exchange.begin()
+        for one in self._by_id.values():
+            stage = one.replica.stage
+            member = orders.Member(_BOOT, Span(stage, stage))
+            self._obey(self.rounds.joined(one.me, member, self.now_s))
+            self.at(self.now_s, one.tick)
+
+    def run_round(self) -> RoundTold:
+        """To the outcome of the next round.
+
+        Raises:
+            RuntimeError: it does not end.
+        """
+        for _ in range(_EVENTS_MAX):
+            if self._told:
+                return self._told.pop()
+            if self.rounds.due_s < self._queue[0][0]:
+                self.now_s = self.rounds.due_s
+                self._obey(self.rounds.overdue(self.now_s))
+                continue
+            self.now_s, _, act = heapq.heappop(self._queue)
+            act()
+        raise RuntimeError(f"round {self.rounds.round} of this pipeline does not end")
+
+    @property
+    def _came_back(self) -> int:
+        """Tokens of micro-batches that came back, the round under way included. Where steps are
+        flushed a step may be void: only the books say what counts."""
+        if self.rules.flushes:
+            return self.tokens
+        return self._micro_tokens * sum(one.peer.ended[None] for one in self.stages[0])
+
+    @property
+    def _num_left(self) -> int:
+        """Micro-batches of the run that have not come back."""
+        return max(0, -(-(self.plan.tokens - self._came_back) // self._micro_tokens))
+
+    def _obey(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            match action:
+                case orders.Tell():
+                    self._tell(self._by_id[action.process.peer], action.order)
+                case Booked():
+                    self._exchange(action.books)
+                case Late():
+                    pass  # the books lack what it has not told
+
+    def _tell(self, process: StageProcess, order: orders.Order) -> None:
+        if isinstance(order, orders.Begin):
+            if not self._num_left:
+                return
+            self.round_step = self._came_back // (self.plan.peers * self.size.tokens_per_step)
+        seen = self._seen(process, order)
+        if seen is None:
+            return
+
+        def hear() -> None:
+            process.peer.told(seen, self.now_s)
+            process.train()
+
+        self.at(self.now_s + self.net.round_trip_s / 2, hear)
+
+    def _seen(self, process: StageProcess, order: orders.Order) -> orders.Order | None:
+        """The order as the process gets it: where routes are fixed it knows of its own route."""
+        if not self._is_fixed:
+            return order
+        index = process.replica.index
+        if isinstance(order, orders.Joined) and self._by_id[order.peer].replica.index != index:
+            return None
+        if isinstance(order, orders.Welcome | orders.Begin):
+            members = {
+                peer: member
+                for peer, member in order.members.items()
+                if self._by_id[peer].replica.index == index
+            }
+            return msgspec.structs.replace(order, members=members)
+        return order
+
+    def reports(self, process: Process, report: orders.Report) -> None:
+        """A report goes to the coordinator."""
+
+        def hear() -> None:
+            self._plan_next()
+            match report:
+                case orders.Drained():
+                    self._obey(self.rounds.drained(process, report, self.now_s))
+                case orders.Weighed():
+                    self._obey(self.rounds.weighed(process, report, self.now_s))
+                case orders.Settled():
+                    self._obey(self.rounds.settled(process, report, self.now_s))
+                case _:
+                    raise AssertionError(
+                        report
+                    )  # nobody moves here, or keeps what it does not serve
+
+        self.at(self.now_s + self.net.round_trip_s / 2, hear)
+
+    def _plan_next(self) -> None:
+        """The run's last round is as long as its tokens last."""
+        sources = len(self.stages[0])
+        if self.rules.flushes:
+            per_step = self._whole_share * sources
+            self.rounds.steps = min(self._whole_steps, max(1, -(-self._num_left // per_step)))
+        else:
+            self.rounds.share = min(self._whole_share, max(1, -(-self._num_left // sources)))
+
+    def _exchange(self, books: Books) -> None:
+        """The ops of a round: their bytes move, and each stage goes on when its own are there."""
+        told = RoundTold(books)
+        up: dict[PeerId, int] = {}
+        down: dict[PeerId, int] = {}
+        for stage, exchange in zip(self.stages, self._exchanges, strict=True):
+            told.spreads.append(spread([one.replica.weights.read_weights() for one in stage]))
+            exchange.settle_ops()
+            seconds = 0.0
+            for _, op in exchange.take_ended():
+                traffic = op.traffic()
+                seconds = traffic.seconds(self.net)
+                up |= traffic.up
+                down |= traffic.down
+                told.left_out += op.left_out
+                told.committed += op.is_committed
+                told.skipped += not op.is_committed
+            told.seconds = max(told.seconds, seconds)
+            self.at(self.now_s + seconds, partial(self._go_on, stage))
+        told.traffic = Traffic(up, down)
+
+        whole = sum(books.made.values()) - sum(books.lost.values())
+
+        def over() -> None:
+            self._told.append(told)
+            self.tokens += whole * self._micro_tokens
+            self._plan_next()
+            self._obey(self.rounds.outcome(books.round, self.now_s))
+
+        self.at(self.now_s + told.seconds, over)
+
+    def _go_on(self, stage: Sequence[StageProcess]) -> None:
+        for one in stage:
+            one.waits = False
+            one.train()
+
+    # ---- what processes do
+
+    def sends(self, process: StageProcess, to: PeerId, frame: Frame, leaves_s: float) -> None:
+        """A frame leaves a process."""
+        if frame.kind is FrameKind.FORWARD:
+            self._count_slot(frame)
+        if self._rng.random() < self.plan.drop:
+            return
+        receiver = self._by_id[to]
+
+        def came() -> None:
+            receiver.peer.received(process.me.peer, frame, self.now_s)
+            receiver.train()
+
+        self.at(leaves_s + self.net.round_trip_s / 2, came)
+
+    def _count_slot(self, frame: Frame) -> None:
+        """Count a micro-batch that goes to another place than before."""
+        message = encoding.unpack(frame).message
+        assert isinstance(message, messages.Forward)
+        slots = self._slots.setdefault((message.micro_batch, message.stage), set())
+        self.redone += bool(slots) and message.slot not in slots
+        slots.add(message.slot)
+
+    def at(self, time_s: float, act: Callable[[], None]) -> None:
+        """Do something at this time; what is for one time is done in order."""
+        self._num_events += 1
+        heapq.heappush(self._queue, (time_s, self._num_events, act))

@@ -1,0 +1,98 @@
+"""Pipelines in a comparison: the unsplit model's losses, routes that follow speed, what is lost."""
+
+from dataclasses import replace
+
+import pytest
+from compare_text import TINY, run_one, small_corpus
+
+from swarmtrain.compare import request
+from swarmtrain.compare.plan import Pipelined
+from swarmtrain.compare.results import rows
+from swarmtrain.compare.seats import run_here
+from swarmtrain.compare.table import text_table
+from swarmtrain.errors import UserError
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
+
+PAIRS = replace(TINY, peers=2, points=2)
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return small_corpus()
+
+
+def piped(corpus, plan=PAIRS, **settings):
+    return run_here(replace(plan, pipeline=Pipelined(3, **settings)), corpus)[1]
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2])
+def test_flushed_steps_of_one_peer_a_stage_lose_what_the_unsplit_model_loses(corpus, micro_batch):
+    """Bit for bit where gradients add up in one order: a micro-batch is the whole batch."""
+    alone = replace(TINY, peers=1, codec="none", points=1, steps=6)
+    whole = run_one(alone, corpus)
+    split = piped(corpus, alone, schedule="flush", activations="none", micro_batch=micro_batch)
+    assert (split.tokens, split.ops) == (whole.tokens, whole.ops)
+    assert split.val_loss == pytest.approx(whole.val_loss, abs=1e-6)
+    if micro_batch == 2:
+        assert (
+            split.val_loss == whole.val_loss and split.curve[0].val_loss == split.curve[0].val_loss
+        )
+
+
+def test_a_pipeline_sees_the_tokens_of_as_many_replicas_and_ends_with_one_state(corpus):
+    whole, split = run_one(PAIRS, corpus), piped(corpus)
+    assert (split.tokens, split.ops, split.skipped) == (whole.tokens, whole.ops, 0)
+    assert len(split.state_roots) == 1 and (split.redone, split.lost) == (0, 0)
+    assert split.val_loss < 0.99 * split.curve[0].val_loss
+    assert split.stage_spread > 0 and split.replica_spread == 0
+    assert piped(corpus) == split
+
+
+@pytest.mark.parametrize("strategy", ["noloco", "sparseloco", "delayed_nesterov"])
+def test_strategies_that_exchange_between_rounds_fit(corpus, strategy):
+    words = f"{strategy}:pipeline=3x2"
+    (plan,) = request.plans(words, replace(PAIRS, steps=6), [0], {})
+    result = run_here(plan, corpus)[1]
+    assert result.ops == 2 and result.val_loss is not None
+    assert len(result.state_roots) == 1
+
+
+def test_fast_peers_get_more_micro_batches_unless_routes_are_fixed(corpus):
+    plan = replace(PAIRS, speeds=(1.0, 0.25), steps=40, inner_steps=20, net="lan")
+    free, fixed = piped(corpus, plan), piped(corpus, plan, routes="fixed")
+    for fast, slow in free.route_shares[1:]:  # an embedding alone takes no time
+        assert fast > 2 * slow
+    assert len(set(fixed.route_shares)) == 1  # who is first in a stage hears of the first alone
+    assert (
+        "\n".join(text_table(rows([free])).splitlines()[0].split()[-3:]) == "shares\nredone\nlost"
+    )
+
+
+def test_what_gets_lost_is_said_again_and_made_again(corpus):
+    plan = replace(PAIRS, drop=0.2, steps=24)
+    result = piped(corpus, plan)
+    assert result.redone > 0 and result.left_out > 0
+    assert result.tokens >= plan.tokens and result.ops + result.skipped >= 8
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        *((f"{name}:pipeline=3x2", "cannot be trained in a pipeline")
+          for name in BUILT_IN if name in ("ddp", "local", "streaming", "eager", "delayed")),
+        ("diloco:pipeline=3", "three stages with two peers"),
+        ("diloco:pipeline=0x2", "three stages with two peers"),
+        ("diloco:activations=int8", "three stages with two peers"),
+        ("diloco:pipeline=3x4", "pipeline=3x2"),
+        ("diloco:pipeline=9x2", "from 1 to 3"),
+        ("diloco:pipeline=3x2:activations=int4", "int4"),
+        ("diloco:pipeline=3x2:micro_batch=3", "divisor"),
+        ("diloco:pipeline=3x2:slots=-1", "slots can be"),
+        ("diloco:pipeline=3x2:hostile=1", "hostile"),
+        ("delayed_nesterov:pipeline=3x2:pace=dynamic", "more to do"),
+    ],
+)  # fmt: skip
+def test_a_pipeline_that_cannot_be_is_refused_with_what_to_do(words, hint):
+    with pytest.raises(UserError, match=hint) as caught:
+        request.plans(words, replace(PAIRS, speeds=(1.0, 0.5)), [0], {})
+    assert caught.value.code == "SWT-E610"
