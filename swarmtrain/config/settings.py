@@ -204,6 +204,10 @@ class PipelineSection(_Section, frozen=True):
       of stages it is cut so that the dearest one is as cheap as can be.
     - `inner.batch` is a multiple of `micro_batch`, and what goes between two stages fits into one
       frame. `outer.strategy` is one with inner steps; `outer.fragments` are those of each stage.
+    - A peer that reads text has as many micro-batches under way as make up one step, at most two
+      per stage: the more are under way, the older are the weights that they were computed with.
+      Where the file says nothing of `micro_batch`, it is the largest divisor of `inner.batch` with
+      which two per stage fit into a step.
     - With `schedule = "flush"` a step waits for all its micro-batches, in all stages. With "free"
       it does not, and `max_stale_steps` bounds how old a gradient may be.
     """
@@ -213,8 +217,12 @@ class PipelineSection(_Section, frozen=True):
         _said("how many stages, or the first block of each", "1 to 64, or a list of names"),
     ] = 1
     micro_batch: Annotated[
-        int, _between(1, 65_536, "examples that go through the stages together")
-    ] = 4
+        int,
+        Meta(
+            ge=0, le=65_536, description="examples that go through the stages together",
+            extra={"default": "inner.batch / (2 x stages)", "span": "1 to 65 536"},
+        ),
+    ] = 0  # fmt: skip
     max_stale_steps: Annotated[
         int,
         _between(
@@ -346,6 +354,15 @@ class RunConfig(_Section, frozen=True, dict=True):
     checkpoint: CheckpointSection = CheckpointSection()
     pipeline: PipelineSection = PipelineSection()
     strategy: dict[str, dict[str, Setting]] = {}
+
+    def __post_init__(self) -> None:
+        """Settle the size of micro-batches where nothing is said of it."""
+        pipeline, batch = self.pipeline, self.inner.batch
+        if pipeline.num_stages > 1 and not pipeline.micro_batch:
+            most = max(1, batch // (2 * pipeline.num_stages))
+            size = next(size for size in range(most, 0, -1) if batch % size == 0)
+            settled = msgspec.structs.replace(pipeline, micro_batch=size)
+            msgspec.structs.force_setattr(self, "pipeline", settled)
 
     @cached_property  # packages take milliseconds to be searched
     def facts(self) -> StrategyFacts:

@@ -34,10 +34,17 @@ _SLOTS_PER_STAGE = 2
 
 
 def slots_of(config: RunConfig) -> int:
-    """Micro-batches on their way that a peer holds at a time, beside the one that it computes; 0 of
-    a model in one piece."""
+    """Micro-batches of others on their way that a peer holds at a time, beside the one that it
+    computes; 0 of a model in one piece."""
     stages = config.pipeline.num_stages
     return _SLOTS_PER_STAGE * stages if stages > 1 else 0
+
+
+def under_way_of(config: RunConfig) -> int:
+    """Own micro-batches that a source has on their way at a time: those of one step at most, since
+    each step in between makes the weights older that they were computed with."""
+    step = config.inner.batch // max(1, config.pipeline.micro_batch)
+    return min(slots_of(config), max(1, step))
 
 
 def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
@@ -55,13 +62,14 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
         layers = len(blocks) - (blocks.start == 0) - has_head
         values = tokens * (_LAYER_VALUES * model.width * layers + _HEAD_VALUES * has_head)
         input_bytes = hop if blocks.start else 0
+        held = slots_of(config) if blocks.start else under_way_of(config)
         needs.append(
             StageNeed(
                 flops=tokens * sum(costs[block].flops for block in blocks),
                 kept_bytes=_KEPT_BYTES * num_values_of(parameters),
                 pass_bytes=4 * (values + 2 * tokens * model.width),  # input and output beside
                 # Its input, which the gradient replaces, and the gradient of its output.
-                entry_bytes=PROCESS_BYTES + slots_of(config) * ((input_bytes or 8 * tokens) + hop),
+                entry_bytes=PROCESS_BYTES + held * ((input_bytes or 8 * tokens) + hop),
                 input_bytes=input_bytes,
             )
         )

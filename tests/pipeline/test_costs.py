@@ -12,7 +12,13 @@ from swarmtrain.config.settings import (
     RunSection,
 )
 from swarmtrain.pipeline.blocks import built_in
-from swarmtrain.pipeline.costs import PROCESS_BYTES, serving_words, slots_of, stage_needs
+from swarmtrain.pipeline.costs import (
+    PROCESS_BYTES,
+    serving_words,
+    slots_of,
+    stage_needs,
+    under_way_of,
+)
 from swarmtrain.pipeline.cut import passed, run_stages
 from swarmtrain.pipeline.span import Span
 from swarmtrain.pipeline.speed import flops_per_s
@@ -82,7 +88,18 @@ def test_what_is_not_known_is_not_said() -> None:
     words = serving_words(config_of(3), range(1, 2), "as it asked")
     assert words.startswith("serves stage 1 (of 0 to 2; blocks.2 to blocks.3; about 2")
     assert words.endswith(" MB): as it asked")
-    assert (slots_of(config_of(3)), slots_of(config_of(1))) == (6, 0)
+
+
+def test_own_micro_batches_under_way_are_no_more_than_a_step_and_than_others() -> None:
+    def both(stages: int, batch: int, micro_batch: int = 0) -> tuple[int, int]:
+        config = RunConfig(
+            run=RunSection(name="t"), inner=InnerSection(batch=batch),
+            pipeline=PipelineSection(stages=stages, micro_batch=micro_batch),
+        )  # fmt: skip
+        return under_way_of(config), slots_of(config)
+
+    assert both(3, 8, 4) == (2, 6) and both(3, 8, 8) == (1, 6) and both(2, 32, 1) == (4, 4)
+    assert both(3, 48) == (6, 6) and both(3, 8) == (6, 6) and both(1, 8) == (0, 0)
 
 
 def test_speed_is_of_the_fastest_of_some_products() -> None:

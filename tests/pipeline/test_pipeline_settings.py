@@ -65,7 +65,8 @@ def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
         ),
         ("schedule = 'flush'", "pipeline.stages", "must be from 2 to 64, it is 1"),
         ("stages = 2\nmicro_batch = 5", "inner.batch", "must be a multiple of pipeline.micro_"),
-        ("stages = 2\nmicro_batch = 0", "pipeline.micro_batch", "must be from 1 to 65 536"),
+        ("stages = 2\nmicro_batch = -1", "pipeline.micro_batch", "must be from 0 to 65 536"),
+        ("stages = 2\nmicro_batch = 64", "inner.batch", "must be a multiple of pipeline.micro_"),
         (
             'stages = 2\nschedule = "flush"\nmax_stale_steps = 2', "pipeline.max_stale_steps",
             "must be left out with pipeline.schedule flush",
@@ -75,7 +76,8 @@ def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
             "must be one with inner steps where the model is in stages, it is ddp",
         ),
         (
-            "stages = 2\n[model]\nwidth = 4096\ncontext = 512", "pipeline.micro_batch",
+            "stages = 2\nmicro_batch = 4\n[model]\nwidth = 4096\ncontext = 512",
+            "pipeline.micro_batch",
             "must be at most 3 with this model and pipeline.activations int8, it is 4",
         ),
         (
@@ -92,6 +94,19 @@ def test_what_cannot_work_names_the_key(tmp_path: Path, text: str, key: str, wor
     error = refusal(tmp_path, f"[pipeline]\n{text}\n")
     assert (error.code, error.exit_status) == ("SWT-E605", 78)
     assert f"`{key}` {words}" in error.what
+
+
+@pytest.mark.parametrize(
+    ("stages", "batch", "size"), [(2, 8, 2), (3, 8, 1), (3, 36, 6), (3, 20, 2), (3, 1, 1)]
+)
+def test_two_micro_batches_a_stage_fit_into_a_step_where_the_file_says_nothing(
+    tmp_path: Path, stages: int, batch: int, size: int
+):
+    config = loaded(tmp_path, f"[pipeline]\nstages = {stages}\n[inner]\nbatch = {batch}\n")
+    assert config.pipeline.micro_batch == size
+    assert config_file.from_canonical(config_file.canonical(config)) == config
+    said = f"[pipeline]\nstages = {stages}\nmicro_batch = {size}\n[inner]\nbatch = {batch}\n"
+    assert config_file.canonical(loaded(tmp_path, said)) == config_file.canonical(config)
 
 
 @pytest.mark.parametrize("value", ["true", "2.5", '"3"', "[1, 2]", "{}"])
@@ -120,7 +135,9 @@ def test_settings_that_a_coordinator_sends_are_judged_alike(tmp_path: Path):
     tables["pipeline"]["stages"] = 7
     with pytest.raises(RemoteFault, match=r"pipeline.stages must be from 1 to 6"):
         config_file.from_canonical(msgpack.packb(tables))
-    tables["pipeline"] = msgpack.unpackb(msgpack.packb({**tables["pipeline"], "stages": 1}))
+    tables["pipeline"] = msgpack.unpackb(
+        msgpack.packb({**tables["pipeline"], "stages": 1, "micro_batch": 0})
+    )
     with pytest.raises(RemoteFault, match="canonical"):
         config_file.from_canonical(msgpack.packb(tables))
 
