@@ -48,6 +48,10 @@ OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
 OfGroup = Plan | OpDecision | Attest | Rewind | Checkpoint
 """Records of one group's ops and states."""
 
+LATER = {"is_later": True}
+"""Metadata of a last field that came later: an image leaves it out where it is empty, so that the
+images of runs without it have the bytes that they always had."""
+
 COMMITS_KEPT = 4 * limits.RESULT_KEEP_OPS
 """Committed ops whose plans a view remembers, for joiners that replay; older ones are in the
 ledger, and a joiner takes a newer snapshot."""
@@ -266,6 +270,7 @@ class GroupView(Lineage):
         last_outcome: hash of the record that decided `last_op`.
         rewinds: how many there were.
         standing: who was at fault lately, counted in ops of this group.
+        keepers: who keeps its state and is not in it, with the boot of the newest JOIN.
     """
 
     group: int = FIRST_GROUP
@@ -282,6 +287,7 @@ class GroupView(Lineage):
     genesis: Attest | None = None
     checkpoint: Checkpoint | None = None
     rewinds: int = 0
+    keepers: dict[PeerId, bytes] = field(default_factory=dict, metadata=LATER)
 
     def apply(self, record: Record, body: OfGroup) -> None:
         """Fold one record of this group.
@@ -321,6 +327,8 @@ class GroupView(Lineage):
             raise RemoteFault("order", f"PLAN of op {body.op} after op {self.last_op}")
         if body.previous_outcome != self.last_outcome:
             raise RemoteFault("order", f"PLAN of op {body.op} names another history")
+        if not set(body.keepers) <= self.keepers.keys():
+            raise RemoteFault("order", f"PLAN of op {body.op} names a keeper that is none")
         unfit = self.standing.unfit(body.op, [member.peer for member in body.members])
         self.op = OpView.of(body, record.hash, unfit)
         self.op.bodies.append(record.body)
@@ -376,6 +384,11 @@ class GroupView(Lineage):
         self.standing.rewound(body.op)
         self.last_op, self.last_outcome = body.op, record.hash
 
+    @property
+    def holders(self) -> dict[PeerId, bytes]:
+        """Members and keepers: who may hold a state of the group, or a result."""
+        return {**self.members, **self.keepers}
+
     def commits_since(self, op: int) -> int:
         """Count the results that lead from the state after `op` to the newest."""
         return sum(number > op for number in self.commits)
@@ -409,7 +422,7 @@ class LedgerView:
     curve_holders: dict[bytes, PeerId] = field(default_factory=dict)
     convicted: dict[PeerId, Conviction] = field(default_factory=dict)
     banned: set[PeerId] = field(default_factory=set)
-    placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
+    placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict, metadata=LATER)
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold one record that the ledger has verified.
@@ -454,6 +467,10 @@ class LedgerView:
         """Numbers of the groups that a peer is in, in ascending order."""
         return tuple(number for number, group in self.groups.items() if peer in group.members)
 
+    def keeps_of(self, peer: PeerId) -> tuple[int, ...]:
+        """Numbers of the groups whose state a peer keeps, in ascending order."""
+        return tuple(number for number, group in self.groups.items() if peer in group.keepers)
+
     def groups_at_join(self, peer: PeerId) -> tuple[int, ...]:
         """Numbers of the groups that a peer is in when it JOINs: those that it was placed in last,
         also if it was gone since."""
@@ -484,6 +501,8 @@ class LedgerView:
             raise RemoteFault("order", "JOIN of a banned key")
         for number in self.groups_at_join(body.peer):
             self.groups[number].members[body.peer] = body.boot
+        for number in self.keeps_of(body.peer):
+            self.groups[number].keepers[body.peer] = body.boot
         self.roster[body.peer] = body
         self.join_index[body.peer] = record.index
         self.ever_members.add(body.peer)
@@ -493,14 +512,17 @@ class LedgerView:
             self.invite_uses.setdefault(body.invite, set()).add(body.peer)
 
     def _move(self, body: Move) -> None:
-        join, is_sorted = self.roster.get(body.peer), body.groups == tuple(sorted({*body.groups}))
-        if join is None or not body.groups or not is_sorted or not {*body.groups} <= {*self.groups}:
-            raise RemoteFault("order", f"MOVE to groups {body.groups[:8]}")
+        join, named = self.roster.get(body.peer), {*body.groups, *body.keeps}
+        are_sorted = all(one == tuple(sorted({*one})) for one in (body.groups, body.keeps))
+        is_twice = len(named) < len(body.groups) + len(body.keeps)
+        if join is None or not body.groups or not are_sorted or is_twice or named - {*self.groups}:
+            raise RemoteFault("order", f"MOVE to groups {body.groups[:8]}, keeps {body.keeps[:8]}")
         for number, group in self.groups.items():
-            if number not in body.groups:
-                group.members.pop(body.peer, None)
-            else:
-                group.members[body.peer] = join.boot
+            for peers, numbers in (group.members, body.groups), (group.keepers, body.keeps):
+                if number in numbers:
+                    peers[body.peer] = join.boot
+                else:
+                    peers.pop(body.peer, None)
         if body.groups == (FIRST_GROUP,):
             self.placed.pop(body.peer, None)
         else:
@@ -511,6 +533,7 @@ class LedgerView:
         self.join_index.pop(body.peer, None)
         for group in self.groups.values():
             group.members.pop(body.peer, None)
+            group.keepers.pop(body.peer, None)
         if body.conviction is not None:
             self.convicted[body.peer] = body.conviction
         if body.is_ban:

@@ -89,6 +89,9 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "what stays whole has no sums": plan.kind not in WHOLE or not plan.exact,
         "a pair needs two": plan.kind != PAIR or min(len(weights), plan.min_contributors) >= 2,
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
+        "a keeper gives or owns": not set(plan.keepers)
+        & {*(m.peer for m in plan.members if m.weight), *(spec.owner for spec in plan.slices)},
+        "a keeper is not a member": set(plan.keepers) <= set(peers),
         "a weight is more than is believed": weights_are_believed(plan),
         "samples are not one number for each contributor": are_legal(plan),
         "weights are not those of the samples": weights_follow_samples(plan),

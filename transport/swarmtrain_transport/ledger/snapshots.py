@@ -27,10 +27,7 @@ from swarmtrain_transport.wire.records import AnyBody, BodyReader, Plan, Record,
 
 def image_of(view: LedgerView, reader: BodyReader) -> bytes:
     """The canonical bytes of a fold, and of what reads the records after it."""
-    raw = _plain(view)
-    if not view.placed:
-        raw.pop()  # the last field: a run of one group has the bytes that it has without groups
-    data: bytes = msgpack.packb([reader.plans(), raw])
+    data: bytes = msgpack.packb([reader.plans(), _plain(view)])
     return data
 
 
@@ -42,8 +39,6 @@ def from_image(data: bytes) -> tuple[LedgerView, BodyReader]:
     """
     try:
         plans, raw = msgpack.unpackb(data, strict_map_key=False)
-        if len(raw) < len(fields(LedgerView)):
-            raw.append([])  # nobody was placed
         view = _shaped(raw, LedgerView)
         for group in view.groups.values():
             if group.op is not None:
@@ -62,7 +57,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value, builtin_types=(bytes,))
     if is_dataclass(value):
-        return [_plain(getattr(value, one.name)) for one in fields(value)]
+        kept = [_plain(getattr(value, one.name)) for one in fields(value)]
+        while len(kept) > _num_old(type(value)) and not kept[-1]:
+            kept.pop()
+        return kept
     if isinstance(value, Mapping):
         return [[_plain(key), _plain(one)] for key, one in value.items()]
     if isinstance(value, set | frozenset):
@@ -84,7 +82,9 @@ def _shaped(raw: Any, hint: Any) -> Any:
         return msgspec.convert(raw, type=hint, builtin_types=(bytes,), str_keys=False)
     if isinstance(hint, type) and is_dataclass(hint):
         made = hint()
-        for (name, kind), one in zip(_kinds(hint), raw, strict=True):
+        if len(raw) < _num_old(hint):
+            raise ValueError(f"{len(raw)} fields of {hint}")
+        for (name, kind), one in zip(_kinds(hint)[: len(raw)], raw, strict=True):
             setattr(made, name, _shaped(one, kind))
         return made
     if origin in (dict, Mapping):
@@ -105,6 +105,12 @@ def _shaped(raw: Any, hint: Any) -> Any:
 def _kinds(shape: type) -> list[tuple[str, Any]]:
     hints = get_type_hints(shape)
     return [(one.name, hints[one.name]) for one in fields(shape)]
+
+
+@lru_cache
+def _num_old(shape: type) -> int:
+    """Number of fields that are always written."""
+    return sum(not one.metadata.get("is_later") for one in fields(shape))
 
 
 def _op(plan_hash: bytes, outcome_hash: bytes, unfit: Any, bodies: list[bytes]) -> OpView:

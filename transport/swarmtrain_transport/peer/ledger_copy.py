@@ -223,7 +223,8 @@ class LedgerCopy:
     def _check_plan(group: GroupView, plan: Plan) -> None:
         if group.genesis is None:
             return
-        if not {member.peer for member in plan.members} <= group.members.keys():
+        keepers = set(plan.keepers) & group.keepers.keys()
+        if not {member.peer for member in plan.members} <= group.members.keys() | keepers:
             raise RemoteFault("plan", f"op {plan.op}: a member is not in the group")
         check_plan(plan, values_of(group.genesis, plan.op, max(1, plan.block), plan.kind))
         before = group.op.plan if group.op is not None else None

@@ -62,11 +62,13 @@ class Group(Body, frozen=True, tag="GROUP"):
     config_hash: bytes
 
 
-class Move(Body, frozen=True, tag="MOVE"):
-    """From now on the peer is in these groups, in ascending order, and in no others."""
+class Move(Body, frozen=True, tag="MOVE", omit_defaults=True):
+    """From now on the peer is in these groups, in ascending order, and in no others; and it keeps
+    the states of those others, likewise in order, until it is gone (K1)."""
 
     peer: bytes
     groups: tuple[int, ...]
+    keeps: tuple[int, ...] = ()
 
 
 class Conviction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -155,6 +157,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     scalars: str = ""
     centre: int = 0
     group: int = FIRST_GROUP
+    keepers: tuple[bytes, ...] = ()
+    """Members of weight 0 that keep the group's state and are not in it (K2)."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
