@@ -7,6 +7,7 @@ its state root is made.
 """
 
 import math
+from collections.abc import Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -14,22 +15,22 @@ from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.blocks.retention import Kept, Retention
 from swarmtrain_transport.hashing import content_hash
 
-_SNAPSHOTS_KEPT = 2
-
 
 class Blobs:
     """Content-addressed bytes.
 
     Args:
         retention: keeps results; None keeps them in memory.
+        snapshots: how many stay pinned, but for those that joiners ask for.
 
     Attributes:
         retention: what of them is where.
         changes: grows whenever something comes or goes.
     """
 
-    def __init__(self, retention: Retention | None = None) -> None:
+    def __init__(self, retention: Retention | None = None, snapshots: int = 2) -> None:
         self.retention = retention or Retention()
+        self._num_snapshots = snapshots
         self._results: dict[int, dict[bytes, Kept]] = {}
         self._snapshots: dict[int, dict[bytes, Kept]] = {}
         self._asked_s: dict[int, float] = {}
@@ -128,15 +129,16 @@ class Blobs:
         self._reindex()
 
     def pin_snapshot(
-        self, op: int, manifest: StateManifest, chunks: tuple[Buffer, ...], now_s: float
+        self, op: int, manifest: StateManifest, chunks: Sequence[Buffer | Kept], now_s: float
     ) -> None:
         """Pin the state after `op`. The buffers must not change as long as they are pinned."""
         blobs = {
-            digest: Kept(chunk) for digest, chunk in zip(manifest.chunk_hashes, chunks, strict=True)
+            digest: chunk if isinstance(chunk, Kept) else Kept(chunk)
+            for digest, chunk in zip(manifest.chunk_hashes, chunks, strict=True)
         }
         blobs[manifest.root] = Kept(manifest.to_bytes())
         self._snapshots[op] = blobs
-        older = sorted(self._snapshots)[:-_SNAPSHOTS_KEPT]
+        older = sorted(self._snapshots)[: -self._num_snapshots]
         # A joiner replays from its snapshot on: one whose results are forgotten is of no use.
         leased = [
             old
@@ -148,6 +150,11 @@ class Blobs:
             del self._snapshots[old]
             self._asked_s.pop(old, None)
         self._reindex()
+
+    @property
+    def pinned(self) -> frozenset[bytes]:
+        """What snapshots consist of."""
+        return frozenset(digest for blobs in self._snapshots.values() for digest in blobs)
 
     @property
     def snapshot_ops(self) -> tuple[int, ...]:

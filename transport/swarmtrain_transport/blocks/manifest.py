@@ -5,7 +5,7 @@ attests is all that a joiner must trust: it fetches the manifest by that hash, t
 its own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 
 import msgpack
 import msgspec
@@ -118,8 +118,9 @@ class StateSync:
         download: asks them for the chunks.
         donors: peers that may hold a snapshot.
         candidates: (op, state root) of attested states, the preferred one first.
-        expected: a manifest with our own model's layout and arrays.
-        kept: verified chunks and manifests that are here already, by hash.
+        fits: whether a manifest is of a state that is wanted.
+        pieces: verified chunks and manifests that are here already, by hash; what comes goes there
+            too, and what is of another state goes.
     """
 
     def __init__(
@@ -128,16 +129,16 @@ class StateSync:
         download: Download,
         donors: Sequence[PeerId],
         candidates: Sequence[tuple[int, bytes]],
-        expected: StateManifest,
-        kept: Mapping[bytes, bytes],
+        fits: Callable[[StateManifest], bool],
+        pieces: MutableMapping[bytes, Buffer],
     ) -> None:
         self._fetcher = fetcher
         self._download = download
         self._donors = tuple(donors)
         self._candidates = list(candidates)
-        self._expected = expected
+        self._fits = fits
         self._manifest: StateManifest | None = None
-        self._pieces: dict[bytes, bytes] = dict(kept)
+        self._pieces = pieces
         self._wanted_root = b""
         self._spoilt: set[bytes] = set()
         self._num_given_up = 0
@@ -188,8 +189,8 @@ class StateSync:
         news, self._news = self._news, []
         return news
 
-    def step(self) -> tuple[int, StateManifest, tuple[bytes, ...]] | None:
-        """Ask for what is missing; the whole state once it is here.
+    def step(self) -> tuple[int, StateManifest] | None:
+        """Ask for what is missing; the state once all its chunks are here.
 
         Raises:
             RemoteFault: reason ``manifest``: the kept bytes are not a manifest of this run.
@@ -206,10 +207,18 @@ class StateSync:
         manifest = self._manifest
         if manifest is None or any(digest not in self._pieces for digest in manifest.chunk_hashes):
             return None
-        chunks = tuple(self._pieces[digest] for digest in manifest.chunk_hashes)
+        return op, manifest
+
+    def chunks(self, manifest: StateManifest) -> tuple[bytes, ...]:
+        """Return the chunks of a state that is here.
+
+        Raises:
+            RemoteFault: reason ``manifest``: they are not those of its arrays.
+        """
+        chunks = tuple(bytes(self._pieces[digest]) for digest in manifest.chunk_hashes)
         if sum(len(chunk) for chunk in chunks) != manifest.total_bytes:
             raise self._spoil("the chunks do not add up to the arrays")
-        return op, manifest, chunks
+        return chunks
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -240,14 +249,15 @@ class StateSync:
         """The manifest is here. Nothing of a state that is not our model's is fetched at all."""
         try:
             manifest = manifest_from_bytes(data)
-            if (manifest.layout, manifest.arrays) != (self._expected.layout, self._expected.arrays):
+            if not self._fits(manifest):
                 raise RemoteFault("manifest", "it is not of this model")
         except RemoteFault as fault:
             raise self._spoil(fault.detail) from fault
         self._manifest = manifest
         self._news.append(manifest)
         needed = set(manifest.chunk_hashes)
-        self._pieces = {key: data for key, data in self._pieces.items() if key in needed}
+        for digest in [known for known in self._pieces if known not in needed]:
+            del self._pieces[digest]
         for index, digest in enumerate(manifest.chunk_hashes):
             if digest not in self._pieces:
                 self._download.want(digest, manifest.chunk_bytes(index))

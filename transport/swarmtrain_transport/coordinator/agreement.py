@@ -186,13 +186,17 @@ class Agreement:
         if link is not None and link[1] != message.chain:
             self._chronicle.event(message.op, peer, "differs", "chain")
 
-    def rewind(self) -> None:
-        """T12: what was committed is with nobody."""
+    def rewind(self, kept: int = -1) -> None:
+        """T12: what was committed is with nobody.
+
+        Args:
+            kept: newest op after which a keeper says that it has the state.
+        """
         if self._view.ops:
             return
         here = self._group_peers.here
         due = rewind_due(self._view, here, all_heard=self._group_peers.all_heard)
-        if due is None:
+        if due is None or kept > due.op:
             return
         self._writer.append(due)
         for one in here.values():

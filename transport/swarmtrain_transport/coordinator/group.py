@@ -10,6 +10,7 @@ import msgspec
 from swarmtrain_transport.coordinator.agreement import Agreement
 from swarmtrain_transport.coordinator.chronicle import Chronicle
 from swarmtrain_transport.coordinator.convictions import Convictions
+from swarmtrain_transport.coordinator.group_keepers import GroupKeepers
 from swarmtrain_transport.coordinator.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.op_decider import OpDecider
@@ -38,6 +39,7 @@ class GroupCoordinator:
 
     Attributes:
         group_peers: its peers.
+        keepers: who keeps its state for others.
         chronicle: what people are told of it.
         operations: its ops under way, oldest first, by plan id.
         convictions: accusations of wrong sums.
@@ -52,6 +54,7 @@ class GroupCoordinator:
         self.terms = terms
         self.view = view
         self.group_peers = GroupPeers(view, live_roster)
+        self.keepers = GroupKeepers(view, live_roster, self.group_peers)
         self.chronicle = Chronicle()
         self.convictions = Convictions(writer, live_roster, self.chronicle, view)
         self.operations: dict[int, OpDecider] = {}
@@ -92,8 +95,9 @@ class GroupCoordinator:
         self._take_up(now_s)
 
     def enter(self, peer: PeerId, line: PeerLine) -> None:
-        """A peer of the group is here, for the first time or again."""
-        self.group_peers.enter(peer, line)
+        """A peer of the group, or a keeper, is here, for the first time or again."""
+        if peer in self.view.members:
+            self.group_peers.enter(peer, line)
         for operation in self.operations.values():
             for news in operation.reports.returned(peer, line.hello.boot):
                 self._writer.send(peer, news)
@@ -134,8 +138,9 @@ class GroupCoordinator:
         check_signed(operation.view, peer, message, self._verify)
         news = operation.reports.hear(peer, message, now_s)
         if news is not None:
-            for other, group_peer in self.group_peers.here.items():
-                if group_peer.line.connected and operation.reports.concerns(other, news):
+            lines = {other: one.line for other, one in self.group_peers.here.items()}
+            for other, line in {**lines, **self.keepers.lines}.items():
+                if line.connected and operation.reports.concerns(other, news):
                     self._writer.send(other, news)
 
     def owes(self, peer: PeerId, witnesses: set[PeerId]) -> bool:
@@ -153,6 +158,7 @@ class GroupCoordinator:
     def wakeups(self) -> list[float]:
         """List when something may fall due."""
         times = list(self.group_peers.waits_until(self.terms.wait_ready_s))
+        times.append(self.keepers.next_wakeup_s)
         for operation in self.operations.values():
             times += operation.timers.wakeups()
         return times
@@ -163,13 +169,13 @@ class GroupCoordinator:
         """Decide what has fallen due."""
         self._decide(now_s)
         self._agreement.attest(self.view.last_op, now_s)
-        self._agreement.rewind()
+        self._agreement.rewind(self.keepers.newest)
         self._plan_next(now_s)
 
     def _decide(self, now_s: float) -> None:
         if not self.operations:
             return
-        alive = self.group_peers.alive(now_s)
+        alive = self.group_peers.alive(now_s) | self.keepers.alive(now_s)
         if all(operation.is_unchanged(alive, now_s) for operation in self.operations.values()):
             return
         lives = {peer: one.line.life for peer, one in self.group_peers.here.items()}
@@ -180,6 +186,8 @@ class GroupCoordinator:
                     break
                 if isinstance(decision, Commit | Skip) and operation is not self.operation:
                     break  # asked again in its turn: who holds a result now may be gone then
+                if isinstance(decision, Commit) and self.keepers.lacks(operation, decision, now_s):
+                    break
                 self._log(operation, decision, now_s)
 
     def _log(self, operation: OpDecider, decision: OpDecision, now_s: float) -> None:
@@ -193,6 +201,8 @@ class GroupCoordinator:
                 by = decision.accusers.get(peer, ())
                 self.chronicle.excluded(decision.op, peer, reason, by)
         elif isinstance(decision, Commit | Skip):
+            if isinstance(decision, Commit):
+                self.keepers.committed(operation, decision, now_s)
             operation.teach(self._pace, now_s)
             self._live_roster.op_ended(self.view.members)
             del self.operations[operation.view.plan_id]
@@ -210,7 +220,7 @@ class GroupCoordinator:
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
         plan = next_plan(
             self.terms, self.view, here, expected, limit_s, now_s, self._slicing,
-            self._writer.view.join_index,
+            self._writer.view.join_index, self.keepers.planned(now_s),
         )  # fmt: skip
         if plan is None:
             return

@@ -128,7 +128,7 @@ class GroupPeers:
     @property
     def all_heard(self) -> bool:
         """True if nobody of the group is still to come back after a restart."""
-        return not self._live_roster.unseen.keys() & self._view.members.keys()
+        return not self._live_roster.unseen.keys() & self._view.holders.keys()
 
     def alive(self, now_s: float) -> set[PeerId]:
         """Members that the failure detector holds to be alive."""

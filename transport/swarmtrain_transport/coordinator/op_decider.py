@@ -151,6 +151,11 @@ class OpDecider:
             least = self.view.plan.min_contributors
             assert len(decision.contributors) >= least, decision
 
+    def is_with(self, peer: PeerId, commit: Commit) -> bool:
+        """Return True if a member holds all that COMMIT is about to name."""
+        named = [index for index, one in enumerate(commit.slices) if one.contributors]
+        return all(self.reports.is_with(index, {peer}) for index in named)
+
     # ---- what is measured
 
     def teach(self, pace: Pace, now_s: float) -> None:

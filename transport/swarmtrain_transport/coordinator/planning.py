@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+import msgspec
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.agreement import trusted_root
 from swarmtrain_transport.coordinator.group_peers import GroupPeer
+from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.coordinator.slicing import Slicing, cut
 from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
 from swarmtrain_transport.ledger.fold import GroupView
@@ -54,9 +57,13 @@ class RunTerms:
     layout: bytes = b""
     ops_at_once: int = 1
     group: int = FIRST_GROUP
+    holders: int = 0
+    """Members and keepers that the group is to have; 0 for no keepers."""
 
 
 Peers = Mapping[PeerId, GroupPeer]
+
+NOBODY: Mapping[PeerId, PeerLine] = {}
 
 
 def may_plan(terms: RunTerms, view: GroupView, peers: Peers) -> bool:
@@ -83,6 +90,7 @@ def next_plan(
     now_s: float,
     slicing: Slicing,
     join_index: Mapping[PeerId, int],
+    keepers: Mapping[PeerId, PeerLine] = NOBODY,
 ) -> Plan | None:
     """T1: the PLAN that falls due now, if any.
 
@@ -91,6 +99,7 @@ def next_plan(
     for, only after its first READY. A sidelined peer (`standing`) is a receiver even if it is
     ready, unless the others are too few. Where more are present than a PLAN may name, those who are
     ready take turns, and receivers come after them; who has no place fetches the result.
+    Keepers that are waited for are members, too, where results are shared.
     """
     op = view.next_op
     if view.genesis is None:
@@ -132,10 +141,23 @@ def next_plan(
     told = [one.ready is not None and one.ready.has_centre for one in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
     unfit = without(view.standing.unfit(op, order), len(order))
-    return make_plan(
+    plan = make_plan(
         terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
         unfit,
     )  # fmt: skip
+    return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
+
+
+def with_keepers(
+    plan: Plan, keepers: Mapping[PeerId, PeerLine], join_index: Mapping[PeerId, int]
+) -> Plan:
+    """The same plan with keepers as members, as far as there is room for them and all know each
+    other's keys."""
+    newest = max(join_index[member.peer] for member in plan.members)
+    known = sorted(peer for peer, line in keepers.items() if line.acked_index >= newest)
+    named = tuple(known[: max(0, limits.PEERS_MAX - len(plan.members))])
+    added = tuple(Member(peer, keepers[peer].hello.boot, 0) for peer in named)
+    return msgspec.structs.replace(plan, members=plan.members + added, keepers=named)
 
 
 def _in_turn(op: int, peers: list[PeerId]) -> list[PeerId]:

@@ -114,7 +114,7 @@ def _reassign(
         last = drawn(peer) if lacked else order[peer]
         return words[peer], view.unfit.get(peer, 0), view.owners.count(peer), last
 
-    candidates = at.live - tried
+    candidates = at.live - tried - set(view.plan.keepers)
     attempt = view.attempts[index] + 1
     if not candidates or attempt > limits.ATTEMPTS_MAX:
         return None

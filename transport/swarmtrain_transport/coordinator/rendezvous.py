@@ -13,6 +13,7 @@ from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.coordinator.departures import Departures, Order
 from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.holdings import Holdings
+from swarmtrain_transport.coordinator.keeping import moves_due
 from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, LedgerRecovery, card_of
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms
@@ -37,6 +38,7 @@ from swarmtrain_transport.wire.messages import (
     Have,
     Hello,
     History,
+    Kept,
     Leave,
     Offer,
     Older,
@@ -185,13 +187,15 @@ class Rendezvous:
         )  # fmt: skip
         self.writer.send_image(peer, line, self._now_s)
         self.writer.send_records(peer, line, self._now_s)
-        for number in self.view.groups_of(peer):
+        for number in (*self.view.groups_of(peer), *self.view.keeps_of(peer)):
             if number in self.groups:
                 self.groups[number].enter(peer, line)
         for state in hello.states:
             group = self.groups.get(state.group)
             if group is not None and peer in group.group_peers.here:
                 group.on_hello(peer, state, self._now_s)
+            elif group is not None:
+                group.keepers.heard(peer, Kept(state.op, group=state.group), self._now_s)
         if self.stage_rounds is not None:
             self.stage_rounds.entered(peer, hello, self._now_s)
 
@@ -250,7 +254,8 @@ class Rendezvous:
     def _move(self, peer: PeerId, groups: tuple[int, ...]) -> None:
         if self.view.groups_of(peer) == groups:
             return
-        self.writer.append(Move(peer, groups))
+        keeps = tuple(kept for kept in self.view.keeps_of(peer) if kept not in groups)
+        self.writer.append(Move(peer, groups, keeps))
         for group in self.groups.values():
             if peer not in group.view.members:
                 group.depart(peer)
@@ -349,6 +354,9 @@ class Rendezvous:
                 self.writer.note_checkpoint(peer, message)
             case Leave():
                 self.departures.go(peer, evicted=False, reason=shown(message.reason, 200))
+            case Kept():
+                if message.group in self.groups:
+                    self.groups[message.group].keepers.heard(peer, message, self._now_s)
             case PipelineReport() if self.stage_rounds is not None:
                 self.stage_rounds.received(peer, line.hello.boot, message, self._now_s)
             case Offer() | Ready() | Applied() | Stranded() | Accuse() | Evaluated():
@@ -418,6 +426,8 @@ class Rendezvous:
             self._begin_groups()
             self.departures.bury(self._now_s)
             self._settle_groups()
+            if shifts_timers or self.writer.head != head:
+                self._name_keepers()
             self.writer.snapshot()
         newest = self.writer.head
         for peer, line in self.lines.items():
@@ -452,6 +462,11 @@ class Rendezvous:
                     self.writer.send(peer, Finished(op, loss, group.view.group))
         for peer in self.live_roster.lingering(self._now_s):
             self.departures.go(peer, evicted=True, reason="the run is finished")
+
+    def _name_keepers(self) -> None:
+        if any(terms.holders for terms in self._terms):
+            for move in [*moves_due(self.groups, self.view, self.live_roster, self._now_s)]:
+                self.writer.append(move)
 
     def _lost(self, peer: PeerId) -> None:
         for group in self.groups.values():

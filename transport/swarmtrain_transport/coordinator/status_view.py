@@ -167,6 +167,10 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
             "stop the peer that is wrong, it will take the others' state when it comes back"
         )
         return text, None
+    holding = sorted(group.keepers.holding)
+    if not view.members and holding:
+        state = f"keepers hold its state after round {view.last_op}"
+        return f"a peer, as all of its own are gone; {state}: {_named(coordinator, holding)}", None
     alive = [one for one in group.group_peers.here.values() if one.line.connected]
     is_held = any(one.applied_op == view.last_op for one in alive)
     if view.genesis is not None and view.last_op >= 1 and not is_held:

@@ -235,7 +235,7 @@ class OpView:
             raise RemoteFault("order", "REASSIGN of a contribution, which has no other owner")
         if not 0 <= index < len(self.owners) or body.attempt != self.attempts[index] + 1:
             raise RemoteFault("order", f"REASSIGN of slice {index} to attempt {body.attempt}")
-        if body.owner not in self.boots:
+        if body.owner not in self.boots or body.owner in self.plan.keepers:
             raise RemoteFault("order", "REASSIGN names a peer that was not planned")
         self.owners[index] = body.owner
         self.attempts[index] = body.attempt

@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
         return msgspec.to_builtins(value, builtin_types=(bytes,))
     if is_dataclass(value):
         kept = [_plain(getattr(value, one.name)) for one in fields(value)]
-        while len(kept) > _num_old(type(value)) and not kept[-1]:
+        while len(kept) > _num_old(value) and not kept[-1]:
             kept.pop()
         return kept
     if isinstance(value, Mapping):
@@ -82,7 +82,7 @@ def _shaped(raw: Any, hint: Any) -> Any:
         return msgspec.convert(raw, type=hint, builtin_types=(bytes,), str_keys=False)
     if isinstance(hint, type) and is_dataclass(hint):
         made = hint()
-        if len(raw) < _num_old(hint):
+        if len(raw) < _num_old(made):
             raise ValueError(f"{len(raw)} fields of {hint}")
         for (name, kind), one in zip(_kinds(hint)[: len(raw)], raw, strict=True):
             setattr(made, name, _shaped(one, kind))
@@ -107,10 +107,9 @@ def _kinds(shape: type) -> list[tuple[str, Any]]:
     return [(one.name, hints[one.name]) for one in fields(shape)]
 
 
-@lru_cache
-def _num_old(shape: type) -> int:
+def _num_old(fold: Any) -> int:
     """Number of fields that are always written."""
-    return sum(not one.metadata.get("is_later") for one in fields(shape))
+    return sum(not one.metadata.get("is_later") for one in fields(fold))
 
 
 def _op(plan_hash: bytes, outcome_hash: bytes, unfit: Any, bodies: list[bytes]) -> OpView:

@@ -95,7 +95,7 @@ class CatchUp:
         Raises:
             RemoteFault: a hash list has the wrong length for the plan.
         """
-        now = (op, self._blobs.changes, *self._view.members)
+        now = (op, self._blobs.changes, *self._view.holders)
         if now == self._lacking:
             return None
         self._wanted.clear()
@@ -192,5 +192,6 @@ class CatchUp:
         if view.plan.kind == PAIR:
             return [view.owners[index]]
         members = [member.peer for member in view.plan.members]
-        order = dict.fromkeys([view.owners[index], *members, *self._view.members])
-        return [peer for peer in order if peer != self._me and peer in self._view.members]
+        holders = self._view.holders
+        order = dict.fromkeys([view.owners[index], *members, *holders])
+        return [peer for peer in order if peer != self._me and peer in holders]

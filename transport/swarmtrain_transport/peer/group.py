@@ -2,13 +2,15 @@
 
 A peer may be in several groups at once; each has its own state, ops and results, and nothing of one
 is mixed with another's. Several ops of a group may be under way, keyed by their plan ids.
+
+Here is also what a member and a keeper (`keeper`) of a group have in common.
 """
 
 import math
 from collections.abc import Callable, Sequence
 
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.arithmetic import Arithmetic, Buffer
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.retention import Retention
@@ -40,7 +42,109 @@ from swarmtrain_transport.wire.records import (
 Actions = list[do.PeerAction]
 
 
-class GroupPeer:
+class GroupPart:
+    """What a process has of a group whose ops it follows, as a member or for others.
+
+    Args:
+        number: the group's.
+        card: who and where we are.
+        ledger: the ledger's fold, which knows the group.
+        arithmetic: exact chunk arithmetic on the group's codec.
+        sign: signs with our own key.
+        shuffle: order of equally good donors.
+        stats: what the shell knows of our link.
+        blobs: results and snapshots.
+
+    Attributes:
+        view: the ledger's fold of the group.
+        exchanges: our part in each op under way, by plan id, oldest first.
+        blobs: results and snapshots.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        card: Card,
+        ledger: LedgerView,
+        arithmetic: Arithmetic,
+        sign: Sign,
+        shuffle: Callable[[Sequence[PeerId]], list[PeerId]],
+        stats: LocalStats,
+        blobs: Blobs,
+    ) -> None:
+        self.view: GroupView = ledger.groups[number]
+        self.exchanges: dict[int, Exchange] = {}
+        self.blobs = blobs
+        self._ledger, self._card, self._stats = ledger, card, stats
+        self._arithmetic, self._sign = arithmetic, sign
+        self._fetcher = Fetcher(shuffle)
+        self._catchup = CatchUp(card.peer_id, self.view, blobs, self._fetcher)
+
+    def _begin_exchange(
+        self, contribution: Contribution | None, now_s: float, ahead: Ahead | None = None
+    ) -> Actions:
+        """PLAN: take part if it names this very process."""
+        view = self.view.op
+        assert view is not None
+        if view.boots.get(self._card.peer_id) != self._card.boot:
+            return []
+        exchange = Exchange(
+            self._card.peer_id, view, self._ledger.run_tag, self._arithmetic, contribution,
+            self.blobs, self._fetcher, now_s, self._sign, self._stats, self.view.commits, ahead,
+        )  # fmt: skip
+        self.exchanges[view.plan_id] = exchange
+        return exchange.decided(now_s)
+
+    def _end_exchange(self, op: int) -> Exchange | None:
+        """COMMIT or SKIP: our part in it, if we had one."""
+        exchange = self.exchange_in(op)
+        if exchange is not None:
+            exchange.close()
+            del self.exchanges[exchange.view.plan_id]
+        return exchange
+
+    def exchange_in(self, op: int) -> Exchange | None:
+        """Our part in an op that is under way."""
+        return next((one for one in self.exchanges.values() if one.view.plan.op == op), None)
+
+    def hashes(self, message: Hashes, now_s: float) -> Actions:
+        """An owner has published in one of our ops."""
+        exchange = self.exchanges.get(message.plan_id)
+        return exchange.hashes(message, now_s) if exchange is not None else []
+
+    def _exchanged(self, op: int, digest: bytes, body: Buffer, now_s: float) -> Actions:
+        """A BLOB that was wanted, by an op under way or for the result of `op`."""
+        wanting = [one for one in self.exchanges.values() if one.wants(digest)]
+        if not wanting:
+            self.blobs.keep_result(op, body, digest)
+        return [action for one in wanting for action in one.blob_arrived(digest, body, now_s)]
+
+    def flow(self, peer: PeerId, now_s: float) -> None:
+        """Bulk of this peer comes in: an answer may be behind it."""
+        self._fetcher.heard(peer, now_s)
+
+    def forget(self, peer: PeerId) -> None:
+        """This peer has left the run."""
+        self._fetcher.forget(peer)
+
+    def tick(self, now_s: float) -> Actions:
+        """Go on with the ops under way."""
+        return [action for one in self.exchanges.values() for action in one.tick(now_s)]
+
+    def _requests(self, now_s: float) -> Actions:
+        run_tag = self._ledger.run_tag
+        return [
+            do.SendFrame(peer, Frame(FrameKind.GET, run_tag, body=digest))
+            for peer, digest in self._fetcher.requests(now_s)
+        ]
+
+    def _close(self) -> None:
+        for exchange in self.exchanges.values():
+            exchange.close()
+        self.exchanges.clear()
+
+
+class GroupPeer(GroupPart):
     """One peer in one group.
 
     Args:
@@ -76,18 +180,12 @@ class GroupPeer:
         stats: LocalStats,
         retention: Retention,
     ) -> None:
+        super().__init__(number, card, ledger, arithmetic, sign, shuffle, stats, Blobs(retention))
         me = card.peer_id
-        self.view: GroupView = ledger.groups[number]
-        self.exchanges: dict[int, Exchange] = {}
-        self.blobs = Blobs(retention)
-        self._ledger, self._card, self._stats = ledger, card, stats
-        self._arithmetic, self._sign = arithmetic, sign
-        self._fetcher = Fetcher(shuffle)
         self.states = StateFinder(me, self.view, self._fetcher, shuffle)
         self.audits = Auditing(me, self.view, self.blobs, self._fetcher, arithmetic, verify)
         self.ahead = Ahead(me, card.boot, self.view, retention, stats)
-        catchup = CatchUp(me, self.view, self.blobs, self._fetcher)
-        self.place = Progression(card, self.view, catchup, self.states)
+        self.place = Progression(card, self.view, self._catchup, self.states)
 
     @property
     def exchange(self) -> Exchange | None:
@@ -99,14 +197,12 @@ class GroupPeer:
     def follow(self, body: OfGroup, now_s: float) -> Actions:
         """Heed one new record of the group."""
         if isinstance(body, Plan):
-            return self._begin(body, now_s)
+            given = self.place.contribution_to(body.op)
+            return self._begin_exchange(given, now_s, self.ahead)
         if isinstance(body, Commit | Skip):
-            exchange = self.exchange_in(body.op)
             if isinstance(body, Commit):
-                self.audits.committed(body.op, exchange, now_s)
-            if exchange is not None:
-                exchange.close()
-                del self.exchanges[exchange.view.plan_id]
+                self.audits.committed(body.op, self.exchange_in(body.op), now_s)
+            self._end_exchange(body.op)
             if isinstance(body, Skip):
                 self.blobs.forget(body.op)
         elif isinstance(body, Attest):
@@ -124,30 +220,7 @@ class GroupPeer:
         self.blobs.rewound(op)
         return [do.Rewound(op, self.view.group)]
 
-    def _begin(self, plan: Plan, now_s: float) -> Actions:
-        """PLAN: take part if it names this very process."""
-        view = self.view.op
-        assert view is not None
-        if view.boots.get(self._card.peer_id) != self._card.boot:
-            return []
-        exchange = Exchange(
-            self._card.peer_id, view, self._ledger.run_tag, self._arithmetic,
-            self.place.contribution_to(plan.op), self.blobs, self._fetcher, now_s, self._sign,
-            self._stats, self.view.commits, self.ahead,
-        )  # fmt: skip
-        self.exchanges[view.plan_id] = exchange
-        return exchange.decided(now_s)
-
-    def exchange_in(self, op: int) -> Exchange | None:
-        """Our part in an op that is under way."""
-        return next((one for one in self.exchanges.values() if one.view.plan.op == op), None)
-
     # ---- what others send
-
-    def hashes(self, message: Hashes, now_s: float) -> Actions:
-        """An owner has published in one of our ops."""
-        exchange = self.exchanges.get(message.plan_id)
-        return exchange.hashes(message, now_s) if exchange is not None else []
 
     def arrived(self, digest: bytes, body: Buffer, now_s: float) -> Actions:
         """A BLOB: to whoever wants it; what nobody wants is dropped.
@@ -160,13 +233,9 @@ class GroupPeer:
         found = self.audits.judged(digest, body)
         if found is not None:
             return found
-        wanting = [one for one in self.exchanges.values() if one.wants(digest)]
-        if wanting:
-            return [action for one in wanting for action in one.blob_arrived(digest, body, now_s)]
         newest = next(reversed(self.exchanges.values()), None)
         op = self.place.applied_op + 1 if newest is None else newest.view.plan.op
-        self.blobs.keep_result(op, body, digest)
-        return []
+        return self._exchanged(op, digest, body, now_s)
 
     def heard(self, peer: PeerId, frame: Frame, now_s: float) -> Actions:
         """PIECE, MISSING or a frame of AUDIT_FRAMES, which may be another group's.
@@ -183,28 +252,11 @@ class GroupPeer:
             self.states.missing(peer, bytes(frame.body), now_s)
         return []
 
-    def flow(self, peer: PeerId, now_s: float) -> None:
-        """Bulk of this peer comes in: an answer may be behind it."""
-        self._fetcher.heard(peer, now_s)
-
-    def forget(self, peer: PeerId) -> None:
-        """This peer has left the run."""
-        self._fetcher.forget(peer)
-
     # ---- time, and what falls due
-
-    def tick(self, now_s: float) -> Actions:
-        """Go on with the ops under way."""
-        return [action for one in self.exchanges.values() for action in one.tick(now_s)]
 
     def requests(self, now_s: float) -> Actions:
         """Return the requests to make of others now."""
-        run_tag = self._ledger.run_tag
-        asks: Actions = [
-            do.SendFrame(peer, Frame(FrameKind.GET, run_tag, body=digest))
-            for peer, digest in self._fetcher.requests(now_s)
-        ]
-        return asks + self.states.requests(run_tag, now_s)
+        return self._requests(now_s) + self.states.requests(self._ledger.run_tag, now_s)
 
     def gifts(self, now_s: float, *, in_op: bool) -> Actions:
         """Return the frames that go ahead to the next op's partner now, and the requests of audits.
@@ -228,9 +280,7 @@ class GroupPeer:
         """MOVE: we are in the group no more."""
         self.ahead.stop()
         self.states.close()
-        for exchange in self.exchanges.values():
-            exchange.close()
-        self.exchanges.clear()
+        self._close()
         self.blobs.clear()
 
     @property

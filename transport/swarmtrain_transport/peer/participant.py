@@ -12,6 +12,7 @@ from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.blocks.serving import Serving
+from swarmtrain_transport.blocks.shelf import MemoryShelf, Shelf
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES
 from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.collective.local_stats import LocalStats
@@ -22,6 +23,7 @@ from swarmtrain_transport.ledger.fold import OfGroup
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.early_frames import EarlyFrames
 from swarmtrain_transport.peer.group import GroupPeer
+from swarmtrain_transport.peer.keeper import Keeper
 from swarmtrain_transport.peer.ledger_copy import Beginning, LedgerCopy
 from swarmtrain_transport.peer.local_peer import Card, hello_of, progress_of
 from swarmtrain_transport.wire import messages as say
@@ -61,10 +63,12 @@ class Participant:
         retention: keeps parts and results; None keeps them in memory.
         archive: where older records are; None keeps all in memory.
         begins: the SNAPSHOT that our copy begins with, where it has a gap.
+        shelf: keeps states of groups that we are not in; None keeps them in memory.
 
     Attributes:
         groups: our part in each group that we are in, by its number; in group 0 until the ledger
             says otherwise.
+        keepers: our part in each group whose state we keep for others.
 
     Raises:
         RemoteFault: the records are not a legal chain.
@@ -82,20 +86,27 @@ class Participant:
         retention: Retention | None = None,
         archive: Archive | None = None,
         begins: Beginning | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.card = card
         self._copy = LedgerCopy(verify, records, archive, begins)
         self.view, self.ledger = self._copy.view, self._copy.ledger
         self.stats = LocalStats()
         self.groups: dict[int, GroupPeer] = {}
+        self.keepers: dict[int, Keeper] = {}
+        self._parts: list[GroupPeer | Keeper] = []
         self._arithmetic, self._sign, self._verify, self._shuffle = (
             arithmetic, sign, verify, shuffle,
         )  # fmt: skip
         self._retention = retention or Retention()
+        self._shelf = shelf or MemoryShelf()
         self._early = EarlyFrames(self.stats.ignored)
         self._serving = Serving(())
         for number in self.view.groups_at_join(card.peer_id):
             self._enter(number)
+        for number in self.view.keeps_of(card.peer_id):
+            self._enter_keeper(number)
+        self._sort_parts()
         self._welcome_index: int | None = None
         self._connected = self._is_sorted = False
         self._progress_s = self._now_s = now_s
@@ -109,13 +120,23 @@ class Participant:
             number, self.card, self.view, self._arithmetic, self._sign, self._verify,
             self._shuffle, self.stats, self._retention,
         )  # fmt: skip
-        self._serving.shelves = [group.blobs for group in self.groups.values()]
+
+    def _enter_keeper(self, number: int) -> None:
+        self.keepers[number] = Keeper(
+            number, self.card, self.view, self._arithmetic, self._sign, self._shuffle, self.stats,
+            self._retention, self._shelf,
+        )  # fmt: skip
+
+    def _sort_parts(self) -> None:
+        self._parts = [*self.groups.values(), *self.keepers.values()]
+        self._serving.shelves = [part.blobs for part in self._parts]
 
     # ---- what the shell asks
 
     def hello(self) -> say.Hello:
         """HELLO as of now; the door signs it."""
-        held = (group.place.held for group in self.groups.values())
+        held = [group.place.held for group in self.groups.values()]
+        held += [keeper.held for keeper in self.keepers.values()]
         states = tuple(state for state in held if state is not None)
         return hello_of(self.card, self.stats, self.ledger, states, takes_image=self._takes_image)
 
@@ -133,13 +154,13 @@ class Participant:
     @property
     def plan_ids(self) -> frozenset[int]:
         """Names of the ops under way that this process takes part in."""
-        parts = (group.exchanges for group in self.groups.values())
+        parts = (part.exchanges for part in self._parts)
         return frozenset(plan_id for exchanges in parts for plan_id in exchanges)
 
     @property
     def is_exchanging(self) -> bool:
         """True if an op that this process takes part in is under way."""
-        return any(group.exchanges for group in self.groups.values())
+        return any(part.exchanges for part in self._parts)
 
     @property
     def next_wakeup_s(self) -> float:
@@ -149,8 +170,8 @@ class Participant:
         wakeup_s = self._progress_s
         if self._serving.queues:
             wakeup_s = min(wakeup_s, *self._serving.wakeups())
-        for group in self.groups.values():
-            wakeup_s = min(wakeup_s, group.next_wakeup_s)
+        for part in self._parts:
+            wakeup_s = min(wakeup_s, part.next_wakeup_s)
         return wakeup_s
 
     @property
@@ -301,8 +322,8 @@ class Participant:
                         raise
                     return self._halted("SWT-E562", f"{_OTHER_HISTORY} ({fault.detail}).")
             case say.Hashes():
-                for group in self.groups.values():
-                    actions += group.hashes(message, now_s)
+                for part in self._parts:
+                    actions += part.hashes(message, now_s)
             case say.Accused():
                 if (accused := self.groups.get(message.group)) is not None:
                     accused.audits.accused(message)
@@ -329,6 +350,8 @@ class Participant:
             self._is_sorted = True
             for group in self.groups.values():
                 actions += group.forget_after(group.view.last_op)
+            for keeper in self.keepers.values():
+                keeper.rewound(keeper.view.last_op)
         return self._go_on(actions)
 
     def _halted(self, code: str, text: str) -> Actions:
@@ -362,9 +385,8 @@ class Participant:
         actions += [do.RevokePeer(peer) for peer in before - self.view.roster.keys()]
         actions += self.start(self._now_s)
         if groups := self.view.groups_of(self.card.peer_id):
-            actions += self._moved(groups)
-        for group in self.groups.values():
-            group.states.roster_changed()
+            actions += self._moved(groups, forgets=False)
+        self._roster_changed()
         return [*actions, do.SendControl(self._progress())]
 
     def _keep(self, message: say.Keep) -> list[do.PeerAction]:
@@ -405,38 +427,55 @@ class Participant:
             actions += self._follow(body)
             roster_changed = roster_changed or isinstance(body, Join | Gone | Move)
         if roster_changed:
-            for group in self.groups.values():
-                group.states.roster_changed()
+            self._roster_changed()
         if roster_changed or self._unsaid_bytes >= limits.RECORDS_BATCH_BYTES // 2:
             actions.append(do.SendControl(self._progress()))
         return actions
+
+    def _roster_changed(self) -> None:
+        for group in self.groups.values():
+            group.states.roster_changed()
+        for keeper in self.keepers.values():
+            keeper.roster_changed()
 
     def _follow(self, body: AnyBody) -> list[do.PeerAction]:
         """Follow one new record."""
         me = self.card.peer_id
         if isinstance(body, Join | Move) and body.peer == me:
-            return self._moved(self.view.groups_of(me))
+            return self._moved(self.view.groups_of(me), forgets=isinstance(body, Move))
         if isinstance(body, Join):
             return [self._allow(body.peer)]
         if isinstance(body, Gone):
             self._serving.forget(body.peer)
-            for group in self.groups.values():
-                group.forget(body.peer)
+            for part in self._parts:
+                part.forget(body.peer)
             return [] if body.peer == me else [do.RevokePeer(body.peer)]
-        if isinstance(body, OfGroup) and body.group in self.groups:
+        if not isinstance(body, OfGroup):
+            return []
+        if body.group in self.groups:
             return self._follow_group(self.groups[body.group], body)
+        if body.group in self.keepers:
+            return self._follow_group(self.keepers[body.group], body)
         return []
 
-    def _follow_group(self, group: GroupPeer, body: OfGroup) -> list[do.PeerAction]:
-        actions = group.follow(body, self._now_s)
-        for plan_id in group.exchanges:  # some frames may have been here before
+    def _follow_group(self, part: GroupPeer | Keeper, body: OfGroup) -> list[do.PeerAction]:
+        actions = part.follow(body, self._now_s)
+        for plan_id in part.exchanges:  # some frames may have been here before
             for peer, frame in self._early.take(plan_id):
                 actions += self.frame(peer, frame, self._now_s)
-        if isinstance(body, Plan | Rewind) and group.place.has_next:
-            actions += group.place.reports(connected=self._connected)
+        if isinstance(part, GroupPeer) and isinstance(body, Plan | Rewind) and part.place.has_next:
+            actions += part.place.reports(connected=self._connected)
         return actions
 
-    def _moved(self, groups: tuple[int, ...]) -> list[do.PeerAction]:
+    def _moved(self, groups: tuple[int, ...], *, forgets: bool) -> list[do.PeerAction]:
+        """JOIN or MOVE of ours: what we are in, and what we keep."""
+        kept = self.view.keeps_of(self.card.peer_id)
+        for number in self.keepers.keys() - set(kept):
+            self.keepers.pop(number).leave(forgets=forgets)
+        for number in kept:
+            if number not in self.keepers:
+                self._enter_keeper(number)
+        self._sort_parts()
         if set(groups) == self.groups.keys():
             return []
         for number in self.groups.keys() - set(groups):
@@ -444,7 +483,7 @@ class Participant:
         for number in groups:
             if number not in self.groups:
                 self._enter(number)
-        self._serving.shelves = [group.blobs for group in self.groups.values()]
+        self._sort_parts()
         return [do.Moved(groups)]
 
     # ---- events from the data lane
@@ -470,12 +509,12 @@ class Participant:
             return self._go_on([]) if answer is None else (do.SendFrame(peer, answer),)
         if frame.kind in _OF_FETCHES:
             heard: list[do.PeerAction] = []
-            for group in self.groups.values():
-                heard += group.heard(peer, frame, self._now_s)
+            for part in self._parts:
+                heard += part.heard(peer, frame, self._now_s)
             return tuple(heard) if heard else self._go_on([])
         if frame.kind in (FrameKind.PART, FrameKind.RESULT):
-            for group in self.groups.values():
-                group.flow(peer, self._now_s)
+            for part in self._parts:
+                part.flow(peer, self._now_s)
         exchange = self._exchange_of(frame)
         if exchange is None or exchange.is_early(frame):
             self._keep_early(peer, frame)
@@ -486,8 +525,8 @@ class Participant:
     def _on_blob(self, body: Buffer) -> Actions:
         digest = content_hash(body)
         found: list[do.PeerAction] = []
-        for group in self.groups.values():
-            found += group.arrived(digest, body, self._now_s)
+        for part in self._parts:
+            found += part.arrived(digest, body, self._now_s)
         return self._go_on(found)
 
     def _exchange_of(self, frame: Frame) -> Exchange | None:
@@ -495,9 +534,9 @@ class Participant:
         if frame.kind is FrameKind.AHEAD:
             group = self.groups.get(frame.slice_index)
             return None if group is None else group.exchange_in(frame.set_id)
-        for group in self.groups.values():
-            if frame.plan_id in group.exchanges:
-                return group.exchanges[frame.plan_id]
+        for part in self._parts:
+            if frame.plan_id in part.exchanges:
+                return part.exchanges[frame.plan_id]
         return None
 
     def _keep_early(self, peer: PeerId, frame: Frame) -> None:
@@ -521,30 +560,32 @@ class Participant:
             self._progress_s = now_s + limits.PROGRESS_S
             if self._connected:
                 actions.append(do.SendControl(self._progress()))
-        for group in self.groups.values():
-            actions += group.tick(now_s)
+        for part in self._parts:
+            actions += part.tick(now_s)
         return self._go_on(actions)
 
     def _go_on(self, actions: list[do.PeerAction]) -> Actions:
         """Sync, apply what is due, and ask for what is missing."""
         is_informed = self._is_informed()
-        busy = []
         for group in self.groups.values():
             if is_informed and group.states.is_attached:
                 actions += group.place.advance(connected=self._connected)
-            if not group.is_idle:
-                busy.append(group)
+        for keeper in self.keepers.values():
+            if is_informed:
+                actions += keeper.advance(self._now_s, connected=self._connected)
+        busy = [part for part in self._parts if not part.is_idle]
         is_serving = self._serving.queues or self._serving.owed_bytes > 0
         if not self.view.run_tag or not (busy or is_serving):
             return tuple(actions)
         # After all else: what joiners asked for, as far as our own exchanges leave room.
         tag, in_op = self.view.run_tag, self.is_exchanging
-        for group in busy:
-            actions += group.requests(self._now_s)
+        for part in busy:
+            actions += part.requests(self._now_s)
         pieces = self._serving.due(tag, self.stats.up_bytes_per_s, in_op=in_op, now_s=self._now_s)
         actions += [do.SendFrame(peer, frame) for peer, frame in pieces]
-        for group in busy:
-            actions += group.gifts(self._now_s, in_op=in_op)
+        for part in busy:
+            if isinstance(part, GroupPeer):
+                actions += part.gifts(self._now_s, in_op=in_op)
         return tuple(actions)
 
     def _is_informed(self) -> bool:
@@ -559,8 +600,8 @@ class Participant:
     def _resend(self) -> list[do.PeerAction]:
         """After HELLO: whatever the coordinator may have missed. All of it is idempotent."""
         actions: list[do.PeerAction] = [do.SendControl(self._progress())]
-        for group in self.groups.values():
-            actions += group.resend(self._now_s)
+        for part in self._parts:
+            actions += part.resend(self._now_s)
         return actions
 
     def _progress(self) -> say.Progress:

@@ -271,7 +271,7 @@ class Progression:
 
     def _stranded(self) -> list[do.PeerAction]:
         """Go on without the missing pieces: wait, unless nobody can ever bring them."""
-        if self.finished_op is None or set(self._view.members) - {self._card.peer_id}:
+        if self.finished_op is None or set(self._view.holders) - {self._card.peer_id}:
             return []
         self.is_halted = True
         return [do.Halt("SWT-E705", "The run is over, and nobody is left who holds its end.")]

@@ -51,7 +51,7 @@ class StateFinder:
         self._view = view
         self._fetcher = fetcher
         self.download = Download(shuffle)
-        self._kept: dict[bytes, bytes] = {}
+        self._kept: dict[bytes, Buffer] = {}
         self._kept_root = b""
         self._sync: StateSync | None = None
         self._own: tuple[int, StateManifest, tuple[Buffer, ...]] | None = None
@@ -177,7 +177,8 @@ class StateFinder:
             return [LoadState(own_op, manifest, own, self._view.samples.after(own_op), group)]
         if self._sync is None:
             self._sync = StateSync(
-                self._fetcher, self.download, self._donors(), self._candidates(), manifest,
+                self._fetcher, self.download, self._donors(), self._candidates(),
+                lambda found: (found.layout, found.arrays) == (manifest.layout, manifest.arrays),
                 self._kept,
             )  # fmt: skip
             self._kept = {}
@@ -192,9 +193,11 @@ class StateFinder:
             for news in self._sync.news()
         ]
         if state is not None:
+            op, found = state
+            whole = self._sync.chunks(found)
             self._sync.close()
             self._sync = None
-            actions.append(LoadState(*state, self._view.samples.after(state[0]), group))
+            actions.append(LoadState(op, found, whole, self._view.samples.after(op), group))
         return actions
 
     def _is_own_good(self, op: int, root: bytes) -> bool:
@@ -249,4 +252,4 @@ class StateFinder:
         return list(dict.fromkeys([*begun, *settled, *attested]))
 
     def _donors(self) -> list[PeerId]:
-        return [peer for peer in sorted(self._view.members) if peer != self._me]
+        return [peer for peer in sorted(self._view.holders) if peer != self._me]

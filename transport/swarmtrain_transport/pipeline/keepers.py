@@ -11,13 +11,35 @@ not waited for any longer.
 
 import hashlib
 import math
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.orders import Hold, Release, Tell
 from swarmtrain_transport.pipeline.route import Process, Span
+
+K = TypeVar("K", bytes, Process)
+
+
+def next_keeper(stage: int, able: AbstractSet[K], kept: Mapping[int, AbstractSet[K]]) -> K | None:
+    """The next keeper of a stage: who keeps least; ties are drawn.
+
+    Args:
+        stage: whose state is to be kept.
+        able: who has room for it and is no holder yet.
+        kept: keepers of each stage.
+    """
+
+    def place(who: K) -> tuple[int, bytes]:
+        load = sum(who in keepers for keepers in kept.values())
+        key = who if isinstance(who, bytes) else who.peer + who.boot
+        return load, hashlib.sha256(stage.to_bytes(4, "big") + key).digest()
+
+    return min(able, key=place, default=None)
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -157,15 +179,8 @@ class Keepers:
         return {process for process in self.holders(stage) if (process, stage) not in self._silent}
 
     def _next(self, stage: int) -> Process | None:
-        """The next keeper: who keeps least; ties are drawn."""
-
-        def place(process: Process) -> tuple[int, bytes]:
-            kept = sum(process in keepers for keepers in self._keepers.values())
-            draw = stage.to_bytes(4, "big") + process.peer + process.boot
-            return kept, hashlib.sha256(draw).digest()
-
         able = {process for process in self._with_room if (process, stage) not in self._silent}
-        return min(able - self.holders(stage), key=place, default=None)
+        return next_keeper(stage, able - self.holders(stage), self._keepers)
 
     def _is_safe(self, stage: int, op: int) -> bool:
         """Return True if two of those that hold the state after the op may be lost."""

@@ -86,6 +86,7 @@ class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     span: tuple[int, ...] = ()
     memory_bytes: int = 0
     flops_per_s: int = 0
+    disk_bytes: int = 0
 
 
 UNSAID = Brings()
@@ -205,6 +206,15 @@ class Applied(Message, frozen=True, tag="applied", omit_defaults=True):
     op: int
     state_root: bytes
     chain: bytes = b""
+    group: int = FIRST_GROUP
+
+
+class Kept(Message, frozen=True, tag="kept", omit_defaults=True):
+    """Keeper: the state after `op` of a group that we are not in is on our disk (-1 for none), or
+    there is no room for it."""
+
+    op: int
+    has_room: bool = True
     group: int = FIRST_GROUP
 
 
@@ -415,8 +425,8 @@ class Refused(Message, frozen=True, tag="refused"):
 
 PeerMessage = (
     Knock | Hello | Offer | Ready | Roots | Got | SliceDone | Have | Withdraw | Applied
-    | Stranded | Accuse | History | Older | Progress | CheckpointWritten | Evaluated | LeaseRequest
-    | PipelineReport | Leave
+    | Kept | Stranded | Accuse | History | Older | Progress | CheckpointWritten | Evaluated
+    | LeaseRequest | PipelineReport | Leave
 )  # fmt: skip
 CoordinatorMessage = (
     Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
