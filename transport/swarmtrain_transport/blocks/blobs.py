@@ -153,7 +153,7 @@ class Blobs:
 
     @property
     def pinned(self) -> frozenset[bytes]:
-        """What snapshots consist of."""
+        """Hashes of all that snapshots consist of."""
         return frozenset(digest for blobs in self._snapshots.values() for digest in blobs)
 
     @property

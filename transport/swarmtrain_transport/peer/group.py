@@ -25,7 +25,7 @@ from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.progression import Progression
 from swarmtrain_transport.peer.state_finder import StateFinder
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.messages import Hashes
+from swarmtrain_transport.wire.messages import Applied, Hashes
 from swarmtrain_transport.wire.records import (
     Attest,
     Commit,
@@ -43,7 +43,7 @@ Actions = list[do.PeerAction]
 
 
 class GroupPart:
-    """What a process has of a group whose ops it follows, as a member or for others.
+    """Part of a process in a group whose ops it follows, as a member or for others.
 
     Args:
         number: the group's.
@@ -130,6 +130,15 @@ class GroupPart:
     def tick(self, now_s: float) -> Actions:
         """Go on with the ops under way."""
         return [action for one in self.exchanges.values() for action in one.tick(now_s)]
+
+    def gifts(self, now_s: float, *, in_op: bool) -> Actions:
+        """Return what goes out beside the ops now.
+
+        Args:
+            now_s: the time.
+            in_op: True if an op of ours is under way, in whatever group.
+        """
+        return []
 
     def _requests(self, now_s: float) -> Actions:
         run_tag = self._ledger.run_tag
@@ -254,17 +263,26 @@ class GroupPeer(GroupPart):
 
     # ---- time, and what falls due
 
+    @property
+    def held(self) -> Applied | None:
+        """The state that HELLO tells of."""
+        return self.place.held
+
+    def roster_changed(self) -> None:
+        """Donors came or went."""
+        self.states.roster_changed()
+
+    def advance(self, now_s: float, *, connected: bool) -> Actions:
+        """Find a state and apply outcomes, as soon as there is a trainer."""
+        return self.place.advance(connected=connected) if self.states.is_attached else []
+
     def requests(self, now_s: float) -> Actions:
         """Return the requests to make of others now."""
         return self._requests(now_s) + self.states.requests(self._ledger.run_tag, now_s)
 
     def gifts(self, now_s: float, *, in_op: bool) -> Actions:
-        """Return the frames that go ahead to the next op's partner now, and the requests of audits.
-
-        Args:
-            now_s: the time.
-            in_op: True if an op of ours is under way, in whatever group.
-        """
+        """Return the frames that go ahead to the next op's partner now, and the requests of
+        audits."""
         run_tag = self._ledger.run_tag
         given: Actions = [*self.ahead.due(run_tag, now_s)]
         return given + self.audits.due(run_tag, in_op=in_op, now_s=now_s)

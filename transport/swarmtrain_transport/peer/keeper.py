@@ -156,14 +156,14 @@ class Keeper(GroupPart):
             if isinstance(body, Skip):
                 self.blobs.forget(body.op)
         elif isinstance(body, Rewind):
-            self.rewound(body.op)
+            return self.forget_after(body.op)
         elif isinstance(body, Reassign | Freeze | SliceFreeze):
             exchange = self.exchange_in(body.op)
             return exchange.decided(now_s) if exchange is not None else []
         return []
 
-    def rewound(self, op: int) -> None:
-        """Forget later ops, which were cancelled."""
+    def forget_after(self, op: int) -> Actions:
+        """Forget later ops: they were cancelled."""
         self._catchup.give_up()
         self._end_sync()
         self.blobs.rewound(op)
@@ -171,6 +171,7 @@ class Keeper(GroupPart):
         self.op = min(self.op, op)
         if self._snapshot is not None and self._snapshot[0] > op:
             self._snapshot, self.op = None, -1
+        return []
 
     def roster_changed(self) -> None:
         """Donors came or went."""

@@ -135,9 +135,7 @@ class Participant:
 
     def hello(self) -> say.Hello:
         """HELLO as of now; the door signs it."""
-        held = [group.place.held for group in self.groups.values()]
-        held += [keeper.held for keeper in self.keepers.values()]
-        states = tuple(state for state in held if state is not None)
+        states = tuple(held for part in self._parts if (held := part.held) is not None)
         return hello_of(self.card, self.stats, self.ledger, states, takes_image=self._takes_image)
 
     @property
@@ -348,10 +346,8 @@ class Participant:
         if not self._is_sorted and self._is_informed():
             # An earlier life may have missed a REWIND, or died of it.
             self._is_sorted = True
-            for group in self.groups.values():
-                actions += group.forget_after(group.view.last_op)
-            for keeper in self.keepers.values():
-                keeper.rewound(keeper.view.last_op)
+            for part in self._parts:
+                actions += part.forget_after(part.view.last_op)
         return self._go_on(actions)
 
     def _halted(self, code: str, text: str) -> Actions:
@@ -386,7 +382,8 @@ class Participant:
         actions += self.start(self._now_s)
         if groups := self.view.groups_of(self.card.peer_id):
             actions += self._moved(groups, forgets=False)
-        self._roster_changed()
+        for part in self._parts:
+            part.roster_changed()
         return [*actions, do.SendControl(self._progress())]
 
     def _keep(self, message: say.Keep) -> list[do.PeerAction]:
@@ -427,16 +424,11 @@ class Participant:
             actions += self._follow(body)
             roster_changed = roster_changed or isinstance(body, Join | Gone | Move)
         if roster_changed:
-            self._roster_changed()
+            for part in self._parts:
+                part.roster_changed()
         if roster_changed or self._unsaid_bytes >= limits.RECORDS_BATCH_BYTES // 2:
             actions.append(do.SendControl(self._progress()))
         return actions
-
-    def _roster_changed(self) -> None:
-        for group in self.groups.values():
-            group.states.roster_changed()
-        for keeper in self.keepers.values():
-            keeper.roster_changed()
 
     def _follow(self, body: AnyBody) -> list[do.PeerAction]:
         """Follow one new record."""
@@ -452,11 +444,8 @@ class Participant:
             return [] if body.peer == me else [do.RevokePeer(body.peer)]
         if not isinstance(body, OfGroup):
             return []
-        if body.group in self.groups:
-            return self._follow_group(self.groups[body.group], body)
-        if body.group in self.keepers:
-            return self._follow_group(self.keepers[body.group], body)
-        return []
+        parts = [part for part in self._parts if part.view.group == body.group]
+        return self._follow_group(parts[0], body) if parts else []
 
     def _follow_group(self, part: GroupPeer | Keeper, body: OfGroup) -> list[do.PeerAction]:
         actions = part.follow(body, self._now_s)
@@ -567,12 +556,8 @@ class Participant:
     def _go_on(self, actions: list[do.PeerAction]) -> Actions:
         """Sync, apply what is due, and ask for what is missing."""
         is_informed = self._is_informed()
-        for group in self.groups.values():
-            if is_informed and group.states.is_attached:
-                actions += group.place.advance(connected=self._connected)
-        for keeper in self.keepers.values():
-            if is_informed:
-                actions += keeper.advance(self._now_s, connected=self._connected)
+        for part in self._parts if is_informed else ():
+            actions += part.advance(self._now_s, connected=self._connected)
         busy = [part for part in self._parts if not part.is_idle]
         is_serving = self._serving.queues or self._serving.owed_bytes > 0
         if not self.view.run_tag or not (busy or is_serving):
@@ -584,8 +569,7 @@ class Participant:
         pieces = self._serving.due(tag, self.stats.up_bytes_per_s, in_op=in_op, now_s=self._now_s)
         actions += [do.SendFrame(peer, frame) for peer, frame in pieces]
         for part in busy:
-            if isinstance(part, GroupPeer):
-                actions += part.gifts(self._now_s, in_op=in_op)
+            actions += part.gifts(self._now_s, in_op=in_op)
         return tuple(actions)
 
     def _is_informed(self) -> bool:
