@@ -57,7 +57,7 @@ def check_hello(hello: Hello) -> None:
 def _is_machine(brings: Brings) -> bool:
     span = brings.span
     is_span = not span or (len(span) == 2 and 0 <= span[0] <= span[1] < limits.STAGES_MAX)
-    return is_span and min(brings.memory_bytes, brings.flops_per_s) >= 0
+    return is_span and min(brings.memory_bytes, brings.flops_per_s, brings.disk_bytes) >= 0
 
 
 def _can_be_held(state: Applied) -> bool:

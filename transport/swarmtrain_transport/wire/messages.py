@@ -76,6 +76,7 @@ class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         span: first and last stage that it wishes to serve.
         memory_bytes: that its process may take.
         flops_per_s: of its processor.
+        disk_bytes: room on its disk for states that it keeps for others.
     """
 
     run: str = ""
