@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-import msgspec
-
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.agreement import trusted_root
 from swarmtrain_transport.coordinator.group_peers import GroupPeer
