@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from swarmtrain import dirs
 from swarmtrain.caps import Caps, parse_caps
+from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.errors import UserError, misuse, render, translate
 from swarmtrain.models.tensors import Layout
 from swarmtrain.options import check_name, default_endpoint, parse_endpoint
@@ -242,6 +243,7 @@ class _Member(Swarm):
             membership.config.run.name, membership.name, lambda: membership.thread.bytes_moved
         )
         try:
+            refuse_stages(membership.config)
             layout = Layout.of(model, membership.config.exchange.block)
             self._session = membership.session(
                 ModelWeights(model, layout, self._optimizer),

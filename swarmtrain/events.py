@@ -41,9 +41,10 @@ class In(_Event, frozen=True, tag="in"):
 
 
 class StateInPlace(_Event, frozen=True, tag="state"):
-    """The peer holds the run's state after `round`."""
+    """The peer holds the run's state after `round`; of one stage, where the model is in stages."""
 
     round: int
+    stage: int = 0
 
 
 class Waiting(_Event, frozen=True, tag="waiting"):
@@ -55,7 +56,8 @@ class Waiting(_Event, frozen=True, tag="waiting"):
 class RoundEnded(_Event, frozen=True, tag="round"):
     """A round ended for the peer: merged, left-out, replayed, followed or skipped; where rounds go
     by pairs merged, alone, followed or skipped. `root` is its state root after it, `partner` its
-    partner's key and `chain` the chain that both have then, in hex."""
+    partner's key and `chain` the chain that both have then, in hex; where the model is in stages it
+    is `stage`'s round."""
 
     round: int
     outcome: str
@@ -63,6 +65,7 @@ class RoundEnded(_Event, frozen=True, tag="round"):
     root: str = ""
     partner: str = ""
     chain: str = ""
+    stage: int = 0
 
 
 class Evaluated(_Event, frozen=True, tag="evaluated"):

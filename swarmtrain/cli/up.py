@@ -66,10 +66,8 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     from swarmtrain.cli.stopping import run_until_stopped
     from swarmtrain.config import file as config_file
     from swarmtrain.config import limits as config_limits
-    from swarmtrain.config.pipeline import refuse_stages
 
     config = config_file.load(options.run_file)
-    refuse_stages(config)
     for warning in config_limits.warnings(config):
         say(f"Warning: {warning}")
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)

@@ -22,8 +22,8 @@ def refuse_stages(config: RunConfig) -> None:
         raise UserError(
             "SWT-E605",
             f"The run {config.run.name} has its model in {config.pipeline.num_stages} stages.",
-            "Peers of this version train a model in one piece only.",
-            "Leave the section [pipeline] out of the run file.",
+            "A training loop of one's own has the model in one piece.",
+            "Use `swarmtrain join`, or leave the section [pipeline] out of the run file.",
         )
 
 

@@ -20,6 +20,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
+from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
@@ -90,7 +91,12 @@ class Averager:
 
     @classmethod
     def of(cls, membership: Membership, num_values: int) -> "Averager":
-        """An averager for a peer that was let in."""
+        """An averager for a peer that was let in.
+
+        Raises:
+            UserError: SWT-E605, the run has its model in stages.
+        """
+        refuse_stages(membership.config)
         return cls(membership.identity.peer_id, membership.thread, membership.config, num_values)
 
     @property

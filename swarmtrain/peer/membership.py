@@ -9,7 +9,6 @@ from pathlib import Path
 from swarmtrain import numerics
 from swarmtrain.caps import NO_CAPS, Caps
 from swarmtrain.config import file as config_file
-from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.models.tensors import Layout
@@ -38,6 +37,7 @@ class Membership:
         config: the run file, as the coordinator sent it.
         storage: its state directory.
         thread: its network side, started.
+        why: the coordinator's reason for the stages that it has given us, in words; "" without.
     """
 
     identity: Identity
@@ -45,6 +45,7 @@ class Membership:
     config: RunConfig
     storage: PeerStorage
     thread: PeerThread
+    why: str = ""
 
     @classmethod
     def enter(
@@ -98,17 +99,24 @@ class Membership:
             thread.start()
             welcome = _first_word(thread)
             config = config_file.from_canonical(welcome.run)
-            refuse_stages(config)
             storage.of(FIRST_GROUP).keep_run(welcome.run)
         except BaseException:
             if thread is not None:
                 thread.leave("could not come in")
             storage.close()
             raise
-        return cls(identity, shown, config, storage, thread)
+        return cls(identity, shown, config, storage, thread, welcome.why)
 
-    def session(self, weights: Weights, layout: Layout, hooks: Hooks) -> Session:
-        """Bring a model: the strategy of the run file, driven over these weights.
+    def session(
+        self, weights: Weights, layout: Layout, hooks: Hooks, group: int = FIRST_GROUP
+    ) -> Session:
+        """Bring a model, or a stage of one: the run file's strategy, driven over these weights.
+
+        Args:
+            weights: its own.
+            layout: of it.
+            hooks: what the owner wants to hear.
+            group: that exchanges it.
 
         Raises:
             UserError: SWT-E605, the strategy cannot be made here or for this model; E607, it
@@ -138,7 +146,7 @@ class Membership:
             else None,
         )
         return Session(
-            self.identity.peer_id, self.thread, self.storage.of(FIRST_GROUP), self.config, driver,
+            self.identity.peer_id, self.thread, self.storage.of(group), self.config, driver,
             layout, hooks,
         )  # fmt: skip
 

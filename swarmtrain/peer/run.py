@@ -8,7 +8,6 @@ taken for one that vanished.
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,25 +16,24 @@ from torch import Tensor
 
 from swarmtrain import signals as ending
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.console.lines import stamped
 from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.events import (
     Evaluated,
-    Event,
     Frozen,
     In,
     Left,
     RoundEnded,
     StateInPlace,
-    Waiting,
 )
 from swarmtrain.options import JoinOptions
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.control import CoordinatorUnreachable
 from swarmtrain.peer.network.shell import PeerShell
+from swarmtrain.peer.staged import StagedPeer
+from swarmtrain.peer.telling import Emit, Print, Telling
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.rounds import RoundReport, in_words
-from swarmtrain.peer.training.session import Hooks, Session
+from swarmtrain.peer.training.session import Hooks
 from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.pipeline.speed import flops_per_s
@@ -43,9 +41,6 @@ from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
 from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, Brings, LeaseGrant, LeaseRequest
 
 logger = logging.getLogger(__name__)
-
-Print = Callable[[str], None]
-Emit = Callable[[Event], None]
 
 _LEASE_ROUNDS = 4
 """New pieces of text are leased after so many rounds."""
@@ -70,7 +65,7 @@ def run_peer(
         UserError: what its table says.
         Interrupted: the second Ctrl+C came before the clean end.
     """
-    events = _Events(say, emit if options.json_events else None)
+    events = Telling(say, emit if options.json_events else None)
     freeze = None
     if options.freeze_in_round:
         number = options.freeze_in_round
@@ -84,7 +79,10 @@ def run_peer(
         identity, name = membership.identity, membership.name
         came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
         events.tell(came_in, f"in as {name} (key {identity.fingerprint})")
-        _train(_Peer(membership, options.threads, events), events)
+        _check_built_in(membership.config)
+        is_staged = membership.config.pipeline.num_stages > 1
+        peer = (StagedPeer if is_staged else _Peer)(membership, options.threads, events)
+        _train(peer, events)
     finally:
         membership.close()
     return 0
@@ -102,9 +100,8 @@ def _brings(options: JoinOptions) -> Brings:
 class _Peer:
     """The built-in trainer, its text and its session, tied together."""
 
-    def __init__(self, membership: Membership, threads: int, events: "_Events") -> None:
+    def __init__(self, membership: Membership, threads: int, events: Telling) -> None:
         config = membership.config
-        _check_built_in(config)
         self.membership = membership
         self.feed = TextFeed(config.data)
         self.trainer = BuiltinTrainer(
@@ -124,7 +121,7 @@ class _Peer:
             on_state=self._on_state,
             on_lease=self._on_lease,
             on_welcome=self._lease,
-            on_waiting=self._on_waiting,
+            on_waiting=events.waits,
         )
         self.session = membership.session(self.trainer, self.trainer.layout, hooks)
 
@@ -135,6 +132,39 @@ class _Peer:
             self.session.idle()
         if not self.session.should_stop:
             self.session.start()
+
+    def request_stop(self) -> None:
+        """Leave after this round. Safe to call from a signal handler."""
+        self.session.request_stop()
+
+    @property
+    def should_stop(self) -> bool:
+        """True if the run is over, or the round after which the peer was asked to leave."""
+        return self.session.should_stop
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the run is over."""
+        return self.session.is_finished
+
+    @property
+    def op(self) -> int:
+        """Newest op whose outcome is in place, -1 without a state."""
+        return self.session.driver.op
+
+    @property
+    def root(self) -> bytes:
+        """State root after it."""
+        return self.session.driver.root
+
+    @property
+    def result(self) -> str:
+        """Words for the end of a finished run: what it has come to and where the model is."""
+        return self.session.result
+
+    def leave(self, reason: str, *, save: bool) -> None:
+        """Save the state, say goodbye, end the network thread."""
+        self.session.leave(reason, save=save)
 
     def step(self) -> None:
         """One inner step and whatever falls due."""
@@ -167,10 +197,6 @@ class _Peer:
         text = f"has the run's weights after round {op}" if op else "has the run's first weights"
         self._events.tell(StateInPlace(op), f"{text}, and trains")
 
-    def _on_waiting(self, words: str) -> None:
-        text = f"the run waits for {words}" if words else "the run goes on"
-        self._events.tell(Waiting(words), text)
-
     def _on_round(self, report: RoundReport) -> None:
         ended = RoundEnded(
             report.round, report.outcome, report.contributors, self.session.driver.root.hex(),
@@ -198,39 +224,36 @@ class _Peer:
         return loss
 
 
-def _train(peer: _Peer, events: "_Events") -> None:
-    session = peer.session
+def _train(peer: _Peer | StagedPeer, events: Telling) -> None:
     reason, save = "failed", False
-    with _signals(session, events):
+    with _signals(peer.request_stop, events):
         try:
             peer.start()
-            while not session.should_stop:
+            while not peer.should_stop:
                 peer.step()
-            reason, save = "run finished" if session.is_finished else "asked to stop", True
+            reason, save = "run finished" if peer.is_finished else "asked to stop", True
         except Interrupted:
             reason = "asked to stop at once"
             raise
         finally:
-            session.leave(reason, save=save)
+            peer.leave(reason, save=save)
     bytes_up, bytes_down = peer.membership.thread.bytes_moved
-    reached = session.driver.op
+    reached = peer.op
     where = f"after round {reached}" if reached >= 0 else "before it had the run's state"
-    left = Left(
-        max(0, reached), session.driver.root.hex(), bytes_up, bytes_down, session.result
-    )  # fmt: skip
-    text = f"the run is finished: {session.result}" if session.result else f"left cleanly {where}"
+    left = Left(max(0, reached), peer.root.hex(), bytes_up, bytes_down, peer.result)
+    text = f"the run is finished: {peer.result}" if peer.result else f"left cleanly {where}"
     events.tell(left, text)
 
 
 @contextmanager
-def _signals(session: Session, events: "_Events") -> Iterator[None]:
+def _signals(request_stop: Callable[[], None], events: Telling) -> Iterator[None]:
     """Once: finish the round. Twice: at once, unless it is the terminal that has gone."""
     asked: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         asked.append(number)
         if len(asked) == 1:
-            session.request_stop()
+            request_stop()
             ending.let_go_of_dead_streams()
             events.say("Finishing this round; Ctrl+C again to leave at once.")
         elif ending.insists(number):
@@ -271,17 +294,3 @@ def step_by_tokens(config: RunConfig, driver: Driver) -> int:
     ahead = tokens_since_commit(driver.steps, inner_steps=steps, round_tokens=round_tokens)
     total = driver.samples_so_far * tokens + ahead
     return schedule_step(total, tokens_per_step=config.tokens_per_step)
-
-
-class _Events:
-    """Tell the news, for people, or as JSON lines where a program listens."""
-
-    def __init__(self, say: Print, emit: Emit | None) -> None:
-        self.say = say
-        self._emit = emit
-
-    def tell(self, event: Event, text: str) -> None:
-        if self._emit is not None:
-            self._emit(event)
-        else:
-            self.say(stamped(text, sys.stderr))

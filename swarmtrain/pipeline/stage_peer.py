@@ -18,7 +18,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import encoding, orders, requests
 from swarmtrain_transport.pipeline.messages import CARRIES, Reason
 from swarmtrain_transport.pipeline.requests import Job, Request, RunBackward, RunForward, Text
-from swarmtrain_transport.pipeline.route import Boot, Span
+from swarmtrain_transport.pipeline.route import Boot
 from swarmtrain_transport.pipeline.stage import StageMachine
 from swarmtrain_transport.wire.frames import Frame
 
@@ -39,9 +39,6 @@ class Training(Protocol):
     def settle(self, round: int) -> None:
         """Give the round's work to its exchange: all of its steps are made."""
 
-    def serve(self, span: Span) -> None:
-        """Serve these stages from now on, with the state that was fetched."""
-
 
 Part = Callable[[Training], End]
 """Some work of the training thread."""
@@ -55,9 +52,6 @@ class Outside(Protocol):
 
     def report(self, report: orders.Report) -> None:
         """Tell the coordinator."""
-
-    def fetch(self, span: Span) -> None:
-        """Fetch the newest state of these stages; then `StagePeer.fetched`."""
 
     def expelled(self) -> None:
         """This process was given up: begin anew under another boot."""
@@ -112,10 +106,6 @@ class StagePeer:
         """The time that the machine asked for has come."""
         self._obey(self.machine.tick(now_s))
 
-    def fetched(self, span: Span, now_s: float) -> None:
-        """The state of the stages that were to be fetched is here."""
-        self._obey(self.machine.fetched(span, now_s))
-
     def next_part(self) -> Part | None:
         """The next work of the training thread, None where there is none or one is being made. What
         it gives is called here, with the time."""
@@ -153,14 +143,14 @@ class StagePeer:
                     self._training.append(partial(self._forward, request))
                 case RunBackward():
                     self._training.append(partial(self._backward, request))
-                case requests.Count() | requests.Step() | requests.Discard() | requests.Serve():
+                case requests.Count() | requests.Step() | requests.Discard():
                     self._training.append(partial(self._at_once, request))
                 case requests.Weigh():
                     self._training.append(partial(self._weigh, request))
                 case requests.Settle():
                     self._training.append(partial(self._settle, request.round))
-                case requests.Fetch():
-                    self._outside.fetch(request.span)
+                case requests.Fetch() | requests.Serve():
+                    raise LocalFault("a process keeps its stages for its life")
                 case requests.SendReport():
                     self._outside.report(request.report)
                 case requests.Ended():
@@ -239,9 +229,7 @@ class StagePeer:
     def _failed(self, job: Job, now_s: float) -> None:
         self._obey(self.machine.failed(job, now_s))
 
-    def _at_once(
-        self, request: requests.Count | requests.Step | requests.Discard | requests.Serve
-    ) -> Part:
+    def _at_once(self, request: requests.Count | requests.Step | requests.Discard) -> Part:
         def make(training: Training) -> End:
             match request:
                 case requests.Count():
@@ -250,8 +238,6 @@ class StagePeer:
                     training.step(request)
                 case requests.Discard():
                     training.trainer.discard()
-                case requests.Serve():
-                    training.serve(request.span)
             return _nothing
 
         return make

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from swarmtrain.config.settings import OuterSection
-from swarmtrain.peer.run import _Events, _Peer
+from swarmtrain.peer.run import _Peer
+from swarmtrain.peer.telling import Telling
 from swarmtrain.peer.training.session import Hooks
 from tests.peer.test_trainer import CONFIG
 
@@ -28,7 +29,7 @@ def test_who_comes_back_continues_at_the_step_of_its_state_and_ramps_up(name: st
         own_seed=lambda: 1,
         session=lambda trainer, layout, hooks: told.append(hooks),
     )
-    events = _Events(lambda line: None, None)
+    events = Telling(lambda line: None, None)
     trainer = _Peer(membership, 1, events).trainer
     (hooks,) = told
     hooks.on_state(3)

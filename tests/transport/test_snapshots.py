@@ -164,7 +164,7 @@ def test_a_newcomer_takes_part_before_it_has_the_records_before_the_snapshot() -
     while newcomer.machine.ledger.head_index < hall.machine.writer.head:
         newcomer.read()
     assert newcomer.machine.view == hall.machine.view
-    assert newcomer.machine._is_informed() and newcomer.allowed == {A, B, C}
+    assert newcomer.machine.is_informed and newcomer.allowed == {A, B, C}
     first = newcomer.machine.ledger.first
     assert newcomer.disk.records == [hall.records[0], *hall.records[first:]]
     newcomer.read_all()

@@ -26,9 +26,11 @@ from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.bandwidth import Bandwidth, inflow
 from swarmtrain.peer.network.complaints import Complaints
 from swarmtrain.peer.network.control import ControlClient, CoordinatorUnreachable
+from swarmtrain.peer.network.stage_lane import MakePeer, StageLane
 from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain.peer.network.whereabouts import Whereabouts
 from swarmtrain.peer.view import PeerView, TrainerNote, view_of
+from swarmtrain.pipeline.stage_peer import End, Part
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.retention import Retention
@@ -37,6 +39,8 @@ from swarmtrain_transport.links.link import Link, PeerId
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
+from swarmtrain_transport.pipeline.encoding import HOP_FRAMES
+from swarmtrain_transport.pipeline.route import Process, Span
 from swarmtrain_transport.wire.frames import Frame
 from swarmtrain_transport.wire.identity import Identity, verify
 from swarmtrain_transport.wire.invite import Invite
@@ -47,6 +51,7 @@ from swarmtrain_transport.wire.messages import (
     LeaseGrant,
     Leave,
     PeerMessage,
+    PipelineOrder,
     Waiting,
     Welcome,
 )
@@ -54,9 +59,9 @@ from swarmtrain_transport.wire.records import Record
 
 ForTrainer = (
     Welcome | LeaseGrant | Waiting | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished
-    | UserError
+    | do.Moved | Part | UserError
 )  # fmt: skip
-"""Events that the training thread hears of."""
+"""Events that the training thread hears of; `do.Moved` and parts are a pipeline's."""
 
 
 class PeerShell:
@@ -118,6 +123,9 @@ class PeerShell:
         self._complaints = Complaints(self._loop.time)
         self._bandwidth: Bandwidth | None = None
         self._spill = SpillFile(storage.directory)
+        self._make_stages: MakePeer | None = None
+        self._stages: StageLane | None = None
+        self._term = 0
 
     # ---- life
 
@@ -206,6 +214,22 @@ class PeerShell:
         if participant is not None:
             self._guarded(lambda: event(participant, self._now_s()))
 
+    def serve_stages(self, make: MakePeer) -> None:
+        """Serve stages of the model, as soon as the ledger says which: then the trainer hears MOVED
+        with their numbers.
+
+        Args:
+            make: makes the peer of the pipeline.
+        """
+        self._make_stages = make
+        self._guarded(self._begin_stages)
+
+    def part_made(self, end: End) -> None:
+        """The trainer has made a part of the pipeline's work."""
+        stages = self._stages
+        if stages is not None and self._participant is not None:
+            self._guarded(lambda: stages.made(end))
+
     def send(self, message: PeerMessage) -> None:
         """Send a control message that is not the machine's, such as a lease request."""
         if self._control is not None:
@@ -282,12 +306,25 @@ class PeerShell:
         if isinstance(message, Welcome):
             self._config_hash = hashlib.sha256(message.run).digest()
             self._to_trainer(message)
+        if isinstance(message, PipelineOrder):
+            stages = self._stages
+            if stages is not None:
+                self._guarded(lambda: stages.told(message))
+            return
         self.machine(lambda participant, now_s: participant.control(message, now_s))
+        if isinstance(message, Welcome):
+            self._term = message.term
+            if self._stages is not None:
+                self._stages.welcomed(self._term)
+        self._guarded(self._begin_stages)
 
     # ---- LinkHandler
 
     def on_frame(self, peer: PeerId, frame: Frame) -> None:
         """A frame of another peer."""
+        if frame.kind in HOP_FRAMES:
+            self._guarded(lambda: self._on_hop(peer, frame))
+            return
         if isinstance(self._link, FreezingLink):
             self._link.heard(frame)
         self.machine(lambda participant, now_s: participant.frame(peer, frame, now_s))
@@ -296,15 +333,53 @@ class PeerShell:
         """The link refused something; it has counted it."""
         self._complaints.mention(peer, fault)
 
+    def _on_hop(self, peer: PeerId, frame: Frame) -> None:
+        """A message between two peers of a pipeline; before ours is there nobody can mean us."""
+        participant, stages = self._participant, self._stages
+        if participant is None or stages is None:
+            return
+        try:
+            if frame.run_tag != participant.view.run_tag:
+                raise RemoteFault("run", "a frame of another run")
+            stages.heard(peer, frame)
+        except RemoteFault as fault:
+            self._complaints.count(peer, fault.reason, fault.detail)
+
+    # ---- stages
+
+    def _begin_stages(self) -> None:
+        participant, make = self._participant, self._make_stages
+        if self._stages is not None or make is None or participant is None:
+            return
+        card, groups = participant.card, sorted(participant.groups)
+        if not participant.is_informed or not groups:
+            return
+        assert self._link is not None
+        self._stages = StageLane(
+            make, Process(card.peer_id, card.boot), Span(groups[0], groups[-1]),
+            participant.view.run_tag, send=self._link.send, tell=self.send,
+            to_trainer=self._to_trainer, begin_anew=self._expelled, clock=self._now_s,
+        )  # fmt: skip
+        self._stages.welcomed(self._term)
+        self._to_trainer(do.Moved(tuple(groups)))
+
+    def _expelled(self) -> None:
+        raise UserError(
+            "SWT-E706",
+            "The coordinator has given this peer up, as it was not heard for too long.",
+            "What it had counted of the round is made again by others.",
+            "Start it again.",
+        )
+
     # ---- the machine's wishes
 
-    def _guarded(self, event: Callable[[], Actions]) -> None:
+    def _guarded(self, event: Callable[[], Actions | None]) -> None:
         """An event that must not tear down the loop: a fault ends this peer with its reason."""
         try:
             self._refresh()
             if self._bandwidth is not None and not self.is_exchanging:
                 self._bandwidth.check_allowance()
-            self._act(event())
+            self._act(event() or ())
         except (TransportError, UserError, OSError) as error:
             self._fail(translate(error) or UserError("SWT-E502", str(error)))
         except Exception as error:
@@ -369,10 +444,15 @@ class PeerShell:
         if self._timer is not None:
             self._timer.cancel()
         if self._participant is not None:
-            self._timer = self._loop.call_at(self._participant.next_wakeup_s, self._wake)
+            wakeup_s = self._participant.next_wakeup_s
+            if self._stages is not None:
+                wakeup_s = min(wakeup_s, self._stages.next_wakeup_s)
+            self._timer = self._loop.call_at(wakeup_s, self._wake)
 
     def _wake(self) -> None:
         self.machine(lambda participant, now_s: participant.tick(now_s))
+        if self._stages is not None:
+            self._guarded(self._stages.tick)
 
     # ---- numbers
 

@@ -30,6 +30,7 @@ from swarmtrain.peer.training.machine import (
     Image,
     KeepResult,
     Loaded,
+    Outcome,
     Ready,
     TrainingMachine,
     tell,
@@ -39,6 +40,7 @@ from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.saves import Saves
 from swarmtrain.peer.view import TrainerNote
 from swarmtrain.status import waiting_words
+from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
@@ -126,6 +128,15 @@ class Session:
         Raises:
             UserError: the run cannot be joined, or the coordinator refused.
         """
+        self.attach()
+        self._wait()
+
+    def attach(self) -> None:
+        """Restore or offer a state: the run's follows as an outcome.
+
+        Raises:
+            UserError: the state directory cannot be read.
+        """
         image = self._saves.restored(self.driver) or self.driver.offer()
         self._machine.offered_root = image.manifest.root
         chunks = image.chunks or ()
@@ -136,7 +147,18 @@ class Session:
             )
         )
         self._say("syncing")
-        self._wait()
+
+    def hear(self, outcome: Outcome) -> None:
+        """News of the run for this group, from an inbox that several share; then `advance`."""
+        self._machine.heard(outcome)
+
+    def give(self, samples: int) -> None:
+        """Give the work of a round whose inner steps were made elsewhere.
+
+        Args:
+            samples: of all of its steps, for weights.
+        """
+        self._do(self._machine.give(samples, self._clock()))
 
     def stepped(self, samples: int, loss: float | None, tokens: int) -> None:
         """One inner step was made; gives the part and waits when the round is due.
@@ -165,7 +187,7 @@ class Session:
         The others finish their own steps first, so this may take as long as a round of theirs.
         """
         self._do(self._machine.finish_round(self._clock()))
-        self._advance()
+        self.advance()
         self._wait()
 
     def request_stop(self) -> None:
@@ -198,13 +220,22 @@ class Session:
             UserError: SWT-E401, no room for the checkpoint; the goodbye was said all the same.
         """
         try:
-            if save and self.driver.op >= 0:
-                self._saves.save(self.driver.op, self.driver)
-                if self.is_finished:
-                    self.result = self._saves.ending(self._machine.final_loss)
-                    self._say("finished")
+            if save:
+                self.save()
         finally:
             self._thread.leave(reason)
+
+    def save(self) -> None:
+        """Keep the state for a later life; of a finished run it is the result.
+
+        Raises:
+            UserError: SWT-E401, no room for the checkpoint.
+        """
+        if self.driver.op >= 0:
+            self._saves.save(self.driver.op, self.driver)
+            if self.is_finished:
+                self.result = self._saves.ending(self._machine.final_loss)
+                self._say("finished")
 
     # ---- rounds
 
@@ -217,7 +248,7 @@ class Session:
 
     def _look(self, *, wait: bool) -> None:
         """Handle what is in the inbox; with `wait`, give it a moment to come."""
-        is_any = self._advance()
+        is_any = self.advance()
         timeout_s = _GLANCE_S if wait and not is_any else 0.0
         while True:
             try:
@@ -226,7 +257,7 @@ class Session:
                 break
             timeout_s = 0.0
             self._sort(item)
-            self._advance()
+            self.advance()
         thread = self._thread
         self._machine.network(
             self._clock(), is_connected=thread.is_connected, is_exchanging=thread.is_exchanging
@@ -247,11 +278,11 @@ class Session:
             case Welcome():
                 if self._hooks.on_welcome is not None:
                     self._hooks.on_welcome()
-            case _:
+            case do.LoadState() | do.ApplyResult() | do.OpSkipped() | do.RunFinished():
                 self._machine.heard(item)
 
-    def _advance(self) -> bool:
-        """Do all that the machine asks now; whether there was anything."""
+    def advance(self) -> bool:
+        """Do all that the machine asks now; True if there was anything."""
         is_any = False
         while actions := self._machine.advance(self._clock()):
             self._do(actions)

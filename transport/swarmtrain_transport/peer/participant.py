@@ -161,6 +161,11 @@ class Participant:
         return any(part.exchanges for part in self._parts)
 
     @property
+    def is_informed(self) -> bool:
+        """True if we have every record that WELCOME promised."""
+        return self._welcome_index is not None and self.ledger.head_index >= self._welcome_index
+
+    @property
     def next_wakeup_s(self) -> float:
         """Time at which tick() has something to do."""
         if self._copy.looks_back:
@@ -343,7 +348,7 @@ class Participant:
                 return self._halted(message.code, message.text)
             case _:
                 raise RemoteFault("type", f"{type(message).__name__} is not expected here")
-        if not self._is_sorted and self._is_informed():
+        if not self._is_sorted and self.is_informed:
             # An earlier life may have missed a REWIND, or died of it.
             self._is_sorted = True
             for part in self._parts:
@@ -555,7 +560,7 @@ class Participant:
 
     def _go_on(self, actions: list[do.PeerAction]) -> Actions:
         """Sync, apply what is due, and ask for what is missing."""
-        is_informed = self._is_informed()
+        is_informed = self.is_informed
         for part in self._parts if is_informed else ():
             actions += part.advance(self._now_s, connected=self._connected)
         busy = [part for part in self._parts if not part.is_idle]
@@ -571,10 +576,6 @@ class Participant:
         for part in busy:
             actions += part.gifts(self._now_s, in_op=in_op)
         return tuple(actions)
-
-    def _is_informed(self) -> bool:
-        """Return True if we have every record that WELCOME promised."""
-        return self._welcome_index is not None and self.ledger.head_index >= self._welcome_index
 
     # ---- small parts
 

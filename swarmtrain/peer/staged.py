@@ -1,0 +1,275 @@
+"""`swarmtrain join` in a run whose model is in stages: this peer serves some of them.
+
+The ledger says which. The network thread has the stage peer, this thread makes its passes and
+steps; text is read by those whose span begins with the first stage.
+"""
+
+import logging
+import math
+import os
+import random
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from swarmtrain.config.file import config_hash
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.data.batches import ByteStream
+from swarmtrain.errors import UserError, cleaned
+from swarmtrain.events import RoundEnded, StateInPlace
+from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.membership import Membership
+from swarmtrain.peer.network.control import CoordinatorUnreachable
+from swarmtrain.peer.network.shell import PeerShell
+from swarmtrain.peer.telling import Telling
+from swarmtrain.peer.training.model_weights import ModelWeights
+from swarmtrain.peer.training.rounds import RoundReport, in_words
+from swarmtrain.peer.training.session import Hooks, Session
+from swarmtrain.peer.training.stages import StageTraining
+from swarmtrain.peer.training.text import TextFeed
+from swarmtrain.pipeline.activations import ActivationCodec
+from swarmtrain.pipeline.blocks import Block
+from swarmtrain.pipeline.costs import serving_words, slots_of
+from swarmtrain.pipeline.cut import run_stages
+from swarmtrain.pipeline.labels import Labels
+from swarmtrain.pipeline.span import Span
+from swarmtrain.pipeline.stage_peer import Outside, StagePeer
+from swarmtrain.pipeline.trainer import Forms, StageTrainer, boundaries_of
+from swarmtrain.status import waiting_words
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.pipeline import route
+from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Waiting, Welcome
+
+logger = logging.getLogger(__name__)
+
+_LEASE_ROUNDS = 4
+"""New pieces of text are leased after so many rounds."""
+
+_SEED_BYTES = 32
+
+
+class StagedPeer:
+    """The stages of one peer: their trainer, their sessions, and its text if it reads any.
+
+    Args:
+        membership: of a run with stages.
+        threads: torch threads, for the whole process.
+        telling: hears the news.
+    """
+
+    def __init__(self, membership: Membership, threads: int, telling: Telling) -> None:
+        torch.set_num_threads(threads)
+        config = membership.config
+        self.membership = membership
+        self.feed = TextFeed(config.data)
+        self._telling = telling
+        self._model, self._cut = run_stages(config)
+        example = torch.zeros(config.pipeline.micro_batch, config.model.context, dtype=torch.int64)
+        codec = ActivationCodec(config.pipeline.activations)
+        self._forms = Forms(
+            config_hash(config),
+            boundaries_of(self._model, self._cut, example, codec),
+            Labels(tuple(example.shape), NUM_BYTE_VALUES),
+        )
+        self._stream: ByteStream | None = None
+        self._rng = random.Random(membership.own_seed())
+        self._leased_round = 0
+        self._training: StageTraining | None = None
+        self._is_asked = False
+
+    # ---- life
+
+    def start(self) -> None:
+        """Hear which stages are ours, make them, and wait until their states are the run's."""
+        thread, make = self.membership.thread, self._make_peer
+        thread.call(lambda shell: shell.serve_stages(make))
+        served = self._served()
+        if served is None:
+            return
+        config = self.membership.config
+        self._telling.say(serving_words(config, served, cleaned(self.membership.why)))
+        span = Span(self._model, self._cut, served, seed=config.run.seed)
+        trainer = StageTrainer(
+            span, self._forms, config.inner, self._read, clips=self._clips(span),
+            nominal_tokens=config.inner.batch * config.model.context,
+        )  # fmt: skip
+        sessions = {stage: self._session(stage, span, trainer) for stage in served}
+        self._training = StageTraining(thread, sessions, trainer, config, self._on_other)
+        if 0 in served:
+            self._lease()
+        self._training.start()
+
+    def step(self) -> None:
+        """Do what comes next."""
+        self._here.work()
+
+    def request_stop(self) -> None:
+        """Leave after this round. Safe to call from a signal handler."""
+        self._is_asked = True
+        if self._training is not None:
+            self._training.request_stop()
+
+    @property
+    def should_stop(self) -> bool:
+        """True if the run is over, or the round after which the peer was asked to leave."""
+        return self._is_asked if self._training is None else self._training.should_stop
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the run is over."""
+        return self._training is not None and self._training.is_finished
+
+    @property
+    def sessions(self) -> Mapping[int, Session]:
+        """The exchange of each stage, once our stages are known."""
+        return {} if self._training is None else self._training.sessions
+
+    @property
+    def op(self) -> int:
+        """Newest op whose outcome is in place in all stages, -1 without a state of one."""
+        return min((one.driver.op for one in self.sessions.values()), default=-1)
+
+    @property
+    def root(self) -> bytes:
+        """State root of the first stage after its newest op."""
+        return next((one.driver.root for one in self.sessions.values()), b"")
+
+    @property
+    def loss(self) -> float:
+        """Loss of the training micro-batches whose routes end here, in nats per token; else 0."""
+        return 0.0 if self._training is None else self._training.loss
+
+    @property
+    def result(self) -> str:
+        """Words for the end of a finished run: what it has come to and where its stages are."""
+        said = {stage: one.result for stage, one in self.sessions.items() if one.result}
+        return "; ".join(f"stage {stage}: {result}" for stage, result in said.items())
+
+    def leave(self, reason: str, *, save: bool) -> None:
+        """Keep the states, say goodbye, end the network thread."""
+        if self._training is None:
+            self.membership.thread.leave(reason)
+        else:
+            self._training.leave(reason, save=save)
+
+    @property
+    def _here(self) -> StageTraining:
+        assert self._training is not None
+        return self._training
+
+    def _served(self) -> range | None:
+        """The stages that the ledger gives us; None if we are asked to stop before that."""
+        while not self._is_asked:
+            item = self.membership.thread.inbox.get()
+            if isinstance(item, UserError):
+                raise item
+            if isinstance(item, do.Moved):
+                return range(item.groups[0], item.groups[-1] + 1)
+        return None
+
+    def _make_peer(
+        self, me: route.Process, span: route.Span, run_tag: int, outside: Outside
+    ) -> StagePeer:
+        machine = StageMachine(
+            me, span, rules_of(self.membership.config), seed=os.urandom(_SEED_BYTES)
+        )
+        return StagePeer(machine, me.boot, run_tag, self._forms, outside)
+
+    def _session(self, stage: int, span: Span, trainer: StageTrainer) -> Session:
+        config, module = self.membership.config, span.modules[stage]
+        layout = Layout.of(module, config.exchange.block)
+        weights = ModelWeights(module, layout, trainer.steps[stage].optimizer)
+        hooks = Hooks(
+            on_round=lambda report: self._on_round(stage, report),
+            on_state=lambda op: self._on_state(stage, op),
+        )
+        return self.membership.session(weights, layout, hooks, stage)
+
+    def _clips(self, span: Span) -> dict[int, float]:
+        """The limit of each stage's norm: its share of the model's, as if all values had gradients
+        of one size."""
+        clip = self.membership.config.inner.grad_clip
+        sizes = [_num_values(self._model.blocks[index]) for index in range(len(self._model.blocks))]
+        return {
+            stage: clip * math.sqrt(sum(sizes[i] for i in self._cut[stage]) / sum(sizes))
+            for stage in span.modules
+        }
+
+    # ---- text
+
+    def _read(self, name: route.MicroBatch) -> tuple[Tensor, Tensor]:
+        """The text of the next micro-batch of our own."""
+        while True:
+            pieces = self.feed.take_train()
+            if pieces is not None and self._stream is not None:
+                self._stream.replace_pieces(pieces)
+            elif pieces is not None:
+                config = self.membership.config
+                self._stream = ByteStream(
+                    pieces, batch=config.pipeline.micro_batch, context=config.model.context,
+                    rng=self._rng,
+                )  # fmt: skip
+            if self._stream is not None:
+                batch = self._stream.next_batch()
+                return batch.x_BT, batch.y_BT
+            self._here.work()
+
+    def _lease(self) -> None:
+        count = self.membership.config.data.lease_pieces
+        self.membership.thread.send(LeaseRequest(count))
+
+    async def _fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
+        try:
+            await self.feed.fill(shell, grant)
+        except CoordinatorUnreachable as error:
+            # The old text lasts until it is back; WELCOME then asks for a new lease.
+            logger.warning("No new text to train on: %s The old text lasts until then.", error.what)
+
+    # ---- news
+
+    def _on_other(self, item: LeaseGrant | Waiting | Welcome) -> None:
+        match item:
+            case LeaseGrant():
+                self.membership.thread.run_coroutine(lambda shell: self._fill(shell, item))
+            case Welcome() if 0 in self.sessions:
+                self._lease()
+            case Waiting():
+                words = waiting_words(cleaned(item.text), item.seen_s, time.time())
+                self._telling.waits(words)
+
+    def _on_state(self, stage: int, op: int) -> None:
+        what = f"the run's weights after round {op}" if op else "the run's first weights"
+        self._telling.tell(StateInPlace(op, stage), f"has {what} of stage {stage}")
+
+    def _on_round(self, stage: int, report: RoundReport) -> None:
+        loss = f"; training loss {self.loss:.3f}" if self.loss else ""
+        ended = RoundEnded(
+            report.round, report.outcome, report.contributors,
+            self.sessions[stage].driver.root.hex(), report.partner.hex(), report.chain.hex(), stage,
+        )  # fmt: skip
+        self._telling.tell(ended, f"stage {stage}, {in_words(report)}{loss}")
+        if stage == 0 and report.round >= self._leased_round + _LEASE_ROUNDS:
+            self._leased_round = report.round
+            self._lease()
+
+
+def rules_of(config: RunConfig) -> Rules:
+    """The run file's part for the stage machine."""
+    pipeline = config.pipeline
+    return Rules(
+        num_stages=pipeline.num_stages,
+        slots=slots_of(config),
+        flushes=pipeline.schedule == "flush",
+        step_micro_batches=config.inner.batch // pipeline.micro_batch,
+        max_stale_steps=pipeline.max_stale_steps,
+        tokens=pipeline.micro_batch * config.model.context,
+    )
+
+
+def _num_values(block: Block) -> int:
+    return sum(tensor.numel() for tensor in {id(t): t for _, t in block.tensors()}.values())

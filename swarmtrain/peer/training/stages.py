@@ -1,0 +1,218 @@
+"""A peer's training thread in a pipeline: passes and steps in parts, and each stage's exchange.
+
+Every stage of the span is a group with a session of its own. One inbox has what concerns all of
+them: a part of the pipeline's work is made when it comes, and between two parts outcomes are
+applied. When a round is closed each stage gives what its steps have made of it.
+
+Not here: which part comes when, which is the stage machine's decision.
+"""
+
+import queue
+import time
+from collections.abc import Callable, Mapping
+
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.errors import UserError
+from swarmtrain.peer.network.shell import ForTrainer
+from swarmtrain.peer.network.thread import PeerThread
+from swarmtrain.peer.training.meter import Meter
+from swarmtrain.peer.training.session import Session
+from swarmtrain.peer.view import TrainerNote
+from swarmtrain.pipeline.stage_peer import Part
+from swarmtrain.pipeline.trainer import StageTrainer
+from swarmtrain_optimizers.schedule import warmup_cosine
+from swarmtrain_transport import actions as do
+from swarmtrain_transport.pipeline.requests import Step
+from swarmtrain_transport.wire.messages import LeaseGrant, Waiting, Welcome
+
+_GLANCE_S = 0.25
+"""How often a trainer without work looks whether it is to stop."""
+
+
+class StageTraining:
+    """Training of one peer in a pipeline, from its stages' first states to its leave.
+
+    Args:
+        thread: the network side, with MOVED already taken from its inbox.
+        sessions: of each stage of the span.
+        trainer: of the span.
+        config: the run file.
+        on_other: hears what is neither work nor an outcome.
+        clock: monotonic seconds.
+
+    Attributes:
+        trainer: of the span.
+        loss: of the micro-batches whose routes ended here in the last closed round, in nats per
+            token; 0 without any.
+    """
+
+    def __init__(
+        self,
+        thread: PeerThread,
+        sessions: Mapping[int, Session],
+        trainer: StageTrainer,
+        config: RunConfig,
+        on_other: Callable[[LeaseGrant | Waiting | Welcome], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.trainer = trainer
+        self.sessions = sessions
+        self.loss = 0.0
+        self._thread, self._config, self._on_other = thread, config, on_other
+        self._clock = clock
+        self._meter = Meter(clock)
+        self._flushes = config.pipeline.schedule == "flush"
+        self._steps_before = 0  # the round under way
+        self._loss_before = (0.0, 0)  # the step under way
+        self._is_asked = False
+        self._rounds_since = 0
+
+    # ---- life
+
+    def start(self) -> None:
+        """Restore or offer each stage's state, and wait until the run's are in place.
+
+        Raises:
+            UserError: the run cannot be joined, or the coordinator refused.
+        """
+        for session in self.sessions.values():
+            session.attach()
+        while not self.should_stop and any(one.driver.op < 0 for one in self.sessions.values()):
+            self.work()
+
+    def work(self) -> None:
+        """Do what comes next: a part, or whatever else is in the inbox; wait for it a moment.
+
+        Raises:
+            UserError: the network side ended, or the state directory cannot be written.
+        """
+        try:
+            item = self._thread.inbox.get(timeout=_GLANCE_S)
+        except queue.Empty:
+            return
+        self._heed(item)
+
+    def request_stop(self) -> None:
+        """Leave when the round under way has ended. Safe to call from a signal handler."""
+        self._is_asked = True
+
+    @property
+    def is_finished(self) -> bool:
+        """True if all rounds of all stages are over."""
+        return all(session.is_finished for session in self.sessions.values())
+
+    @property
+    def should_stop(self) -> bool:
+        """True if the run is over, or the round after which the peer was asked to leave."""
+        is_between = not any(one.driver.is_waiting for one in self.sessions.values())
+        return self.is_finished or (self._is_asked and is_between and self._rounds_since > 0)
+
+    def leave(self, reason: str, *, save: bool = True) -> None:
+        """Keep the state of each stage, say goodbye, end the network thread.
+
+        Raises:
+            UserError: SWT-E401, no room for a checkpoint; the goodbye was said all the same.
+        """
+        try:
+            if save:
+                for session in self.sessions.values():
+                    session.save()
+        finally:
+            self._thread.leave(reason)
+
+    # ---- what comes
+
+    def _heed(self, item: ForTrainer) -> None:
+        match item:
+            case UserError():
+                raise item
+            case LeaseGrant() | Waiting() | Welcome():
+                self._on_other(item)
+            case do.ApplyResult():
+                self._outcome(item.result.group, item)
+            case do.LoadState() | do.OpSkipped() | do.RunFinished():
+                self._outcome(item.group, item)
+            case do.Moved():
+                pass
+            case _:
+                self._make(item)
+
+    def _outcome(
+        self,
+        group: int,
+        item: do.ApplyResult | do.LoadState | do.OpSkipped | do.RunFinished,
+    ) -> None:
+        session = self.sessions.get(group)
+        if session is not None:  # else we were moved away
+            session.hear(item)
+            self._advance()
+
+    def _advance(self) -> None:
+        """Apply what came, but for the weights that a backward pass is in the midst of."""
+        if not self.trainer.is_midway:
+            for session in self.sessions.values():
+                session.advance()
+
+    def _make(self, part: Part) -> None:
+        while self._holds_back:
+            self.work()
+        end = part(self)
+        self._thread.call(lambda shell: shell.part_made(end))
+        self._advance()
+
+    @property
+    def _holds_back(self) -> bool:
+        """No part may be made now: a stage's state is not there, or where steps are flushed an
+        outcome is awaited, on which all build."""
+        return not (self.is_finished or self.trainer.is_midway) and any(
+            one.driver.op < 0 or (self._flushes and one.driver.is_waiting)
+            for one in self.sessions.values()
+        )
+
+    # ---- for parts
+
+    def step(self, request: Step) -> None:
+        """Make an inner step."""
+        trainer = self.trainer
+        trainer.rate = self._rate()
+        trainer.step(request, is_short=False)
+        (total, count), (total_before, count_before) = trainer.loss, self._loss_before
+        loss = (total - total_before) / (count - count_before) if count > count_before else None
+        self._loss_before = trainer.loss
+        self._meter.count(loss, request.tokens)
+        self._tell("training")
+
+    def settle(self, round: int) -> None:
+        """Give each stage's work of a round, after the outcome of the last one's."""
+        while any(one.driver.is_waiting for one in self.sessions.values()):
+            self.work()
+        tokens = self.trainer.tokens
+        for stage, session in self.sessions.items():
+            if tokens[stage] and not session.is_finished:
+                session.give(tokens[stage])
+        tokens.clear()
+        total, count = self.trainer.loss
+        if count:
+            self.loss = total / count
+        self.trainer.loss = self._loss_before = (0.0, 0)
+        self._steps_before = self.trainer.num_steps
+        if self._is_asked:
+            self._rounds_since += 1
+        self._tell("exchanging")
+
+    def _rate(self) -> float:
+        """The learning rate of the next step, by how far the run is."""
+        inner, per_round = self._config.inner, self._config.steps_per_round
+        made = self.trainer.num_steps - self._steps_before
+        rounds = max(one.driver.op + one.driver.is_waiting for one in self.sessions.values())
+        return warmup_cosine(
+            rounds * per_round + min(made, per_round - 1),
+            peak=inner.lr,
+            warmup_steps=inner.warmup_steps,
+            total_steps=self._config.schedule_steps,
+            end_fraction=inner.lr_end_fraction,
+        )
+
+    def _tell(self, phase: str) -> None:
+        meter, made = self._meter, self.trainer.num_steps - self._steps_before
+        self._thread.note(TrainerNote(phase, made, meter.loss, meter.rate, meter.tokens))

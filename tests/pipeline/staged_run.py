@@ -1,0 +1,124 @@
+"""A run in stages over real sockets in one process: a coordinator and its peers, each on threads of
+its own, as they are in life."""
+
+import asyncio
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+from swarmtrain.config.settings import (
+    CheckpointSection,
+    ExchangeSection,
+    InnerSection,
+    ModelSection,
+    OuterSection,
+    PipelineSection,
+    RunConfig,
+    RunSection,
+)
+from swarmtrain.coordinator import service
+from swarmtrain.events import Event, RoundEnded
+from swarmtrain.peer.membership import Membership
+from swarmtrain.peer.staged import StagedPeer
+from swarmtrain.peer.telling import Telling
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.pipeline.books import Books
+from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, Brings
+
+STAGES, STEPS, BATCH, MICRO_BATCH, CONTEXT = 3, 4, 8, 4, 32
+
+
+def config_of(rounds: int, peers: int, **pipeline: Any) -> RunConfig:
+    return RunConfig(
+        run=RunSection("stages", rounds=rounds),
+        model=ModelSection(layers=3, width=32, heads=2, context=CONTEXT),
+        inner=InnerSection(batch=BATCH, lr=5e-3, warmup_steps=4),
+        outer=OuterSection(inner_steps=STEPS, momentum=0.5),
+        exchange=ExchangeSection(start_peers=peers, wait_ready_s=1.0, chunk_values=4096),
+        checkpoint=CheckpointSection(every_rounds=1),
+        pipeline=PipelineSection(stages=STAGES, micro_batch=MICRO_BATCH, **pipeline),
+    )
+
+
+class Coordinator:
+    """A coordinator on a thread of its own.
+
+    Attributes:
+        books: of the rounds that are over.
+    """
+
+    def __init__(self, config: RunConfig, place: Path) -> None:
+        self._config, self._place = config, place
+        self.books: list[Books] = []
+        self._up = threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self.thread.start()
+        assert self._up.wait(60)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def ready(invite: Invite) -> None:
+            self.invite = invite
+            self._up.set()
+
+        await service.serve(
+            self._config, self._place, "127.0.0.1", 0, "", on_ready=ready, stop=self._stop,
+            tell=lambda text: None, watched=self._watched,
+        )  # fmt: skip
+
+    def _watched(self, machine: Rendezvous) -> contextlib.AbstractAsyncContextManager[None]:
+        assert machine.stage_rounds is not None
+        opened = machine.stage_rounds._open
+
+        def booked(books: Books) -> None:
+            self.books.append(books)
+            opened(books)
+
+        machine.stage_rounds._open = booked
+        return contextlib.nullcontext()
+
+    def stop(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self.thread.join(60)
+
+
+class Peer:
+    """A peer on threads of its own, as `swarmtrain join` has it but for signals."""
+
+    def __init__(self, invite: Invite, place: Path, *span: int) -> None:
+        self.events: list[Event] = []
+        self.losses: list[float] = []
+        self.error: BaseException | None = None
+        self._invite, self._place, self._span = invite, place, span
+        self.thread = threading.Thread(target=self._main)
+        self.thread.start()
+
+    def _main(self) -> None:
+        try:
+            membership = Membership.enter(
+                self._invite, [self._place], "", "127.0.0.1", 0,
+                brings=Brings(model=BUILT_IN, data=LEASED, span=self._span),
+            )  # fmt: skip
+            try:
+                self.peer = StagedPeer(membership, 1, Telling(lambda line: None, self._tell))
+                self.peer.start()
+                while not self.peer.should_stop:
+                    self.peer.step()
+                self.peer.leave("done", save=True)
+            finally:
+                membership.close()
+        except BaseException as error:
+            self.error = error
+
+    def _tell(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, RoundEnded) and self.peer.loss:
+            self.losses.append(self.peer.loss)
+
+    def roots(self) -> dict[int, str]:
+        """State root of each stage at the end."""
+        return {stage: one.driver.root.hex() for stage, one in self.peer.sessions.items()}
