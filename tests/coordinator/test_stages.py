@@ -1,6 +1,7 @@
 """A coordinator of a model in stages: a group for each, and who serves which."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.compatibility import no_place
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.pipeline.costs import stage_needs
+from swarmtrain.status import ask
 from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.messages import Brings, Hello, Offer, Welcome
@@ -150,6 +152,24 @@ def test_joiners_get_stages_in_the_ledger_before_they_are_welcomed(tmp_path: Pat
         (Join, 0, ()), (Join, 1, ()), (Move, 1, (1,)), (Join, 2, ()), (Move, 2, (2,)),
         (Join, 3, ()), (Move, 3, (1,)), (Join, 1, ()), (Join, 0, ()), (Move, 0, (1, 2)),
     ]  # fmt: skip
+
+
+def test_the_run_says_which_stage_lacks_a_peer(tmp_path: Path) -> None:
+    exchange = ExchangeSection(start_peers=4)
+    config = msgspec.structs.replace(CONFIG, exchange=exchange)
+    people = [Identity.create() for _ in range(3)]
+
+    async def scene() -> None:
+        async with living(tmp_path, config) as life, AsyncExitStack() as stack:
+            for words in ("stage 0", "stage 1", "stage 2"):
+                status = await asyncio.to_thread(ask, tmp_path)
+                assert status["waiting_for"] == f"1 more peer in {words}"
+                who = people.pop()
+                await stack.enter_async_context(connected(life.invite, who, hello=hello(who)))
+            status = await asyncio.to_thread(ask, tmp_path)
+            assert status["waiting_for"] == "1 more peer"  # start_peers
+
+    run(scene())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
 from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
+from swarmtrain_transport.coordinator.stage_rounds import StageRounds
 from swarmtrain_transport.coordinator.status import (
     CoordinatorStatus,
     GroupPeerStatus,
@@ -40,6 +41,7 @@ class Coordinator(Protocol):
     live_roster: LiveRoster
     recovery: LedgerRecovery
     groups: dict[int, GroupCoordinator]
+    stage_rounds: StageRounds | None
 
     @property
     def first(self) -> GroupCoordinator:
@@ -59,7 +61,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     view = coordinator.view.first
     chronicle = coordinator.first.chronicle
     root = view.root_after(view.last_op)
-    text, seen_s = _waiting_for(coordinator, coordinator.first)
+    text, seen_s = _run_waits_for(coordinator)
     later = [group for group in coordinator.groups.values() if group is not coordinator.first]
     are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return CoordinatorStatus(
@@ -146,6 +148,24 @@ def _phase(coordinator: Coordinator, group: GroupCoordinator, *, is_over: bool) 
     return "gather"
 
 
+def _run_waits_for(coordinator: Coordinator) -> tuple[str, float | None]:
+    """The same of the run: of its first group, or of any stage, for micro-batches go through all of
+    them."""
+    if coordinator.stage_rounds is None or coordinator.recovery.is_open:
+        return _waiting_for(coordinator, coordinator.first)
+    for number, group in coordinator.groups.items():
+        text, seen_s = _waiting_for(coordinator, group)
+        if text:
+            return f"{text} in stage {number}", seen_s
+    rounds = coordinator.stage_rounds.rounds
+    missing = rounds.least_members - len(coordinator.live_roster.connected())
+    return (_more_peers(missing) if rounds.round < 0 < missing else ""), None
+
+
+def _more_peers(count: int) -> str:
+    return "1 more peer" if count == 1 else f"{count} more peers"
+
+
 def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str, float | None]:
     """Describe what a group waits for, and, if that is a state, say when a peer that holds it was
     last here; empty while the group goes on."""
@@ -177,8 +197,7 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
         return _held_by_nobody(coordinator, group)
     needed = needed_peers(terms, view)
     if len(alive) < needed:
-        missing = needed - len(alive)
-        return "1 more peer" if missing == 1 else f"{missing} more peers", None
+        return _more_peers(needed - len(alive)), None
     return "", None
 
 
