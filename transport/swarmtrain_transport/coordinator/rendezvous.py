@@ -433,6 +433,8 @@ class Rendezvous:
         for peer, line in self.lines.items():
             if line.sent_index != newest and line.connected:
                 self.writer.send_records(peer, line, self._now_s)
+        if self.stage_rounds is not None:  # an order is heard after the records that it follows
+            self.stage_rounds.send()
         if self.is_finished:
             self._dismiss()
         if shifts_timers or newest != head or self._now_s >= self._due_s:

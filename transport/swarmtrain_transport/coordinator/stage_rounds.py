@@ -28,7 +28,7 @@ from swarmtrain_transport.pipeline.control import OrderLane
 from swarmtrain_transport.pipeline.orders import Member, Tell
 from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
 from swarmtrain_transport.pipeline.route import Process, Span
-from swarmtrain_transport.wire.messages import Hello, PipelineReport
+from swarmtrain_transport.wire.messages import Hello, PipelineOrder, PipelineReport
 
 _ROUNDS_PER_TERM = 1 << 20
 """A later life of the coordinator numbers its rounds from a multiple of this on: it does not know
@@ -97,6 +97,7 @@ class StageRounds:
         self._writer = writer
         self._live_roster = live_roster
         self._lanes: dict[Process, OrderLane] = {}
+        self._said: list[tuple[Process, PipelineOrder]] = []
         self._round: int | None = None
         self._awaited: dict[int, _Awaited] = {}
         self._now_s = 0.0
@@ -161,6 +162,14 @@ class StageRounds:
     def wakeups(self) -> list[float]:
         """When something may fall due."""
         return [self.rounds.due_s, *(one.until_s for one in self._awaited.values())]
+
+    def send(self) -> None:
+        """Send the orders that were given since the last call."""
+        said, self._said = self._said, []
+        for process, message in said:
+            line = self._live_roster.lines.get(process.peer)
+            if line is not None and line.connected and line.hello.boot == process.boot:
+                self._writer.send(process.peer, message)
 
     def settle(self, now_s: float) -> bool:
         """Decide what has fallen due; True if a group may have something to decide now."""
@@ -227,11 +236,7 @@ class StageRounds:
                     )
 
     def _tell(self, tell: Tell) -> None:
-        process = tell.process
-        message = self._lanes[process].say(tell.order)
-        line = self._live_roster.lines.get(process.peer)
-        if line is not None and line.connected and line.hello.boot == process.boot:
-            self._writer.send(process.peer, message)
+        self._said.append((tell.process, self._lanes[tell.process].say(tell.order)))
 
     def _open(self, books: Books) -> None:
         """The round is booked: its members may give to ops of the stages that they have counted in,
