@@ -18,7 +18,7 @@ from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.frames import pack, unpack
+from swarmtrain_transport.wire.frames import Frame, pack, unpack
 from swarmtrain_transport.wire.records import Record
 from tests.transport.plain_arithmetic import (
     PlainArithmetic,
@@ -181,16 +181,19 @@ class Swarm:
             self._heed(self.hall.received(key, message, self.now_s))
         elif kind == "down":
             told = m.decode_from_coordinator(self.down[key].popleft())
-            member = self.members[key]
-            self._carry(member, member.machine.control(told, self.now_s))
+            self._told(self.members[key], told)
         else:
             source, target = key
             header, body = self.data[key].popleft()
             if target in self.members:
-                member = self.members[target]
-                frame = unpack(header, body)
-                self._carry(member, member.machine.frame(source, frame, self.now_s))
+                self._framed(self.members[target], source, unpack(header, body))
         return None
+
+    def _told(self, member: Member, message: m.CoordinatorMessage) -> None:
+        self._carry(member, member.machine.control(message, self.now_s))
+
+    def _framed(self, member: Member, source: PeerId, frame: Frame) -> None:
+        self._carry(member, member.machine.frame(source, frame, self.now_s))
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds

@@ -1,0 +1,64 @@
+"""A run in stages with the production machines on both sides, messages in any order."""
+
+import pytest
+
+from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
+from swarmtrain_transport.wire.records import Commit, Plan, bodies_of
+from tests.transport.rig import A, B, C, D
+from tests.transport.stage_swarm import StageSwarm
+
+PLACES = {A: (0,), B: (0,), C: (1,), D: (1,)}
+ROUNDS = 4
+
+
+def swarm_of(seed: int, steps: int = 0) -> StageSwarm:
+    swarm = StageSwarm(seed, PipelineTerms(4, steps, clips=steps > 0, start_peers=4), rounds=ROUNDS)
+    for peer, groups in PLACES.items():
+        swarm.add_to(peer, *groups)
+    return swarm
+
+
+def commits(swarm: StageSwarm, group: int) -> list[Commit]:
+    return [b for b in bodies_of(swarm.records) if isinstance(b, Commit) and b.group == group]
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("seed", range(6))
+def test_both_stages_have_all_their_rounds(seed: int, steps: int) -> None:
+    swarm = swarm_of(seed, steps)
+    assert swarm.run(60_000), [m.settled for m in swarm.members.values()]
+    for group in (0, 1):
+        assert [commit.op for commit in commits(swarm, group)] == [*range(1, ROUNDS + 1)]
+    assert not any(member.faults or member.halted for member in swarm.members.values())
+    given = [plan for plan in bodies_of(swarm.records) if isinstance(plan, Plan)]
+    assert all(any(one.weight for one in plan.members) for plan in given)
+
+
+def run_with(swarm: StageSwarm, faults: dict[int, str]) -> None:
+    """Run to the end, with faults before so many steps."""
+    peers = list(PLACES)
+    for number in range(400_000):
+        if all(member.finished for member in swarm.members.values()):
+            return
+        fault = faults.get(number, "")
+        peer = peers[number % len(peers)]
+        if fault == "cut":
+            swarm.connect(peer)
+        elif fault == "die":
+            swarm.begin_anew(peer)
+        elif fault == "restart":
+            swarm.restart_coordinator()
+        swarm.step()
+    told = {peer[:1]: (m.settled, m.machine.applied_op) for peer, m in swarm.members.items()}
+    raise AssertionError(f"the run does not end: {told} at {swarm.now_s}")
+
+
+@pytest.mark.parametrize("fault", ["cut", "die", "restart"])
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_goes_on_after_what_may_happen_in_it(seed: int, steps: int, fault: str) -> None:
+    swarm = swarm_of(seed, steps)
+    run_with(swarm, dict.fromkeys(range(150 + 13 * seed, 3000, 401), fault))
+    for group in (0, 1):
+        assert len(commits(swarm, group)) >= ROUNDS
+    assert not any(member.faults or member.halted for member in swarm.members.values())
