@@ -82,6 +82,8 @@ class StageSwarm(GroupSwarm):
         old = _of(self.members[peer])
         self.kill(peer)
         self.come_back(old)
+        for group, stage in self.members[peer].stages.items():
+            stage.saved = (old.stages[group].saved if group in old.stages else {}) | stage.saved
 
     # ---- what may happen
 
@@ -125,7 +127,7 @@ class StageSwarm(GroupSwarm):
             me = Process(member.peer, member.machine.card.boot)
             rules = Rules(2, 3, self.flushes, step_micro_batches=2, tokens=3)
             span = order.members[member.peer].span
-            member.stage = StageMachine(me, span, rules)
+            member.stage = StageMachine(me, span, rules, b"seed")
         if order is not None:
             assert member.stage is not None
             self._obey(member, member.stage.told(order, self.now_s))

@@ -214,11 +214,19 @@ def test_what_was_lost_with_a_connection_is_said_again_and_heard_once() -> None:
     assert ours.again() == [messages.PipelineOrder(5, 2, pack_order(ORDERS[4]))]
 
 
-@pytest.mark.parametrize(("number", "heard"), [(2, 0), (1, 2), (1, -1), (1 << 63, 0)])
+@pytest.mark.parametrize(("number", "heard"), [(3, 0), (2, 2), (2, -1), (1 << 63, 0)])
 def test_numbers_that_cannot_be_are_refused(number: int, heard: int) -> None:
-    lane = OrderLane()
+    lane, body = OrderLane(), pack_report(REPORTS[0])
     lane.say(ORDERS[0])
+    assert lane.hear(PipelineReport(1, 0, body)) == REPORTS[0]
     with pytest.raises(RemoteFault):
-        lane.hear(PipelineReport(number, heard, pack_report(REPORTS[0])))
+        lane.hear(PipelineReport(number, heard, body))
     assert lane.num_unheard == 1
-    assert lane.hear(PipelineReport(1, 1, pack_report(REPORTS[0]))) == REPORTS[0]
+    assert lane.hear(PipelineReport(2, 1, body)) == REPORTS[0]
+
+
+def test_a_process_that_spoke_before_it_was_in_the_rounds_is_heard_from_then_on() -> None:
+    ours, theirs = OrderLane(), ReportLane()
+    theirs.say(REPORTS[0])  # to nobody
+    assert ours.hear(theirs.say(REPORTS[1])) == REPORTS[1]
+    assert [ours.hear(message) for message in theirs.again()] == [None, None]

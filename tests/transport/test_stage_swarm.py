@@ -35,10 +35,10 @@ def test_both_stages_have_all_their_rounds(seed: int, steps: int) -> None:
 
 
 def run_with(swarm: StageSwarm, faults: dict[int, str]) -> None:
-    """Run to the end, with faults before so many steps."""
+    """Run until all rounds are committed, with faults before so many steps."""
     peers = list(PLACES)
     for number in range(400_000):
-        if all(member.finished for member in swarm.members.values()):
+        if swarm.hall.is_finished:  # who comes now is told so
             return
         fault = faults.get(number, "")
         peer = peers[number % len(peers)]

@@ -88,7 +88,8 @@ class _Lane:
 
 
 class OrderLane(_Lane):
-    """The coordinator's end, for one process that is in the run."""
+    """The coordinator's end, for one process that is in the rounds. It begins with the first report
+    that it hears: what a process has said before it was in them was void."""
 
     def say(self, order: Order) -> PipelineOrder:
         """The message of an order."""
@@ -99,6 +100,7 @@ class OrderLane(_Lane):
         """The report in a message, None if it was heard before. Raises as `report_of`, or reason
         ``number``."""
         report = report_of(message.body)
+        self._heard = self._heard or max(0, message.number - 1)
         return report if self._is_next(message.number, message.heard) else None
 
     def again(self) -> list[PipelineOrder]:

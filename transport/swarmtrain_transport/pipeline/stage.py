@@ -280,9 +280,7 @@ class StageMachine:
         while self._told and not self._is_counting:
             match order := self._told.popleft():
                 case orders.Welcome():
-                    flight.members = dict(order.members)
-                    flight.now = (order.round, order.step, order.attempt)
-                    flight.is_open = order.is_open
+                    self._welcome(order)
                 case orders.Joined():
                     flight.members[order.peer] = order.member
                 case orders.Departed():
@@ -300,6 +298,25 @@ class StageMachine:
                     self._void(order)
                 case orders.Close():
                     self._close(order.round)
+
+    def _welcome(self, order: orders.Welcome) -> None:
+        """In the run; or in it again, where the coordinator has begun anew: it knows nothing of the
+        rounds before, so what is under way of them is over and nobody is told of it."""
+        flight = self._flight
+        if len(flight.tally) and self.rules.flushes:
+            flight.tally.void(flight.now)
+            flight.requests.append(requests.Discard())
+        elif len(flight.tally):
+            flight.requests.append(flight.tally.step())
+        flight.source.stop()
+        flight.members = dict(order.members)
+        flight.now = (order.round, order.step, order.attempt)
+        flight.is_open = order.is_open
+        for held in flight.all():
+            if flight.is_over(held.micro_batch):
+                flight.forget(held)
+        flight.tally.settle(order.round - 1)
+        flight.source.close(order.round - 1)
 
     def _begin(self, order: orders.Begin) -> None:
         flight = self._flight
