@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain.caps import Caps
+from swarmtrain.caps import Caps, parse_size
 from swarmtrain.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_optimizers.strategies.registry import facts_named
@@ -74,6 +74,7 @@ class JoinOptions:
         waits: wait for a coordinator that is not up yet.
         span: stages that the peer asks for, None for any.
         memory_bytes: that it may take, 0 for unsaid.
+        keep_bytes: of its disk that states of others may take, None for half of what is free.
     """
 
     invite: Invite
@@ -88,6 +89,7 @@ class JoinOptions:
     waits: bool = False
     span: range | None = None
     memory_bytes: int = 0
+    keep_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,15 @@ def parse_duration(text: str) -> float:
             "Write seconds, minutes, hours or days: 90s, 10m, 2h, 7d.",
         )
     return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def parse_room(text: str) -> int:
+    """``2GB``, or ``0`` for none.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    return 0 if text.strip() == "0" else parse_size(text)
 
 
 def parse_span(text: str) -> range:

@@ -21,6 +21,7 @@ from swarmtrain.options import (
     default_endpoint,
     parse_advertised,
     parse_endpoint,
+    parse_room,
     parse_span,
 )
 from swarmtrain_transport.wire.invite import Invite
@@ -89,6 +90,13 @@ Memory = Annotated[
         help="Memory that this peer may take, where the model is in stages: 2GB.",
     ),
 ]  # fmt: skip
+Keep = Annotated[
+    int | None,
+    typer.Option(
+        metavar="SIZE", parser=read_by(parse_room), show_default="half of what is free",
+        help="Disk for states of stages that too few peers serve: 2GB, or 0.",
+    ),
+]  # fmt: skip
 FreezeInRound = Annotated[
     int,
     typer.Option(
@@ -124,6 +132,7 @@ def join(
     daily: Daily = 0,
     span: Span = None,
     memory: Memory = 0,
+    keep: Keep = None,
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -153,7 +162,7 @@ def join(
             invite=parsed, name=name, listen=listen or default_endpoint(parsed),
             advertise=advertise, state_dirs=places, threads=threads, caps=Caps(up, down, daily),
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
-            span=span, memory_bytes=memory,
+            span=span, memory_bytes=memory, keep_bytes=keep,
         ),
         say=say, emit=events.write,
     )  # fmt: skip

@@ -292,7 +292,7 @@ def group_terms(config: RunConfig) -> tuple[RunTerms, ...]:
         return (first,)
     return tuple(
         # The pipeline waits for start_peers: with fewer in a stage its round has no books.
-        replace(first, group=stage, layout=layout, start_peers=1)
+        replace(first, group=stage, layout=layout, start_peers=1, holders=limits.HOLDERS)
         for stage, layout in enumerate(stage_layouts(config))
     )
 

@@ -26,6 +26,7 @@ from swarmtrain.events import (
     StateInPlace,
 )
 from swarmtrain.options import JoinOptions
+from swarmtrain.peer.disk.shelf import free_bytes
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.control import CoordinatorUnreachable
 from swarmtrain.peer.network.shell import PeerShell
@@ -91,9 +92,11 @@ def run_peer(
 def _brings(options: JoinOptions) -> Brings:
     """Tell the door what this peer is and wishes."""
     span = (options.span[0], options.span[-1]) if options.span else ()
+    room = options.keep_bytes
     return Brings(
         model=BUILT_IN, data=LEASED, span=span, memory_bytes=options.memory_bytes,
         flops_per_s=flops_per_s(options.threads),
+        disk_bytes=free_bytes(options.state_dirs[-1]) // 2 if room is None else room,
     )  # fmt: skip
 
 

@@ -125,3 +125,9 @@ def test_a_size_is_a_number_with_its_unit():
     for text in ("20", "20 gigs", "0MB", "5mbit"):
         with pytest.raises(UserError):
             caps.parse_size(text)
+
+
+def test_room_on_the_disk_may_be_none_at_all() -> None:
+    assert [options.parse_room(text) for text in ("0", " 2GB")] == [0, 2 * 10**9]
+    with pytest.raises(UserError, match="not an amount of data"):
+        options.parse_room("-1GB")

@@ -60,6 +60,7 @@ def test_terms_of_stages_differ_in_group_and_layout_alone() -> None:
     assert [one.group for one in terms] == [0, 1, 2]
     assert tuple(one.layout for one in terms) == stage_layouts(CONFIG)
     assert {one.start_peers for one in terms} == {1}
+    assert {one.holders for one in terms} == {3}
     plain = RunConfig(run=CONFIG.run)
     assert service.group_terms(plain) == (service.run_terms(plain),)
 

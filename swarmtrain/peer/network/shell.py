@@ -21,6 +21,7 @@ from swarmtrain.errors import UserError, refused, run_over, translate
 from swarmtrain.options import Endpoint
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.recall import recall
+from swarmtrain.peer.disk.shelf import DiskShelf
 from swarmtrain.peer.disk.spill_file import SpillFile
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.bandwidth import Bandwidth, inflow
@@ -183,7 +184,7 @@ class PeerShell:
         self._participant = Participant(
             card, CodecArithmetic(), self._identity.sign, verify, self._shuffled,
             self._storage.records, self._now_s(), Retention(self._spill), self._storage.ledger,
-            self._storage.beginning(),
+            self._storage.beginning(), DiskShelf(self._storage.directory),
         )  # fmt: skip
         recall(self._storage, self._participant)
         self._link = self._bandwidth
