@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from swarmtrain.pipeline.backward import Backward
-from swarmtrain.pipeline.blocks import BlockModel, build, cannot
+from swarmtrain.pipeline.blocks import BlockModel, build
 from swarmtrain_transport.pipeline.route import MicroBatch
 
 
@@ -76,7 +76,6 @@ class Span:
     ) -> None:
         self.device = torch.device(device)
         self._loss = model.loss
-        self._names = [block.name for block in model.blocks]
         self._stages = {
             stage: build(model, cut[stage], seed=seed, device=self.device) for stage in served
         }
@@ -135,31 +134,6 @@ class Span:
         loss = self._loss(output, labels)
         found = Backward(loss, None, given if given.requires_grad else None, self._weights(entry))
         return float(loss.item()), found
-
-    def check_repeats(self, given: Tensor, *, entry: int) -> None:
-        """Refuse blocks that draw from somewhere else than torch's own generator.
-
-        Args:
-            given: an input of the stage `entry`.
-            entry: as for `forward`.
-
-        Raises:
-            UserError: SWT-E613: computed twice with one seed, a block gives two outputs.
-        """
-        value = given
-        with torch.no_grad(), self._own_chance():
-            for index, call in self._blocks(entry):
-                outputs = []
-                for _ in range(2):
-                    self._set_chance(0, index)
-                    outputs.append(call(value))
-                value = outputs[0]
-                if not torch.equal(value, outputs[1]):
-                    raise cannot(
-                        f"block `{self._names[index]}` gives another output each time",
-                        "A block is computed again for its gradient. Let it draw from torch's own "
-                        "generator, which is set before each block, and from nothing else.",
-                    )
 
     def _with_graph(self, given: Tensor, entry: int, seed: int) -> tuple[Tensor, Tensor]:
         """The input as a leaf, and the output with the way to it."""

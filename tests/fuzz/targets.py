@@ -210,7 +210,6 @@ def _words_on_pipelines() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         orders.Weighed(3, 2, 1, (1.0, None)),
         orders.Settled(3, (orders.Counted(me, 1, some),), made),
         orders.Fetched(span),
-        orders.Holds(1, 4),
     )
     told = (
         orders.Welcome(members, 3, 2, 1, True),
@@ -219,7 +218,6 @@ def _words_on_pipelines() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         orders.Begin(3, 7, members),
         orders.MakeStep(3, 2, 1, 7, 1.5),
         orders.Void(3, 2, 1, 7),
-        orders.Hold(1, 4),
     )
     return (
         tuple(control.pack_report(one) for one in reports),

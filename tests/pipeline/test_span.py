@@ -1,7 +1,6 @@
 """Passes of a span: chance that hangs on the micro-batch alone, and gradients in two parts."""
 
 import gc
-import random
 import weakref
 from collections.abc import Callable
 
@@ -10,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from swarmtrain.errors import UserError
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import of_modules
 from swarmtrain.pipeline.span import Span, dropout_seed
@@ -214,7 +212,6 @@ def test_passes_leave_the_global_chance_alone() -> None:
     state = torch.get_rng_state()
     span.forward(GIVEN, entry=0, seed=1)
     span.backward(GIVEN, GRADIENT, entry=0, seed=1).add_weights()
-    span.check_repeats(GIVEN, entry=0)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -222,19 +219,3 @@ def test_a_gradient_of_another_shape_than_the_output_is_refused() -> None:
     span = make_span(nn.Linear(WIDTH, 2))
     with pytest.raises(ValueError, match="a gradient of"):
         span.backward(GIVEN, GRADIENT, entry=0, seed=0)
-
-
-class Noisy(nn.Module):
-    def __init__(self, draw: Callable[[], float]) -> None:
-        super().__init__()
-        self.draw = draw
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden * self.draw()
-
-
-def test_a_block_whose_chance_cannot_be_repeated_is_refused() -> None:
-    make_span(Noisy(lambda: float(torch.rand(()))), nn.Dropout(0.5)).check_repeats(GIVEN, entry=0)
-    with pytest.raises(UserError, match="block `1` gives another output each time") as caught:
-        make_span(nn.Dropout(0.5), Noisy(random.random)).check_repeats(GIVEN, entry=0)
-    assert caught.value.code == "SWT-E613"

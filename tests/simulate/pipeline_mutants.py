@@ -19,8 +19,8 @@ from swarmtrain.simulate.pipelines.seeds import run_seed
 from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline.guardian import Guardian
 from swarmtrain_transport.pipeline.held import Phase
-from swarmtrain_transport.pipeline.keepers import Keepers
-from swarmtrain_transport.pipeline.orders import Begin, Hold, Member, Tell
+from swarmtrain_transport.pipeline.keepers import Hold, Keepers
+from swarmtrain_transport.pipeline.orders import Begin, Member
 from swarmtrain_transport.pipeline.permission import Permission
 from swarmtrain_transport.pipeline.requests import Free, Keep, Settle
 from swarmtrain_transport.pipeline.rounds import Rounds
@@ -233,9 +233,7 @@ def tells_no_keeper(self, stage, op, now_s):
     for keeper in self._keepers.get(stage, ()):
         self._held[keeper, stage] = op
     deeds = original_begun(self, stage, op, now_s)
-    return tuple(
-        deed for deed in deeds if not isinstance(deed, Tell) or not isinstance(deed.order, Hold)
-    )
+    return tuple(deed for deed in deeds if not isinstance(deed, Hold))
 
 
 original_begun = Keepers.begun
@@ -277,6 +275,7 @@ MUTANTS = {
         ("P1", "P2"),
     ),
     "no-void": Mutant(changed(Rounds, _end_step=steps_whatever_is_lost), ("P4",)),
+    "waits-for-the-silent": Mutant(changed(Rounds, overdue=lambda self, now_s: ()), ("P8",)),
     "gradient-counted-twice": Mutant(changed(Guardian, on_gradient=takes_every_gradient), ("P1",)),
     "closed-round-counts": Mutant(
         changed(StageMachine, _close=closes_only_its_source, _may_run=runs_old_rounds), ("P2",)

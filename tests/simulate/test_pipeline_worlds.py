@@ -20,6 +20,7 @@ def test_worlds_of_all_kinds_are_clean():
     summary = simulate(run_seeds(range(60)), lambda _: None)
     assert not summary.violations
     assert summary.counts["steps"] and summary.counts["deaths"] and summary.counts["partial"]
+    assert summary.counts["unsaid"] and summary.counts["late"]
     assert summary.counts["whole"] > 0.85 * summary.counts["made in faults"]
 
 

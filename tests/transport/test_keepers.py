@@ -1,8 +1,7 @@
 """Keepers of stages with few members."""
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.pipeline.keepers import Committed, Keepers
-from swarmtrain_transport.pipeline.orders import Hold, Release, Tell
+from swarmtrain_transport.pipeline.keepers import Committed, Hold, Keepers, Release
 from swarmtrain_transport.pipeline.route import Process, Span
 
 A, B, C, D, E = (Process(name * 32, b"12345678") for name in (b"a", b"b", b"c", b"d", b"e"))
@@ -24,7 +23,7 @@ def test_others_make_up_the_number_where_a_stage_has_few_members():
 
 def test_a_commit_waits_for_the_keepers_and_they_are_told_of_each_op():
     made = keepers()
-    assert set(made.begun(0, 7, NOW_S)) == {Tell(B, Hold(0, 7)), Tell(C, Hold(0, 7))}
+    assert set(made.begun(0, 7, NOW_S)) == {Hold(B, 0, 7), Hold(C, 0, 7)}
     assert made.holds(A, 0, 7, NOW_S) == () and made.holds(B, 0, 7, NOW_S) == ()
     assert made.holds(C, 0, 6, NOW_S) == ()
     assert made.holds(C, 0, 7, NOW_S) == (Committed(0, 7),)
@@ -36,7 +35,7 @@ def test_a_keeper_that_is_gone_is_replaced_by_who_has_room():
     made = keepers()
     made.joined(E, Span(1, 1), NOW_S, has_room=True)
     made.begun(0, 7, NOW_S)
-    assert Tell(E, Hold(0, 7)) in made.departed(C, NOW_S)
+    assert Hold(E, 0, 7) in made.departed(C, NOW_S)
     assert made.holders(0) == {A, B, E}
     assert made.departed(E, NOW_S) == (), "only D is left, and has no room"
 
@@ -47,10 +46,10 @@ def test_keepers_are_released_when_members_are_enough_and_hold_the_state():
     for process in (A, B, C):
         made.holds(process, 0, 7, NOW_S)
     joined = made.joined(E, Span(0, 0), NOW_S, has_room=True)
-    assert joined == (Tell(E, Hold(0, 7)),)
+    assert joined == (Hold(E, 0, 7),)
     made.holds(E, 0, 7, NOW_S)
     deeds = made.joined(B, Span(0, 0), NOW_S, has_room=True)
-    assert Tell(C, Release(0)) in deeds and Tell(B, Release(0)) not in deeds
+    assert Release(C, 0) in deeds and Release(B, 0) not in deeds
     assert made.holders(0) == {A, B, E}
 
 
@@ -87,7 +86,7 @@ def test_a_keeper_that_never_holds_is_replaced_and_a_commit_goes_on():
     made.holds(B, 0, 7, NOW_S)
     assert made.due_s == LATE_S and made.overdue(LATE_S - 1) == ()
     deeds = made.overdue(LATE_S)
-    assert deeds == (Tell(silent, Release(0)), Tell(other, Hold(0, 7)))
+    assert deeds == (Release(silent, 0), Hold(other, 0, 7))
     assert made.overdue(LATE_S + limits.HOLD_S)[-1] == Committed(0, 7), "nobody else has room"
 
 
@@ -99,7 +98,7 @@ def test_a_keeper_that_cannot_hold_the_state_is_replaced_at_once():
     unable = next(iter(kept))
     deeds = made.unable(unable, 0, 7, NOW_S)
     (other,) = {B, C, E} - kept
-    assert deeds == (Tell(unable, Release(0)), Tell(other, Hold(0, 7)))
+    assert deeds == (Release(unable, 0), Hold(other, 0, 7))
     assert made.unable(unable, 0, 7, NOW_S) == ()
 
 

@@ -38,11 +38,10 @@ ORDERS: tuple[say.Order, ...] = (
     say.Welcome(MEMBERS, 3, 2, 1, True), say.Joined(ME.peer, MEMBER), say.Departed(ME),
     say.Move(Span(1, 2)), say.Begin(3, 7, MEMBERS), say.Weigh(3, 2, 1),
     say.MakeStep(3, 2, 1, 7, 1.5), say.MakeStep(3, 2, 1, 7), say.Void(3, 2, 1, 7), say.Close(3),
-    say.Hold(2, 9), say.Release(2),
 )  # fmt: skip
 REPORTS: tuple[say.Report, ...] = (
     say.Drained(3, 2, 1, 7, 0), say.Weighed(3, 2, 1, (1.0, None, 0.0)), SETTLED,
-    say.Fetched(Span(1, 2)), say.Holds(2, 9), say.Unable(2, 9),
+    say.Fetched(Span(1, 2)),
 )  # fmt: skip
 LARGE = limits.COUNT_MAX + 1
 

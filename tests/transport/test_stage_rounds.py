@@ -352,8 +352,7 @@ def test_rounds_of_a_later_life_have_other_numbers() -> None:
     "message",
     [
         m.PipelineReport(1, 0, b""),
-        m.PipelineReport(1, 99, b"\x93\x22\x01\x02"),
-        ReportLane().say(orders.Holds(0, 1)),
+        m.PipelineReport(1, 99, b"\x92\x21\x92\x00\x00"),
         ReportLane().say(orders.Drained(0, 0, 0, SHARE + 1, 0)),
     ],
 )

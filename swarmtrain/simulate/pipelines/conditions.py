@@ -10,13 +10,16 @@ _LARGE_EVERY = 50
 
 _STEPS = 2
 
+_MUTE_PART = 0.1
+"""Part of the worlds: they take long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that goes wrong.
 
     Attributes:
-        kind: "die", "freeze" or "cut".
+        kind: "die", "freeze", "cut", or "mute": what it reports does not come.
         at_s: when.
         peer: to whom.
         for_s: how long; 0 for a peer that does not come back.
@@ -82,6 +85,7 @@ def drawn(seed: int, rng: random.Random) -> Conditions:
     slow = rng.choice((1.0, 4.0))
     pass_s = tuple(rng.uniform(0.1, 0.5) * rng.choice((1.0, slow)) for _ in spans)
     steps = _STEPS if flushes else 0
+    faults += _mute(random.Random(f"mute {seed}"), len(spans), calm_s)
     return Conditions(
         num_stages, tuple(spans), slots, share, steps, pass_s, calm_s, loss, double, late, faults
     )
@@ -115,6 +119,13 @@ def _faults(
     if between and calm_s > 80 and rng.random() < 0.7:
         faults += _forgotten(rng, spans, rng.choice(between), calm_s)
     return tuple(faults)
+
+
+def _mute(rng: random.Random, num_peers: int, calm_s: float) -> tuple[Fault, ...]:
+    """A peer does all that it is told, and never says so: of some worlds."""
+    if rng.random() > _MUTE_PART:
+        return ()
+    return (Fault("mute", rng.uniform(0, calm_s), rng.randrange(num_peers), calm_s),)
 
 
 def _forgotten(rng: random.Random, spans: list[Span], middle: int, calm_s: float) -> list[Fault]:

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.pipeline.keepers import Committed, Deed, Keepers
-from swarmtrain_transport.pipeline.orders import Hold, Release, Tell
+from swarmtrain_transport.pipeline.keepers import Committed, Deed, Hold, Keepers, Release
 from swarmtrain_transport.pipeline.route import Process, Span
 
 _SKIPPED_S = 100.0
@@ -131,9 +130,9 @@ class Disks:
     def _act(self, deeds: tuple[Deed, ...]) -> None:
         for deed in deeds:
             match deed:
-                case Tell(process, Hold(stage, op)):
+                case Hold(process, stage, op):
                     self._hold(process, stage, op)
-                case Tell(process, Release(stage)):
+                case Release(process, stage):
                     self._held.get(process.peer, {}).pop(stage, None)
                 case Committed():
                     self._check(deed)

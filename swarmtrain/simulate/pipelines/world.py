@@ -66,6 +66,7 @@ class World:
         self._num_events = 0
         self._lanes: dict[tuple[str, int], float] = {}
         self._cuts: list[Fault] = []
+        self._mute_s: dict[int, float] = {}
         self._ever: dict[Key, set[Process]] = {}
         self._began_s: dict[int, float] = {}
         self._calm_rounds = 0
@@ -138,6 +139,9 @@ class World:
                 self.broken("P6", f"{process.me} counts in stage {strange[0]}, it serves {span}")
             self.ledger.settled(process, report)
         me, message = process.me, control.pack_report(report)
+        if self.is_harsh and self._mute_s.get(self._ids[me.peer], math.inf) <= self.now_s:
+            self.counts["unsaid"] += 1
+            return
         self._at(self._lane("up", me), lambda: self._reported(me, control.report_of(message)))
 
     def expelled(self, process: SimProcess) -> None:
@@ -243,6 +247,8 @@ class World:
     def _plan(self, fault: Fault) -> None:
         if fault.kind == "cut":
             self._cuts.append(fault)
+        elif fault.kind == "mute":
+            self._mute_s[fault.peer] = fault.at_s
         elif fault.kind == "die":
             self._at(fault.at_s, lambda: self._die(fault))
         else:

@@ -20,7 +20,6 @@ from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import is_synced
 from swarmtrain_transport.coordinator.roster import LiveRoster
-from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.books import Books
@@ -148,8 +147,6 @@ class StageRounds:
                 self._act(self.rounds.settled(process, report, now_s))
             case orders.Fetched():
                 self._act(self.rounds.fetched(process, report, now_s))
-            case _:
-                raise RemoteFault("type", f"{type(report).__name__}, which it was not asked for")
 
     def pardon(self, absent_s: float) -> None:
         """The coordinator was stopped for so long: nobody was silent meanwhile."""

@@ -19,7 +19,6 @@ from typing import TypeVar
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.pipeline.orders import Hold, Release, Tell
 from swarmtrain_transport.pipeline.route import Process, Span
 
 K = TypeVar("K", bytes, Process)
@@ -42,6 +41,21 @@ def next_keeper(stage: int, able: AbstractSet[K], kept: Mapping[int, AbstractSet
     return min(able, key=place, default=None)
 
 
+class Hold(msgspec.Struct, frozen=True):
+    """Tell a process to hold the state of a stage after this op; it says when it does."""
+
+    process: Process
+    stage: int
+    op: int
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Tell a process that others hold the stage's state now."""
+
+    process: Process
+    stage: int
+
+
 class Committed(msgspec.Struct, frozen=True):
     """Enough hold the op's result."""
 
@@ -49,7 +63,7 @@ class Committed(msgspec.Struct, frozen=True):
     op: int
 
 
-Deed = Tell | Committed
+Deed = Hold | Release | Committed
 
 
 @dataclass(slots=True)
@@ -142,7 +156,7 @@ class Keepers:
                 self._silent.add((process, stage))
                 if process in self._keepers.get(stage, ()):
                     self._keepers[stage].discard(process)
-                    released.append(Tell(process, Release(stage)))
+                    released.append(Release(process, stage))
         return (*released, *self._deeds(now_s))
 
     # ---- what follows
@@ -152,11 +166,11 @@ class Keepers:
         """The op after which holders are to hold the state, by stage."""
         return self.newest | self.under_way
 
-    def _ask(self, process: Process, stage: int, now_s: float) -> Tell:
+    def _ask(self, process: Process, stage: int, now_s: float) -> Hold:
         op = self._wanted[stage]
         if self._held.get((process, stage), -1) < op and (process, stage) not in self._silent:
             self._asked_s[process, stage] = now_s
-        return Tell(process, Hold(stage, op))
+        return Hold(process, stage, op)
 
     def _deeds(self, now_s: float) -> tuple[Deed, ...]:
         deeds: list[Deed] = []
@@ -188,7 +202,7 @@ class Keepers:
         needed = min(limits.HOLDERS, len(self._sound(stage)))
         return bool(holding) and len(holding) >= needed
 
-    def _released(self, stage: int) -> list[Tell]:
+    def _released(self, stage: int) -> list[Release]:
         """Keepers of a stage whose members are enough, once these hold the newest state."""
         newest = self.newest.get(stage, -1)
         members = [who for who, span in self._spans.items() if stage in span]
@@ -200,4 +214,4 @@ class Keepers:
         for process in released:
             self._held.pop((process, stage), None)
             self._asked_s.pop((process, stage), None)
-        return [Tell(process, Release(stage)) for process in released]
+        return [Release(process, stage) for process in released]

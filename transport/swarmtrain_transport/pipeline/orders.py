@@ -111,23 +111,7 @@ class Close(OrderOrReport, frozen=True, tag=9):
     round: Count
 
 
-class Hold(OrderOrReport, frozen=True, tag=10):
-    """Hold the state of a stage after this op, from now on; then HOLDS, or UNABLE. Whoever has made
-    it itself says HOLDS, too."""
-
-    stage: Stage
-    op: Count
-
-
-class Release(OrderOrReport, frozen=True, tag=11):
-    """Others hold the stage's state now."""
-
-    stage: Stage
-
-
-Order = (
-    Welcome | Joined | Departed | Move | Begin | Weigh | MakeStep | Void | Close | Hold | Release
-)  # fmt: skip
+Order = Welcome | Joined | Departed | Move | Begin | Weigh | MakeStep | Void | Close
 
 
 class Tell(msgspec.Struct, frozen=True):
@@ -209,22 +193,7 @@ class Fetched(OrderOrReport, frozen=True, tag=33):
     span: Span
 
 
-class Holds(OrderOrReport, frozen=True, tag=34):
-    """The state of the stage after this op is on our disk."""
-
-    stage: Stage
-    op: Count
-
-
-class Unable(OrderOrReport, frozen=True, tag=35):
-    """The state of the stage after this op cannot be held here: nobody gives it, or there is no
-    room."""
-
-    stage: Stage
-    op: Count
-
-
-Report = Drained | Weighed | Settled | Fetched | Holds | Unable
+Report = Drained | Weighed | Settled | Fetched
 
 
 def runs(numbers: set[int]) -> list[Marks]:
