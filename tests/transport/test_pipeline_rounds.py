@@ -7,7 +7,7 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline import orders
-from swarmtrain_transport.pipeline.books import books_of
+from swarmtrain_transport.pipeline.books import books_of, record_of
 from swarmtrain_transport.pipeline.messages import Reason
 from swarmtrain_transport.pipeline.orders import Made, Marks, Member, Tell
 from swarmtrain_transport.pipeline.rounds import Booked, Late, Rounds
@@ -300,6 +300,51 @@ def test_a_member_of_stages_that_there_are_not_is_refused(span):
         rounds.joined(GONE, Member(BOOT, span), NOW_S)
     with pytest.raises(RemoteFault):
         rounds.move(FIRST, span, NOW_S)
+
+
+def test_one_member_s_word_counts_once_however_often_it_is_said():
+    claim = orders.Counted(FIRST, 1, orders.marks({1, 2}))
+    told = {FIRST: settled({}, whole={1, 2}), LAST: orders.Settled(0, (claim, claim), NOTHING)}
+    books = books_of(0, 2, ASKED, told)
+    assert books.told == {(LAST, 1): 2} and books.doubted == {LAST: 2}
+
+
+def test_books_tell_who_has_counted_last_where_a_gradient_has_stayed():
+    three = [Span(0, 0), Span(1, 1), Span(2, 2)]
+    late = Made(orders.marks({1, 3}), {Reason.LATE: orders.marks({2, 4})})
+    told = {
+        FIRST: orders.Settled(
+            0, (orders.Counted(FIRST, 0, orders.marks({1, 3})),), late, {Reason.SILENT: 5}
+        ),
+        SECOND: settled({(FIRST, 1): {1, 4}}),
+        LAST: settled({(FIRST, 2): {1, 2, 4}}),
+    }
+    spans = dict(zip((FIRST, SECOND, LAST), three, strict=True)) | {GONE: Span(2, 2)}
+    books = books_of(0, 3, ASKED, told, spans, voided=7)
+    assert books.whole == 1 and books.redone == {Reason.SILENT: 5}
+    assert books.breaks == {
+        (LAST, 2, "late"): 1, (SECOND, 1, "late"): 1, (None, 3, ""): 1
+    }  # fmt: skip
+    record = record_of(books)
+    assert (record.made, record.whole, record.counted) == (4, 1, (2, 2, 3))
+    assert (record.lost, record.redone, record.voided) == ({"late": 2}, {"silent": 5}, 7)
+    assert [(one.peer, one.counted, one.made, one.has_told) for one in record.members] == [
+        (FIRST.peer, (2,), 4, True), (SECOND.peer, (2,), 0, True),
+        (LAST.peer, (3,), 0, True), (GONE.peer, (0,), 0, False),
+    ]  # fmt: skip
+    assert {(one.above, one.stage) for one in record.breaks} == {
+        (LAST.peer, 2), (SECOND.peer, 1), (b"", 3)
+    }  # fmt: skip
+
+
+def test_a_record_of_books_is_bounded_and_has_those_with_most():
+    many = {Process(number.to_bytes(32, "big"), BOOT): Span(0, 9) for number in range(300)}
+    told = {FIRST: settled({(FIRST, 0): {1}}, whole={1})}
+    spans = many | {FIRST: Span(0, 255)}
+    record = record_of(books_of(0, 256, ASKED, told, spans))
+    assert record.num_members == 301 and len(record.members) <= limits.BOOKS_MEMBERS_MAX
+    assert sum(len(one.counted) for one in record.members) <= limits.BOOKS_COUNTS_MAX
+    assert FIRST.peer in {one.peer for one in record.members}
 
 
 @pytest.mark.parametrize(("made", "lost"), [(4, -1), (4, 5), (5, 1), (1 << 40, 0)])

@@ -13,13 +13,14 @@ from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import num_chunks, set_id
+from swarmtrain_transport.ledger.snapshots import from_image, image_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.control import ReportLane
 from swarmtrain_transport.pipeline.orders import Made, marks
 from swarmtrain_transport.pipeline.route import Process, Span
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import Commit, Move, Plan, Skip
+from swarmtrain_transport.wire.records import BodyReader, Books, Commit, Move, Plan, Skip
 from tests.transport.hall import Hall, hello_of, root_of
 from tests.transport.rig import (
     BOOT,
@@ -123,7 +124,7 @@ def kinds(found: list[Any]) -> list[type]:
 def booked() -> StagedHall:
     """Round 0 is booked: A has counted two in stage 0, C one in stage 1."""
     hall = begun()
-    hall.drain(A)
+    hall.drain(A, B)
     hall.settle(a={1, 2}, c={1})
     return hall
 
@@ -183,6 +184,19 @@ def test_an_op_of_a_stage_is_planned_when_the_round_is_booked_with_those_who_hav
     assert [one.peer for one in later.members] == [C]
 
 
+def test_the_ledger_has_the_books_of_a_round_before_the_ops_that_follow_from_them() -> None:
+    hall = booked()
+    hall.ready_in(0, 1, A)
+    (books,) = hall.bodies(Books)
+    assert (books.made, books.whole, books.counted) == (2, 1, (2, 1))
+    assert [(one.peer, one.counted) for one in books.members] == [(A, (2,)), (B, (0,)), (C, (1,))]
+    kinds_of_records = kinds(hall.bodies(Books | Plan))
+    assert kinds_of_records[:2] == [Books, Plan]
+    view = hall.machine.view
+    assert view.books == books and view.booked["made"] == 2
+    assert from_image(image_of(view, BodyReader()))[0].books == books
+
+
 def test_a_boast_of_samples_is_cut_to_what_the_books_say() -> None:
     hall = begun()
     for peer in (A, B):
@@ -197,8 +211,6 @@ def test_a_boast_of_samples_is_cut_to_what_the_books_say() -> None:
 
 def test_the_next_round_is_closed_when_all_stages_have_their_outcome() -> None:
     hall = booked()
-    hall.drain(B)
-    hall.settle(a={1, 2}, c={1})
     hall.drain(A, B, round=1)
     assert not any(isinstance(one, orders.Close) for one in hall.told(C))
     hall.ready_in(0, 1, A)

@@ -154,6 +154,12 @@ micro-batches. As numbers they take the coordinator a hundred times the memory f
 COUNTED_MAX = 8192
 """Entries of a report of what was counted: 32 sources times STAGES_MAX, more than a peer serves."""
 
+BOOKS_MEMBERS_MAX = 128
+BOOKS_COUNTS_MAX = 2048
+BOOKS_BREAKS_MAX = 32
+"""Members, their counts by stage, and breaks that BOOKS tells of one by one: 20 KiB a round. The
+sums are of all."""
+
 REPORT_BYTES_MAX = 1 << 20
 """Largest report about a pipeline: COUNTED_MAX entries, and MARKS_BYTES_MAX."""
 

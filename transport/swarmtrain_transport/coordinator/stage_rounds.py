@@ -7,8 +7,9 @@ members, and with nobody whose word is in no books. When all these ops have thei
 REWIND as well as COMMIT, the round has its own. A stage whose members have all gone or say nothing
 has no op.
 
-What a process has not heard when its connection breaks it is told on the next one. Nothing of this
-is in the ledger: after a restart the next round closes what was under way.
+What a process has not heard when its connection breaks it is told on the next one. The ledger has
+the books (BOOKS) and nothing else of this: after a restart the next round closes what was under
+way.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ from swarmtrain_transport.coordinator.planning import is_synced
 from swarmtrain_transport.coordinator.roster import LiveRoster
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
-from swarmtrain_transport.pipeline.books import Books
+from swarmtrain_transport.pipeline.books import Books, record_of
 from swarmtrain_transport.pipeline.control import OrderLane
 from swarmtrain_transport.pipeline.orders import Member, Tell
 from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
@@ -239,6 +240,7 @@ class StageRounds:
         """The round is booked: its members may give to ops of the stages that they have counted in,
         as much as the books say."""
         self._round = books.round
+        self._writer.append(record_of(books))
         for stage, group in self._groups.items():
             givers = {
                 process.peer: count * self._terms.tokens

@@ -24,6 +24,7 @@ from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Attest,
+    Books,
     Checkpoint,
     Commit,
     Conviction,
@@ -409,6 +410,8 @@ class LedgerView:
         banned: keys that the organiser keeps out.
         placed: the groups that MOVE has put a key in last, where those are not group 0 alone; kept
             when it is gone.
+        booked: sums of all BOOKS: ``made``, ``whole``, ``lost`` and ``redone``.
+        books: the newest, None in a run without stages.
     """
 
     run: Run | None = None
@@ -423,6 +426,8 @@ class LedgerView:
     convicted: dict[PeerId, Conviction] = field(default_factory=dict)
     banned: set[PeerId] = field(default_factory=set)
     placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict, metadata=LATER)
+    booked: dict[str, int] = field(default_factory=dict, metadata=LATER)
+    books: Books | None = field(default=None, metadata=LATER)
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold one record that the ledger has verified.
@@ -442,6 +447,8 @@ class LedgerView:
             self._move(body)
         elif isinstance(body, Group):
             self._group(record, body)
+        elif isinstance(body, Books):
+            self._book(body)
         elif isinstance(body, Run):
             self.run = body
             self.run_tag = self.first.tag = _tag_of(record)
@@ -527,6 +534,14 @@ class LedgerView:
             self.placed.pop(body.peer, None)
         else:
             self.placed[body.peer] = body.groups
+
+    def _book(self, body: Books) -> None:
+        if self.books is not None and body.round <= self.books.round:
+            raise RemoteFault("order", f"BOOKS of round {body.round} after {self.books.round}")
+        self.books = body
+        lost, redone = sum(body.lost.values()), sum(body.redone.values()) + body.voided
+        new = {"made": body.made, "whole": body.whole, "lost": lost, "redone": redone}
+        self.booked = {name: self.booked.get(name, 0) + count for name, count in new.items()}
 
     def _gone(self, body: Gone) -> None:
         self.roster.pop(body.peer, None)

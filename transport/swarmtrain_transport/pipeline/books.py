@@ -8,6 +8,7 @@ none a source is believed to have made more than it was asked for, nor is anybod
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.messages import Reason
 from swarmtrain_transport.pipeline.route import Process, Span
+from swarmtrain_transport.wire import records
 
 Named = Mapping[tuple[Process, int], tuple[int, ...]]
 
@@ -32,11 +34,18 @@ class Books:
         counted: micro-batches by stage.
         told: micro-batches that each member is believed to have counted, by member and stage.
         lost: micro-batches by reason.
-        partial: stages of each that is in some and not in others: the ledger names them one by one.
+        redone: times that members have sent one to yet another receiver, by reason.
+        voided: micro-batches that were made again because their step was void.
+        partial: stages of each that is in some and not in others.
+        breaks: how many of these there are by the process that has counted last, from which stage
+            on, and the reason that the source tells; None, and "", where nobody tells it.
         disputed: numbers by source and stage that two members have counted, or that the source has
             not made; the latter are not in `counted`.
         strange: how many each member has told of, of sources that were not asked for as many;
             nothing that it has told of such a source is believed.
+        doubted: how many each member has told of that are strange or disputed.
+        whole: micro-batches that all stages have counted.
+        spans: of who was there when the round was closed.
         processes: who has told.
         digest: SHA-256 of all reports, in the order of the processes.
     """
@@ -46,9 +55,15 @@ class Books:
     counted: tuple[int, ...]
     told: Mapping[tuple[Process, int], int]
     lost: Mapping[Reason, int]
+    redone: Mapping[Reason, int]
+    voided: int
     partial: Named
+    breaks: Mapping[tuple[Process | None, int, str], int]
     disputed: Named
     strange: Mapping[Process, int]
+    doubted: Mapping[Process, int]
+    whole: int
+    spans: Mapping[Process, Span]
     processes: frozenset[Process]
     digest: bytes
 
@@ -80,6 +95,8 @@ def books_of(
     num_stages: int,
     asked: Mapping[Process, int],
     settled: Mapping[Process, orders.Settled],
+    spans: Mapping[Process, Span] | None = None,
+    voided: int = 0,
 ) -> Books:
     """The books of a round.
 
@@ -88,56 +105,174 @@ def books_of(
         num_stages: of the model.
         asked: micro-batches that each source was to make in it.
         settled: reports that `check` passed.
+        spans: of who was there when the round was closed.
+        voided: micro-batches that were made again because their step was void.
     """
-    lost: dict[Reason, int] = {}
-    made: dict[Process, set[int]] = {}
+    lost: Counter[Reason] = Counter()
+    redone: Counter[Reason] = Counter()
+    ends: dict[Process, dict[int, Reason | None]] = {}
     digest = hashlib.sha256()
     for process, report in sorted(settled.items()):
         digest.update(process.peer + process.boot + msgspec.msgpack.encode(report))
-        ended = {reason: orders.numbers(some) for reason, some in report.made.lost.items()}
-        for reason, some in ended.items():
-            lost[reason] = lost.get(reason, 0) + len(some)
-        made[process] = orders.numbers(report.made.whole).union(*ended.values())
+        ends[process] = dict.fromkeys(orders.numbers(report.made.whole))
+        for reason, some in report.made.lost.items():
+            lost[reason] += orders.count(some)
+            ends[process].update(dict.fromkeys(orders.numbers(some), reason))
+        for reason, times in report.redone.items():
+            redone[reason] = min(redone[reason] + times, limits.COUNT_MAX)
+    claims, strange = _claims(asked, settled)
     stages: dict[tuple[Process, int], set[int]] = {}
     disputed: dict[tuple[Process, int], set[int]] = {}
-    strange: dict[Process, int] = {}
-    by_member: dict[tuple[Process, int], int] = {}
-    for process, report in sorted(settled.items()):
-        sums: dict[tuple[Process, int], int] = {}
-        for one in report.counted:
-            key = one.source, one.stage
-            sums[key] = sums.get(key, 0) + orders.count(one.numbers)
-        for one in report.counted:
-            key = one.source, one.stage
-            if sums[key] > asked.get(one.source, 0):
-                strange[process] = strange.get(process, 0) + orders.count(one.numbers)
-                continue
-            told, here = orders.numbers(one.numbers), stages.setdefault(key, set())
-            known = told & made.get(one.source, told)
-            disputed.setdefault(key, set()).update(here & told, told - known)
-            by_member[process, one.stage] = by_member.get((process, one.stage), 0) + len(known)
-            here |= known
+    for claim in claims:
+        known, place = claim.numbers, (claim.source, claim.stage)
+        if claim.source in ends:
+            known = known & ends[claim.source].keys()
+        here, wrong = stages.setdefault(place, set()), disputed.setdefault(place, set())
+        wrong.update(here & known, claim.twice, claim.numbers - known)
+        here |= known
+    told: Counter[tuple[Process, int]] = Counter()
+    doubted = Counter(strange)
+    for claim in claims:
+        place = claim.source, claim.stage
+        told[claim.member, claim.stage] += len(claim.numbers & stages[place])
+        doubted[claim.member] += len(claim.numbers & disputed[place])
+    within = _within(stages)
+    partial = {name: some for name, some in within.items() if len(some) < num_stages}
+    by_stage = Counter(stage for some in within.values() for stage in some)
     return Books(
         round,
-        {source: len(some) for source, some in made.items()},
-        tuple(
-            sum(len(some) for (_, at), some in stages.items() if at == stage)
-            for stage in range(num_stages)
-        ),
-        by_member,
-        lost,
-        _partial(num_stages, stages),
+        {source: len(some) for source, some in ends.items()},
+        tuple(by_stage[stage] for stage in range(num_stages)),
+        dict(told),
+        dict(lost),
+        dict(redone),
+        voided,
+        partial,
+        _breaks(num_stages, partial, claims, ends),
         {key: tuple(sorted(some)) for key, some in sorted(disputed.items()) if some},
         strange,
+        +doubted,
+        len(within) - len(partial),
+        spans or {},
         frozenset(settled),
         digest.digest(),
     )
 
 
-def _partial(num_stages: int, stages: Mapping[tuple[Process, int], set[int]]) -> Named:
-    """Stages of each micro-batch that is in some and not in others."""
+def record_of(books: Books) -> records.Books:
+    """The books as the ledger keeps them: all sums, and of members and breaks as many as it has
+    room for."""
+    counts = Counter({process: 0 for process in books.spans})
+    for (process, _), count in books.told.items():
+        counts[process] += count
+    for process, made in books.made.items():
+        counts[process] += made
+    named: list[records.BooksOfMember] = []
+    room = limits.BOOKS_COUNTS_MAX
+    for process in sorted(counts, key=lambda process: (-counts[process], process)):
+        span = books.spans.get(process)
+        stages = range(span.first, span.last + 1) if span is not None else ()
+        if not stages or len(stages) > room or len(named) == limits.BOOKS_MEMBERS_MAX:
+            continue
+        room -= len(stages)
+        told = tuple(books.told.get((process, stage), 0) for stage in stages)
+        made, doubted = books.made.get(process, 0), books.doubted.get(process, 0)
+        has_told = process in books.processes
+        named.append(records.BooksOfMember(process.peer, stages[0], told, made, doubted, has_told))
+    largest = sorted(books.breaks.items(), key=lambda one: (-one[1], one[0][1:]))
+    return records.Books(
+        books.round,
+        sum(books.made.values()),
+        books.whole,
+        books.counted,
+        tuple(sorted(named, key=lambda member: (member.first, member.peer))),
+        len(counts),
+        books.digest,
+        {str(reason): count for reason, count in sorted(books.lost.items())},
+        {str(reason): count for reason, count in sorted(books.redone.items())},
+        books.voided,
+        tuple(
+            records.Break(process.peer if process is not None else b"", stage, reason, count)
+            for (process, stage, reason), count in largest[: limits.BOOKS_BREAKS_MAX]
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What one member says that it has counted, of one source and in one stage.
+
+    Attributes:
+        member: that says so.
+        source, stage: of which.
+        numbers: of the micro-batches.
+        twice: those that it has told more than once.
+    """
+
+    member: Process
+    source: Process
+    stage: int
+    numbers: set[int]
+    twice: set[int]
+
+
+def _claims(
+    asked: Mapping[Process, int], settled: Mapping[Process, orders.Settled]
+) -> tuple[list[_Claim], Counter[Process]]:
+    """All claims, in the order of the members; and how many each has made of micro-batches of
+    sources that were not asked for as many: those are left out."""
+    claims: list[_Claim] = []
+    strange = Counter[Process]()
+    for process, report in sorted(settled.items()):
+        sums: Counter[tuple[Process, int]] = Counter()
+        for one in report.counted:
+            sums[one.source, one.stage] += orders.count(one.numbers)
+        mine: dict[tuple[Process, int], _Claim] = {}
+        for one in report.counted:
+            key = one.source, one.stage
+            if sums[key] > asked.get(one.source, 0):
+                strange[process] += orders.count(one.numbers)
+                continue
+            claim = mine.setdefault(key, _Claim(process, *key, set(), set()))
+            told = orders.numbers(one.numbers)
+            claim.twice.update(claim.numbers & told)
+            claim.numbers.update(told)
+        claims += mine.values()
+    return claims, strange
+
+
+def _within(
+    stages: Mapping[tuple[Process, int], set[int]],
+) -> dict[tuple[Process, int], tuple[int, ...]]:
+    """The stages that have counted each micro-batch."""
     within: dict[tuple[Process, int], tuple[int, ...]] = {}
     for (source, stage), some in sorted(stages.items()):
         for number in sorted(some):
             within[source, number] = (*within.get((source, number), ()), stage)
-    return {key: within[key] for key in sorted(within) if len(within[key]) < num_stages}
+    return dict(sorted(within.items()))
+
+
+def _breaks(
+    num_stages: int,
+    partial: Named,
+    claims: list[_Claim],
+    ends: Mapping[Process, Mapping[int, Reason | None]],
+) -> dict[tuple[Process | None, int, str], int]:
+    """Partial micro-batches by where their gradients stayed.
+
+    A gradient comes from the last stage; so whoever has counted it in the first of all stages from
+    the last one on without a gap is the last who is known to have had it.
+    """
+    by_place: dict[tuple[Process, int], list[_Claim]] = {}
+    for claim in claims:
+        by_place.setdefault((claim.source, claim.stage), []).append(claim)
+    breaks: Counter[tuple[Process | None, int, str]] = Counter()
+    for (source, number), stages in partial.items():
+        first = num_stages
+        while first - 1 in stages:
+            first -= 1
+        told = by_place.get((source, first), ())
+        member = next((one.member for one in told if number in one.numbers), None)
+        reason = ends.get(source, {}).get(number)
+        breaks[member, first, str(reason) if reason is not None else ""] += 1
+    return dict(breaks)

@@ -164,6 +164,7 @@ class Guardian:
             flight.fail(held, Reason.TRIES)
         else:
             held.num_tries += 1
+            flight.tally.sent_again(held.micro_batch, reason)
             held.avoided.add(held.tries[-1].receiver)
             flight.enter(held, Phase.WAITING)
             self.want(held)

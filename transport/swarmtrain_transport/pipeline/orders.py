@@ -180,11 +180,14 @@ class Made(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Settled(OrderOrReport, frozen=True, tag=32):
-    """Answer to CLOSE: the last step is made, nothing is left over, and this was counted."""
+    """Answer to CLOSE: the last step is made, nothing is left over, and this was counted.
+    `redone` is how often it has sent micro-batches of the round to yet another receiver, and why.
+    """
 
     round: Count
     counted: Annotated[tuple[Counted, ...], msgspec.Meta(max_length=limits.COUNTED_MAX)]
     made: Made
+    redone: Mapping[Reason, Count] = {}
 
 
 class Fetched(OrderOrReport, frozen=True, tag=33):

@@ -131,6 +131,9 @@ class Rounds:
     _waits: dict[PeerId, Score] = field(default_factory=dict)
     _paces: dict[Process, float] = field(default_factory=dict)
     _unsettled: dict[Process, Span] = field(default_factory=dict)
+    _spans_of_closing: dict[Process, Span] = field(default_factory=dict)
+    _voided: int = 0
+    _voided_of_closing: int = 0
     _settled: dict[Process, orders.Settled] = field(default_factory=dict)
     _is_booked: bool = False
     _now_s: float = 0.0
@@ -353,7 +356,8 @@ class Rounds:
         assert self.closing is not None
         self._is_booked, self._unsettled = True, {}
         asked = self._asked_of_closing
-        books = books_of(self.closing, self.num_stages, asked, self._settled)
+        spans, voided = self._spans_of_closing, self._voided_of_closing
+        books = books_of(self.closing, self.num_stages, asked, self._settled, spans, voided)
         self._actions.append(Booked(books))
 
     def _begin(self) -> bool:
@@ -367,7 +371,7 @@ class Rounds:
             Process(peer, member.boot) for peer, member in self.members.items() if 0 in member.span
         }
         sources = set(self._waits_for(able)) or able
-        self.step = self.attempt = 0
+        self.step = self.attempt = self._voided = 0
         self._is_running = True
         self._shares = self._shares_of(sources)
         self._asked = {one: share * max(1, self.steps) for one, share in self._shares.items()}
@@ -424,6 +428,7 @@ class Rounds:
         self._is_running = False
         self.closing, self._is_booked = self.round, False
         self._unsettled, self._closed_s = self._spans(), self._now_s
+        self._spans_of_closing, self._voided_of_closing = dict(self._unsettled), self._voided
         self._settled, self._asked_of_closing = {}, self._asked
         self._tell_all(orders.Close(self.round))
         return True
@@ -444,6 +449,7 @@ class Rounds:
             self.step, self.attempt = self.step + 1, 0
         elif sources:
             self.attempt += 1
+            self._voided += sum(self._shares[source] for source in sources)
         else:
             self.step = self.steps
         goes_on = self.step < self.steps

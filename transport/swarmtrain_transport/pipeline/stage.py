@@ -206,8 +206,8 @@ class StageMachine:
 
     def settled(self, round: int, now_s: float) -> tuple[Request, ...]:
         """The weights for the round's exchange are kept, and nothing is accumulated."""
-        counted, made = self._flight.tally.settle(round), self._flight.source.close(round)
-        return self._reports(orders.Settled(round, counted, made), now_s)
+        made = self._flight.source.close(round)
+        return self._reports(self._flight.tally.settle(round, made), now_s)
 
     def weighed(
         self, fence: Fence, squares: tuple[float | None, ...], now_s: float

@@ -1,6 +1,9 @@
 """Books of a peer: the micro-batches in its accumulator, and in the steps of the round."""
 
+from collections import Counter
+
 from swarmtrain_transport.pipeline import orders
+from swarmtrain_transport.pipeline.messages import Reason
 from swarmtrain_transport.pipeline.requests import Count, Step
 from swarmtrain_transport.pipeline.route import Fence, MicroBatch, Process
 
@@ -16,6 +19,7 @@ class Tally:
         self.steps = 0
         self._accumulated: list[Count] = []
         self._counted: dict[tuple[Process, int], Count] = {}
+        self._redone: Counter[tuple[int, Reason]] = Counter()
 
     def __len__(self) -> int:
         """Micro-batches in the accumulator."""
@@ -29,6 +33,10 @@ class Tally:
         """One more is in the accumulator."""
         self._counted[count.micro_batch.entry] = count
         self._accumulated.append(count)
+
+    def sent_again(self, name: MicroBatch, reason: Reason) -> None:
+        """It goes to yet another receiver."""
+        self._redone[name.round, reason] += 1
 
     def step(self, norm: float | None = None) -> Step:
         """A step with what is accumulated, by the norm of the whole gradient."""
@@ -47,7 +55,7 @@ class Tally:
             if count.micro_batch.fence != fence
         }
 
-    def settle(self, round: int) -> tuple[orders.Counted, ...]:
+    def settle(self, round: int, made: orders.Made) -> orders.Settled:
         """All that was counted up to the round, by source and stage; it is forgotten then."""
         books: dict[tuple[Process, int], set[int]] = {}
         for entry, count in list(self._counted.items()):
@@ -57,8 +65,12 @@ class Tally:
             source, number = entry
             for stage in range(count.first, count.last + 1):
                 books.setdefault((source, stage), set()).add(number)
-        return tuple(
+        counted = tuple(
             orders.Counted(source, stage, marked)
             for (source, stage), numbers in sorted(books.items())
             for marked in orders.runs(numbers)
         )
+        redone: Counter[Reason] = Counter()
+        for at, reason in [key for key in self._redone if key[0] <= round]:
+            redone[reason] += self._redone.pop((at, reason))
+        return orders.Settled(round, counted, made, dict(sorted(redone.items())))

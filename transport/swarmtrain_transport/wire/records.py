@@ -307,6 +307,74 @@ class Checkpoint(Body, frozen=True, tag="CHECKPOINT", omit_defaults=True):
     group: int = FIRST_GROUP
 
 
+class BooksOfMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One member in BOOKS.
+
+    Attributes:
+        peer: its key.
+        first: stage that its span begins with.
+        counted: micro-batches that it is believed to have in its gradient, by stage of its span.
+        made: micro-batches that it has made as a source.
+        doubted: how many others it has told of, which their source has not made or another member
+            of the stage has counted as well.
+        has_told: False if it has said nothing in time: it is in no op of the round.
+    """
+
+    peer: bytes
+    first: int
+    counted: tuple[int, ...]
+    made: int
+    doubted: int
+    has_told: bool
+
+
+class Break(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Micro-batches whose gradient did not come all the way back.
+
+    Attributes:
+        above: the last member that has counted them; b"" if nobody tells of the last stage.
+        stage: from which on they are counted, up to the last.
+        reason: for which their source gave them up; "" if it does not say.
+        count: how many.
+    """
+
+    above: bytes
+    stage: int
+    reason: str
+    count: int
+
+
+class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
+    """A round of the run's stages is over: what was made of text in it, and what has become of it.
+    The stages' next ops exchange what was learnt from that. In runs without stages there is none.
+
+    Attributes:
+        round: the pipeline's own number of it.
+        made: micro-batches, as their sources tell.
+        whole: how many of them all stages have counted.
+        counted: how many each stage has.
+        lost: how many their sources gave up, by reason.
+        redone: how often one was sent to yet another receiver, by reason.
+        voided: how many were made again because their step was void.
+        members: of the round; those with most of it, where there are too many.
+        num_members: how many there were.
+        breaks: where gradients stayed; the largest, where there are too many.
+        digest: SHA-256 of what all members have told.
+    """
+
+    round: int
+    made: int
+    whole: int
+    counted: tuple[int, ...]
+    members: tuple[BooksOfMember, ...]
+    num_members: int
+    digest: bytes
+    lost: dict[str, int] = {}
+    redone: dict[str, int] = {}
+    voided: int = 0
+    breaks: tuple[Break, ...] = ()
+
+
 class Snapshot(Body, frozen=True, tag="SNAPSHOT"):
     """The fold of all records before this one has this image (`snapshots`): hash and length.
     Whoever has folded them checks it; a newcomer takes the image and the records after this one."""
@@ -317,7 +385,7 @@ class Snapshot(Body, frozen=True, tag="SNAPSHOT"):
 
 AnyBody = (
     Run | Group | Join | Move | Gone | Unban | Plan | Reassign | Freeze | SliceFreeze | Commit
-    | Skip | Attest | Rewind | Checkpoint | Snapshot
+    | Skip | Attest | Rewind | Checkpoint | Books | Snapshot
 )  # fmt: skip
 
 _KINDS = kinds_of(AnyBody)
