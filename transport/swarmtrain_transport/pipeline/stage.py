@@ -315,8 +315,7 @@ class StageMachine:
         for held in flight.all():
             if flight.is_over(held.micro_batch):
                 flight.forget(held)
-        flight.tally.settle(order.round - 1)
-        flight.source.close(order.round - 1)
+        flight.tally.settle(order.round - 1, flight.source.close(order.round - 1))
 
     def _begin(self, order: orders.Begin) -> None:
         flight = self._flight
