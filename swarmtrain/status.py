@@ -76,7 +76,7 @@ class StatusServer:
         self,
         state_dir: Path,
         view: Callable[[], msgspec.Struct],
-        why: Callable[[int, int], list[str]] | None = None,
+        why: Callable[[int, int | None], Mapping[str, Any]] | None = None,
         obey: Callable[[bytes], Awaitable[Any]] | None = None,
     ) -> None:
         self._state_dir = state_dir
@@ -134,9 +134,9 @@ class StatusServer:
         from aiohttp import web
 
         assert self._why is not None
-        group = request.query.get("group", "0")
-        story = self._why(int(request.match_info["number"]), int(group) if group.isdecimal() else 0)
-        body = msgspec.json.encode({"story": story})
+        group = request.query.get("group", "")
+        number = int(request.match_info["number"])
+        body = msgspec.json.encode(self._why(number, int(group) if group.isdecimal() else None))
         return web.Response(body=body, content_type="application/json")
 
     async def _answer_order(self, request: "web.Request") -> "web.Response":

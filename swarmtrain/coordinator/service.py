@@ -49,7 +49,7 @@ from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.errors import UserError, port_in_use
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import StatusServer
-from swarmtrain.why.story import explain_round
+from swarmtrain.why.story import story_of
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
@@ -392,6 +392,6 @@ def _status(state_dir: Path, machine: Rendezvous, desk: Desk) -> StatusServer:
     return StatusServer(
         state_dir,
         desk.status,
-        lambda number, group: explain_round(ledger.since(0), number, group),
+        lambda number, group: story_of(ledger.since(0), number, group).fields(),
         desk.hear,
     )

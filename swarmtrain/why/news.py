@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from swarmtrain.console.lines import counted
 from swarmtrain.why import story as why
+from swarmtrain.why import words
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.fold import OfGroup
 from swarmtrain_transport.wire.messages import FIRST_GROUP
@@ -23,12 +24,6 @@ from swarmtrain_transport.wire.records import (
     Skip,
     Unban,
 )
-
-_GONE = {
-    "silent": "nothing was heard of it any more",
-    "removed": "the organiser sent it away",
-    "banned": "the organiser has banned it",
-}
 
 
 class News:
@@ -121,10 +116,9 @@ class News:
     def _went(self, body: Gone) -> str:
         self._here.discard(body.peer)
         how = "is gone" if body.evicted else "has left"
-        because = _GONE.get(body.reason, body.reason) if body.evicted else body.reason
         if body.conviction is not None:
-            how, because = "is out for good", "an audit found that it had summed wrongly"
-        clause = f" ({because})" if because else ""
+            how = "is out for good"
+        clause = f" ({because})" if (because := words.gone_because(body)) else ""
         return f"{self._name(body.peer)} {how}{clause}, {_peers(len(self._here))} now"
 
     def _result(self, body: Commit) -> str:

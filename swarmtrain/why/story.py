@@ -5,9 +5,12 @@ also years later. Pure: records in, sentences out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from swarmtrain.console.lines import counted
 from swarmtrain.why import pairs as why_pairs
+from swarmtrain.why import stages
 from swarmtrain.why import words as why_words
 from swarmtrain_transport.kinds import GATHER, PAIR, WHOLE
 from swarmtrain_transport.ledger import exclusion_rule
@@ -18,6 +21,7 @@ from swarmtrain_transport.wire.records import (
     AnyBody,
     Attest,
     BodyReader,
+    Books,
     Commit,
     Conviction,
     Freeze,
@@ -32,6 +36,9 @@ from swarmtrain_transport.wire.records import (
     Times,
     body_of,
 )
+
+_NONE = -1
+"""Number of no op."""
 
 _REASONS = {
     "late": "its contribution came too late",
@@ -60,44 +67,141 @@ _OWNER_REASONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A round as people are told it.
+
+    Attributes:
+        lines: a sentence or two each; none if the ledger has no such round.
+        booked: the round of a run in stages, for programs.
+    """
+
+    lines: list[str]
+    booked: list[dict[str, Any]]
+
+    def fields(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {"story": self.lines, **({"stages": self.booked} if self.booked else {})}
+
+
 def explain_round(
     records: Iterable[Record],
     number: int,
-    group: int = FIRST_GROUP,
+    group: int | None = None,
     known: tuple[LedgerView, BodyReader] | None = None,
 ) -> list[str]:
-    """The round's story, a sentence or two per line; empty if the ledger has no such round.
+    """The round's story, a sentence or two per line; empty if the ledger has no such round. The
+    arguments are those of `story_of`."""
+    return story_of(records, number, group, known).lines
+
+
+def story_of(
+    records: Iterable[Record],
+    number: int,
+    group: int | None = None,
+    known: tuple[LedgerView, BodyReader] | None = None,
+) -> Story:
+    """The story of a round.
 
     Args:
         records: the ledger from its beginning, in order.
-        number: of the round; round n ends with op n.
-        group: whose round it is.
+        number: of the round; round n ends with op n, in a run in stages with that of stage 0.
+        group: whose round it is; None for the whole run's.
         known: fold of the records before these, and what reads these; None if there are none.
     """
     view, reader = known or (LedgerView(), BodyReader())
     names: dict[bytes, str] = {}
     for peer, name in view.names.items():
         names[peer] = name_of(peer, name, names)
-    lines: list[str] = []
-    if (begun := _under_way(view, number, group)) is not None:
-        lines += _told_before(begun, names, view.groups[group].standing)
+    wanted = {FIRST_GROUP if group is None else group: number}
+    exchanges = _Exchanges(view, names, wanted)
+    booked: list[stages.BookedRound] = []
+    left: list[Gone] = []
     for record in records:
         body = reader.read(record)
         if isinstance(body, Join):
             names[body.peer] = name_of(body.peer, body.name, names)
-        elif getattr(body, "group", group) != group:
-            pass
-        elif isinstance(body, Rewind) and body.op < number and lines:
+        elif isinstance(body, Gone) and body.peer in view.roster:
+            left.append(body)
+        elif isinstance(body, Books) and group is None:
+            found = stages.BookedRound.of(body, view, left)
+            exchanges.booked(found, is_it=view.first.next_op == number)
+            if view.first.next_op == number:
+                booked.append(found)
+            left = []
+        exchanges.take(body)
+        view.apply(record, body)
+    lines: list[str] = []
+    for one in booked:
+        lines += stages.told(one, number, names)
+    for stage in exchanges.told:
+        of_it = exchanges.lines_of(stage)
+        if booked and of_it:
+            lines += [f"Exchange of stage {stage}:", *(f"  {line}" for line in of_it)]
+        elif booked:
+            lines.append(f"Stage {stage} exchanged nothing.")
+        else:
+            lines += of_it
+    return Story(lines, [stages.fields(one, names) for one in booked])
+
+
+class _Exchanges:
+    """Sentences on ops, as their records go by.
+
+    Args:
+        view: fold of the records so far.
+        names: of the peers.
+        wanted: number of the op, by group.
+    """
+
+    def __init__(self, view: LedgerView, names: dict[bytes, str], wanted: dict[int, int]) -> None:
+        self._view, self._names, self._wanted = view, names, wanted
+        self.told: dict[int, list[str]] = {group: [] for group in wanted}
+        for group, number in wanted.items():
+            if (begun := _under_way(view, number, group)) is not None:
+                standing = view.groups[group].standing
+                self.told[group] += _told_before(begun, names, standing)
+
+    def booked(self, round: "stages.BookedRound", *, is_it: bool) -> None:
+        """A round of stages is booked; the ops that follow are of that round.
+
+        Args:
+            round: of the stages.
+            is_it: it is the one that is told.
+        """
+        for stage, number in round.exchanges.items():
+            if is_it:
+                self._wanted[stage] = number
+                self.told.setdefault(stage, [])
+            elif self._wanted.get(stage) == number and not self.told[stage]:
+                self._wanted[stage] = _NONE  # what was booked before had no exchange there
+        if is_it:
+            for stage in range(len(round.books.counted)):
+                self.told.setdefault(stage, [])
+            self.told = dict(sorted(self.told.items()))
+
+    def take(self, body: AnyBody) -> None:
+        """The next record, before it is folded."""
+        if isinstance(body, Gone):
+            found = body.conviction
+            if found is not None and found.op == self._wanted.get(body.group, _NONE):
+                self.told[body.group].append(_convicted(body, found, self._names))
+            return
+        group = getattr(body, "group", None)
+        if group not in self._wanted:
+            return
+        number, lines = self._wanted[group], self.told[group]
+        if isinstance(body, Rewind) and body.op < number and lines:
             lines.append(f"A REWIND went back to round {body.op}: {body.reason}. ")
             lines[-1] += "Whatever this round had decided was cancelled."
-        elif isinstance(body, Gone) and body.conviction and body.conviction.op == number:
-            lines.append(_convicted(body, body.conviction, names))
         elif getattr(body, "op", None) == number:
-            op = _under_way(view, number, group)
-            lines += _told(body, names, view.groups[group].standing, op)
-        view.apply(record, body)
-    is_open = _under_way(view, number, group) is not None
-    return [*lines, "It is still in progress."] if is_open else lines
+            op = _under_way(self._view, number, group)
+            lines += _told(body, self._names, self._view.groups[group].standing, op)
+
+    def lines_of(self, group: int) -> list[str]:
+        """The sentences of a group's op."""
+        is_open = _under_way(self._view, self._wanted.get(group, _NONE), group) is not None
+        return [*self.told[group], "It is still in progress."] if is_open else self.told[group]
 
 
 def name_of(peer: bytes, name: str, names: Mapping[bytes, str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from swarmtrain_transport.ledger.exclusion_rule import in_words
 from swarmtrain_transport.ledger.standing import Standing
-from swarmtrain_transport.wire.records import Commit, Plan, Reassign, Skip
+from swarmtrain_transport.wire.records import Commit, Gone, Plan, Reassign, Skip
 
 Names = Mapping[bytes, str]
 
@@ -16,6 +16,18 @@ _BLAMED = {
     "owner alone has it": "alone held what it had summed",
     "too few have it": "brought what it had summed to too few",
 }
+_GONE = {
+    "silent": "nothing was heard of it any more",
+    "removed": "the organiser sent it away",
+    "banned": "the organiser has banned it",
+}
+
+
+def gone_because(gone: Gone) -> str:
+    """Say why somebody left, as a clause; in its own words if it chose to."""
+    if gone.conviction is not None:
+        return "an audit found that it had summed wrongly"
+    return _GONE.get(gone.reason, gone.reason) if gone.evicted else gone.reason
 
 
 def moved(body: Reassign, before: bytes, names: Names) -> str:

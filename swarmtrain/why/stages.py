@@ -1,0 +1,159 @@
+"""A round of a run in stages, told from its books.
+
+Pure: records in, sentences out. `story` tells the stages' exchanges.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from swarmtrain.why import words
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.wire.records import Books, Gone
+
+Names = Mapping[bytes, str]
+
+_REASONS = {
+    "closed": "not back when the round was closed",
+    "no slot": "the next peer had no room",
+    "bad input": "what arrived was not a stage's input",
+    "bad gradient": "what came back was not a gradient",
+    "granted": "another peer had it already",
+    "mute": "its source did not answer the end of its way",
+    "tries": "no peer took it on in several tries",
+    "stale": "back too many steps late",
+    "late": "under way for too long",
+    "silent": "the next peer fell silent",
+    "gone": "the next peer left",
+}
+"""Why a micro-batch was lost, or was sent to another peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookedRound:
+    """One booking.
+
+    Attributes:
+        books: of it.
+        exchanges: number of the op that follows from it, by stage; none where nobody has counted.
+        left: who was gone when it was booked, and had not been when the one before it was.
+    """
+
+    books: Books
+    exchanges: dict[int, int]
+    left: tuple[Gone, ...]
+
+    @classmethod
+    def of(cls, books: Books, view: LedgerView, left: Collection[Gone]) -> "BookedRound":
+        """The booking of BOOKS; `view` is of the records before it."""
+        exchanges = {
+            stage: view.groups[stage].next_op
+            for stage, count in enumerate(books.counted)
+            if count and stage in view.groups
+        }
+        return cls(books, exchanges, tuple(left))
+
+
+def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
+    """Yield what was made of text in a round, and what became of it."""
+    books = booked.books
+    some = "1 micro-batch" if books.made == 1 else f"{books.made} micro-batches"
+    yield (
+        f"Round {number}, in {len(books.counted)} stages: of {some} all stages have counted "
+        f"{books.whole}."
+    )
+    sources = {one.peer: one.made for one in books.members if one.made}
+    if sources:
+        yield f"Made by {_shares(sources, names)}."
+    for stage, count in enumerate(books.counted):
+        who = {
+            one.peer: one.counted[stage - one.first]
+            for one in books.members
+            if one.has_told and 0 <= stage - one.first < len(one.counted)
+        }
+        yield f"Stage {stage} has counted {count}: {_shares(who, names)}."
+    if books.num_members > len(books.members):
+        yield f"The ledger names {len(books.members)} of its {books.num_members} members."
+    if books.redone:
+        times = sum(books.redone.values())
+        how = f"{times} times" if times > 1 else "Once"
+        yield f"{how} a micro-batch was sent to another peer: {_because(books.redone)}."
+    if books.voided:
+        yield f"{books.voided} were made again: a step that lacks one of them is not made."
+    if books.lost:
+        yield f"Lost: {_because(books.lost)}."
+    yield from _breaks(books, names)
+    for one in books.members:
+        name = words.name_of(one.peer, names)
+        if not one.has_told:
+            yield f"{name} did not say in time what it had counted: nothing of it is in the round."
+        if one.doubted:
+            yield (
+                f"{name} claims {one.doubted} that others claim as well, or that nobody has made."
+            )
+    for gone in booked.left:
+        why = f": {because}" if (because := words.gone_because(gone)) else ""
+        yield f"{words.name_of(gone.peer, names)} was gone before the round was booked{why}."
+
+
+def _breaks(books: Books, names: Names) -> Iterator[str]:
+    """Yield a sentence for each place where gradients have stayed."""
+    for one in books.breaks:
+        were = "was" if one.count == 1 else "were"
+        gave_up = f"; given up by the source: {_REASONS.get(one.reason, one.reason)}"
+        end = gave_up if one.reason else ""
+        if not one.above:
+            yield f"{one.count} {were} counted in some stages, but nobody tells of the last{end}."
+        else:
+            last = words.name_of(one.above, names)
+            yield (
+                f"{one.count} {were} counted from stage {one.stage} on and lost above {last}, "
+                f"which counted last{end}."
+            )
+
+
+def _because(reasons: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{count} ({_REASONS.get(reason, reason)})" for reason, count in reasons.items()
+    )
+
+
+def _shares(counts: Mapping[bytes, int], names: Names) -> str:
+    return words.listed(f"{words.name_of(peer, names)} {count}" for peer, count in counts.items())
+
+
+def fields(booked: BookedRound, names: Names) -> dict[str, Any]:
+    """The same for programs."""
+    books = booked.books
+    return {
+        "made": books.made,
+        "whole": books.whole,
+        "counted": list(books.counted),
+        "redone": books.redone,
+        "voided": books.voided,
+        "lost": books.lost,
+        "members": [
+            {
+                "peer": one.peer.hex(),
+                "name": names.get(one.peer, ""),
+                "stages": [one.first, one.first + len(one.counted) - 1],
+                "made": one.made,
+                "counted": list(one.counted),
+                "doubted": one.doubted,
+                "has_told": one.has_told,
+            }
+            for one in books.members
+        ],
+        "lost_above": [
+            {
+                "peer": one.above.hex(),
+                "name": names.get(one.above, ""),
+                "stage": one.stage,
+                "reason": one.reason,
+                "count": one.count,
+            }
+            for one in books.breaks
+        ],
+        "left": [gone.peer.hex() for gone in booked.left],
+        "exchanges": {str(stage): op for stage, op in booked.exchanges.items()},
+    }

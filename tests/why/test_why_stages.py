@@ -1,0 +1,130 @@
+"""A round of a run in stages is told from its books, and with it the exchange of each stage."""
+
+from swarmtrain.why.story import explain_round, story_of
+from swarmtrain_transport.wire.records import (
+    Attest,
+    Books,
+    BooksOfMember,
+    Break,
+    Gone,
+    Group,
+    Move,
+    Rewind,
+    Skip,
+)
+from tests.transport.rig import LAYOUT, A, B, C, Chain, genesis_body, plan_body, run_body
+from tests.why.test_why import named
+
+
+def staged_chain() -> Chain:
+    """Two stages: otter and lynx serve the first, crane the second."""
+    chain = Chain(run_body(), Group(1, bytes(32)))
+    for peer, name in ((A, "otter"), (B, "lynx"), (C, "crane")):
+        chain.add(named(peer, name))
+    for body in (Move(C, (1,)), genesis_body(24), Attest(0, bytes(32), 24, LAYOUT, group=1)):
+        chain.add(body)
+    return chain
+
+
+def books_of(round: int, counted: tuple[int, int] = (12, 11), **more) -> Books:
+    members = (
+        BooksOfMember(A, 0, (counted[0] - 3,), 14, 0, True),
+        BooksOfMember(B, 0, (3,), 0, 2, True),
+        BooksOfMember(C, 1, (counted[1],), 0, 0, counted[1] > 0),
+    )
+    return Books(round, 14, min(counted), counted, members, 3, bytes(32), **more)
+
+
+def exchange(chain: Chain, group: int, *peers: bytes, is_skipped: bool = False) -> None:
+    view = chain.view.groups[group]
+    op = view.next_op
+    chain.add(plan_body(peers, 24, op=op, previous_outcome=view.last_outcome, group=group))
+    if is_skipped:
+        chain.add(Skip(op, "deadline", group=group))
+
+
+def test_a_round_in_stages_is_told_with_all_that_became_of_its_micro_batches() -> None:
+    chain = staged_chain()
+    chain.add(Gone(B, evicted=True, reason="silent"))
+    chain.add(named(B, "lynx"))
+    chain.add(
+        books_of(
+            0, lost={"late": 2, "tries": 1}, redone={"silent": 4, "gone": 1},
+            breaks=(Break(C, 1, "late", 2), Break(b"", 2, "", 1)),
+        )
+    )  # fmt: skip
+    exchange(chain, 0, A, B, is_skipped=True)
+    exchange(chain, 1, C)
+    assert explain_round(chain.records, 1) == [
+        "Round 1, in 2 stages: of 14 micro-batches all stages have counted 11.",
+        "Made by otter 14.",
+        "Stage 0 has counted 12: lynx 3 and otter 9.",
+        "Stage 1 has counted 11: crane 11.",
+        "5 times a micro-batch was sent to another peer: 4 (the next peer fell silent), "
+        "1 (the next peer left).",
+        "Lost: 2 (under way for too long), 1 (no peer took it on in several tries).",
+        "2 were counted from stage 1 on and lost above crane, which counted last; given up by the "
+        "source: under way for too long.",
+        "1 was counted in some stages, but nobody tells of the last.",
+        "lynx claims 2 that others claim as well, or that nobody has made.",
+        "lynx was gone before the round was booked: nothing was heard of it any more.",
+        "Exchange of stage 0:",
+        "  Round 1 was planned with lynx and otter.",
+        "  Slices: otter 50 %, lynx 50 %. The whole exchange had 100.0 s, and needed at least 1 "
+        "contributor.",
+        "  Skipped: deadline. Nobody lost anything: all train on from where they are.",
+        "Exchange of stage 1:",
+        "  Round 1 was planned with crane.",
+        "  Slices: crane 100 %. The whole exchange had 100.0 s, and needed at least 1 contributor.",
+        "  It is still in progress.",
+    ]
+    assert explain_round(chain.records, 1, group=1)[0] == "Round 1 was planned with crane."
+
+
+def test_a_stage_s_exchange_has_a_number_of_its_own() -> None:
+    chain = staged_chain()
+    chain.add(books_of(0, (12, 0)))
+    exchange(chain, 0, A, is_skipped=True)
+    chain.add(books_of(1))
+    exchange(chain, 0, A, is_skipped=True)
+    exchange(chain, 1, C, is_skipped=True)
+    first, second = explain_round(chain.records, 1), explain_round(chain.records, 2)
+    assert "Stage 1 exchanged nothing." in first
+    assert any("crane did not say in time" in line for line in first)
+    assert not any("in time" in line for line in second)
+    assert "  Round 1 was planned with crane." in second
+    assert "  Round 2 was planned with otter." in second
+
+
+def test_a_stage_whose_exchange_never_began_has_none_though_a_later_round_has_its_number() -> None:
+    chain = staged_chain()
+    chain.add(books_of(0))
+    exchange(chain, 0, A, is_skipped=True)
+    chain.add(books_of(1))
+    exchange(chain, 1, C, is_skipped=True)
+    assert "Stage 1 exchanged nothing." in explain_round(chain.records, 1)
+    assert "  Round 1 was planned with crane." in explain_round(chain.records, 2)
+
+
+def test_a_round_after_a_way_back_is_told_with_both_its_bookings() -> None:
+    chain = staged_chain()
+    chain.add(books_of(0))
+    exchange(chain, 0, A, is_skipped=True)
+    chain.add(Rewind(0, "nobody holds it"))
+    chain.add(books_of(1))
+    story = story_of(chain.records, 1)
+    assert sum(line.startswith("Round 1, in 2 stages") for line in story.lines) == 2
+    assert [one["exchanges"] for one in story.booked] == [{"0": 1, "1": 1}] * 2
+    assert story.booked[0]["members"][2] == {
+        "peer": C.hex(), "name": "crane", "stages": [1, 1], "made": 0, "counted": [11],
+        "doubted": 0, "has_told": True,
+    }  # fmt: skip
+
+
+def test_a_run_without_stages_has_no_books_to_tell() -> None:
+    chain = Chain(run_body(), named(A, "otter"), genesis_body(24))
+    exchange(chain, 0, A)
+    assert (
+        story_of(chain.records, 1).booked == []
+        and "stages" not in story_of(chain.records, 1).fields()
+    )
