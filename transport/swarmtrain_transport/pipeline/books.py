@@ -200,7 +200,7 @@ def record_of(books: Books) -> records.Books:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What one member says that it has counted, of one source and in one stage.
+    """Numbers that one member says it has counted, of one source and in one stage.
 
     Attributes:
         member: that says so.
