@@ -60,7 +60,7 @@ class Machine:
 
 MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
-        "small": Machine(2e10, 1_000_000_000, "an old laptop or a board, 1 GB given"),
+        "small": Machine(2e10, 2_000_000_000, "an old laptop or a board, 2 GB given"),
         "laptop": Machine(5e10, 4_000_000_000, "two cores of a laptop, 4 GB given"),
         "desktop": Machine(2e11, 12_000_000_000, "eight cores, 12 GB given"),
         "gpu": Machine(1e13, 14_000_000_000, "a card like a T4, 14 GB given"),

@@ -118,7 +118,7 @@ def test_a_long_way_with_few_on_it_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_has_no_room_is_left_out_and_a_stage_without_a_peer_is_an_error() -> None:
     large = RunConfig(
-        run=RunSection(name="t"), model=ModelSection(layers=12, width=1024, heads=16),
+        run=RunSection(name="t"), model=ModelSection(layers=10, width=768, heads=8),
         pipeline=PipelineSection(stages=3, micro_batch=2),
     )  # fmt: skip
     found = of("2*small@dsl,3*laptop@dsl", large)
@@ -126,7 +126,7 @@ def test_who_has_no_room_is_left_out_and_a_stage_without_a_peer_is_an_error() ->
     assert sum(seat.count for seat in found.seats) == 3
     assert {more.peer for more in found.more} == {"laptop@dsl"}
     with pytest.raises(UserError) as caught:
-        of("2*small@dsl,laptop@dsl", large)
+        of("2*small@dsl,2*laptop@dsl", large)
     assert caught.value.code == "SWT-E614"
     assert "Nobody is left for stage 2" in caught.value.what
     assert "2 small@dsl had no room" in caught.value.what

@@ -39,6 +39,13 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
             "A model in one piece has no pipeline, and every stage needs a peer.",
         )
         return
+    if config.model.kind == "custom":
+        yield Problem(
+            "model.kind",
+            "must be byte-transformer where the model is in stages, it is custom",
+            "Who brings a model has all of it: a training loop of one's own knows no stages.",
+        )
+        return
     if config.facts.takes_gradients:
         yield Problem(
             "outer.strategy",
@@ -64,10 +71,8 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _built_in_problems(config: RunConfig) -> Iterator[Problem]:
-    """Check against the model, as far as one is known before peers bring it."""
+    """Check against the model."""
     model, pipeline = config.model, config.pipeline
-    if model.kind == "custom":
-        return
     if text := misfit(list(built_in_blocks(model)), pipeline.stages):
         yield Problem("pipeline.stages", text, "A stage is made of whole blocks.")
         return

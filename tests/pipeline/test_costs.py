@@ -86,7 +86,7 @@ def test_what_is_not_known_is_not_said() -> None:
     assert memory_of(stage_needs(custom), range(3)) == 0
     assert serving_words(custom, range(1, 3)) == "serves stages 1 to 2 (of 0 to 2)"
     words = serving_words(config_of(3), range(1, 2), "as it asked")
-    assert words.startswith("serves stage 1 (of 0 to 2; blocks.2 to blocks.3; about 2")
+    assert words.startswith("serves stage 1 (of 0 to 2; blocks.2 to blocks.3; about 4")
     assert words.endswith(" MB): as it asked")
 
 

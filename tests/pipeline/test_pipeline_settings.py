@@ -123,10 +123,9 @@ def test_strategies_with_inner_steps_fit(tmp_path: Path, strategy: str):
     loaded(tmp_path, f'[pipeline]\nstages = 2\n[outer]\nstrategy = "{strategy}"\n')
 
 
-def test_of_a_model_that_peers_bring_only_the_number_of_stages_is_judged(tmp_path: Path):
-    text = '[model]\nkind = "custom"\n[data]\nsource = "own"\n'
-    loaded(tmp_path, f'{text}[pipeline]\nstages = ["in", "out"]\n')
-    assert "it is 65" in refusal(tmp_path, f"{text}[pipeline]\nstages = 65\n").what
+def test_a_model_that_peers_bring_is_not_in_stages(tmp_path: Path):
+    text = '[model]\nkind = "custom"\n[data]\nsource = "own"\n[pipeline]\nstages = 2\n'
+    assert "`model.kind` must be byte-transformer" in refusal(tmp_path, text).what
 
 
 def test_settings_that_a_coordinator_sends_are_judged_alike(tmp_path: Path):
