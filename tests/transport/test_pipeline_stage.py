@@ -155,6 +155,24 @@ def test_a_silent_receiver_is_replaced_and_its_gradient_still_counts():
     assert sent(msg.Ack, asked) and not of(requests.Keep, asked)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_nobody_waits_for_the_gradient_of_an_end_behind_a_receiver_that_is_gone(is_first):
+    made, asked = machine(SOURCE, share=1)
+    job, first = sent_on(made, asked)
+    secret = Source(SOURCE.peer, BOOT, SEED).secret(job.micro_batch)
+    made.received(END.peer, BOOT, msg.Arrived(job.micro_batch, Slot(BOOT, 9), secret), 1.0)
+    second = sent(msg.Want, made.tick(limits.HOP_SILENCE_S + 1))[0].peer
+    made.received(second, BOOT, msg.Invite(Slot(BOOT, 4)), 10.0)
+    gone = orders.Departed(Process(first, BOOT))
+    refuse = msg.Refuse(Slot(BOOT, 4), job.micro_batch, Reason.GRANTED)
+    events = [
+        lambda: made.told(gone, 11.0), lambda: made.received(second, BOOT, refuse, 11.0)
+    ]  # fmt: skip
+    before, after = events if is_first else reversed(events)
+    assert not of(requests.Ended, before())
+    assert of(requests.Ended, after()) == [requests.Ended(job.micro_batch, Reason.GRANTED)]
+
+
 def test_a_receiver_that_says_that_it_holds_a_micro_batch_is_waited_for():
     made, asked = machine(SOURCE, share=1)
     _, receiver = sent_on(made, asked)

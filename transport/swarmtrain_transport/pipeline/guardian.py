@@ -34,8 +34,13 @@ class Guardian:
         self._balance.begin_round(flight.serving(flight.span.last + 1))
 
     def departed(self, process: Process) -> None:
-        """Its slots are not heard of again."""
+        """The process is gone: another one takes what it had, if it was not the last hope."""
         self._spent.pop(process, None)
+        for held in self._flight.all():
+            if held.phase is Phase.SENT and held.tries[-1].receiver == process:
+                self.redo(held, Reason.GONE)
+            elif held.phase is Phase.OUTRUN and not self._may_come(held):
+                self._flight.fail(held, Reason.GRANTED)
 
     # ---- the next hop
 
@@ -156,7 +161,7 @@ class Guardian:
         is_final = reason in FINAL
         if held.above is None:
             is_final = is_final and flight.source.has_permitted(held.micro_batch)
-        if is_final and reason is Reason.GRANTED and len(held.tries) > 1:
+        if is_final and reason is Reason.GRANTED and self._may_come(held):
             flight.enter(held, Phase.OUTRUN)
         elif is_final:
             flight.fail(held, reason)
@@ -168,6 +173,10 @@ class Guardian:
             held.avoided.add(held.tries[-1].receiver)
             flight.enter(held, Phase.WAITING)
             self.want(held)
+
+    def _may_come(self, held: Held) -> bool:
+        """Return True if a receiver before the newest one is still there to send its gradient."""
+        return any(self._flight.is_member(one.receiver) for one in held.tries[:-1])
 
     def _sent_to(self, receiver: Process, slot: Slot, name: MicroBatch) -> Held | None:
         return next(

@@ -373,12 +373,10 @@ class StageMachine:
             del flight.members[process.peer]
         flight.gone.add(process)
         self._receiver.invited.departed(process)
-        self._guardian.departed(process)
         for held in flight.all():
             if held.above == process and held.phase is not Phase.BACKWARD:
                 flight.drop(held)
-            elif held.phase is Phase.SENT and held.tries[-1].receiver == process:
-                self._guardian.redo(held, Reason.GONE)
+        self._guardian.departed(process)
 
     # ---- passes
 
