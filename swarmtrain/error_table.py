@@ -313,6 +313,12 @@ _ROWS = (
         "message names. A peer of this package that meets it has a fault worth reporting.",
     ),
     ErrorKind(
+        "SWT-E710", "The run has gone on without this peer", EXIT_TRY_LATER,
+        "Its model is in stages, and micro-batches are counted for a process. One that was not\n"
+        "heard for too long, or that gets other stages, begins anew with the run's state; nothing\n"
+        "is to be done.",
+    ),
+    ErrorKind(
         "SWT-E801", "No training text was found", EXIT_INPUT_MISSING,
         "The built-in text is the standard library's own sources, and this Python comes without\n"
         "them (embedded and zipped builds do). Start the coordinator with an ordinary Python.",

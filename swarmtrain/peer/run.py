@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
 from torch import Tensor
@@ -29,7 +30,7 @@ from swarmtrain.options import JoinOptions
 from swarmtrain.peer.disk.shelf import free_bytes
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.control import CoordinatorUnreachable
-from swarmtrain.peer.network.shell import PeerShell
+from swarmtrain.peer.network.shell import GIVEN_UP, PeerShell
 from swarmtrain.peer.staged import StagedPeer
 from swarmtrain.peer.telling import Emit, Print, Telling
 from swarmtrain.peer.training.driver import Driver
@@ -71,22 +72,33 @@ def run_peer(
     if options.freeze_in_round:
         number = options.freeze_in_round
         freeze = (number, lambda sent, total: _freeze(number, sent, total, emit))
-    membership = Membership.enter(
+    enter = partial(
+        Membership.enter,
         options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
         advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
         brings=_brings(options), make_shell=make_shell,
     )  # fmt: skip
+    while not _lived(enter(), options.threads, events):
+        events.say("The run has gone on without this peer: it begins anew.")
+    return 0
+
+
+def _lived(membership: Membership, threads: int, events: Telling) -> bool:
+    """Train until the end; False if this life of the peer ends before that of the peer."""
     try:
         identity, name = membership.identity, membership.name
         came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
         events.tell(came_in, f"in as {name} (key {identity.fingerprint})")
         _check_built_in(membership.config)
         is_staged = membership.config.pipeline.num_stages > 1
-        peer = (StagedPeer if is_staged else _Peer)(membership, options.threads, events)
-        _train(peer, events)
+        _train((StagedPeer if is_staged else _Peer)(membership, threads, events), events)
+    except UserError as error:
+        if error.code != GIVEN_UP:
+            raise
+        return False
     finally:
         membership.close()
-    return 0
+    return True
 
 
 def _brings(options: JoinOptions) -> Brings:

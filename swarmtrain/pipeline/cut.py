@@ -7,7 +7,7 @@ the built-in model without torch (`config.stages`).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,12 +44,23 @@ def passed(model: BlockModel, example: Tensor) -> tuple[Passed, ...]:
         UserError: SWT-E613, a block does not take what the one before gives, or gives something
             that cannot go to the next stage.
     """
-    found = []
+    found, values = [], outputs(model, example)
+    for block in model.blocks:
+        with FlopCounterMode(display=False) as counter:
+            value = next(values)
+        sizes = {id(tensor): tensor.numel() for _, tensor in block.tensors() if _trained(tensor)}
+        cost = Cost(counter.get_total_flops(), sum(sizes.values()))
+        found.append(Passed(cost, tuple(value.shape)))
+    return tuple(found)
+
+
+def outputs(model: BlockModel, example: Tensor) -> Iterator[Tensor]:
+    """The outputs of all blocks for a micro-batch without values; else as `passed`, which hangs
+    hooks on all modules of the process meanwhile."""
     value = example.to("meta")
     for index, block in enumerate(model.blocks):
-        counter = FlopCounterMode(display=False)
         try:
-            with torch.no_grad(), counter:
+            with torch.no_grad():
                 value = block.call(*_without_values(block), value)
         except Exception as error:  # whatever the user's own forward raises
             raise cannot(
@@ -63,10 +74,7 @@ def passed(model: BlockModel, example: Tensor) -> tuple[Passed, ...]:
                 f"block `{block.name}` gives {what}, and one tensor of a floating type can go on",
                 "Cut elsewhere, or let later blocks make what they need besides.",
             )
-        sizes = {id(tensor): tensor.numel() for _, tensor in block.tensors() if _trained(tensor)}
-        cost = Cost(counter.get_total_flops(), sum(sizes.values()))
-        found.append(Passed(cost, tuple(value.shape)))
-    return tuple(found)
+        yield value
 
 
 def run_stages(config: RunConfig) -> tuple[BlockModel, tuple[range, ...]]:

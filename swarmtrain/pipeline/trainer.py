@@ -19,7 +19,7 @@ from swarmtrain.pipeline.activations import ActivationCodec, Boundary, rounding_
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import BlockModel
 from swarmtrain.pipeline.clipping import clip_factor
-from swarmtrain.pipeline.cut import passed
+from swarmtrain.pipeline.cut import outputs
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.places import Parcel, Read
 from swarmtrain.pipeline.span import Span, dropout_seed
@@ -96,9 +96,9 @@ def boundaries_of(
         codec: form of the values.
 
     Raises:
-        UserError: SWT-E613, as for `cut.passed`.
+        UserError: SWT-E613, as for `cut.outputs`.
     """
-    shapes = [one.shape for one in passed(model, example)]
+    shapes = [tuple(output.shape) for output in outputs(model, example)]
     return {
         stage: Boundary(codec, shapes[before[-1]]) for stage, before in enumerate(cut[:-1], start=1)
     }

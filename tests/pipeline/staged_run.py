@@ -52,6 +52,7 @@ class Coordinator:
     def __init__(self, config: RunConfig, place: Path) -> None:
         self._config, self._place = config, place
         self.books: list[Books] = []
+        self.machine: Rendezvous | None = None
         self._up = threading.Event()
         self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self.thread.start()
@@ -70,7 +71,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _watched(self, machine: Rendezvous) -> contextlib.AbstractAsyncContextManager[None]:
-        assert machine.stage_rounds is not None
+        self.machine = machine
         opened = machine.stage_rounds._open
 
         def booked(books: Books) -> None:
@@ -94,7 +95,7 @@ class Peer:
         self.losses: list[float] = []
         self.error: BaseException | None = None
         self._invite, self._place, self._span = invite, place, span
-        self.thread = threading.Thread(target=self._main)
+        self.thread = threading.Thread(target=self._main, daemon=True)
         self.thread.start()
 
     def _main(self) -> None:
@@ -118,6 +119,16 @@ class Peer:
         self.events.append(event)
         if isinstance(event, RoundEnded) and self.peer.loss:
             self.losses.append(self.peer.loss)
+
+    def die(self) -> None:
+        """End without a word, as by a power cut."""
+        network = self.peer.membership.thread
+        network._loop.call_soon_threadsafe(network._loop.stop)
+        self.thread.join(60)
+
+    def lose_coordinator(self) -> None:
+        """The connection to the coordinator breaks."""
+        self.peer.membership.thread.call(lambda shell: shell._control._cut())
 
     def roots(self) -> dict[int, str]:
         """State root of each stage at the end."""

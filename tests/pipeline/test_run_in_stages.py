@@ -1,11 +1,19 @@
 """Runs in stages over real sockets: threads, lanes, ledger and disks as in life."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from staged_run import Coordinator, Peer, config_of
+
+from swarmtrain.errors import UserError
+from swarmtrain.peer.network import patience
+from swarmtrain.peer.network.shell import GIVEN_UP
+from swarmtrain.pipeline.places import Places
+from swarmtrain_transport import limits
 
 torch.set_num_threads(1)
 
@@ -17,12 +25,14 @@ Begin = Callable[..., tuple[Coordinator, list[Peer]]]
 def begin(tmp_path: Path) -> Iterator[Begin]:
     begun: list[Coordinator] = []
 
-    def run(*spans: tuple[int, int], **pipeline: str) -> tuple[Coordinator, list[Peer]]:
-        config = config_of(ROUNDS, len(spans), **{"activations": "none", **pipeline})
+    def run(
+        *spans: tuple[int, int], rounds: int = ROUNDS, **pipeline: str
+    ) -> tuple[Coordinator, list[Peer]]:
+        config = config_of(rounds, len(spans), **{"activations": "none", **pipeline})
         coordinator = Coordinator(config, tmp_path / "run")
         begun.append(coordinator)
         return coordinator, [
-            Peer(coordinator.invite, tmp_path / str(number), *span)
+            Peer(coordinator.invite, tmp_path / f"{number}", *span)
             for number, span in enumerate(spans)
         ]
 
@@ -31,9 +41,19 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         coordinator.stop()
 
 
-def assert_whole(coordinator: Coordinator, peers: list[Peer]) -> None:
-    """All peers have ended well, with one root per stage, and each micro-batch is in the books of
-    every stage."""
+def wait_for(is_so: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until_s
+        threading.Event().wait(0.01)
+
+
+def places_of(peer: Peer) -> Places:
+    return peer.peer.membership.thread._shell._stages.peer.places
+
+
+def assert_ended(peers: list[Peer]) -> None:
+    """All peers have ended well, with one root per stage."""
     for one in peers:
         one.thread.join(60)
         assert not one.thread.is_alive()
@@ -42,6 +62,11 @@ def assert_whole(coordinator: Coordinator, peers: list[Peer]) -> None:
     for stage in range(3):
         roots = {one.roots()[stage] for one in peers if stage in one.roots()}
         assert len(roots) == 1
+
+
+def assert_whole(coordinator: Coordinator, peers: list[Peer]) -> None:
+    """All have ended well, and each micro-batch is in the books of every stage."""
+    assert_ended(peers)
     for books in coordinator.books[:ROUNDS]:
         made = sum(books.made.values())
         assert made and books.counted == (made,) * 3 and not books.lost and not books.partial
@@ -60,3 +85,37 @@ def test_flushed_steps_are_made_by_all_stages_together(begin) -> None:
     assert_whole(coordinator, peers)
     steps = {one.peer._here.trainer.num_steps for one in peers}
     assert len(steps) == 1
+
+
+def test_a_peer_dies_with_micro_batches_and_another_one_comes(
+    begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"EVICT_S": 3.0, "HOP_TICK_S": 0.5, "HOP_SILENCE_S": 1.5}.items():
+        monkeypatch.setattr(limits, name, seconds)
+    coordinator, peers = begin((0, 0), (0, 0), (1, 1), (1, 1), (2, 2), (2, 2), rounds=12)
+    victim = peers.pop(2)
+    wait_for(lambda: len(coordinator.books) >= 2)
+    wait_for(lambda: len(places_of(victim)) > 1)
+    victim.die()
+    died_in = len(coordinator.books)
+    wait_for(lambda: len(coordinator.books) >= died_in + 2)
+    peers.append(Peer(coordinator.invite, tmp_path / "new", 1, 1))
+    assert_ended(peers)
+    assert any(books.counted[1] for books in coordinator.books[died_in:])
+    for number, books in enumerate(coordinator.books):
+        made = sum(books.made.values())
+        assert not books.disputed and all(count <= made for count in books.counted)
+        if not died_in - 1 <= number <= died_in + 1:
+            assert books.counted == (made,) * 3 and not books.lost and not books.partial
+
+
+def test_who_was_given_up_meanwhile_begins_anew(begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EVICT_S", 2.0)
+    monkeypatch.setattr(patience, "PAUSE_FIRST_S", 5.0)
+    coordinator, peers = begin((0, 0), (1, 1), (2, 2), (0, 2), rounds=1000)
+    wait_for(lambda: len(coordinator.books) >= 1)
+    peers[1].lose_coordinator()
+    peers[1].thread.join(60)
+    assert isinstance(peers[1].error, UserError) and peers[1].error.code == GIVEN_UP
+    for one in peers[:1] + peers[2:]:
+        one.die()

@@ -130,6 +130,10 @@ class Moved(msgspec.Struct, frozen=True):
     groups: tuple[int, ...]
 
 
+class GivenUp(msgspec.Struct, frozen=True):
+    """Peer: the ledger says that it has left the run."""
+
+
 class RecordAccepted(msgspec.Struct, frozen=True):
     """Peer: a ledger record was verified; keep it with the peer's own copy of the ledger."""
 
@@ -180,6 +184,6 @@ class PeerFault(msgspec.Struct, frozen=True):
 CoordinatorAction = Append | Adopt | SendToPeer | ClosePeer
 PeerAction = (
     SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | DownloadBegun | KeepChunk
-    | ApplyResult | OpSkipped | Rewound | Moved | RecordAccepted | LedgerBegins | RunFinished | Halt
-    | KeepProof | PeerFault
+    | ApplyResult | OpSkipped | Rewound | Moved | GivenUp | RecordAccepted | LedgerBegins
+    | RunFinished | Halt | KeepProof | PeerFault
 )  # fmt: skip

@@ -58,6 +58,8 @@ from swarmtrain_transport.wire.messages import (
 )
 from swarmtrain_transport.wire.records import Record
 
+GIVEN_UP = "SWT-E710"
+
 ForTrainer = (
     Welcome | LeaseGrant | Waiting | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished
     | do.Moved | Part | UserError
@@ -365,11 +367,16 @@ class PeerShell:
         self._to_trainer(do.Moved(tuple(groups)))
 
     def _expelled(self) -> None:
+        """Whatever this process counts from now on is in no book: another one takes its place.
+
+        Raises:
+            UserError: SWT-E710.
+        """
         raise UserError(
-            "SWT-E706",
-            "The coordinator has given this peer up, as it was not heard for too long.",
-            "What it had counted of the round is made again by others.",
-            "Start it again.",
+            GIVEN_UP,
+            "The run has gone on without this peer, or has other stages for it.",
+            "What it had counted in the round is not in the run.",
+            "`swarmtrain join` begins anew by itself.",
         )
 
     # ---- the machine's wishes
@@ -399,8 +406,11 @@ class PeerShell:
     def _act(self, actions: Actions) -> None:
         assert self._link is not None
         accepted: list[Record] = []
+        is_another = False
         for action in actions:
             match action:
+                case do.GivenUp() | do.Moved():
+                    is_another = self._stages is not None
                 case do.SendControl():
                     self.send(action.message)
                 case do.SendFrame():
@@ -432,6 +442,8 @@ class PeerShell:
                     self._to_trainer(action)
         if accepted:
             self._storage.append_records(accepted)
+        if is_another:
+            self._expelled()
         self._sleep()
 
     def _check_run(self) -> None:

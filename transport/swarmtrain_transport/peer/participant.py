@@ -446,7 +446,7 @@ class Participant:
             self._serving.forget(body.peer)
             for part in self._parts:
                 part.forget(body.peer)
-            return [] if body.peer == me else [do.RevokePeer(body.peer)]
+            return [do.GivenUp() if body.peer == me else do.RevokePeer(body.peer)]
         if not isinstance(body, OfGroup):
             return []
         parts = [part for part in self._parts if part.view.group == body.group]
