@@ -92,11 +92,16 @@ def rate_of(needs: Sequence[StageNeed], server: Server, span: range) -> float:
 def stage_rates(needs: Sequence[StageNeed], servers: Sequence[Server]) -> list[float]:
     """Micro-batches a second of each stage, by all who serve it. Who says nothing of its speed
     counts as the middle one of those who do."""
+    return _rates(needs, _comparable(servers))
+
+
+def _rates(needs: Sequence[StageNeed], servers: Sequence[Server]) -> list[float]:
     rates = [0.0] * len(needs)
-    for server in _comparable(servers):
-        span = server.span or range(0)
-        for stage in span:
-            rates[stage] += rate_of(needs, server, span)
+    for server in servers:
+        if server.span:
+            rate = rate_of(needs, server, server.span)
+            for stage in server.span:
+                rates[stage] += rate
     return rates
 
 
@@ -123,11 +128,13 @@ def choose(needs: Sequence[StageNeed], others: Sequence[Server], joiner: Server)
         return Choice(joiner.span, "as it asked")
     single = [range(stage, stage + 1) for stage in range(len(needs))]
     fitting = spans_that_fit(needs, joiner.memory_bytes) if joiner.memory_bytes else single
-    before = stage_rates(needs, others)
+    *known, me = _comparable([*others, joiner])
+    before = _rates(needs, known)
 
     def after(span: range) -> tuple[int, list[float]]:
         """Stages that somebody serves; once that is all, their rates, the slowest one first."""
-        rates = sorted(stage_rates(needs, [*others, replace(joiner, span=span)]))
+        rate = rate_of(needs, me, span)
+        rates = sorted(old + rate * (stage in span) for stage, old in enumerate(before))
         are_all_served = rates[0] > 0
         rounded = [float(f"{rate:.9g}") for rate in rates] if are_all_served else []
         return sum(rate > 0 for rate in rates), rounded
