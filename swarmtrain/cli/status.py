@@ -16,6 +16,7 @@ from swarmtrain.console.units import human_bytes
 _COLUMNS = (
     ("name", "peer"),
     ("state", "state"),
+    ("stages", "stages"),
     ("round", "round"),
     ("step", "step"),
     ("loss", "loss"),
@@ -106,6 +107,7 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
     if isinstance(losses, dict) and losses:
         newest = max(losses, key=int)
         yield fact("validation loss", f"{losses[newest]:.3f} nats after round {newest}")
+    yield from _pipeline(view)
     yield from _floods(view)
     yield from _quarrels(view)
     peers = view.get("peers")
@@ -114,11 +116,39 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
         known = [peer for peer in peers if isinstance(peer, dict)]
         yield from _table(known, width)
         for peer in known:
-            if peer.get("rests"):
+            if peer.get("rests") and not {"group", "stage"} & view.keys():  # told with the run
                 yield f"{peer.get('name', '')} {peer['rests']}"
     for group in view.get("groups") or ():
         yield ""
+        if "pipeline" in view:  # group s is stage s
+            group = {"stage" if key == "group" else key: one for key, one in group.items()}
         yield from describe(group, width)
+
+
+def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is said of a model in stages."""
+    told = view.get("pipeline")
+    if not isinstance(told, dict):
+        return
+    names = {peer["peer"]: peer["name"] for peer in view.get("peers") or ()}
+    for number, stage in enumerate(told["stages"]):
+        served = ", ".join(sorted(names.get(peer, peer[:8]) for peer in stage["peers"])) or "nobody"
+        text = f"{served}; {stage['counted']} micro-batches in the newest round"
+        yield fact(f"stage {number}", text)
+    if told["made"]:
+        text = f"{told['made']} made, {told['whole']} counted in all stages, {told['lost']} lost"
+        yield fact("micro-batches", f"{text}, {told['redone']} times sent or made again")
+    if told["moving"]:
+        to = _span(told["moving_to"])
+        who = names.get(told["moving"], told["moving"][:8])
+        yield fact(
+            "moving", f"{who} to {'stage' if len(told['moving_to']) == 1 else 'stages'} {to}"
+        )
+
+
+def _span(stages: list[int]) -> str:
+    """Stages that follow each other: 1, or 1-2."""
+    return f"{stages[0]}-{stages[-1]}" if len(stages) > 1 else str(stages[0])
 
 
 def _quarrels(view: Mapping[str, Any]) -> Iterator[str]:
@@ -173,7 +203,7 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
 
 def _is_said(peer: Mapping[str, Any], key: str) -> bool:
     value = peer.get(key)
-    return value not in ("", None) and (key != "left_out" or value > 0)
+    return value not in ("", None, []) and (key != "left_out" or value > 0)
 
 
 def _table(peers: list[dict[str, Any]], width: int) -> Iterator[str]:
@@ -198,6 +228,8 @@ def _shown(key: str, value: object) -> str:
         return value[:16]
     if key in ("norm", "cosine") and isinstance(value, float):
         return f"{value:.2f}"
+    if isinstance(value, list):
+        return _span(value) if value else ""
     if value is None:
         return ""
     if isinstance(value, float):

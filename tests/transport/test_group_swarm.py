@@ -7,6 +7,7 @@ import pytest
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.audit import convicted, proof_from_bytes
+from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.wire.records import Commit, Group, Move, Rewind, Skip, bodies_of
 from tests.transport.group_swarm import GroupSwarm
 from tests.transport.plain_arithmetic import PlainArithmetic
@@ -130,6 +131,21 @@ def test_who_is_in_a_later_group_alone_is_not_taken_to_be_behind() -> None:
     swarm = trained(3)
     states = {one.peer: one.state for one in swarm.hall.status(swarm.now_s).peers}
     assert states[C.hex()] == states[B.hex()] != "syncing"
+
+
+def test_who_is_in_a_later_group_alone_is_told_with_its_round_faults_and_exclusions() -> None:
+    swarm = trained(3)
+    group = swarm.hall.groups[1]
+    group.chronicle.excluded(2, C, "late")
+    group.chronicle.event(2, C, "late", "settled")
+    swarm.hall.groups[0].chronicle.excluded(1, B, "lost")
+    group.view.standing.contributors[C] = Score(until=99)
+    status = swarm.hall.status(swarm.now_s)
+    told = {one.peer: one for one in status.peers}[C.hex()]
+    assert told.round == group.group_peers.here[C].applied_op > 0 and told.state_root
+    assert told.rests == "in group 1: gives nothing up to round 99: at fault too often"
+    assert [(one.round, one.group) for one in status.exclusions] == [(1, msgspec.UNSET), (2, 1)]
+    assert (2, 1) in [(one.round, one.group) for one in status.events]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -11,6 +11,7 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
+from swarmtrain_transport.coordinator.status import PipelineStatus, StageStatus
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import num_chunks, set_id
 from swarmtrain_transport.ledger.snapshots import from_image, image_of
@@ -195,6 +196,17 @@ def test_the_ledger_has_the_books_of_a_round_before_the_ops_that_follow_from_the
     view = hall.machine.view
     assert view.books == books and view.booked["made"] == 2
     assert from_image(image_of(view, BodyReader()))[0].books == books
+
+
+def test_status_tells_of_stages_their_peers_and_what_became_of_micro_batches() -> None:
+    hall = begun()
+    first = hall.machine.status(0.0).pipeline
+    assert first == PipelineStatus((StageStatus((A.hex(), B.hex()), 0), StageStatus((C.hex(),), 0)))
+    status = booked().machine.status(0.0)
+    assert isinstance(status.pipeline, PipelineStatus)
+    assert [stage.counted for stage in status.pipeline.stages] == [2, 1]
+    assert (status.pipeline.made, status.pipeline.whole) == (2, 1)
+    assert {one.peer: one.stages for one in status.peers}[C.hex()] == (1,)
 
 
 def test_a_boast_of_samples_is_cut_to_what_the_books_say() -> None:

@@ -5,7 +5,9 @@ import msgspec
 
 class PeerStatus(msgspec.Struct, frozen=True):
     """One peer as `status` shows it. Bytes count both lanes, all protocol overhead included;
-    `rests` is what it sits out for its faults, and until which round. `norm` is the length of what
+    `round` and `state_root` are those of the first of its groups; `rests` is what it sits out in
+    any of them for its faults, and until which round; `stages` it serves, of a model that is cut
+    into stages. `norm` is the length of what
     it gave lately by the median contributor's and `cosine` its likeness to what the others gave, as
     owners say (`gauges`) in the first of its groups where they say so, None where nobody does.
     `left_out` is how often it was in all groups, and `accused_by` on whose word how often."""
@@ -29,26 +31,31 @@ class PeerStatus(msgspec.Struct, frozen=True):
     cosine: float | None = None
     left_out: int = 0
     accused_by: dict[str, int] = {}
+    stages: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Exclusion(msgspec.Struct, frozen=True):
-    """Somebody was left out of a round, and why; `by` are the owners on whose word it was."""
+    """Somebody was left out of a round, and why; `by` are the owners on whose word it was. `group`
+    is left out if it is the first."""
 
     round: int
     peer: str
     reason: str
     by: tuple[str, ...] = ()
+    group: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class RoundEvent(msgspec.Struct, frozen=True):
     """A peer joined, left or was lost while this round was in progress, or did what people should
-    know of; `times` in a row, the first of them in this round."""
+    know of; `times` in a row, the first of them in this round. `group` is left out if it is the
+    first."""
 
     round: int
     peer: str
     event: str
     reason: str = ""
     times: int = 1
+    group: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class GroupPeerStatus(msgspec.Struct, frozen=True):
@@ -81,6 +88,28 @@ class GroupStatus(msgspec.Struct, frozen=True):
     waiting_seen_s: float | None = None
 
 
+class StageStatus(msgspec.Struct, frozen=True):
+    """One stage of a model: who serves it, and the micro-batches that it has counted in the newest
+    round that is booked."""
+
+    peers: tuple[str, ...]
+    counted: int
+
+
+class PipelineStatus(msgspec.Struct, frozen=True):
+    """A model in stages. Micro-batches are those of all rounds: made, `whole` are counted in all
+    stages, `redone` is how often one was sent or made again. `moving` is the peer that fetches
+    other stages' state, and `moving_to` are these."""
+
+    stages: tuple[StageStatus, ...]
+    made: int = 0
+    whole: int = 0
+    lost: int = 0
+    redone: int = 0
+    moving: str = ""
+    moving_to: tuple[int, ...] = ()
+
+
 class CoordinatorStatus(msgspec.Struct, frozen=True):
     """The coordinator's knowledge, for `status --json`.
 
@@ -90,6 +119,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     `waiting_for` keeps the run from going on, `waiting_seen_s` is how many seconds ago somebody was
     here who had it, if that is known. `result` is the outcome of a finished run.
     `groups` are those beside the first, of which all else is told; left out where there are none.
+    `pipeline` is left out where the model is not cut into stages; group s is stage s.
     """
 
     run: str
@@ -110,3 +140,4 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     waiting_seen_s: float | None = None
     result: str = ""
     groups: tuple[GroupStatus, ...] | msgspec.UnsetType = msgspec.UNSET
+    pipeline: PipelineStatus | msgspec.UnsetType = msgspec.UNSET

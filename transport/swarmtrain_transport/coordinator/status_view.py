@@ -1,7 +1,7 @@
 """The coordinator's state in the words that people are shown. Pure reading, no decisions."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -16,13 +16,20 @@ from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.stage_rounds import StageRounds
 from swarmtrain_transport.coordinator.status import (
     CoordinatorStatus,
+    Exclusion,
     GroupPeerStatus,
     GroupStatus,
     PeerStatus,
+    PipelineStatus,
+    RoundEvent,
+    StageStatus,
 )
 from swarmtrain_transport.coordinator.validation import finite, shown
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import FIRST_GROUP
+
+Told = TypeVar("Told", Exclusion, RoundEvent)
 
 _PHASE_CHARS_MAX = 32
 _NAMED_MAX = 5
@@ -60,6 +67,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     """A snapshot for `status`."""
     view = coordinator.view.first
     chronicle = coordinator.first.chronicle
+    every = coordinator.groups.values()
     root = view.root_after(view.last_op)
     text, seen_s = _run_waits_for(coordinator)
     later = [group for group in coordinator.groups.values() if group is not coordinator.first]
@@ -77,8 +85,10 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
             _peer(peer, line, coordinator, now_s) for peer, line in coordinator.lines.items()
         ),
         losses={str(op): loss for op, loss in chronicle.losses.items()},
-        exclusions=tuple(chronicle.exclusions),
-        events=tuple(chronicle.events),
+        exclusions=tuple(
+            _of_group(one, told) for one in every for told in one.chronicle.exclusions
+        ),
+        events=tuple(_of_group(one, told) for one in every for told in one.chronicle.events),
         checkpoint_op=view.checkpoint.op if view.checkpoint else -1,
         waiting_for=text,
         result=result_of(coordinator) if coordinator.is_finished else "",
@@ -86,7 +96,31 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         if later
         else msgspec.UNSET,
         waiting_seen_s=_ago(seen_s, now_s),
+        pipeline=_pipeline(coordinator, coordinator.stage_rounds)
+        if coordinator.stage_rounds is not None
+        else msgspec.UNSET,
     )
+
+
+def _pipeline(coordinator: Coordinator, stage_rounds: StageRounds) -> PipelineStatus:
+    view, moving = coordinator.view, stage_rounds.rounds.moving
+    counted = view.books.counted if view.books is not None else (0,) * len(view.groups)
+    return PipelineStatus(
+        stages=tuple(
+            StageStatus(tuple(peer.hex() for peer in group.members), count)
+            for group, count in zip(view.groups.values(), counted, strict=True)
+        ),
+        **view.booked,
+        moving=moving[0].peer.hex() if moving else "",
+        moving_to=tuple(range(moving[1].first, moving[1].last + 1)) if moving else (),
+    )
+
+
+def _of_group(group: GroupCoordinator, told: Told) -> Told:
+    """An entry of a group's chronicle with its group, if that is not the first."""
+    if group.view.group == FIRST_GROUP:
+        return told
+    return msgspec.structs.replace(told, group=group.view.group)
 
 
 def _group(coordinator: Coordinator, group: GroupCoordinator, now_s: float) -> GroupStatus:
@@ -262,11 +296,12 @@ def _named(coordinator: Coordinator, peers: Sequence[PeerId]) -> str:
 
 def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) -> PeerStatus:
     progress = line.progress
-    at = coordinator.first.group_peers.here.get(peer) or GroupPeer(line)
+    own = [group for group in coordinator.groups.values() if peer in group.view.members]
+    first = own[0] if own else coordinator.first
+    at = first.group_peers.here.get(peer) or GroupPeer(line)
     conduct = coordinator.view.conduct_of(peer)
     up = progress.bytes_out + progress.control_bytes_out if progress else 0
     down = progress.bytes_in + progress.control_bytes_in if progress else 0
-    own = [group for group in coordinator.groups.values() if peer in group.view.members]
     gauged = (group.chronicle.gauges.of(peer) for group in own)
     likeness = next((one for one in gauged if one is not None), None)
     is_behind = any(
@@ -287,11 +322,25 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) 
         state_root=at.state_root.hex(),
         silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
         chain=at.chain.hex(),
-        rests=_rests(peer, coordinator.view.first),
+        rests=_rests_anywhere(peer, coordinator, own or [first]),
         norm=likeness.length if likeness else None,
         cosine=likeness.cosine if likeness else None,
         left_out=conduct.left_out.total(),
         accused_by={owner.hex(): count for owner, count in conduct.accused_by.items()},
+        stages=tuple(group.view.group for group in own)
+        if coordinator.stage_rounds is not None
+        else msgspec.UNSET,
+    )
+
+
+def _rests_anywhere(peer: PeerId, coordinator: Coordinator, own: Sequence[GroupCoordinator]) -> str:
+    """Describe what a peer sits out in each of its groups."""
+    kind = "group" if coordinator.stage_rounds is None else "stage"
+    told = ((group.view.group, _rests(peer, group.view)) for group in own)
+    return "; ".join(
+        rests if number == FIRST_GROUP else f"in {kind} {number}: {rests}"
+        for number, rests in told
+        if rests
     )
 
 
