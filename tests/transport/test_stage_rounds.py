@@ -353,10 +353,44 @@ def test_who_is_given_other_stages_begins_anew() -> None:
     hall.take(hall.machine.place(B, (1,), hall.now_s))
     assert hall.told(B) == [orders.Departed(Process(B, BOOT))]
     assert hall.bodies(Move)[-1] == Move(B, (1,))
-    hall.lanes[B] = ReportLane()
     hall.say(B, m.Applied(0, root_of(0), group=1))
+    assert not hall.told(B), "a process that has left the rounds is never in them again"
+    come_anew(hall, B, 1)
     (welcome,) = hall.told(B)
     assert welcome.members[B].span == Span(1, 1)
+
+
+def come_anew(hall: StagedHall, peer: PeerId, group: int) -> None:
+    hall.lanes[peer] = ReportLane()
+    hall.take(hall.machine.connected(peer, hello_of(peer, boot=ANEW), hall.now_s))
+    hall.say(peer, m.Applied(0, root_of(0), group=group))
+
+
+def test_a_process_that_was_given_up_hears_it_when_it_comes_back() -> None:
+    hall = begun()
+    hall.take(hall.machine.disconnected(C, hall.now_s))
+    hall.alive(hall.now_s + limits.EVICT_S + 1, A, B)
+    assert C not in hall.machine.stage_rounds.rounds.members
+    hall.take(hall.machine.connected(C, hello_of(C), hall.now_s))
+    hall.say(C, m.Applied(0, root_of(0), group=1))
+    assert hall.told(C)[-1] == orders.Departed(Process(C, BOOT))
+    come_anew(hall, C, 1)
+    assert kinds(hall.told(C)) == [orders.Welcome]
+
+
+def test_a_process_that_hears_nothing_is_out_before_much_is_kept_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ORDERS_UNHEARD_MAX", 20)
+    hall = begun()
+    for _ in range(15):
+        come_anew(hall, B, 0)
+        hall.take(hall.machine.connected(B, hello_of(B), hall.now_s))
+        hall.say(B, m.Applied(0, root_of(0)))
+        hall.report(A, orders.Drained(7, 0, 0, 1, 0))
+        hall.ack(C)
+    assert hall.machine.stage_rounds.rounds.members.keys() >= {A}
+    assert C not in hall.machine.stage_rounds.rounds.members
 
 
 def test_rounds_of_a_later_life_have_other_numbers() -> None:

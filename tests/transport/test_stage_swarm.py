@@ -11,8 +11,8 @@ PLACES = {A: (0,), B: (0,), C: (1,), D: (1,)}
 ROUNDS = 4
 
 
-def swarm_of(seed: int, steps: int = 0) -> StageSwarm:
-    swarm = StageSwarm(seed, PipelineTerms(4, steps, clips=steps > 0, start_peers=4), rounds=ROUNDS)
+def swarm_of(seed: int, steps: int = 0, rounds: int = ROUNDS) -> StageSwarm:
+    swarm = StageSwarm(seed, PipelineTerms(4, steps, clips=steps > 0, start_peers=4), rounds=rounds)
     for peer, groups in PLACES.items():
         swarm.add_to(peer, *groups)
     return swarm
@@ -62,3 +62,23 @@ def test_a_run_goes_on_after_what_may_happen_in_it(seed: int, steps: int, fault:
     for group in (0, 1):
         assert len(commits(swarm, group)) >= ROUNDS
     assert not any(member.faults or member.halted for member in swarm.members.values())
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_process_that_comes_back_after_it_was_given_up_begins_anew(steps: int) -> None:
+    swarm = swarm_of(1, steps, rounds=10_000)
+    for _ in range(700):
+        swarm.step()
+    away = swarm.members[C]
+    swarm.kill(C)
+    gone_s = swarm.now_s
+    while C in swarm.hall.view.roster:
+        swarm.step()
+    assert swarm.now_s < gone_s + 100
+    swarm.members[C] = away
+    swarm.connect(C)
+    for _ in range(4000):
+        swarm.step()
+    again = swarm.members[C]
+    assert again is not away and len(again.settled) > 3
+    assert [*again.settled] == [*range(again.settled[0], again.settled[-1] + 1)]

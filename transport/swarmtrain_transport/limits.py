@@ -143,6 +143,10 @@ PARKED_S = MICRO_BATCH_S + 60.0
 """Age at which a receiver lets go of a micro-batch: its source has given it up, and whoever sent it
 has had a minute to take it back. Who has not may be parking it, and waits as long for a slot."""
 
+ORDERS_UNHEARD_MAX = 1024
+"""Orders about a pipeline that a process has not said that it has heard: it is then out. It says so
+with every report, once a round at least, and a round has about ten."""
+
 FRAME_BYTES_MAX = 8 << 20
 """Largest body on the data lane: a float32 chunk is 1 MiB, a result manifest of 200 000 hashes
 6.4 MiB."""

@@ -1,7 +1,8 @@
 """Rounds of a run in stages: the pipeline's rounds on one side, the stages' groups on the other.
 
 Stage s is group s. A process is in the rounds from when it holds the newest state of all its stages
-until it is GONE, comes back under another boot, or MOVE gives it other stages. A round's books
+until it is GONE, comes back under another boot, or MOVE gives it other stages; it is told so, and
+never comes in again: its peer begins anew. A round's books
 open the groups of the stages in which somebody has counted: an op of theirs is planned with those
 members, and with nobody whose word is in no books. When all these ops have their outcome, SKIP or
 REWIND as well as COMMIT, the round has its own. A stage whose members have all gone or say nothing
@@ -97,6 +98,7 @@ class StageRounds:
         self._writer = writer
         self._live_roster = live_roster
         self._lanes: dict[Process, OrderLane] = {}
+        self._left: dict[PeerId, tuple[bytes, OrderLane]] = {}
         self._said: list[tuple[Process, PipelineOrder]] = []
         self._round: int | None = None
         self._awaited: dict[int, _Awaited] = {}
@@ -107,13 +109,15 @@ class StageRounds:
     def entered(self, peer: PeerId, hello: Hello, now_s: float) -> None:
         """A peer is here, for the first time or again."""
         known = self.rounds.members.get(peer)
-        if known is None:
-            return
-        if known.boot != hello.boot:
+        if known is not None and known.boot != hello.boot:
             self.gone(peer, now_s)
-            return
-        for message in self._lanes[Process(peer, known.boot)].again():
-            self._writer.send(peer, message)
+        lane = self._lanes.get(Process(peer, hello.boot))
+        left_boot, left_lane = self._left.get(peer, (b"", None))
+        if left_boot == hello.boot:
+            lane = left_lane  # the last word on it is that it has left
+        if lane is not None:
+            for message in lane.again():
+                self._writer.send(peer, message)
 
     def gone(self, peer: PeerId, now_s: float) -> None:
         """A peer has left the run, or has other stages now; void if it is in no round."""
@@ -125,7 +129,10 @@ class StageRounds:
         if known is not None:
             process = Process(peer, known.boot)
             self._act(self.rounds.departed(process, now_s))
-            del self._lanes[process]
+            self._left.pop(peer, None)
+            self._left[peer] = known.boot, self._lanes.pop(process)
+            if len(self._left) > limits.PIPELINE_MEMBERS_MAX:
+                del self._left[next(iter(self._left))]
 
     def received(self, peer: PeerId, boot: bytes, message: PipelineReport, now_s: float) -> None:
         """A report; void from a process that is in no round.
@@ -175,6 +182,9 @@ class StageRounds:
         opened = self._round
         if now_s >= self.rounds.due_s:
             self._act(self.rounds.overdue(now_s))
+        for process, lane in list(self._lanes.items()):
+            if lane.num_unheard > limits.ORDERS_UNHEARD_MAX:
+                self.gone(process.peer, now_s)
         self._take_in()
         self._follow()
         return self._round != opened
@@ -188,7 +198,9 @@ class StageRounds:
             rounds.round = max(0, self._writer.term - 1) * _ROUNDS_PER_TERM - 1
         for peer, line in self._live_roster.lines.items():
             known, boot = rounds.members.get(peer), line.hello.boot
-            if not line.connected or (known is not None and known.boot == boot):
+            has_left = self._left.get(peer, (b"",))[0] == boot
+            is_in = known is not None and known.boot == boot
+            if not line.connected or is_in or has_left:
                 continue
             span = self._span_of(peer)
             if span is None or not self._holds(peer, span):
