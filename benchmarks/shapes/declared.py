@@ -264,6 +264,8 @@ def _pipelines() -> list[Shape]:
               (PIPED, _piped(":activations=none")), loss_ratio, loss_at_most(1.01), length),
         Shape("pipeline-routes", "a stage's peers at most 0.8 as far apart as with fixed routes",
               (PIPED, FIXED), of_each(_apart), Bar(Sense.AT_MOST, 0.8), "when a round ends"),
+        Shape("pipeline-churn", "a peer dies every 20 s and returns: loss at most 1.02 of without",
+              (_piped(":death_s=20"), PIPED), loss_ratio, loss_at_most(1.02), length),
         Shape("pipeline-routes-loss", "and loss no more than the spread above that of fixed routes",
               (PIPED, FIXED), loss_ratio_and_noise, Bar(Sense.NO_WORSE), length),
     ]  # fmt: skip

@@ -37,6 +37,7 @@ from swarmtrain.simulate.ground.quick_keys import RUN_KEY, quick_sign, quick_ver
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.base import OpKind
 from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.links.link import PeerId
@@ -110,8 +111,10 @@ class Trained(Protocol):
 class Peer(Member):
     """A replica and its place in the run."""
 
-    def __init__(self, exchange: "Exchange", replica: Trained, step_s: float) -> None:
-        super().__init__(exchange, replica.peer, _BOOT, CodecArithmetic())
+    def __init__(
+        self, exchange: "Exchange", replica: Trained, step_s: float, boot: bytes = _BOOT
+    ) -> None:
+        super().__init__(exchange, replica.peer, boot, CodecArithmetic())
         self.replica = replica
         self._exchange = exchange
         self._step_s, self._clock_s = step_s, 0.0
@@ -208,6 +211,8 @@ class Exchange(Crowd[Peer]):
         )  # fmt: skip
         fastest = sum(replica.speed == 1 for replica in replicas)
         start_peers = fastest if plan.pace is Pace.APART else len(replicas)
+        if self._is_staged:
+            start_peers = 1  # who counted nothing in a round gives nothing
         super().__init__(_terms_of(plan, replicas[0], start_peers), keys)
         is_paced = plan.pace is Pace.DYNAMIC
         self.peers = [
@@ -226,6 +231,22 @@ class Exchange(Crowd[Peer]):
             one.attach()
             self.settle()
         self.run(lambda: all(one.replica.driver.op >= 0 for one in self.peers))
+
+    def died(self, peer: Peer) -> None:
+        """A peer's process is gone."""
+        self.peers.remove(peer)
+        self.disconnect(peer)
+        self._leader = self.peers[0]
+
+    def returned(self, replica: Trained, boot: bytes) -> Peer:
+        """A peer comes back as another process, and gets the state from the others."""
+        peer = Peer(self, replica, 1.0, boot)
+        self.peers.append(peer)
+        self.connect(peer)
+        self.settle()
+        peer.attach()
+        self.run(lambda: replica.driver.op == self._leader.replica.driver.op)
+        return peer
 
     def settle_ops(self) -> None:
         """Let all happen that can before the next inner step."""
@@ -315,6 +336,8 @@ class Exchange(Crowd[Peer]):
     def _await_op(self) -> None:
         began = self._op
         until_s = self.now_s + 2 * _WAIT_READY_S
+        if self._plan.returns:  # one that is gone is waited for until it is suspected
+            until_s += limits.SUSPECT_CLOSED_S
         self.run(lambda: self._op > began or self.now_s >= until_s)
         if self._op == began:
             if not self._late:
@@ -350,7 +373,7 @@ def _terms_of(plan: Plan, replica: Trained, start_peers: int) -> RunTerms:
         deadline_floor_s=config.exchange.deadline_floor_s,
         deadline_cap_s=config.exchange.deadline_cap_s,
         checkpoint_rounds=_ENDLESS,
-        snapshot_rounds=_ENDLESS,
+        snapshot_rounds=1 if plan.returns else _ENDLESS,
         equal_slices=True,
         result_codec=result if result != plan.codec else "",
         rule=plan.robust,

@@ -11,7 +11,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgspec
@@ -24,12 +24,12 @@ from swarmtrain.compare.plan import NETS, SIZES, Pipelined, Plan
 from swarmtrain.compare.replica import seed_of, spread
 from swarmtrain.compare.shards import shards
 from swarmtrain.compare.stage_replica import StageReplica, TimedTrainer, rate_at, reader
-from swarmtrain.config.settings import PipelineSection
+from swarmtrain.config.settings import PipelineSection, RunConfig
 from swarmtrain.data.corpus import Corpus
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
+from swarmtrain.peer.staged import rules_of
 from swarmtrain.pipeline.activations import ActivationCodec
 from swarmtrain.pipeline.blocks import built_in
-from swarmtrain.pipeline.costs import slots_of
 from swarmtrain.pipeline.cut import passed, stages_of
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.span import Span as Stages
@@ -41,14 +41,28 @@ from swarmtrain_transport.pipeline import encoding, messages, orders, requests
 from swarmtrain_transport.pipeline.books import Books
 from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Slot, Span
-from swarmtrain_transport.pipeline.rules import Rules
 from swarmtrain_transport.pipeline.stage import StageMachine
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 
 _BOOT = b"compared"
 _RUN_TAG = 1
+_BACK_S = 5.0
+"""Seconds after which a peer that died is back as another process."""
+
 _EVENTS_MAX = 10_000_000
 """Events of one round, after which a crowd that hangs fails."""
+
+
+def staged_config(plan: Plan, pipeline: Pipelined) -> RunConfig:
+    """The run file of such a run."""
+    section = PipelineSection(
+        stages=pipeline.stages,
+        micro_batch=pipeline.micro_batch,
+        max_stale_steps=pipeline.max_stale_steps,
+        schedule=pipeline.schedule,
+        activations=pipeline.activations,
+    )
+    return msgspec.structs.replace(plan.run_config(), pipeline=section)
 
 
 class StageProcess:
@@ -58,25 +72,35 @@ class StageProcess:
         crowd: whose.
         replica: its training.
         member: its part in the exchange of its stage.
+        boot: of the process.
 
     Attributes:
         me: the process.
         peer: the production peer.
-        bytes_up: sent to other stages so far.
+        bytes_up: sent to other stages so far, in earlier lives too.
         waits: its part of a round is given, and the outcome is not in place.
+        is_alive: it has not died.
     """
 
-    def __init__(self, crowd: "PipelineCrowd", replica: StageReplica, member: Peer) -> None:
-        self.me = Process(replica.peer, _BOOT)
+    def __init__(
+        self, crowd: "PipelineCrowd", replica: StageReplica, member: Peer, boot: bytes = _BOOT
+    ) -> None:
+        self.me = Process(replica.peer, boot)
         self.replica, self.member = replica, member
         self.bytes_up = 0
         self.waits = False
+        self.is_alive = True
         self._crowd = crowd
         self._link_free_s = 0.0
-        self._round_steps = self._round_begin = 0
+        self._round_steps = self._round_begin = self._num_settled = 0
         span = Span(replica.stage, replica.stage)
         machine = StageMachine(self.me, span, crowd.rules, seed=replica.peer)
-        self.peer = StagePeer(machine, _BOOT, _RUN_TAG, crowd.forms, self)
+        self.peer = StagePeer(machine, boot, _RUN_TAG, crowd.forms, self)
+
+    @property
+    def num_back(self) -> int:
+        """Own micro-batches that came back since the last round was settled."""
+        return self.peer.ended[None] - self._num_settled
 
     # ---- Outside
 
@@ -125,6 +149,7 @@ class StageProcess:
     def settle(self, round: int) -> None:
         """Give the round's work."""
         self._round_steps = 0
+        self._num_settled = self.peer.ended[None]
         tokens = self.trainer.tokens.pop(self.replica.stage, 0)
         if tokens:
             self.waits = True
@@ -139,7 +164,7 @@ class StageProcess:
     def train(self) -> None:
         """Make the next part, if there is one and none is being made; it ends some time later."""
         crowd = self._crowd
-        if self.waits:
+        if self.waits or not self.is_alive:
             return
         part = self.peer.next_part()
         if part is None:
@@ -150,16 +175,18 @@ class StageProcess:
         seconds /= self.replica.speed
 
         def made() -> None:
-            end(crowd.now_s)
-            self.train()
+            if self.is_alive:
+                end(crowd.now_s)
+                self.train()
 
         crowd.at(crowd.now_s + seconds, made)
 
     def tick(self) -> None:
         """Tell the machine the time when it wants to hear it."""
-        self.peer.tick(self._crowd.now_s)
-        self.train()
-        self._crowd.at(self.peer.machine.next_wakeup_s, self.tick)
+        if self.is_alive:
+            self.peer.tick(self._crowd.now_s)
+            self.train()
+            self._crowd.at(self.peer.machine.next_wakeup_s, self.tick)
 
 
 @dataclass(slots=True)
@@ -212,22 +239,21 @@ class PipelineCrowd:
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._num_events = 0
         self._rng = random.Random(f"frames {plan.seed}")
+        self._deaths = random.Random(f"deaths {plan.seed}")
         self._slots: dict[tuple[MicroBatch, int], set[Slot]] = {}
         self._told: list[RoundTold] = []
-        section = PipelineSection(stages=pipeline.stages)
-        config = msgspec.structs.replace(plan.run_config(), pipeline=section)
-        windows = pipeline.micro_batch or min(section.micro_batch, self.size.batch)
+        self._withheld: list[tuple[StageProcess, orders.Order]] = []
+        self._death_s = pipeline.death_s
+        self._lives = 0
+        config = staged_config(plan, pipeline)
+        windows = config.pipeline.micro_batch
         per_step = self.size.batch // windows
         self._micro_tokens = windows * self.size.model.context
-        flushes = pipeline.schedule == "flush"
-        self.rules = Rules(
-            pipeline.stages,
-            pipeline.slots or slots_of(config),
-            flushes=flushes,
-            step_micro_batches=per_step,
-            max_stale_steps=pipeline.max_stale_steps,
-            tokens=self._micro_tokens,
-        )
+        self.rules = rules_of(config)
+        if pipeline.slots:
+            slots = pipeline.slots
+            self.rules = replace(self.rules, slots=slots, under_way=slots)
+        flushes = self.rules.flushes
         self.rounds = Rounds(
             pipeline.stages,
             per_step if flushes else per_step * plan.inner_steps,
@@ -250,9 +276,11 @@ class PipelineCrowd:
         values = sum(block.num_values for block in blocks)
         # An inner step is a forward pass and a backward pass of twice its work.
         forward_s = self.size.step_s / 3 * len(example) / self.size.batch
-        parts = shards(corpus, plan.peers, plan.seed, noniid=plan.noniid)
-        readers = [reader(plan, index, part, len(example)) for index, part in enumerate(parts)]
+        self._parts = shards(corpus, plan.peers, plan.seed, noniid=plan.noniid)
+        self._model, self._cut, self._windows = model, cut, len(example)
         self.work_s: list[float] = []
+        self._clips: list[float] = []
+        self._decodes = [SharedDecoding() for _ in cut]
         self.stages: list[list[StageProcess]] = []
         self._exchanges: list[Exchange] = []
         for stage, places in enumerate(cut):
@@ -260,20 +288,27 @@ class PipelineCrowd:
             self.work_s.append(forward_s * sum(block.flops for block in here) / flops)
             # Where nobody knows the whole gradient a stage clips by its part of the limit.
             share = 1.0 if self.rules.flushes else sum(b.num_values for b in here) / values
-            clip, decode = self.inner.grad_clip * math.sqrt(share), SharedDecoding()
-            replicas = [
-                StageReplica(
-                    plan, stage, index,
-                    Stages(model, cut, range(stage, stage + 1), seed=seed_of(plan, 0)),
-                    self.forms, clip, readers[index], decode,
-                )
-                for index in range(plan.peers)
-            ]  # fmt: skip
+            self._clips.append(self.inner.grad_clip * math.sqrt(share))
+            replicas = [self._replica(stage, index) for index in range(plan.peers)]
             exchange = Exchange(plan, replicas, stage)
             pairs = zip(replicas, exchange.peers, strict=True)
             self._exchanges.append(exchange)
             self.stages.append([StageProcess(self, replica, member) for replica, member in pairs])
         self._by_id = {one.me.peer: one for stage in self.stages for one in stage}
+
+    def _replica(self, stage: int, index: int) -> StageReplica:
+        """A peer's training, with the values that a run begins with."""
+        plan, served = self.plan, range(stage, stage + 1)
+        return StageReplica(
+            plan,
+            stage,
+            index,
+            Stages(self._model, self._cut, served, seed=seed_of(plan, 0)),
+            self.forms,
+            self._clips[stage],
+            reader(plan, index, self._lives, self._parts[index], self._windows),
+            self._decodes[stage],
+        )
 
     # ---- rounds
 
@@ -283,10 +318,15 @@ class PipelineCrowd:
         for exchange in self._exchanges:
             exchange.begin()
         for one in self._by_id.values():
-            stage = one.replica.stage
-            member = orders.Member(_BOOT, Span(stage, stage))
-            self._obey(self.rounds.joined(one.me, member, self.now_s))
-            self.at(self.now_s, one.tick)
+            self._enter(one)
+        if self._death_s:
+            self.at(self._death_s, self._kill_one)
+
+    def _enter(self, process: StageProcess) -> None:
+        """A process is in, with its stage's newest state."""
+        member = orders.Member(process.me.boot, process.peer.machine.span)
+        self._obey(self.rounds.joined(process.me, member, self.now_s))
+        self.at(self.now_s, process.tick)
 
     def run_round(self) -> RoundTold:
         """To the outcome of the next round.
@@ -311,7 +351,7 @@ class PipelineCrowd:
         flushed a step may be void: only the books say what counts."""
         if self.rules.flushes:
             return self.tokens
-        return self._micro_tokens * sum(one.peer.ended[None] for one in self.stages[0])
+        return self.tokens + self._micro_tokens * sum(one.num_back for one in self.stages[0])
 
     @property
     def _num_left(self) -> int:
@@ -322,7 +362,9 @@ class PipelineCrowd:
         for action in actions:
             match action:
                 case orders.Tell():
-                    self._tell(self._by_id[action.process.peer], action.order)
+                    one = self._by_id[action.process.peer]
+                    if one.me == action.process:
+                        self._tell(one, action.order)
                 case Booked():
                     self._exchange(action.books)
                 case Late():
@@ -330,7 +372,8 @@ class PipelineCrowd:
 
     def _tell(self, process: StageProcess, order: orders.Order) -> None:
         if isinstance(order, orders.Begin):
-            if not self._num_left:
+            if not self._num_left:  # unless the books say otherwise
+                self._withheld.append((process, order))
                 return
             self.round_step = self._came_back // (self.plan.peers * self.size.tokens_per_step)
         seen = self._seen(process, order)
@@ -338,8 +381,9 @@ class PipelineCrowd:
             return
 
         def hear() -> None:
-            process.peer.told(seen, self.now_s)
-            process.train()
+            if process.is_alive:
+                process.peer.told(seen, self.now_s)
+                process.train()
 
         self.at(self.now_s + self.net.round_trip_s / 2, hear)
 
@@ -393,7 +437,8 @@ class PipelineCrowd:
         up: dict[PeerId, int] = {}
         down: dict[PeerId, int] = {}
         for stage, exchange in zip(self.stages, self._exchanges, strict=True):
-            told.spreads.append(spread([one.replica.weights.read_weights() for one in stage]))
+            living = [one.replica.weights.read_weights() for one in stage if one.is_alive]
+            told.spreads.append(spread(living))
             exchange.settle_ops()
             seconds = 0.0
             for _, op in exchange.take_ended():
@@ -414,6 +459,9 @@ class PipelineCrowd:
             self._told.append(told)
             self.tokens += whole * self._micro_tokens
             self._plan_next()
+            withheld, self._withheld = self._withheld, []
+            for process, order in withheld:
+                self._tell(process, order)
             self._obey(self.rounds.outcome(books.round, self.now_s))
 
         self.at(self.now_s + told.seconds, over)
@@ -423,6 +471,28 @@ class PipelineCrowd:
             one.waits = False
             one.train()
 
+    # ---- deaths
+
+    def _kill_one(self) -> None:
+        """A process dies at once; its peer comes back as another one with nothing of its own."""
+        self.at(self.now_s + self._death_s, self._kill_one)
+        process = self._deaths.choice([one for one in self._by_id.values() if one.is_alive])
+        process.is_alive = False
+        self._exchanges[process.replica.stage].died(process.member)
+        self.at(self.now_s + _BACK_S, partial(self._come_back, process))
+
+    def _come_back(self, before: StageProcess) -> None:
+        self._lives += 1
+        stage, index = before.replica.stage, before.replica.index
+        boot = b"life %d" % self._lives
+        replica = self._replica(stage, index)
+        member = self._exchanges[stage].returned(replica, boot)
+        process = StageProcess(self, replica, member, boot)
+        process.bytes_up = before.bytes_up
+        process.trainer.num_counted = before.trainer.num_counted
+        self.stages[stage][index] = self._by_id[process.me.peer] = process
+        self._enter(process)
+
     # ---- what processes do
 
     def sends(self, process: StageProcess, to: PeerId, frame: Frame, leaves_s: float) -> None:
@@ -431,11 +501,12 @@ class PipelineCrowd:
             self._count_slot(frame)
         if self._rng.random() < self.plan.drop:
             return
-        receiver = self._by_id[to]
 
         def came() -> None:
-            receiver.peer.received(process.me.peer, frame, self.now_s)
-            receiver.train()
+            receiver = self._by_id[to]
+            if receiver.is_alive:
+                receiver.peer.received(process.me.peer, frame, self.now_s)
+                receiver.train()
 
         self.at(leaves_s + self.net.round_trip_s / 2, came)
 

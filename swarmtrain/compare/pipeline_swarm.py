@@ -43,12 +43,11 @@ class PipelineSwarm:
             corpus, model, self._layout, context=size.model.context, windows=plan.windows
         )
         self._crowd = PipelineCrowd(plan, pipeline, corpus)
-        self._peers = [one for stage in self._crowd.stages for one in stage]
-        self._costs = Costs(NETS[plan.net], len(self._peers))
+        self._costs = Costs(NETS[plan.net], pipeline.stages * plan.peers)
         self._rounds: list[RoundTold] = []
         self._curve: list[Point] = []
         self._first: list[Tensor] = []
-        strategy = self._peers[0].replica.driver.strategy
+        strategy = self._crowd.stages[0][0].replica.driver.strategy
         self._is_paired = strategy.exchange(1).kind is OpKind.PAIR
 
     def run(self, tell: Callable[[Point], None] = lambda point: None) -> RunResult:
@@ -86,6 +85,10 @@ class PipelineSwarm:
         tell(point)
 
     @property
+    def _peers(self) -> list[StageProcess]:
+        return [one for stage in self._crowd.stages for one in stage]
+
+    @property
     def _indices(self) -> range:
         """Places of the peers of whom an anchor is asked: all have the same but in pairs."""
         return range(self._plan.peers if self._is_paired else 1)
@@ -106,9 +109,16 @@ class PipelineSwarm:
     def _whole(self, index: int, vector: Callable[[StageProcess], Tensor]) -> Tensor:
         return self._layout.pack({
             name: view
-            for stage in self._crowd.stages
-            for name, view in stage[index].replica.layout.named_views(vector(stage[index])).items()
+            for one in self._of_place(index)
+            for name, view in one.replica.layout.named_views(vector(one)).items()
         })  # fmt: skip
+
+    def _of_place(self, index: int) -> list[StageProcess]:
+        """The peer of each stage at this place; instead of a dead one another of its stage."""
+        return [
+            next(one for one in (*stage[index:], *stage[:index]) if one.is_alive)
+            for stage in self._crowd.stages
+        ]
 
     def _mean(self, vectors: Sequence[Tensor]) -> Tensor:
         return (
@@ -120,7 +130,7 @@ class PipelineSwarm:
         stages = crowd.stages
         whole = [told for told in self._rounds if not told.skipped]
         roots = dict.fromkeys(
-            b"".join(stage[index].replica.driver.root for stage in stages).hex()
+            b"".join(one.replica.driver.root for one in self._of_place(index)).hex()
             for index in range(plan.peers)
         )
         counted = [[one.trainer.num_counted for one in stage] for stage in stages]

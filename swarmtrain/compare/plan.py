@@ -126,10 +126,12 @@ class Pipelined:
         routes: "random" where a peer sends to any of the next stage, as in a run; "fixed" where the
             first always sends to the first, and so on.
         micro_batch: windows that go through the stages together; 0 for as many as a run has where
-            its file says nothing, or a whole batch if that is less.
-        slots: micro-batches that a peer takes in at a time, and as many that a source makes; 0 for
-            as many as a run has.
+            its file says nothing.
+        slots: micro-batches that a peer takes in at a time, and as many that a source has under
+            way; 0 for as many as a run has.
         max_stale_steps: of a peer after a forward pass, beyond which its gradient is refused.
+        death_s: modelled seconds from one death of a peer, which comes back with the run's state
+            and nothing else, to the next; 0 for none.
     """
 
     stages: int
@@ -139,6 +141,7 @@ class Pipelined:
     micro_batch: int = 0
     slots: int = 0
     max_stale_steps: int = STALE_STEPS
+    death_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,11 @@ class Plan:
     def is_uneven(self) -> bool:
         """True if some peers are faster than others."""
         return len(set(self.speeds)) > 1
+
+    @property
+    def returns(self) -> bool:
+        """True if peers die and come back."""
+        return self.pipeline is not None and self.pipeline.death_s > 0
 
     def relative_speeds(self) -> tuple[float, ...]:
         """Speed of each peer, the fastest being 1."""

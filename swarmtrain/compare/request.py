@@ -428,6 +428,13 @@ def _check_pipeline(plan: Plan, pipeline: Pipelined) -> None:
             f"{label!r} has {pipeline.slots} slots and {pipeline.max_stale_steps} max_stale_steps.",
             f"slots can be 1 to {HOP_WANTS_MAX}, max_stale_steps 0 and more.",
         )
+    if pipeline.death_s and not 10 <= pipeline.death_s <= 1e9:
+        raise misuse(
+            f"death_s of {label!r} is {pipeline.death_s:g}.",
+            "It can be 10 and more: by then a peer that died is back; or 0 for no deaths.",
+        )
+    if pipeline.death_s and plan.peers < 2:
+        raise misuse(f"No peer of {label!r} can die.", "Its state would be gone: take two a stage.")
     if plan.pace is not Pace.WAIT:
         raise misuse(
             f"The pace of {label!r} changes nothing: fast peers of a pipeline get more to do.",

@@ -128,7 +128,7 @@ class StageReplica:
             self.weights,
             layout=layout.digest,
             num_values=layout.num_values,
-            snapshot_rounds=NEVER,
+            snapshot_rounds=1 if plan.returns else NEVER,
             decode=decode,
             seed_of=rounding_of(plan, self.peer),
         )
@@ -144,13 +144,14 @@ class StageReplica:
         return dict(self.driver.strategy.state_arrays())["anchor"]
 
 
-def reader(plan: Plan, index: int, pieces: Sequence[bytes], windows: int) -> ReadText:
-    """The text of a source: that of the replica of the same place."""
+def reader(plan: Plan, index: int, life: int, pieces: Sequence[bytes], windows: int) -> ReadText:
+    """The text of a source: in its first life that of the replica of the same place."""
+    seed = seed_of(plan, index)
     stream = ByteStream(
         pieces,
         batch=windows,
         context=SIZES[plan.size].model.context,
-        rng=random.Random(seed_of(plan, index)),
+        rng=random.Random(f"{seed} {life}" if life else seed),
     )
 
     def read(name: MicroBatch) -> tuple[Tensor, Tensor]:

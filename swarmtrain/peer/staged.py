@@ -32,7 +32,7 @@ from swarmtrain.peer.training.stages import StageTraining
 from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.pipeline.activations import ActivationCodec
 from swarmtrain.pipeline.blocks import Block
-from swarmtrain.pipeline.costs import serving_words, slots_of
+from swarmtrain.pipeline.costs import serving_words, slots_of, under_way_of
 from swarmtrain.pipeline.cut import run_stages
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.span import Span
@@ -267,6 +267,7 @@ def rules_of(config: RunConfig) -> Rules:
         flushes=pipeline.schedule == "flush",
         step_micro_batches=config.inner.batch // pipeline.micro_batch,
         max_stale_steps=pipeline.max_stale_steps,
+        under_way=under_way_of(config),
         tokens=pipeline.micro_batch * config.model.context,
     )
 

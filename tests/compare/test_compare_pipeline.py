@@ -61,7 +61,7 @@ def test_fast_peers_get_more_micro_batches_unless_routes_are_fixed(corpus):
     plan = replace(PAIRS, speeds=(1.0, 0.25), steps=40, inner_steps=20, net="lan")
     free, fixed = piped(corpus, plan), piped(corpus, plan, routes="fixed")
     for fast, slow in free.route_shares[1:]:  # an embedding alone takes no time
-        assert fast > 2 * slow
+        assert fast > 1.5 * slow
     assert len(set(fixed.route_shares)) == 1  # who is first in a stage hears of the first alone
     assert (
         "\n".join(text_table(rows([free])).splitlines()[0].split()[-3:]) == "shares\nredone\nlost"
@@ -73,6 +73,14 @@ def test_what_gets_lost_is_said_again_and_made_again(corpus):
     result = piped(corpus, plan)
     assert result.redone > 0 and result.left_out > 0
     assert result.tokens >= plan.tokens and result.ops + result.skipped >= 8
+
+
+def test_peers_that_die_come_back_and_the_tokens_are_made_up_for(corpus):
+    plan = replace(PAIRS, steps=120, inner_steps=40)
+    result = piped(corpus, plan, death_s=10.0)
+    assert result.modelled_seconds > 20  # two deaths at least
+    assert result.tokens >= plan.tokens and len(result.state_roots) == 1
+    assert result.val_loss < 0.9 * result.curve[0].val_loss
 
 
 @pytest.mark.parametrize(
@@ -88,6 +96,7 @@ def test_what_gets_lost_is_said_again_and_made_again(corpus):
         ("diloco:pipeline=3x2:activations=int4", "int4"),
         ("diloco:pipeline=3x2:micro_batch=3", "divisor"),
         ("diloco:pipeline=3x2:slots=-1", "slots can be"),
+        ("diloco:pipeline=3x2:death_s=3", "death_s"),
         ("diloco:pipeline=3x2:hostile=1", "hostile"),
         ("delayed_nesterov:pipeline=3x2:pace=dynamic", "more to do"),
     ],

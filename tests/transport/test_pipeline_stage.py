@@ -1,6 +1,7 @@
 """One stage machine, event by event, and what a hostile member can do to it."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,11 @@ def answered(made, number=1):
     asked = made.received(END.peer, BOOT, msg.Invite(below), 1.0)
     assert sent(msg.Forward, asked)[0].job == job
     return job, below
+
+
+def test_a_source_has_no_more_of_its_own_under_way_than_its_rules_say():
+    free = [machine(SOURCE, replace(RULES, under_way=n), share=3)[0].num_own for n in (0, 1, 3)]
+    assert free == [RULES.slots, 1, 3]
 
 
 def test_a_micro_batch_goes_on_and_its_gradient_comes_back_before_it_is_counted():

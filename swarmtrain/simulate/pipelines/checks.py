@@ -152,9 +152,9 @@ class Ledger:
 def check_memory(process: SimProcess) -> None:
     """A peer holds no more than it said that it would."""
     machine = process.machine
-    slots = machine.rules.slots
-    if machine.num_held > slots or machine.num_own > slots:
-        story = f"{process.me} holds {machine.num_held} and {machine.num_own} of {slots}"
+    slots, own = machine.rules.slots, machine.rules.under_way or machine.rules.slots
+    if machine.num_held > slots or machine.num_own > own:
+        story = f"{process.me} holds {machine.num_held} of {slots}, {machine.num_own} of {own}"
         raise BrokenInvariant("P3", story)
     if process.payloads > 2 * (machine.num_held + machine.num_own) + 1:
         raise BrokenInvariant("P3", f"{process.me} keeps {process.payloads} payloads")

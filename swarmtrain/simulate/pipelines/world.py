@@ -80,6 +80,7 @@ class World:
             conditions.num_stages, conditions.slots, conditions.steps > 0, tokens=TOKENS,
             step_micro_batches=self.rng.randint(1, 4),
             max_stale_steps=self.rng.choice((2, 1 << 30)),
+            under_way=int(seed % 4 == 1),
         )  # fmt: skip
         self._lane_s = self.rng.choice((0.3, 6.0))
         self.coordinator = Rounds(

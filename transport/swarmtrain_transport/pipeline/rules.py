@@ -9,10 +9,11 @@ class Rules:
 
     Attributes:
         num_stages: of the model.
-        slots: micro-batches that a peer takes in at a time, and as many that a source makes.
+        slots: micro-batches of others that a peer takes in at a time.
         flushes: the coordinator says when to step; else a peer steps by itself.
         step_micro_batches: that a peer counts until it steps, where steps are free.
         max_stale_steps: inner steps between a forward pass and its gradient's return.
+        under_way: of a source's own micro-batches, at a time; 0 for as many as `slots`.
         tokens: of a micro-batch at most, as there is room for in its form.
     """
 
@@ -21,4 +22,5 @@ class Rules:
     flushes: bool = False
     step_micro_batches: int = 1
     max_stale_steps: int = 1 << 30
+    under_way: int = 0
     tokens: int = field(kw_only=True)

@@ -254,7 +254,7 @@ class StageMachine:
     def _taken(self) -> tuple[Request, ...]:
         """Requests after an event; own micro-batches, invitations and the next pass among them."""
         flight = self._flight
-        while len(flight.own) < self.rules.slots:
+        while len(flight.own) < (self.rules.under_way or self.rules.slots):
             name = flight.source.make()
             if name is None:
                 break
