@@ -116,12 +116,11 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
         known = [peer for peer in peers if isinstance(peer, dict)]
         yield from _table(known, width)
         for peer in known:
-            if peer.get("rests") and not {"group", "stage"} & view.keys():  # told with the run
+            if peer.get("rests") and "group" not in view:  # the run tells it of all
                 yield f"{peer.get('name', '')} {peer['rests']}"
-    for group in view.get("groups") or ():
+    # Each stage of a model has its line.
+    for group in (view.get("groups") or ()) if "pipeline" not in view else ():
         yield ""
-        if "pipeline" in view:  # group s is stage s
-            group = {"stage" if key == "group" else key: one for key, one in group.items()}
         yield from describe(group, width)
 
 
@@ -131,10 +130,12 @@ def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(told, dict):
         return
     names = {peer["peer"]: peer["name"] for peer in view.get("peers") or ()}
-    for number, stage in enumerate(told["stages"]):
+    for number, (stage, group) in enumerate(zip(told["stages"], _stages(view), strict=True)):
         served = ", ".join(sorted(names.get(peer, peer[:8]) for peer in stage["peers"])) or "nobody"
-        text = f"{served}; {stage['counted']} micro-batches in the newest round"
-        yield fact(f"stage {number}", text)
+        root = _shown("state_root", group["wanted_root"])
+        state = f"; state root {root} after round {group['round']}" if root else ""
+        count = f"; {stage['counted']} micro-batches in the newest round" if told["made"] else ""
+        yield fact(f"stage {number}", f"{served}{state}{count}")
     if told["made"]:
         text = f"{told['made']} made, {told['whole']} counted in all stages, {told['lost']} lost"
         yield fact("micro-batches", f"{text}, {told['redone']} times sent or made again")
@@ -144,6 +145,11 @@ def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
         yield fact(
             "moving", f"{who} to {'stage' if len(told['moving_to']) == 1 else 'stages'} {to}"
         )
+
+
+def _stages(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Groups of a run in stages, of the first as well."""
+    return [view, *(view.get("groups") or ())]
 
 
 def _span(stages: list[int]) -> str:
@@ -182,6 +188,11 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
             return f"started {value} times" if value > 1 else ""
         case "phase":
             return _PHASES.get(value, str(value))
+        case "wanted_root" if "pipeline" in view:
+            return ""  # each stage has its own
+        case "num_values" if "pipeline" in view:
+            values = sum(group["num_values"] for group in _stages(view))
+            return f"{values:,} parameters in {len(_stages(view))} stages".replace(",", " ")
         case "wanted_root":
             return f"{_shown(key, value)} after round {view.get('round', 0)}"
         case "num_values":

@@ -58,9 +58,9 @@ def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
     """Yield what was made of text in a round, and what became of it."""
     books = booked.books
     some = "1 micro-batch" if books.made == 1 else f"{books.made} micro-batches"
+    whole = "each" if books.whole == books.made else f"{books.whole} of them"
     yield (
-        f"Round {number}, in {len(books.counted)} stages: of {some} all stages have counted "
-        f"{books.whole}."
+        f"Round {number}, in {len(books.counted)} stages: {some}, {whole} counted in every stage."
     )
     sources = {one.peer: one.made for one in books.members if one.made}
     if sources:

@@ -56,7 +56,7 @@ def test_a_round_in_stages_is_told_with_all_that_became_of_its_micro_batches() -
     exchange(chain, 0, A, B, is_skipped=True)
     exchange(chain, 1, C)
     assert explain_round(chain.records, 1) == [
-        "Round 1, in 2 stages: of 14 micro-batches all stages have counted 11.",
+        "Round 1, in 2 stages: 14 micro-batches, 11 of them counted in every stage.",
         "Made by otter 14.",
         "Stage 0 has counted 12: lynx 3 and otter 9.",
         "Stage 1 has counted 11: crane 11.",
