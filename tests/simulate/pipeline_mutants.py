@@ -19,6 +19,7 @@ from swarmtrain.simulate.pipelines.seeds import run_seed
 from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline.guardian import Guardian
 from swarmtrain_transport.pipeline.held import Phase
+from swarmtrain_transport.pipeline.in_flight import InFlight
 from swarmtrain_transport.pipeline.keepers import Hold, Keepers
 from swarmtrain_transport.pipeline.orders import Begin, Member
 from swarmtrain_transport.pipeline.permission import Permission
@@ -239,6 +240,13 @@ def tells_no_keeper(self, stage, op, now_s):
 original_begun = Keepers.begun
 
 
+def permits_whoever_asks_first(self, micro_batch, secret, end):
+    return original_permits(self, micro_batch, self.secret(micro_batch), end)
+
+
+original_permits = Source.permits
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A broken rule.
@@ -302,6 +310,11 @@ MUTANTS = {
     "next-step-counted-early": Mutant(
         changed(StageMachine, _may_run=lambda self, name: True), ("P2", "P4")
     ),
+    "secret-not-asked-for": Mutant(changed(Source, permits=permits_whoever_asks_first), ("P8",)),
+    "name-counts-for-each-slot": Mutant(
+        changed(InFlight, may_count=lambda self, held: True), ("P1",)
+    ),
+    "receivers-believed": Mutant(changed(Source, has_permitted=lambda self, name: True), ("P8",)),
 }
 
 

@@ -5,13 +5,14 @@ reason, and what is in a peer's steps is in its books; P3 memory stays within it
 steps are flushed, a step is of the same micro-batches in every stage; P6 one peer moves at a time,
 and none counts in a stage that it does not serve; P7 (in `disks`) with any two deaths no stage's
 committed state is lost; P8 when the faults have
-stopped every micro-batch comes back, and rounds go on.
+stopped every micro-batch comes back, and rounds go on. Beside a hostile member most of them do.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from swarmtrain.simulate.pipelines.process import Passed, SimProcess
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.books import Books
 from swarmtrain_transport.pipeline.messages import Reason
@@ -29,6 +30,10 @@ def key_of(passed: Passed) -> Key:
 
 _ANSWERED_S = 15.0
 """An invitation is answered in two seconds; who does not know its sender yet hears it again."""
+
+
+_MANY = 10
+"""Micro-batches of which a share says something."""
 
 
 class BrokenInvariant(Exception):
@@ -49,13 +54,16 @@ class Ledger:
 
     Args:
         num_stages: of the model.
+        hostile: a member that breaks the rules: its own micro-batches may come to any end, and
+            some of the others' may get lost.
 
     Attributes:
         totals: micro-batches by how they ended, in rounds with faults and without.
     """
 
-    def __init__(self, num_stages: int) -> None:
+    def __init__(self, num_stages: int, hostile: PeerId | None = None) -> None:
         self._num_stages = num_stages
+        self._hostile = hostile
         self._ever: Counter[Passed] = Counter()
         self._settled: set[tuple[Process, int]] = set()
         self._reports: dict[int, dict[Process, tuple[orders.Settled, list[Passed]]]] = {}
@@ -64,6 +72,10 @@ class Ledger:
     def settled(self, process: SimProcess, report: orders.Settled) -> None:
         """A process says what it has counted; its steps are emptied."""
         work = process.work
+        if process.me.peer == self._hostile:
+            self._reports.setdefault(report.round, {})[process.me] = report, list(work.stepped)
+            work.stepped.clear()
+            return
         told = {
             (one.source, number, one.stage)
             for one in report.counted
@@ -89,8 +101,9 @@ class Ledger:
         work.stepped.clear()
 
     def booked(
-        self, books: Books, ever: Mapping[Key, set[Process]], *, is_harsh: bool, is_calm: bool
-    ) -> None:
+        self, books: Books, ever: Mapping[Key, set[Process]],
+        *, is_harsh: bool, is_calm: bool, has_hostile: bool,
+    ) -> None:  # fmt: skip
         """The coordinator has the books of a round.
 
         Args:
@@ -98,17 +111,23 @@ class Ledger:
             ever: all that processes were about to count, dead ones too.
             is_harsh: the round began while faults struck.
             is_calm: the round began long after the last fault.
+            has_hostile: others' micro-batches may come to a hostile member: it may lose some, but
+                has no permission of those that it was not sent.
         """
         reports = self._reports.pop(books.round, {})
         counts: Counter[Key] = Counter()
         for process in books.processes:
             for m, stage in reports[process][1]:
+                if m.source == self._hostile:
+                    continue
                 counts[key_of((m, stage))] += 1
                 self._ever[m, stage] += 1
                 if self._ever[m, stage] > 1:
                     raise BrokenInvariant("P1", f"{m} is counted twice in stage {stage}")
         seen = {key[:2] for key in counts}
         for source in books.processes:
+            if source.peer == self._hostile:
+                continue
             made = reports[source][0].made
             whole = orders.numbers(made.whole)
             lost = {n: reason for reason, some in made.lost.items() for n in orders.numbers(some)}
@@ -116,7 +135,7 @@ class Ledger:
                 seen.discard((source, number))
                 self._ends(
                     (source, number), lost.get(number), counts, ever, books.processes,
-                    is_harsh=is_harsh, is_calm=is_calm,
+                    is_harsh=is_harsh, is_calm=is_calm, has_hostile=has_hostile,
                 )  # fmt: skip
         strange = [key for key in seen if key[0] in books.processes]
         if strange:
@@ -124,10 +143,17 @@ class Ledger:
         self.totals["rounds"] += 1
         self.totals["of the dead"] += len(seen)
 
+    def check_share(self) -> None:
+        """Most of what others make comes back, whatever a hostile member does."""
+        made = self.totals["made beside a hostile member"]
+        whole = self.totals["whole beside a hostile member"]
+        if made >= _MANY and 2 * whole < made:
+            raise BrokenInvariant("P8", f"{whole} of {made} came back beside a hostile member")
+
     def _ends(
         self, name: tuple[Process, int], reason: Reason | None,
         counts: Mapping[Key, int], ever: Mapping[Key, set[Process]], here: Iterable[Process],
-        *, is_harsh: bool, is_calm: bool,
+        *, is_harsh: bool, is_calm: bool, has_hostile: bool,
     ) -> None:  # fmt: skip
         """One micro-batch has ended: whole, lost, or partial by a named death."""
         stages = [s for s in range(self._num_stages) if counts.get((*name, s))]
@@ -138,7 +164,12 @@ class Ledger:
             if not gone:
                 raise BrokenInvariant("P2", f"{name} came back, stage {stage} is without it")
         is_whole = reason is None and len(stages) == self._num_stages
-        if is_calm and not is_whole and reason is not Reason.STALE:
+        is_taken = reason is Reason.GRANTED and not stages
+        is_spoiled = has_hostile and reason is not None and not is_taken
+        if is_calm and has_hostile:
+            self.totals["made beside a hostile member"] += 1
+            self.totals["whole beside a hostile member"] += is_whole
+        if is_calm and not is_whole and reason is not Reason.STALE and not is_spoiled:
             raise BrokenInvariant("P8", f"{name} is lost without a fault: {reason} {stages}")
         self.totals["made"] += 1
         if is_harsh:

@@ -1,12 +1,16 @@
 """Drawing of a simulated pipeline: who serves what, how the links are, and what goes wrong."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from swarmtrain.simulate.pipelines.hostile import HABITS
 from swarmtrain_transport.pipeline.route import Span
 
 _LARGE_EVERY = 50
 """Worlds of which one is large."""
+
+_HOSTILE_EVERY = 4
+"""Of so many worlds one has a hostile member, if its steps are free."""
 
 _STEPS = 2
 
@@ -47,6 +51,7 @@ class Conditions:
         calm_s: when the faults stop.
         loss, double, late: probability of each for one message.
         faults: the others.
+        habits: of a hostile member, the last one; none is hostile if it has none.
     """
 
     num_stages: int
@@ -60,6 +65,12 @@ class Conditions:
     double: float
     late: float
     faults: tuple[Fault, ...]
+    habits: frozenset[str] = frozenset()
+
+    @property
+    def hostile(self) -> int:
+        """Index of the hostile member; -1 if there is none."""
+        return len(self.spans) - 1 if self.habits else -1
 
 
 def drawn(seed: int, rng: random.Random) -> Conditions:
@@ -86,8 +97,22 @@ def drawn(seed: int, rng: random.Random) -> Conditions:
     pass_s = tuple(rng.uniform(0.1, 0.5) * rng.choice((1.0, slow)) for _ in spans)
     steps = _STEPS if flushes else 0
     faults += _mute(random.Random(f"mute {seed}"), len(spans), calm_s)
-    return Conditions(
+    world = Conditions(
         num_stages, tuple(spans), slots, share, steps, pass_s, calm_s, loss, double, late, faults
+    )
+    return with_hostile(seed, world) if seed % _HOSTILE_EVERY == 0 and not flushes else world
+
+
+def with_hostile(seed: int, world: Conditions) -> Conditions:
+    """One more member, which is hostile; where steps are flushed it could void all of them."""
+    rng = random.Random(f"hostile {seed}")
+    stage = rng.randrange(world.num_stages)
+    return replace(
+        world,
+        spans=(*world.spans, Span(stage, stage)),
+        slots=max(2, world.slots),
+        pass_s=(*world.pass_s, 0.2),
+        habits=frozenset(rng.sample(HABITS, rng.randint(1, 3))),
     )
 
 

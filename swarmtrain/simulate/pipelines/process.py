@@ -23,7 +23,8 @@ _TENSOR = Payload("none", (1, 4), 16)
 TOKENS = 7
 """Of each micro-batch."""
 
-_TEXT = requests.Text(TOKENS, Payload("labels", (1, 4), 32))
+LABELS = Payload("labels", (1, 4), 32)
+_TEXT = requests.Text(TOKENS, LABELS)
 _RUN_TAG = 1
 
 Stage = int

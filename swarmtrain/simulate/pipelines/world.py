@@ -18,6 +18,7 @@ from swarmtrain.simulate.pipelines.checks import (
 )
 from swarmtrain.simulate.pipelines.conditions import Conditions, Fault, drawn
 from swarmtrain.simulate.pipelines.disks import Disks
+from swarmtrain.simulate.pipelines.hostile import Hostile
 from swarmtrain.simulate.pipelines.process import TOKENS, Passed, SimProcess
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import control, orders
@@ -36,7 +37,8 @@ _GONE_S = 30.0
 _CALM_S = 80.0
 """After the last fault, until all that it has caused is over."""
 
-_END_S = 3000.0
+_END_S = 5000.0
+"""Rounds with a source that never ends them take 800 s each."""
 
 
 class World:
@@ -61,7 +63,7 @@ class World:
         self.now_s = 0.0
         self.counts: Counter[str] = Counter()
         self.digest = hashlib.sha256()
-        self.ledger = Ledger(self.conditions.num_stages)
+        self.ledger = Ledger(self.conditions.num_stages, self._hostile)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._num_events = 0
         self._lanes: dict[tuple[str, int], float] = {}
@@ -92,6 +94,11 @@ class World:
         self.processes = [self._process(index) for index in range(len(conditions.spans))]
         self.disks = Disks(self, conditions.num_stages)
         self._ids = {process.me.peer: index for index, process in enumerate(self.processes)}
+
+    @property
+    def _hostile(self) -> PeerId | None:
+        index = self.conditions.hostile
+        return None if index < 0 else _peer(index)
 
     # ---- ground of the processes
 
@@ -156,8 +163,10 @@ class World:
 
     def check(self, process: SimProcess) -> None:
         """Check a process after an event."""
+        if process.me.peer == self._hostile:
+            return
         check_memory(process)
-        if self.now_s > self.conditions.calm_s + _CALM_S:
+        if self._hostile is None and self.now_s > self.conditions.calm_s + _CALM_S:
             check_invitations(process, self.now_s)
 
     def broken(self, invariant: str, story: str) -> None:
@@ -202,6 +211,7 @@ class World:
         self.counts["strangers"] = sum(each.machine.strangers for each in self._lives_of_all)
         if self._calm_rounds < 2:
             raise BrokenInvariant("P8", "nothing happens any more")
+        self.ledger.check_share()
 
     def _move(self) -> None:
         """Somebody is to serve another stage; and again later."""
@@ -213,11 +223,12 @@ class World:
 
     def _process(self, index: int) -> SimProcess:
         conditions = self.conditions
-        peer, boot = b"peer %027d" % index, b"%04d" % self._boots[index]
-        me = Process(peer, boot)
+        me = Process(_peer(index), b"%04d" % self._boots[index])
         # A peer comes back with the stages whose state is on its disk.
         span = self.processes[index].span if self.processes else conditions.spans[index]
-        process = SimProcess(self, me, span, self.rules, conditions.pass_s[index])
+        given = (self, me, span, self.rules, conditions.pass_s[index])
+        is_hostile = index == conditions.hostile
+        process = Hostile(*given, conditions.habits) if is_hostile else SimProcess(*given)
         self._lives_of_all.append(process)
         return process
 
@@ -275,7 +286,8 @@ class World:
         settled = [
             process.span
             for i, process in enumerate(self.processes)
-            if process.is_alive and i != index and process.me != moving
+            if process.is_alive and i not in (index, self.conditions.hostile)
+            and process.me != moving
             and (process.me.peer not in members or members[process.me.peer].span == process.span)
         ]  # fmt: skip
         return all(any(s in span for span in settled) for s in range(self.conditions.num_stages))
@@ -388,9 +400,12 @@ class World:
         began_s = self._began_s[books.round]
         is_calm = began_s > self.conditions.calm_s + _CALM_S and books.round > 1
         is_harsh = began_s < self.conditions.calm_s
-        self.ledger.booked(books, self._ever, is_harsh=is_harsh, is_calm=is_calm)
-        self._calm_rounds += is_calm
         spans = self._spans[books.round]
+        has_hostile = any(who.peer == self._hostile and span.last for who, span in spans.items())
+        self.ledger.booked(
+            books, self._ever, is_harsh=is_harsh, is_calm=is_calm, has_hostile=has_hostile
+        )
+        self._calm_rounds += is_calm
         members = {who: spans[who] for who in sorted(books.processes) if who in spans}
         self.disks.exchange(
             books.round,
@@ -429,3 +444,7 @@ class World:
     def _note(self, who: str, story: str) -> None:
         if self.trace is not None:
             self.trace(self.now_s, who, story)
+
+
+def _peer(index: int) -> PeerId:
+    return b"peer %027d" % index
