@@ -20,6 +20,7 @@ from swarmtrain.simulate.ground import narrow
 from swarmtrain.simulate.ground.conditions import Conditions
 from swarmtrain.simulate.ground.scene import Trace, Violation
 from swarmtrain.simulate.world import World
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import TransportError
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 
@@ -179,6 +180,7 @@ def world_of(
         codec=codec,
         rule=rule,
         groups=groups,
+        stage_holders=limits.HOLDERS if groups > 1 and digest[12] % 2 else 0,
         is_narrow=is_narrow,
         strategy_name=training.strategy_name,
         ops_at_once=training.ops_at_once,

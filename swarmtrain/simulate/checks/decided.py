@@ -57,6 +57,7 @@ class Decided:
     placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
     roster: set[PeerId] = field(default_factory=set)
     elsewhere: set[PeerId] = field(default_factory=set)
+    keepers: set[PeerId] = field(default_factory=set)
     _owners: dict[tuple[int, int], PeerId] = field(default_factory=dict)
 
     def peopled(self, body: Join | Move | Gone) -> None:
@@ -64,6 +65,10 @@ class Decided:
         gone since, and in the first one until it is moved."""
         if isinstance(body, Move):
             self.placed[body.peer] = body.groups
+            keeps = self.group in body.keeps
+            (self.keepers.add if keeps else self.keepers.discard)(body.peer)
+        elif isinstance(body, Gone):
+            self.keepers.discard(body.peer)
         is_in = self.group in self.placed.get(body.peer, (FIRST_GROUP,))
         is_gone = isinstance(body, Gone)
         (self.roster.add if is_in and not is_gone else self.roster.discard)(body.peer)

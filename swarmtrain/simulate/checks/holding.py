@@ -9,7 +9,8 @@ from swarmtrain_transport import limits
 
 def holds(peer: SimPeer, slice_root: bytes, group: int = 0) -> bool:
     """Return True if a peer has a slice's hash list and every chunk that it names."""
-    part = peer.machine.groups.get(group)
+    machine = peer.machine
+    part = machine.groups.get(group) or machine.keepers.get(group)
     joined = part.blobs.get(slice_root) if part is not None else None
     if part is None or joined is None:
         return False

@@ -9,6 +9,7 @@ skipped without need, that it ends, and that its peers have the same states.
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import Demands
 from swarmtrain.simulate.checks.holding import holds
+from swarmtrain.simulate.checks.keeping import Keeping
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.rules import Rules
 from swarmtrain.simulate.checks.training_checks import TrainingChecks
@@ -53,6 +54,7 @@ class LaterGroup:
         self.lies = Lies(swarm, self.decided, demands)
         self.training = TrainingChecks(swarm, self.decided, demands, self.lies)
         self.rules = Rules(swarm, self.decided, demands, self.training.sums)
+        self.keeping = Keeping(swarm, self.decided, demands)
         self.limit_s = float("inf")
         self._states: dict[tuple[int, int], bytes] = {}
         self._swarm, self._group, self._demands = swarm, group, demands
@@ -127,6 +129,7 @@ class LaterGroup:
         """I6 and I8: enough contributors, enough live holders of every slice."""
         plan, now_s = self.decided.plans[commit.op], self._swarm.scene.clock.now_s
         self.rules.committed(commit, plan)
+        self.keeping.committed(commit, plan)
         live = [
             peer
             for peer in self.decided.planned(commit.op)
@@ -135,13 +138,16 @@ class LaterGroup:
         for index, outcome in enumerate(commit.slices):
             if len(outcome.contributors) < plan.min_contributors:
                 self._violated("I6", f"op {commit.op} slice {index}: too few contributors")
-            holders = [peer for peer in self._members if holds(peer, outcome.root, self._group)]
+            holders = [
+                peer for peer in self._swarm.survivors if holds(peer, outcome.root, self._group)
+            ]
             if live and 2 * len(holders) <= len(live):
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
 
     def _rewound(self, index: int, rewind: Rewind) -> None:
         self.rules.rewound(rewind)
+        self.keeping.rewound(rewind.op)
         self.decided.rewound(index, rewind.op)
         self.training.rewound(rewind.op)
         self.lies.rewound(rewind.op)
@@ -152,7 +158,10 @@ class LaterGroup:
         nobody is left who holds one. (Of the first group faults leave somebody.)"""
         places = [peer.machine.groups[self._group].place for peer in self._members]
         is_lost = all(place.applied_op < 0 for place in places)
-        return self.rules.is_undecided or (is_lost and bool(self.decided.outcomes))
+        if self.rules.is_undecided or not is_lost or not self.decided.outcomes:
+            return self.rules.is_undecided
+        self.keeping.rewound(-1)
+        return True
 
     @property
     def _members(self) -> list[SimPeer]:

@@ -190,6 +190,7 @@ class Troubles:
             kept_results = list(disk.results)
             disk = PeerDisk(disk.records[:whole], disk.begins, disk.image, disk.own, kept_results)
             disk.later.update(victim.disk.later)
+            disk.shelf = victim.disk.shelf
         elif kept == "nothing":
             disk = PeerDisk()
         back_s = self._seconds(0.05, 40.0)

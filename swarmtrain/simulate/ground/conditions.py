@@ -57,6 +57,8 @@ class Conditions:
         ops_at_once: of late streaming: how many ops begin before the first one's place.
         leaves_in_turn: whoever says goodbye gives what it has, or ends its round, before.
         is_narrow: bounds are those of `narrow`.
+        stage_holders: of the second group's state, where it is kept by others, too: then it has
+            fewer members; 0 for no keepers.
     """
 
     num_peers: int = 3
@@ -83,6 +85,7 @@ class Conditions:
     ops_at_once: int = 1
     leaves_in_turn: bool = False
     is_narrow: bool = False
+    stage_holders: int = 0
 
     @property
     def keeps_books(self) -> bool:
@@ -108,6 +111,8 @@ class Conditions:
     @property
     def stage_peers(self) -> int:
         """Number of peers in the second group, as long as there are so many."""
+        if self.stage_holders:
+            return 1 + self.num_peers // 4
         return max(2, self.num_peers // 2) + 1
 
     @property
@@ -180,7 +185,7 @@ class Conditions:
         alone = replace(
             self, kind=MEAN, codec="int8", rule="", fragments=1, min_contributors=1, ops_at_once=1
         )
-        return (replace(alone.terms(), start_peers=1, group=1),)
+        return (replace(alone.terms(), start_peers=1, group=1, holders=self.stage_holders),)
 
     def terms(self) -> RunTerms:
         """The run file's part of it."""

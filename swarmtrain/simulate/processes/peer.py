@@ -50,13 +50,16 @@ from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.messages import CoordinatorMessage, Hello
+from swarmtrain_transport.wire.messages import Brings, CoordinatorMessage, Hello
 from swarmtrain_transport.wire.records import Record
 
 STEPS = 2
 """Inner steps of a round: a result can come between them."""
 
 _SAMPLES = 4096
+
+_DISK_BYTES = 1 << 40
+"""Room for states of others; nobody is asked to keep any where the world has no keepers."""
 
 _LR = 0.7
 _MOMENTUM = 0.9
@@ -172,7 +175,7 @@ class SimPeer(Process):
         self.link = host.network.open(address, self)
         card = Card(
             peer_id, boot, f"peer{number}", peer_id, address.host, address.port,
-            conditions.retain_bytes,
+            conditions.retain_bytes, Brings(disk_bytes=_DISK_BYTES),
         )  # fmt: skip
         arithmetic = self.arithmetic = WatchedArithmetic(self._report_violation, host.checks)
         deed = scene.deeds.get(peer_id)
@@ -187,6 +190,7 @@ class SimPeer(Process):
         self.machine = Participant(
             card, arithmetic, partial(quick_sign, peer_id), quick_verify, self._shuffled,
             disk.read(first, sys.maxsize), self.now_s, self._memory.retention, disk, begins,
+            disk.shelf,
         )  # fmt: skip
         for group in self.machine.groups:
             kept = disk.of(group)

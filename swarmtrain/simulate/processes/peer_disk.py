@@ -13,6 +13,7 @@ from swarmtrain.peer.training.machine import Image
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
+from swarmtrain_transport.blocks.shelf import MemoryShelf
 from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import Record
@@ -36,6 +37,7 @@ class PeerDisk:
         manifest: of a state whose download was begun and not ended.
         chunks: what is here of it, by hash.
         later: the same of each group beside the first.
+        shelf: states that it keeps for others.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -46,6 +48,7 @@ class PeerDisk:
     manifest: StateManifest | None = None
     chunks: dict[bytes, bytes] = field(default_factory=dict)
     later: dict[int, "PeerDisk"] = field(default_factory=dict)
+    shelf: MemoryShelf = field(default_factory=MemoryShelf)
 
     def of(self, group: int) -> "PeerDisk":
         """Return the part of one group."""
