@@ -1,4 +1,4 @@
-"""P7: with any two deaths no state is lost of a group that others keep, too (protocol.md, KEEPERS)."""
+"""P7: with any two deaths no state of a group with keepers is lost (protocol.md, KEEPERS)."""
 
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import Demands
@@ -34,8 +34,10 @@ class Keeping:
         gather_s = begun_s + limits.D_GATHER * plan.deadline_s
         if now_s >= gather_s / (1 + self._swarm.scene.conditions.drift) - 1.0:
             return
-        for peer in self._decided.planned(commit.op):
-            is_awaited = peer.peer_id in set(plan.keepers) & self._decided.keepers
+        boots = {m.peer: m.boot for m in plan.members if m.peer in plan.keepers}
+        for peer in self._swarm.survivors:
+            is_awaited = boots.get(peer.peer_id) == peer.machine.card.boot
+            is_awaited = is_awaited and peer.peer_id in self._decided.keepers
             if is_awaited and self._demands.is_sound(peer, now_s) and peer not in holding:
                 story = f"op {commit.op} does not wait for keeper {peer.number}"
                 self._decided.violated("P7", story)
