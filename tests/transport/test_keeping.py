@@ -2,6 +2,7 @@
 
 import pytest
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.wire.records import Commit, Plan, Rewind, bodies_of
 from tests.transport.keeper_swarm import KeeperSwarm
 from tests.transport.rig import A, B, C, D, E
@@ -54,3 +55,95 @@ def test_a_commit_waits_until_keepers_hold_the_result(seed: int) -> None:
     plans = [one for one in bodies_of(swarm.records) if isinstance(one, Plan) and one.group == 1]
     assert all(spec.owner not in plan.keepers for plan in plans for spec in plan.slices)
     assert all(isinstance(one, Commit) for one in swarm.outcomes(1))
+
+
+def orphaned(seed: int) -> tuple[KeeperSwarm, int]:
+    """Group 1 has lost its only member; the newest op that has an outcome."""
+    swarm = begun(seed)
+    view = swarm.hall.view.groups[1]
+    assert swarm.until(
+        lambda: view.committed >= 3 and len(swarm.hall.groups[1].keepers.holding) > 1
+    )
+    swarm.kill(D)
+    assert swarm.until(lambda: D not in swarm.hall.view.roster and not view.ops)
+    return swarm, view.last_op
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_keeper_that_is_moved_into_the_group_goes_on_with_what_it_has_itself(seed: int) -> None:
+    swarm, last = orphaned(seed)
+    heir, *others = sorted(swarm.hall.groups[1].keepers.holding)
+    for other in others:
+        swarm.kill(other)
+    swarm.move(heir, 0, 1)
+    assert swarm.until(lambda: swarm.hall.view.groups[1].last_op >= last + 2)
+    assert not any(isinstance(one, Rewind) for one in swarm.outcomes(1))
+    assert not any(member.faults or member.halted for member in swarm.members.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_keeper_that_comes_back_has_kept_it_on_its_disk(seed: int) -> None:
+    swarm, last = orphaned(seed)
+    for peer in swarm.keepers(1):
+        old = swarm.members[peer]
+        swarm.kill(peer)
+        swarm.come_back(old)
+    assert swarm.until(lambda: len(swarm.hall.groups[1].keepers.holding) == 2)
+    swarm.add_to(E, 1)
+    assert swarm.until(lambda: swarm.hall.view.groups[1].last_op >= last + 2)
+    assert not any(isinstance(one, Rewind) for one in swarm.outcomes(1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keepers_are_known_after_a_restart_of_the_coordinator(seed: int) -> None:
+    swarm, last = orphaned(seed)
+    kept = swarm.keepers(1)
+    swarm.restart_coordinator()
+    assert swarm.until(lambda: swarm.hall.groups[1].keepers.holding == kept == swarm.keepers(1))
+    swarm.add_to(E, 1)
+    assert swarm.until(lambda: swarm.hall.view.groups[1].last_op >= last + 2)
+
+
+def test_keepers_are_released_and_forget_when_three_members_hold_the_state() -> None:
+    swarm = begun(3)
+    assert swarm.until(lambda: len(swarm.hall.groups[1].keepers.holding) == 2)
+    kept = swarm.keepers(1)
+    for peer in (E, b"\x06" * 32):
+        swarm.add_to(peer, 1)
+    assert swarm.until(lambda: not swarm.keepers(1))
+    assert swarm.until(lambda: not any(swarm.members[peer].machine.keepers for peer in kept))
+    assert not any(swarm.shelves[peer].kept for peer in kept)
+
+
+def test_who_has_no_room_keeps_nothing() -> None:
+    swarm = begun(1, without_room=(A, B))
+    assert swarm.until(lambda: swarm.hall.view.groups[1].committed >= 3)
+    assert swarm.keepers(1) == {C}
+
+
+def deaf(swarm: KeeperSwarm, peer: bytes) -> None:
+    """This peer's data lane is dead from now on."""
+    for other in set(swarm.members) - {peer}:
+        swarm.lose_frames(other, peer)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_keeper_that_takes_nothing_costs_one_op_its_time_and_is_replaced(seed: int) -> None:
+    swarm = begun(seed, rounds=1000)
+    swarm.add_to(E, 0)
+    view, kept = swarm.hall.view.groups[1], swarm.hall.groups[1].keepers
+    assert swarm.until(lambda: view.committed >= 2 and len(kept.holding) == 2)
+    bad = min(swarm.keepers(1))
+    began_s, goal = swarm.now_s, view.committed + 8
+
+    def goes_on() -> bool:
+        deaf(swarm, bad)
+        return view.committed >= goal
+
+    assert swarm.until(goes_on)
+    assert swarm.now_s - began_s < 2 * view.commits[view.last_op].plan.deadline_s
+    if bad in swarm.keepers(1):  # it lacks an earlier result, too
+        swarm.now_s += limits.HOLD_S
+    assert swarm.until(lambda: bad not in swarm.keepers(1))
+    assert swarm.until(lambda: len(kept.holding) == 2)
+    assert bad not in swarm.keepers(1), "it is not named again at once"

@@ -117,8 +117,9 @@ KEPT_ARRAYS_MAX = 8
 """Arrays of a group's length that its state may consist of, for who keeps it and has no model to
 compare it with: weights and the outer optimizer's moments are two to four."""
 
-KEPT_SNAPSHOTS_BYTES = 24
-"""Bytes per value that a keeper's snapshots are reckoned to take: two, each of three arrays."""
+KEPT_SNAPSHOTS_BYTES = 36
+"""Bytes per value that a keeper's snapshots are reckoned to take: two and one that comes, each of
+three arrays."""
 
 HOLD_S = 600.0
 """A keeper that has not taken a stage's newest state by then is replaced, and a member that has not

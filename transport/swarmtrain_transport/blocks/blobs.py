@@ -15,22 +15,22 @@ from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.blocks.retention import Kept, Retention
 from swarmtrain_transport.hashing import content_hash
 
+_SNAPSHOTS_KEPT = 2
+
 
 class Blobs:
     """Content-addressed bytes.
 
     Args:
         retention: keeps results; None keeps them in memory.
-        snapshots: how many stay pinned, but for those that joiners ask for.
 
     Attributes:
         retention: what of them is where.
         changes: grows whenever something comes or goes.
     """
 
-    def __init__(self, retention: Retention | None = None, snapshots: int = 2) -> None:
+    def __init__(self, retention: Retention | None = None) -> None:
         self.retention = retention or Retention()
-        self._num_snapshots = snapshots
         self._results: dict[int, dict[bytes, Kept]] = {}
         self._snapshots: dict[int, dict[bytes, Kept]] = {}
         self._asked_s: dict[int, float] = {}
@@ -138,7 +138,7 @@ class Blobs:
         }
         blobs[manifest.root] = Kept(manifest.to_bytes())
         self._snapshots[op] = blobs
-        older = sorted(self._snapshots)[: -self._num_snapshots]
+        older = sorted(self._snapshots)[:-_SNAPSHOTS_KEPT]
         # A joiner replays from its snapshot on: one whose results are forgotten is of no use.
         leased = [
             old

@@ -26,7 +26,6 @@ class _Keeper:
         since_s: when it was named, or had the newest state last.
         op: the state after this op is with it, as it says.
         is_awaited: COMMIT waits for it.
-        was_synced: it had the newest state when the last op was planned.
         has_failed: it lacked the result of an op in time, or has no room: somebody else is to keep
             the state in its place.
     """
@@ -35,7 +34,6 @@ class _Keeper:
     since_s: float
     op: int = -1
     is_awaited: bool = True
-    was_synced: bool = False
     has_failed: bool = False
 
 
@@ -94,7 +92,6 @@ class GroupKeepers:
         """The keepers that the next PLAN is to name: those that are here and waited for."""
         lines, named = self.lines, dict[PeerId, PeerLine]()
         for peer, keeper in self._sorted(now_s).items():
-            keeper.was_synced = keeper.op >= self._view.last_op
             line = lines.get(peer)
             is_here = line is not None and line.connected and line.life.is_alive(now_s)
             if line is not None and is_here and keeper.is_awaited:
@@ -117,7 +114,7 @@ class GroupKeepers:
             keeper = self._sorted(now_s)[peer]
             if not self._holds(peer, operation, commit):
                 keeper.is_awaited = False
-                keeper.has_failed = keeper.has_failed or keeper.was_synced
+                keeper.has_failed = keeper.has_failed or keeper.op >= commit.op - 1
 
     def _holds(self, peer: PeerId, operation: OpDecider, commit: Commit) -> bool:
         keeper = self._known.get(peer)

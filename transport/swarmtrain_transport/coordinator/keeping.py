@@ -71,7 +71,7 @@ def _has_room(
 
 
 def _bytes_of(group: GroupCoordinator) -> float:
-    """Bytes that a keeper of the group may take: two snapshots, and the results after one."""
+    """Bytes that a keeper of the group may take: its snapshots, and the results after one."""
     genesis = group.view.genesis
     per_value = limits.KEPT_SNAPSHOTS_BYTES + limits.RESULT_KEEP_OPS * group.terms.value_bytes
     return per_value * genesis.num_values if genesis is not None else 0.0

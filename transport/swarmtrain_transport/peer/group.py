@@ -13,7 +13,6 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
-from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES, Auditing
 from swarmtrain_transport.collective.exchange import Exchange
@@ -165,7 +164,7 @@ class GroupPeer(GroupPart):
         verify: signature check.
         shuffle: order of equally good donors.
         stats: what the shell knows of our link.
-        retention: keeps parts and results.
+        blobs: results and snapshots.
 
     Attributes:
         view: the ledger's fold of the group.
@@ -187,13 +186,13 @@ class GroupPeer(GroupPart):
         verify: Verify,
         shuffle: Callable[[Sequence[PeerId]], list[PeerId]],
         stats: LocalStats,
-        retention: Retention,
+        blobs: Blobs,
     ) -> None:
-        super().__init__(number, card, ledger, arithmetic, sign, shuffle, stats, Blobs(retention))
+        super().__init__(number, card, ledger, arithmetic, sign, shuffle, stats, blobs)
         me = card.peer_id
         self.states = StateFinder(me, self.view, self._fetcher, shuffle)
         self.audits = Auditing(me, self.view, self.blobs, self._fetcher, arithmetic, verify)
-        self.ahead = Ahead(me, card.boot, self.view, retention, stats)
+        self.ahead = Ahead(me, card.boot, self.view, blobs.retention, stats)
         self.place = Progression(card, self.view, self._catchup, self.states)
 
     @property

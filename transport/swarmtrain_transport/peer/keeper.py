@@ -132,9 +132,7 @@ class Keeper(GroupPart):
         retention: Retention,
         shelf: Shelf,
     ) -> None:
-        super().__init__(
-            number, card, ledger, arithmetic, sign, shuffle, stats, Blobs(retention, snapshots=1)
-        )
+        super().__init__(number, card, ledger, arithmetic, sign, shuffle, stats, Blobs(retention))
         self.op = -1
         self._number, self._shelf = number, shelf
         self._download = Download(shuffle)
@@ -234,6 +232,13 @@ class Keeper(GroupPart):
         if self._snapshot is None or self.op < 0:
             return None
         return Applied(self.op, self._snapshot[1], group=self._number)
+
+    def hand_over(self) -> tuple[bytes, Pieces]:
+        """Keep it no more, as this peer is now in the group itself: the member goes on with our
+        `blobs`, and with the snapshot of this root, whose blobs these are."""
+        self._end_sync()
+        self._close()
+        return b"" if self._snapshot is None else self._snapshot[1], self._pieces
 
     def leave(self, *, forgets: bool) -> None:
         """Keep it no more.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
+from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.blocks.serving import Serving
@@ -116,10 +117,14 @@ class Participant:
         self._fills = False
 
     def _enter(self, number: int) -> None:
-        self.groups[number] = GroupPeer(
+        keeper = self.keepers.pop(number, None)
+        blobs = keeper.blobs if keeper is not None else Blobs(self._retention)
+        group = self.groups[number] = GroupPeer(
             number, self.card, self.view, self._arithmetic, self._sign, self._verify,
-            self._shuffle, self.stats, self._retention,
+            self._shuffle, self.stats, blobs,
         )  # fmt: skip
+        if keeper is not None:
+            group.states.take_over(*keeper.hand_over())
 
     def _enter_keeper(self, number: int) -> None:
         self.keepers[number] = Keeper(
@@ -464,21 +469,17 @@ class Participant:
     def _moved(self, groups: tuple[int, ...], *, forgets: bool) -> list[do.PeerAction]:
         """JOIN or MOVE of ours: what we are in, and what we keep."""
         kept = self.view.keeps_of(self.card.peer_id)
-        for number in self.keepers.keys() - set(kept):
-            self.keepers.pop(number).leave(forgets=forgets)
-        for number in kept:
-            if number not in self.keepers:
-                self._enter_keeper(number)
-        self._sort_parts()
-        if set(groups) == self.groups.keys():
-            return []
+        is_moved = set(groups) != self.groups.keys()
         for number in self.groups.keys() - set(groups):
             self.groups.pop(number).leave()
-        for number in groups:
-            if number not in self.groups:
-                self._enter(number)
+        for number in sorted(set(groups) - self.groups.keys()):
+            self._enter(number)
+        for number in self.keepers.keys() - set(kept):
+            self.keepers.pop(number).leave(forgets=forgets)
+        for number in sorted(set(kept) - self.keepers.keys()):
+            self._enter_keeper(number)
         self._sort_parts()
-        return [do.Moved(groups)]
+        return [do.Moved(groups)] if is_moved else []
 
     # ---- events from the data lane
 

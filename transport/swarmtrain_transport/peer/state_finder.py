@@ -4,7 +4,7 @@ Nobody's word is taken: the ledger attests a root, and anything with that root i
 first peer of a new run offers its own as op 0 (protocol.md part 1 rule 4, part 2 T13).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import (
@@ -51,7 +51,7 @@ class StateFinder:
         self._view = view
         self._fetcher = fetcher
         self.download = Download(shuffle)
-        self._kept: dict[bytes, Buffer] = {}
+        self._kept: MutableMapping[bytes, Buffer] = {}
         self._kept_root = b""
         self._sync: StateSync | None = None
         self._own: tuple[int, StateManifest, tuple[Buffer, ...]] | None = None
@@ -80,6 +80,10 @@ class StateFinder:
         self._kept = {content_hash(chunk): chunk for chunk in chunks}
         self._kept_root = content_hash(manifest)
         self._kept[self._kept_root] = manifest
+
+    def take_over(self, root: bytes, pieces: MutableMapping[bytes, Buffer]) -> None:
+        """Take a state that this peer has kept for others: its root, and its blobs by hash."""
+        self._kept_root, self._kept = root, pieces
 
     @property
     def is_attached(self) -> bool:
