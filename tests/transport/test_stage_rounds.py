@@ -406,6 +406,22 @@ def test_rounds_of_a_later_life_have_other_numbers() -> None:
     assert (welcome.round, begin.round) == (1 << 20, 1 << 20)
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_later_life_waits_for_start_peers_only_if_the_run_has_not_begun(has_begun: bool) -> None:
+    hall = begun(start_peers=3)
+    hall.drain(A, B)
+    hall.settle(a={1, 2}, c={1})
+    if has_begun:
+        hall.ready_in(0, 1, A)
+    later = StagedHall(hall.records, term=2, start_peers=3)
+    for peer, group in ((A, 0), (C, 1)):
+        later.sent[peer], later.lanes[peer] = [], ReportLane()
+        later.take(later.machine.connected(peer, hello_of(peer), 0.0))
+        later.say(peer, m.Applied(0, root_of(0), group=group))
+    later.alive(2 * limits.EVICT_S, A, C)
+    assert (orders.Begin in kinds(later.told(C))) == has_begun
+
+
 @pytest.mark.parametrize(
     "message",
     [

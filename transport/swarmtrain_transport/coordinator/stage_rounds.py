@@ -196,6 +196,8 @@ class StageRounds:
         rounds = self.rounds
         if rounds.round < 0:
             rounds.round = max(0, self._writer.term - 1) * _ROUNDS_PER_TERM - 1
+            if any(group.view.op is not None for group in self._groups.values()):
+                rounds.least_members = 1  # the run has begun, in an earlier life
         for peer, line in self._live_roster.lines.items():
             known, boot = rounds.members.get(peer), line.hello.boot
             has_left = self._left.get(peer, (b"",))[0] == boot

@@ -361,7 +361,7 @@ class Rounds:
         self._actions.append(Booked(books))
 
     def _begin(self) -> bool:
-        is_first = self.round < 0 and len(self.members) < self.least_members
+        is_first = not self._asked and len(self.members) < self.least_members
         is_last = self.wanted is not None and (self.closing is not None) >= self.wanted
         if is_first or is_last or not self._is_served(self.members):
             return False
