@@ -227,3 +227,36 @@ def test_a_frame_without_a_body_goes_like_any_other() -> None:
     outbox = Outbox()
     outbox.put(A, Frame(FrameKind.BLOB, 7))
     assert len(outbox.due({A: 0}, RATE, 0.0)) == 1 and outbox.is_empty
+
+
+def with_hops(outbox: Outbox, count: int, kind: FrameKind = FrameKind.FORWARD) -> Outbox:
+    for number in range(count):
+        outbox.put(B, part(number, kind=kind))
+    return outbox
+
+
+def test_what_goes_between_stages_overtakes_an_exchange_and_leaves_it_a_share() -> None:
+    outbox = with_hops(filled(a=4, b=4), 12)
+    kinds = [frame.kind for _, frame in outbox.due({}, 0, 0.0)]
+    assert kinds[0] is FrameKind.FORWARD and len(kinds) == 20 and outbox.is_empty
+    for count in range(1, len(kinds) + 1):
+        hops = kinds[:count].count(FrameKind.FORWARD)
+        if hops < 12:
+            assert (count - hops) <= 1 + hops / limits.OUT_HOPS + 1
+            assert hops <= limits.OUT_HOPS * (count - hops + 1)
+    assert FrameKind.PART in kinds[:4]
+
+
+def test_gradients_of_stages_go_in_their_order_when_nothing_else_waits() -> None:
+    outbox = with_hops(Outbox(), 5, FrameKind.GRADIENT)
+    assert not outbox.is_empty and outbox.waiting({}) == {}
+    assert [frame.chunk for _, frame in outbox.due({}, 0, 0.0)] == [0, 1, 2, 3, 4]
+
+
+def test_what_goes_between_stages_keeps_to_the_window_too() -> None:
+    wire = Wire(with_hops(filled(a=40), 40))
+    wire.run(10)
+    assert wire.most_under_way <= limits.OUT_WINDOW_BYTES + 2 * CHUNK
+    assert 2 < wire.handed[B] / wire.handed[A] < 4
+    wire.run(20)
+    assert wire.handed[A] == wire.handed[B] == 40 * CHUNK

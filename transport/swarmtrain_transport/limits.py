@@ -420,6 +420,10 @@ two chunks of int8, so that no queue on the way runs dry; more while the link is
 OUT_LINE_BYTES = 512 << 10
 """Share of that to one peer, at least two chunks: one leaves while the next is handed over."""
 
+OUT_HOPS = 3
+"""Bytes between stages of a model for each byte of an exchange, while both wait for the link: a
+stage without work wastes its peers' time, and an op's deadline follows what moves."""
+
 OUT_STUCK_S = 1.0
 """Bytes that a connection has taken and not moved for so long are not waited for: a link of
 1 Mbit/s moves 128 KiB in this time, a connection that was refused and made anew moves nothing."""

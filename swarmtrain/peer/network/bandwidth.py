@@ -22,8 +22,11 @@ from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 
 _BULK = frozenset(
-    {FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE, FrameKind.AHEAD}
-)
+    {
+        FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE, FrameKind.AHEAD,
+        FrameKind.FORWARD, FrameKind.GRADIENT,
+    }
+)  # fmt: skip
 
 
 class Bandwidth:

@@ -45,6 +45,10 @@ class TokenBucket:
         return self._counted_s + max(0.0, limits.CAP_PAUSE_S - self._tokens / self._rate)
 
 
+_HOPS = frozenset({FrameKind.FORWARD, FrameKind.GRADIENT})
+"""Frames between two stages of a model: whoever waits for one may have nothing else to do."""
+
+
 @dataclass(slots=True)
 class _Flight:
     """A frame that was handed over, and what the link made of it."""
@@ -58,6 +62,7 @@ class _Line:
     """Frames and bytes that wait to go to one peer."""
 
     frames: deque[Frame] = field(default_factory=deque)
+    hops: deque[Frame] = field(default_factory=deque)
     flying: deque[_Flight] = field(default_factory=deque)
     landed: int = 0
     queued: int = 0
@@ -98,13 +103,14 @@ class _Line:
 
 class Outbox:
     """Queue of bulk frames before the link: little waits in the link, where nothing can overtake
-    it."""
+    it. What goes between stages of a model goes first, and leaves a share to all else."""
 
     def __init__(self, cap: TokenBucket | None = None) -> None:
         self._cap = cap
         self._lines: dict[bytes, _Line] = {}
         self.widths: dict[bytes, int] = {}
         self._window = 0.0
+        self._lead = 0
         self._is_held = False
         self._turns = 0
         self._looked_s = -math.inf
@@ -116,6 +122,9 @@ class Outbox:
         An answer that is on its way already, as a result that was not asked for, goes once.
         """
         line = self._lines.setdefault(peer, _Line())
+        if frame.kind in _HOPS:
+            line.hops.append(frame)
+            return
         if frame.kind is FrameKind.BLOB and line.has_on_its_way(frame):
             return
         line.frames.append(frame)
@@ -140,10 +149,11 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """True if nothing waits here."""
-        return all(not line.frames for line in self._lines.values())
+        return not any(line.frames or line.hops for line in self._lines.values())
 
     def waiting(self, acked: Mapping[bytes, int] | None) -> dict[bytes, int]:
-        """Bytes per peer that wait here or are not known to have arrived; `acked` as for `due`."""
+        """Bytes per peer that wait here, but for those between stages, or are not known to have
+        arrived; `acked` as for `due`."""
         self._hear(acked)
         found = {peer: line.queued + line.under_way for peer, line in self._lines.items()}
         return {peer: count for peer, count in found.items() if count}
@@ -178,10 +188,20 @@ class Outbox:
         frames: list[tuple[bytes, Frame]] = []
         self._is_held = False
         while self._cap is None or self._cap.is_open(now_s):
-            peer = self._next(is_windowed=is_windowed)
-            if peer is None:
+            open_lines = self._open_lines(is_windowed=is_windowed)
+            hops = {peer: line for peer, line in open_lines.items() if line.hops}
+            bulk = {peer: line for peer, line in open_lines.items() if line.frames}
+            if hops and (self._lead <= 0 or not bulk):
+                peer = min(hops, key=lambda one: hops[one].turn)
+                frame = hops[peer].hops.popleft()
+                self._lead = self._lead + len(frame.body) if bulk else 0
+            elif bulk:
+                peer = _next(bulk)
+                frame = self._take(bulk[peer])
+            else:
                 break
-            frames.append((peer, self._take(self._lines[peer])))
+            self._hand_over(open_lines[peer], frame)
+            frames.append((peer, frame))
         return frames
 
     def sent(self, peer: bytes, frame: Frame, num_bytes: int) -> None:
@@ -251,36 +271,40 @@ class Outbox:
         else:
             self._window = max(least, self._window / 2)
 
-    def _next(self, *, is_windowed: bool) -> bytes | None:
-        waiting = {peer: line for peer, line in self._lines.items() if line.frames}
+    def _open_lines(self, *, is_windowed: bool) -> dict[bytes, _Line]:
+        """Lines with something that may go now."""
+        waiting = {p: line for p, line in self._lines.items() if line.frames or line.hops}
         if is_windowed:
             waiting = {p: line for p, line in waiting.items() if line.under_way < line.window}
             under_way = sum(line.under_way for line in self._lines.values())
             if waiting and under_way >= self._window:
                 self._is_held = True
-                return None
-        # The share of which most is left; of equal ones whoever was served longest ago.
-        return max(
-            waiting,
-            key=lambda peer: (
-                waiting[peer].queued / max(1, waiting[peer].put),
-                -waiting[peer].turn,
-            ),
-            default=None,
-        )
+                return {}
+        return waiting
 
     def _take(self, line: _Line) -> Frame:
         frame = line.frames.popleft()
+        line.queued -= len(frame.body)
+        if not line.frames:
+            line.put = 0
+        self._lead = max(0, self._lead) - limits.OUT_HOPS * len(frame.body)
+        return frame
+
+    def _hand_over(self, line: _Line, frame: Frame) -> None:
         size = len(frame.body)
-        line.queued -= size
         line.handed += size
         line.flying.append(_Flight(frame, size))
         self._turns += 1
         line.turn = self._turns
         if len(line.flying) == 1:
             line.moved_s = self._asked_s
-        if not line.frames:
-            line.put = 0
         if self._cap is not None:
             self._cap.spend(size)
-        return frame
+
+
+def _next(waiting: Mapping[bytes, _Line]) -> bytes:
+    """The peer whose share has most left; of equal ones whoever was served longest ago."""
+    return max(
+        waiting,
+        key=lambda peer: (waiting[peer].queued / max(1, waiting[peer].put), -waiting[peer].turn),
+    )
