@@ -143,8 +143,7 @@ class StageProcess:
         step = self._round_begin + min(self._round_steps, crowd.plan.inner_steps - 1)
         self._round_steps += 1
         self.trainer.rate = rate_at(crowd.inner, step, crowd.plan.steps)
-        is_short = request.micro_batches < crowd.rules.step_micro_batches
-        self.trainer.step(request, is_short=is_short and not crowd.rules.flushes)
+        self.trainer.step(request)
 
     def settle(self, round: int) -> None:
         """Give the round's work."""

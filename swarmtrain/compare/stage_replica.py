@@ -119,7 +119,6 @@ class StageReplica:
         self.weights = StageWeights(span.modules[stage], plan.block)
         self.stage_trainer = TimedTrainer(
             span, forms, plan.run_config().inner, read, clips={stage: clip},
-            nominal_tokens=SIZES[plan.size].tokens_per_step,
         )  # fmt: skip
         layout = self.weights.layout
         self.driver = Driver(

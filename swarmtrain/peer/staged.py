@@ -96,7 +96,6 @@ class StagedPeer:
         span = Span(self._model, self._cut, served, seed=config.run.seed)
         trainer = StageTrainer(
             span, self._forms, config.inner, self._read, clips=self._clips(span),
-            nominal_tokens=config.inner.batch * config.model.context,
         )  # fmt: skip
         sessions = {stage: self._session(stage, span, trainer) for stage in served}
         self._training = StageTraining(thread, sessions, trainer, config, self._on_other)

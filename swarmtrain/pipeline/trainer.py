@@ -114,8 +114,6 @@ class StageTrainer:
         read: text of own micro-batches.
         clips: limits of the gradient's norm by stage, where nobody knows that of the whole; 0 clips
             nothing.
-        nominal_tokens: of a whole step: a step that is short is divided by so many. 0 divides each
-            by what it holds.
 
     Attributes:
         span: the stages.
@@ -136,7 +134,6 @@ class StageTrainer:
         read: ReadText,
         *,
         clips: Mapping[int, float],
-        nominal_tokens: int = 0,
     ) -> None:
         self.span = span
         self.steps = {stage: StageSteps(module, inner) for stage, module in span.modules.items()}
@@ -147,7 +144,6 @@ class StageTrainer:
         self.forms, self._read = forms, read
         self._clips, self._whole_clip = clips, inner.grad_clip
         self._squares: dict[int, float] = {}  # of the gradient that is closed, by stage
-        self._nominal_tokens = nominal_tokens
         self._begun: Backward | None = None
         self._new_loss = (0.0, 0)
 
@@ -239,17 +235,17 @@ class StageTrainer:
             for stage, square in self._squares.items()
         )
 
-    def step(self, request: Step, *, is_short: bool) -> None:
+    def step(self, request: Step) -> None:
         """One inner step of each stage; of none if the gradient is too large for any.
 
         Args:
             request: with the norm of all stages' gradient, after `weigh`; else each stage is
                 clipped by its own norm. Our own part counts as it is here: others have said what
                 the whole is, and the gradient may not be like theirs.
-            is_short: it holds fewer micro-batches than usual.
         """
         if request.whole_norm is None:
-            nominal = self._nominal_tokens if is_short else 0
+            is_short = request.micro_batches < request.whole
+            nominal = request.whole * self.forms.labels.count if is_short else 0
             self._squares = {
                 stage: steps.close(nominal_tokens=nominal) for stage, steps in self.steps.items()
             }

@@ -50,11 +50,11 @@ class Trainer(StageTrainer):
         super().count(count)
         self.counted += [(count.micro_batch, one) for one in range(count.first, count.last + 1)]
 
-    def step(self, request: requests.Step, *, is_short: bool) -> None:
+    def step(self, request: requests.Step) -> None:
         assert {one.num_tokens for one in self.steps.values()} >= {request.tokens}
         made, self.counted = self.counted, []
         self.stepped.append(made)
-        super().step(request, is_short=is_short)
+        super().step(request)
 
     def discard(self) -> None:
         super().discard()
@@ -82,7 +82,7 @@ class Peer:
 
     def step(self, request: requests.Step) -> None:
         self.trainer.rate = self.world.rate(len(self.trainer.stepped))
-        self.trainer.step(request, is_short=False)
+        self.trainer.step(request)
 
     def settle(self, round: int) -> None:
         pass

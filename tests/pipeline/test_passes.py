@@ -311,7 +311,7 @@ def test_an_accumulated_gradient_that_is_none_is_not_told_and_not_stepped_with(s
         parameter.grad = torch.full_like(parameter, size)
     trainer.steps[1].count(24)
     assert trainer.weigh() == (None,)
-    trainer.step(requests.Step(24, 1, 1.0), is_short=False)
+    trainer.step(requests.Step(24, 1, 1.0))
     assert trainer.num_broken == 1 and trainer.steps[1].num_tokens == 0
     assert all(torch.equal(span.modules[1].state_dict()[name], one) for name, one in begun.items())
 
@@ -326,7 +326,7 @@ def test_a_step_is_clipped_by_its_own_gradient_where_that_is_larger_than_what_wa
     factors = []
     trainer.steps[1].step = lambda *, rate, factor: factors.append(factor)
     for told in (0.0, 1e-3, 2 * square**0.5):
-        trainer.step(requests.Step(24, 1, told), is_short=False)
+        trainer.step(requests.Step(24, 1, told))
     own = clip_factor(square**0.5, 0.5)
     assert factors == [own, own, pytest.approx(own / 2)]
 

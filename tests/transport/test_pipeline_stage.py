@@ -22,7 +22,7 @@ MEMBERS = {process.peer: orders.Member(BOOT, span) for process, span in SPANS.it
 SEED, SECRET = b"seed", bytes(limits.SECRET_BYTES)
 TENSOR = Payload("none", (1, 4, 8), 128)
 TEXT = Text(7, TENSOR)
-RULES = Rules(3, slots=2, step_micro_batches=2, max_stale_steps=1, tokens=7)
+RULES = Rules(3, slots=2, step_micro_batches=4, max_stale_steps=1, tokens=7)
 
 
 def machine(process, rules=RULES, share=0):
@@ -235,6 +235,21 @@ def test_a_gradient_that_comes_back_too_many_steps_later_is_refused():
     assert sent(msg.Refuse, asked)[0].message.reason is Reason.STALE
 
 
+@pytest.mark.parametrize(
+    ("members", "whole"), [((0, 1, 2), 4), ((0, 1, 1, 2), 2), ((0, 0, 1, 2), 8)]
+)
+def test_a_stage_makes_as_many_steps_of_a_round_whoever_serves_it(members, whole):
+    present = {
+        bytes([number + 1]) * 32: orders.Member(BOOT, Span(stage, stage))
+        for number, stage in enumerate(members)
+    }
+    me = Process(bytes([members.index(1) + 1]) * 32, BOOT)
+    made = StageMachine(me, Span(1, 1), RULES, SEED)
+    made.told(orders.Welcome(present, 0, 0, 0, False), 0.0)
+    made.told(orders.Begin(0, 0, present), 0.0)
+    assert made._whole_step == whole
+
+
 def test_a_closed_round_frees_its_slots_and_what_is_being_accumulated_is_in_its_books():
     made, _ = machine(MIDDLE)
     first, below = answered(made, 1)
@@ -243,7 +258,7 @@ def test_a_closed_round_frees_its_slots_and_what_is_being_accumulated_is_in_its_
     assert not of(requests.Settle, made.told(orders.Close(0), 2.1))
     made.gradient_made(first, TENSOR, 2.2)
     asked = made.backward_made(first, 2.3)
-    assert of(requests.Step, asked) == [requests.Step(7, 1)]
+    assert of(requests.Step, asked) == [requests.Step(7, 1, whole=2)]
     assert of(requests.Settle, asked) and made.num_held == 0
     report = of(requests.SendReport, made.settled(0, 3.0))[0].report
     assert report.counted == (orders.Counted(SOURCE, 1, orders.marks({1})),)

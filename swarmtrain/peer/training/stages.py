@@ -175,7 +175,7 @@ class StageTraining:
         """Make an inner step."""
         trainer = self.trainer
         trainer.rate = self._rate()
-        trainer.step(request, is_short=False)
+        trainer.step(request)
         (total, count), (total_before, count_before) = trainer.loss, self._loss_before
         loss = (total - total_before) / (count - count_before) if count > count_before else None
         self._loss_before = trainer.loss

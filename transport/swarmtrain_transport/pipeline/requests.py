@@ -87,13 +87,16 @@ class Step(msgspec.Struct, frozen=True):
 
     Attributes:
         tokens: that it holds.
-        micro_batches: that it holds; fewer than usual in the last step of a round.
+        micro_batches: that it holds.
         whole_norm: of all stages' gradient, after `Weigh`; else each stage has its own norm.
+        whole: micro-batches of a whole step, where it may be a round's last one with fewer, which
+            then counts as if it held so many; 0 where steps are flushed.
     """
 
     tokens: int
     micro_batches: int
     whole_norm: float | None = None
+    whole: int = 0
 
 
 class Discard(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ class Rules:
         num_stages: of the model.
         slots: micro-batches of others that a peer takes in at a time.
         flushes: the coordinator says when to step; else a peer steps by itself.
-        step_micro_batches: that a peer counts until it steps, where steps are free.
+        step_micro_batches: that a source makes for each step, where steps are free.
         max_stale_steps: inner steps between a forward pass and its gradient's return.
         under_way: of a source's own micro-batches, at a time; 0 for as many as `slots`.
         tokens: of a micro-batch at most, as there is room for in its form.

@@ -58,6 +58,7 @@ class StageMachine:
         self._permission = Permission(self._flight)
         self._receiver = Receiver(self._flight, self._permission)
         self._told: deque[orders.Order] = deque()
+        self._whole_step = 0 if rules.flushes else rules.step_micro_batches
         self._tick_s = 0.0
 
     # ---- events
@@ -307,7 +308,7 @@ class StageMachine:
             flight.tally.void(flight.now)
             flight.requests.append(requests.Discard())
         elif len(flight.tally):
-            flight.requests.append(flight.tally.step())
+            flight.requests.append(flight.tally.step(whole=self._whole_step))
         flight.source.stop()
         flight.members = dict(order.members)
         flight.now = (order.round, order.step, order.attempt)
@@ -327,8 +328,18 @@ class StageMachine:
         if span != flight.span:
             flight.span = span
             flight.requests.append(requests.Serve(span))
+        if not self.rules.flushes:
+            self._whole_step = self._share_of_step()
         self._guardian.begin_round()
         flight.source.begin(order.round, 0, 0, order.share)
+
+    def _share_of_step(self) -> int:
+        """Micro-batches of a whole step here: all sources' for a step go to all who serve the first
+        of our stages, so that all of these make as many steps as there are in a round."""
+        spans = [member.span for member in self._flight.members.values()]
+        sources = sum(0 in span for span in spans)
+        servers = sum(self.span.first in span for span in spans)
+        return max(1, round(self.rules.step_micro_batches * sources / servers))
 
     def _make_step(self, order: orders.MakeStep) -> None:
         self._flight.requests.append(self._flight.tally.step(order.whole_norm))
@@ -361,7 +372,7 @@ class StageMachine:
             if held.micro_batch.round <= round:
                 flight.forget(held, Reason.CLOSED)
         if len(flight.tally):  # a last step, shorter than the others
-            flight.requests.append(flight.tally.step())
+            flight.requests.append(flight.tally.step(whole=self._whole_step))
         flight.requests.append(requests.Settle(round))
 
     def _departed(self, process: Process) -> None:
@@ -392,8 +403,8 @@ class StageMachine:
         count = Count(held.micro_batch, held.stage, flight.span.last, held.tokens)
         flight.tally.add(count)
         flight.requests.append(count)
-        if not self.rules.flushes and len(flight.tally) >= self.rules.step_micro_batches:
-            flight.requests.append(flight.tally.step())
+        if not self.rules.flushes and len(flight.tally) >= self._whole_step:
+            flight.requests.append(flight.tally.step(whole=self._whole_step))
 
     def _run_next(self) -> None:
         """The next pass: backward first, for it frees memory; then the oldest."""

@@ -38,10 +38,11 @@ class Tally:
         """It goes to yet another receiver."""
         self._redone[name.round, reason] += 1
 
-    def step(self, norm: float | None = None) -> Step:
-        """A step with what is accumulated, by the norm of the whole gradient."""
+    def step(self, norm: float | None = None, *, whole: int = 0) -> Step:
+        """A step with what is accumulated, by the norm of the whole gradient; or one of which a
+        `whole` one has so many micro-batches."""
         num_tokens = sum(count.tokens for count in self._accumulated)
-        step = Step(num_tokens, len(self._accumulated), norm)
+        step = Step(num_tokens, len(self._accumulated), norm, whole)
         self._accumulated.clear()
         self.steps += 1
         return step
