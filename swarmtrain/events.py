@@ -40,6 +40,14 @@ class In(_Event, frozen=True, tag="in"):
     port: int = 0
 
 
+class Serving(_Event, frozen=True, tag="serving"):
+    """The peer serves these stages of the model, the last one included; `why` says the reason."""
+
+    first: int
+    last: int
+    why: str = ""
+
+
 class StateInPlace(_Event, frozen=True, tag="state"):
     """The peer holds the run's state after `round`; of one stage, where the model is in stages."""
 
@@ -76,23 +84,26 @@ class Evaluated(_Event, frozen=True, tag="evaluated"):
 
 
 class Frozen(_Event, frozen=True, tag="frozen"):
-    """The peer stopped in the middle of an exchange, as it was asked to."""
+    """The peer stopped in the middle of an exchange, as it was asked to; or, where it serves
+    stages, with so many micro-batches of others on their way."""
 
     round: int
     phase: str
     chunks_sent: int
     chunks_total: int
+    micro_batches: int = 0
 
 
 class Left(_Event, frozen=True, tag="left"):
     """The peer left cleanly. `root` is its state root in hex, `result` what a finished run has come
-    to; bytes are those of both lanes."""
+    to; bytes are those of both lanes. `roots` are those of its stages, by their numbers."""
 
     round: int
     root: str
     bytes_up: int
     bytes_down: int
     result: str = ""
+    roots: dict[str, str] = {}
 
 
 class Offended(_Event, frozen=True, tag="offended"):
@@ -104,7 +115,7 @@ class Offended(_Event, frozen=True, tag="offended"):
 
 
 OfCoordinator = Ready | Finished
-OfPeer = In | StateInPlace | Waiting | RoundEnded | Evaluated | Frozen | Left
+OfPeer = In | Serving | StateInPlace | Waiting | RoundEnded | Evaluated | Frozen | Left
 Event = OfCoordinator | OfPeer | Offended
 
 

@@ -18,6 +18,9 @@ from swarmtrain_transport.wire.invite import Invite
 DEMO_CHURN_PEERS_MIN = 3
 """One peer is killed, and the two that stay must still be able to average."""
 
+DEMO_PIPELINE_PEERS = 7
+"""Two for each of three stages, and one that serves all."""
+
 DEMO_CHURN_ROUNDS_MIN = 5
 """The kill falls into round 3 and the newcomer into round 4; it must take part once."""
 
@@ -75,6 +78,7 @@ class JoinOptions:
         span: stages that the peer asks for, None for any.
         memory_bytes: that it may take, 0 for unsaid.
         keep_bytes: of its disk that states of others may take, None for half of what is free.
+        pass_s: rehearsal of a slow machine: a pass through a stage takes so long; 0 for none.
     """
 
     invite: Invite
@@ -90,6 +94,7 @@ class JoinOptions:
     span: range | None = None
     memory_bytes: int = 0
     keep_bytes: int | None = None
+    pass_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ class DemoOptions:
         json: end with one JSON object as the last line of stdout.
         state_dir: where everything is kept, or None for a new temporary directory.
         strategy: `outer.strategy` of the run.
+        pipeline: cut the model into stages, which peers of two speeds serve.
     """
 
     peers: int
@@ -113,14 +119,23 @@ class DemoOptions:
     json: bool
     state_dir: Path | None
     strategy: str = "diloco"
+    pipeline: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be shown.
 
         Raises:
-            UserError: SWT-E610, churn with too few peers or rounds, pairs without a second peer.
+            UserError: SWT-E610, churn with too few peers or rounds, pairs without a second peer,
+                a pipeline of another number of peers or one whose states are each peer's own.
         """
-        if facts_named(self.strategy).kind is OpKind.PAIR and self.peers == 1:
+        is_paired = facts_named(self.strategy).kind is OpKind.PAIR
+        if self.pipeline and (self.peers != DEMO_PIPELINE_PEERS or is_paired):
+            raise misuse(
+                f"The demo of a pipeline has {DEMO_PIPELINE_PEERS} peers, two for each of three "
+                "stages and one for all, and shows that those of a stage hold the same weights.",
+                "Leave out --peers, and name no --strategy that exchanges in pairs.",
+            )
+        if is_paired and self.peers == 1:
             raise misuse(
                 f"{self.strategy} exchanges in pairs: one peer alone has no partner.",
                 "Ask for more --peers.",

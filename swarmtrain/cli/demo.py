@@ -7,7 +7,7 @@ import typer
 
 from swarmtrain.cli.arguments import EndsAsJson, Verbose
 from swarmtrain.cli.situation import Situation
-from swarmtrain.options import DemoOptions
+from swarmtrain.options import DEMO_PIPELINE_PEERS, DemoOptions
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 STRATEGIES = tuple(facts.name for facts in BUILT_IN.values() if facts.demo)
@@ -22,7 +22,10 @@ def _strategy(text: str) -> str:
 
 def demo(
     context: typer.Context,
-    peers: Annotated[int, typer.Option(min=1, max=16, help="Peers at the start.")] = 4,
+    peers: Annotated[
+        int | None,
+        typer.Option(min=1, max=16, help="Peers at the start.", show_default="4; 7 in stages"),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds to commit.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the model and the data.")] = 0,
     no_churn: Annotated[
@@ -36,6 +39,9 @@ def demo(
             help="When peers exchange, and what they make of it.",
         ),
     ] = "diloco",
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", help="Cut the model into stages that peers serve.")
+    ] = False,
     as_json: EndsAsJson = False,
     state_dir: Annotated[
         Path | None,
@@ -46,11 +52,14 @@ def demo(
     """Train one model with peers on this machine.
 
     In round 3 a peer is killed, in round 4 one joins, and all end with the same bits; with noloco
-    both of every pair end with the same chain.
+    both of every pair end with the same chain, and with --pipeline all of every stage with the same
+    bits.
     """
+    if peers is None:
+        peers = DEMO_PIPELINE_PEERS if pipeline else 4
     options = DemoOptions(
         peers=peers, rounds=rounds, seed=seed, churn=not no_churn, json=as_json,
-        state_dir=state_dir, strategy=strategy,
+        state_dir=state_dir, strategy=strategy, pipeline=pipeline,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)

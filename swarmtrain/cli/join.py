@@ -107,6 +107,14 @@ FreezeInRound = Annotated[
     ),
 ]
 
+PassSeconds = Annotated[
+    float,
+    typer.Option(
+        min=0.0, max=60.0, metavar="SECONDS", show_default=False,
+        help="Rehearsal of a slow machine: a pass through a stage takes about so long.",
+    ),
+]  # fmt: skip
+
 
 def join(
     context: typer.Context,
@@ -143,6 +151,7 @@ def join(
     ] = None,
     wait: Wait = False,
     freeze_in_round: FreezeInRound = 0,
+    pass_seconds: PassSeconds = 0.0,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
@@ -163,6 +172,7 @@ def join(
             advertise=advertise, state_dirs=places, threads=threads, caps=Caps(up, down, daily),
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
             span=span, memory_bytes=memory, keep_bytes=keep,
+            pass_s=pass_seconds,
         ),
         say=say, emit=events.write,
     )  # fmt: skip

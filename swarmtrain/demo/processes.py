@@ -74,15 +74,18 @@ class Processes:
             "--state-dir", str(self._place.coordinator),
         )  # fmt: skip
 
-    def start_peer(self, name: str, *, freeze_in_round: int = 0, advertise: str = "") -> None:
+    def start_peer(
+        self, name: str, *words: str, freeze_in_round: int = 0, advertise: str = ""
+    ) -> None:
         """`swarmtrain join`; it waits for its invite.
 
         Args:
             name: shown to others.
+            words: more options.
             freeze_in_round: stop in the middle of this round's exchange, 0 for never.
             advertise: HOST:PORT that the other peers dial, "" for where it listens.
         """
-        more: tuple[str, ...] = ()
+        more = words
         if freeze_in_round:
             more += ("--freeze-in-round", str(freeze_in_round))
         if advertise:

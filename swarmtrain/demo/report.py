@@ -166,7 +166,7 @@ def _shortcoming(report: Report, pairs: PairChains) -> str:
         return "No two partners were left to compare their chains."
     first_loss, last_loss = report.val_loss_first, report.val_loss_last
     if first_loss is None or last_loss is None or last_loss >= first_loss:
-        return f"The validation loss has not fallen: {_losses(report)}."
+        return f"The validation loss has not fallen: {losses_in_words(report)}."
     if not report.bytes_up_per_peer:
         return "Nobody has told how many bytes it sent."
     return ""
@@ -180,7 +180,7 @@ def in_words(report: Report, written: str) -> Iterator[str]:
         written: what the model wrote.
     """
     yield ""
-    yield fact("validation loss", _losses(report))
+    yield fact("validation loss", losses_in_words(report))
     yield fact("", f"guessing from byte frequencies alone: {report.val_loss_order0:.3f}")
     yield fact("bytes sent", _bytes(report))
     yield fact("rounds", f"{report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}")
@@ -197,7 +197,8 @@ def in_words(report: Report, written: str) -> Iterator[str]:
     yield fact("the rest is in", f"{report.state_dir} (run.toml, coordinator, peers, logs)")
 
 
-def _losses(report: Report) -> str:
+def losses_in_words(report: Report) -> str:
+    """First and last validation loss."""
     first, last = report.val_loss_first, report.val_loss_last
     if first is None or last is None:
         return "nobody measured it"

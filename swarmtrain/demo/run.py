@@ -9,32 +9,38 @@ torch is loaded at the very end, to let the model write: until then the cores ar
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.lines import timed
-from swarmtrain.console.view import View, open_view
+from swarmtrain.console.view import Picture, View, open_view
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.demo import story
 from swarmtrain.demo.processes import Processes, tail
-from swarmtrain.demo.report import disagreement, in_words, make_report
+from swarmtrain.demo.report import Report, disagreement, in_words, make_report
 from swarmtrain.demo.setting import (
     COORDINATOR,
     KILL_ROUND,
+    STAGES,
     Cast,
     Place,
     write_run_file,
 )
 from swarmtrain.demo.signals import noted
+from swarmtrain.demo.stages import report as stages_report
+from swarmtrain.demo.stages import view as stages_view
+from swarmtrain.demo.stages.story import StagesStory
 from swarmtrain.demo.view import Scene, make_scene, picture_of, stream_for
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.options import DemoOptions
 from swarmtrain.status import ask_coordinator
+from swarmtrain.verify.coordinator_state import read_records
 from swarmtrain_optimizers.strategies.facts import OpKind
 
 _GLANCE_S = 0.2
@@ -63,8 +69,9 @@ def run_demo(options: DemoOptions) -> int:
     place = Place.make(options.state_dir)
     config = write_run_file(place, options)
     view = open_view(stream_for(is_json=options.json))
+    make = _StagesDemo if options.pipeline else _Demo
     try:
-        return _Demo(options, place, config, view).run()
+        return make(options, place, config, view).run()
     finally:
         view.close()
 
@@ -79,7 +86,7 @@ class _Demo:
         self._view = view
         self._cast = Cast.of(options)
         self._began_s = time.monotonic()
-        self._story = story.Story(self._cast, options.rounds, self._began_s)
+        self._story = self._make_story()
         self._invite = ""
         self._scene: Scene | None = None
         self._signals: list[int] = []
@@ -89,7 +96,7 @@ class _Demo:
 
     def run(self) -> int:
         """From the first process to the report."""
-        self._lines(_introduction(self._options, self._config, self._place))
+        self._lines(self._introduction())
         failure: story.Fail | None = None
         processes = Processes(self._place)
         try:
@@ -114,7 +121,11 @@ class _Demo:
         processes.start_coordinator()
         for name in self._cast.founders:
             freeze = KILL_ROUND if name == self._cast.victim else 0
-            processes.start_peer(name, freeze_in_round=freeze)
+            self._start_peer(processes, name, freeze)
+
+    def _start_peer(self, processes: Processes, name: str, freeze: int = 0) -> None:
+        part = self._cast.parts.get(name)
+        processes.start_peer(name, *(part.words if part else ()), freeze_in_round=freeze)
 
     def _go_on(self, processes: Processes) -> story.Fail | None:
         """Wait a moment for news and do what follows from it."""
@@ -146,7 +157,7 @@ class _Demo:
                 case story.Kill():
                     processes.kill(wish.name)
                 case story.StartPeer():
-                    processes.start_peer(wish.name)
+                    self._start_peer(processes, wish.name)
                 case story.Fail():
                     return wish
         return None
@@ -165,7 +176,22 @@ class _Demo:
         )  # fmt: skip
         if scene != self._scene:
             self._scene = scene
-            self._view.show(picture_of(scene))
+            self._view.show(self._picture(scene))
+
+    # ---- what a demo in stages does otherwise
+
+    def _make_story(self) -> story.Story:
+        return story.Story(self._cast, self._options.rounds, self._began_s)
+
+    def _introduction(self) -> Iterator[str]:
+        return _introduction(self._options, self._config, self._place)
+
+    def _picture(self, scene: Scene) -> Picture:
+        return picture_of(scene)
+
+    def _told(self, report: Report) -> tuple[Report, Callable[[str], Iterator[str]], str]:
+        """The report, its words when it is known what the model writes, and what fell short."""
+        return report, partial(in_words, report), disagreement(report)
 
     # ---- signals
 
@@ -193,8 +219,8 @@ class _Demo:
             from swarmtrain.demo.writing import write_lines
 
             written = write_lines(model_path, self._config.model, self._options.seed)
-        self._lines(in_words(report, written))
-        problem = disagreement(report)
+        report, words, problem = self._told(report)
+        self._lines(words(written))
         if problem:
             self._lines(["", problem])
         if self._options.json:
@@ -212,6 +238,48 @@ class _Demo:
             if path.exists():
                 return path
         return None
+
+
+class _StagesDemo(_Demo):
+    """A demo whose model is in stages."""
+
+    def _make_story(self) -> story.Story:
+        return StagesStory(self._cast, self._options.rounds, self._began_s)
+
+    def _introduction(self) -> Iterator[str]:
+        yield (
+            f"A model in {STAGES} stages, trained by {self._options.peers} peers on this machine. "
+            "Six of them are too small for it: each serves one stage, three at half the speed of "
+            "the others. One serves all stages. Text travels in micro-batches: each stage sends "
+            "what it makes of one to a peer of the next, and its gradient comes back the same way. "
+            f"After {self._config.steps_per_round} inner steps the peers of each stage exchange "
+            "what they have learnt: that is a round. A coordinator keeps the order of events and "
+            "never sees a weight."
+        )
+        if self._options.churn:
+            yield (
+                f"In round {KILL_ROUND} a peer is killed with micro-batches on their way; in the "
+                "next a new one joins, where the run lacks it most."
+            )
+        yield f"All files: {self._place.root}"
+        yield ""
+
+    def _picture(self, scene: Scene) -> Picture:
+        return stages_view.picture_of(scene, self._story.facts, self._cast)
+
+    def _told(self, report: Report) -> tuple[Report, Callable[[str], Iterator[str]], str]:
+        records = read_records(self._place.coordinator)
+        found = stages_report.stages_report(report, self._story.facts, records)
+        return found, partial(stages_report.in_words, found), stages_report.shortcoming(found)
+
+    def _saved_model(self) -> Path | None:
+        """One model made of all stages' checkpoints."""
+        from swarmtrain import checkpoint
+        from swarmtrain.export import export
+
+        folder = self._place.root / "model"
+        export(folder, [self._place.peer(name) for name in self._story.facts.left])
+        return folder / checkpoint.MODEL_FILE
 
 
 @contextmanager

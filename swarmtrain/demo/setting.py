@@ -7,8 +7,8 @@ falls visibly. Not here: processes.
 
 import json
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -40,6 +40,43 @@ _VICTIM_INDEX = 2
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A peer where the model is in stages.
+
+    Attributes:
+        speed: in a word.
+        pass_s: a pass through a stage takes it so long.
+        span: stages that it asks for, "" for those that the run lacks most.
+    """
+
+    speed: str
+    pass_s: float
+    span: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Options of `swarmtrain join`."""
+        return "--pass-seconds", str(self.pass_s), *(("--span", self.span) if self.span else ())
+
+
+STAGES = 3
+
+_FAST_S = 0.02
+"""Longer than a pass takes on a core of one's own, so that peers of one machine sleep, too."""
+
+PARTS = (
+    *(
+        Part(speed, pass_s, str(stage))
+        for stage in range(STAGES)
+        for speed, pass_s in (("fast", _FAST_S), ("slow", 2 * _FAST_S))
+    ),
+    Part("whole", _FAST_S, f"0-{STAGES - 1}"),
+    Part("fast", _FAST_S),
+)
+"""Of the founders in their order, and of the newcomer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cast:
     """The peers of a demo.
 
@@ -47,19 +84,22 @@ class Cast:
         founders: peers at the start.
         victim: the founder that is killed, None without churn.
         newcomer: the peer that joins later, None without churn.
+        parts: what peers are to do where the model is in stages.
     """
 
     founders: tuple[str, ...]
     victim: str | None
     newcomer: str | None
+    parts: Mapping[str, Part] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: DemoOptions) -> "Cast":
         """The cast that the options ask for."""
         founders = FOUNDERS[: options.peers]
+        parts = dict(zip((*founders, NEWCOMER), PARTS, strict=True)) if options.pipeline else {}
         if not options.churn:
-            return cls(founders, None, None)
-        return cls(founders, founders[_VICTIM_INDEX], NEWCOMER)
+            return cls(founders, None, None, parts)
+        return cls(founders, founders[_VICTIM_INDEX], NEWCOMER, parts)
 
     @property
     def everybody(self) -> tuple[str, ...]:
@@ -139,9 +179,10 @@ def write_run_file(place: Place, options: DemoOptions) -> RunConfig:
         rounds=options.rounds,
         seed=options.seed,
         start_peers=options.peers,
-        min_contributors=min(2, options.peers),
+        min_contributors=1 if options.pipeline else min(2, options.peers),
         outer="\n".join(_outer(facts)),
         exchange="\n".join(_exchange(facts)),
+        pipeline=_PIPELINE.format(stages=STAGES) if options.pipeline else "",
     )
     place.run_file.write_text(text, encoding="utf-8")
     return config_file.load(place.run_file)
@@ -188,10 +229,17 @@ min_contributors = {min_contributors}
 wait_ready_s = 60.0           # a slow peer is waited for so long, a lost one is not
 deadline_floor_s = 20.0
 deadline_cap_s = 60.0
-
+{pipeline}
 [checkpoint]
 every_rounds = 4
 snapshot_rounds = 2           # newcomers download the state of such a round and replay the rest
+"""
+
+_PIPELINE = """
+[pipeline]                    # the model is cut into stages, and a peer serves some of them
+stages = {stages}
+micro_batch = 4               # windows that travel together; two of them are a step of a source
+activations = "int8"          # of what travels between two stages
 """
 
 

@@ -7,6 +7,9 @@ a sentence that somebody understands who has never heard of this project.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
+from swarmtrain.console.lines import counted
 from swarmtrain.demo.processes import Ended, Heard
 from swarmtrain.demo.setting import COORDINATOR, KILL_ROUND, Cast
 from swarmtrain.events import (
@@ -18,9 +21,11 @@ from swarmtrain.events import (
     Offended,
     Ready,
     RoundEnded,
+    Serving,
     StateInPlace,
     Waiting,
 )
+from swarmtrain.pipeline.costs import span_words
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 STALL_S = 300.0
@@ -71,8 +76,7 @@ class Fail:
 Wish = Say | Invite | Kill | StartPeer | Fail
 
 
-@dataclass(frozen=True, slots=True)
-class Killed:
+class Killed(msgspec.Struct, frozen=True, omit_defaults=True):
     """The peer that was killed, and how far it had come."""
 
     peer: str
@@ -80,6 +84,7 @@ class Killed:
     phase: str
     chunks_sent: int
     chunks_total: int
+    micro_batches: int = 0
 
 
 @dataclass(slots=True)
@@ -94,6 +99,7 @@ class Facts:
         replayed: rounds that the newcomer replayed.
         told: where rounds go by pairs, by round and peer: its partner and its chain then.
         alone: steps that peers made without a partner.
+        spans: stages of each peer, where the model is in stages.
         status: the coordinator's newest answer.
     """
 
@@ -104,6 +110,7 @@ class Facts:
     replayed: list[int] = field(default_factory=list)
     told: dict[int, dict[str, tuple[str, str]]] = field(default_factory=dict)
     alone: int = 0
+    spans: dict[str, range] = field(default_factory=dict)
     killed: Killed | None = None
     status: CoordinatorStatus | None = None
 
@@ -153,6 +160,9 @@ class Story:
             case In():
                 self.facts.names[event.peer] = name
                 return self._on_in(name)
+            case Serving():
+                self.facts.spans[name] = range(event.first, event.last + 1)
+                return self._on_serving(name, event)
             case StateInPlace():
                 return self._on_state(name, event, now_s)
             case RoundEnded():
@@ -184,6 +194,9 @@ class Story:
         if name != self._cast.newcomer:
             return [Say(f"{name} is in")]
         return [Say(f"{name} is in, with a key of its own; it asks the others for the weights")]
+
+    def _on_serving(self, name: str, event: Serving) -> list[Wish]:
+        return [Say(f"{name} serves {span_words(self.facts.spans[name])}: {event.why}")]
 
     def _on_state(self, name: str, event: StateInPlace, now_s: float) -> list[Wish]:
         if name == self._cast.newcomer:
@@ -250,7 +263,7 @@ class Story:
             return wishes
         if self.facts.killed is None:
             victim = self._cast.victim or COORDINATOR
-            text = f"Round {KILL_ROUND} ended before {victim} had come to the middle of sending."
+            text = f"Round {KILL_ROUND} ended before {victim} had come to the middle of it."
             return [Fail(text, victim)]
         self._is_invited = True
         text = f"a newcomer, {newcomer}, gets an invite; nobody waits for it"
@@ -266,13 +279,16 @@ class Story:
 
     def _on_frozen(self, name: str, event: Frozen) -> list[Wish]:
         self.facts.killed = Killed(
-            name, event.round, event.phase, event.chunks_sent, event.chunks_total
-        )
-        text = (
+            name, event.round, event.phase, event.chunks_sent, event.chunks_total,
+            event.micro_batches,
+        )  # fmt: skip
+        return [Kill(name), *self._round_line(), Say(self._last_words(name, event))]
+
+    def _last_words(self, name: str, event: Frozen) -> str:
+        return (
             f"{name} stops after sending {event.chunks_sent} of {event.chunks_total} chunks of "
             f"round {event.round}, and is killed: the others go on as if it had sent none"
         )
-        return [Kill(name), *self._round_line(), Say(text)]
 
     def _on_ended(self, name: str, event: Ended, now_s: float) -> list[Wish]:
         self._ended.add(name)
@@ -304,14 +320,16 @@ class Story:
         if newest <= self._told_round:
             return []
         self._told_round = newest
-        peers = self.facts.committed[newest]
         loss = self.facts.losses.get(newest)
         shown = f", validation loss {loss:.3f}" if loss is not None else ""
-        who = "1 peer" if peers == 1 else f"{peers} peers"
-        if self.facts.told or self.facts.alone:
-            who = "in pairs"
-        took = f"{who}, {self._round_s:.1f} s{shown}"
+        took = f"{self._who(newest)}, {self._round_s:.1f} s{shown}"
         return [Say(f"round {newest} of {self._rounds} committed: {took}")]
+
+    def _who(self, number: int) -> str:
+        """Say who is in a committed round's result."""
+        if self.facts.told or self.facts.alone:
+            return "in pairs"
+        return counted(self.facts.committed[number], "peer")
 
 
 def lost(facts: Facts) -> list[tuple[str, int]]:

@@ -31,7 +31,7 @@ from swarmtrain.peer.disk.shelf import free_bytes
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.control import CoordinatorUnreachable
 from swarmtrain.peer.network.shell import GIVEN_UP, PeerShell
-from swarmtrain.peer.staged import StagedPeer
+from swarmtrain.peer.staged import Rehearsal, StagedPeer
 from swarmtrain.peer.telling import Emit, Print, Telling
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.rounds import RoundReport, in_words
@@ -69,29 +69,37 @@ def run_peer(
     """
     events = Telling(say, emit if options.json_events else None)
     freeze = None
-    if options.freeze_in_round:
-        number = options.freeze_in_round
-        freeze = (number, lambda sent, total: _freeze(number, sent, total, emit))
+    number = options.freeze_in_round
+    if number:
+        freeze = (
+            number,
+            lambda sent, total: _freeze(Frozen(number, "scatter", sent, total), emit),
+        )
+    rehearsal = Rehearsal(
+        options.pass_s, number, lambda held: _freeze(Frozen(number, "passes", 0, 0, held), emit)
+    )
     enter = partial(
         Membership.enter,
         options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
         advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
         brings=_brings(options), make_shell=make_shell,
     )  # fmt: skip
-    while not _lived(enter(), options.threads, events):
+    while not _lived(enter(), options.threads, events, rehearsal):
         events.say("The run has gone on without this peer: it begins anew.")
     return 0
 
 
-def _lived(membership: Membership, threads: int, events: Telling) -> bool:
+def _lived(membership: Membership, threads: int, events: Telling, rehearsal: Rehearsal) -> bool:
     """Train until the end; False if this life of the peer ends before that of the peer."""
     try:
         identity, name = membership.identity, membership.name
         came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
         events.tell(came_in, f"in as {name} (key {identity.fingerprint})")
         _check_built_in(membership.config)
-        is_staged = membership.config.pipeline.num_stages > 1
-        _train((StagedPeer if is_staged else _Peer)(membership, threads, events), events)
+        if membership.config.pipeline.num_stages > 1:
+            _train(StagedPeer(membership, threads, events, rehearsal), events)
+        else:
+            _train(_Peer(membership, threads, events), events)
     except UserError as error:
         if error.code != GIVEN_UP:
             raise
@@ -255,7 +263,8 @@ def _train(peer: _Peer | StagedPeer, events: Telling) -> None:
     bytes_up, bytes_down = peer.membership.thread.bytes_moved
     reached = peer.op
     where = f"after round {reached}" if reached >= 0 else "before it had the run's state"
-    left = Left(max(0, reached), peer.root.hex(), bytes_up, bytes_down, peer.result)
+    roots = peer.roots if isinstance(peer, StagedPeer) else {}
+    left = Left(max(0, reached), peer.root.hex(), bytes_up, bytes_down, peer.result, roots)
     text = f"the run is finished: {peer.result}" if peer.result else f"left cleanly {where}"
     events.tell(left, text)
 
@@ -282,9 +291,9 @@ def _signals(request_stop: Callable[[], None], events: Telling) -> Iterator[None
             signal.signal(number, handler)
 
 
-def _freeze(number: int, sent: int, total: int, emit: Emit) -> None:
+def _freeze(told: Frozen, emit: Emit) -> None:
     """Rehearse a death: say so, then stop like a machine that lost its power."""
-    emit(Frozen(number, "scatter", sent, total))
+    emit(told)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

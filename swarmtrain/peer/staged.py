@@ -9,16 +9,18 @@ import math
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from swarmtrain.config.file import config_hash
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.data.batches import ByteStream
+from swarmtrain.data.batches import Batch, ByteStream, validation_batches
 from swarmtrain.errors import UserError, cleaned
-from swarmtrain.events import RoundEnded, StateInPlace
+from swarmtrain.events import Evaluated, RoundEnded, Serving, StateInPlace
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.membership import Membership
@@ -30,11 +32,14 @@ from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.peer.training.stages import StageTraining
 from swarmtrain.peer.training.text import TextFeed
+from swarmtrain.peer.training.trainer import VALIDATION_WINDOWS
 from swarmtrain.pipeline.activations import ActivationCodec
 from swarmtrain.pipeline.blocks import Block
 from swarmtrain.pipeline.costs import serving_words, slots_of, under_way_of
 from swarmtrain.pipeline.cut import run_stages
+from swarmtrain.pipeline.evaluation import validation_loss
 from swarmtrain.pipeline.labels import Labels
+from swarmtrain.pipeline.paced import PacedTrainer
 from swarmtrain.pipeline.span import Span
 from swarmtrain.pipeline.stage_peer import Outside, StagePeer
 from swarmtrain.pipeline.trainer import Forms, StageTrainer, boundaries_of
@@ -43,6 +48,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.pipeline import route
 from swarmtrain_transport.pipeline.rules import Rules
 from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.wire import messages
 from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Waiting, Welcome
 
 logger = logging.getLogger(__name__)
@@ -53,6 +59,21 @@ _LEASE_ROUNDS = 4
 _SEED_BYTES = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """How a peer is to be slower, or less lasting, than it is.
+
+    Attributes:
+        pass_s: a pass through a stage takes so long, see PacedTrainer; 0 for as long as it takes.
+        round: in which to stop while micro-batches are on their way, 0 for never.
+        freeze: stops; told how many there are.
+    """
+
+    pass_s: float = 0.0
+    round: int = 0
+    freeze: Callable[[int], None] = lambda held: None
+
+
 class StagedPeer:
     """The stages of one peer: their trainer, their sessions, and its text if it reads any.
 
@@ -60,14 +81,21 @@ class StagedPeer:
         membership: of a run with stages.
         threads: torch threads, for the whole process.
         telling: hears the news.
+        rehearsal: of a slow machine, or of a death.
     """
 
-    def __init__(self, membership: Membership, threads: int, telling: Telling) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        threads: int,
+        telling: Telling,
+        rehearsal: Rehearsal = Rehearsal(),
+    ) -> None:
         torch.set_num_threads(threads)
         config = membership.config
         self.membership = membership
         self.feed = TextFeed(config.data)
-        self._telling = telling
+        self._telling, self._rehearsal = telling, rehearsal
         self._model, self._cut = run_stages(config)
         example = torch.zeros(config.pipeline.micro_batch, config.model.context, dtype=torch.int64)
         codec = ActivationCodec(config.pipeline.activations)
@@ -80,7 +108,10 @@ class StagedPeer:
         self._rng = random.Random(membership.own_seed())
         self._leased_round = 0
         self._training: StageTraining | None = None
+        self._peer: StagePeer
         self._is_asked = False
+        self._judged_op = -1
+        self._validation: tuple[Batch, ...] = ()
 
     # ---- life
 
@@ -92,11 +123,11 @@ class StagedPeer:
         if served is None:
             return
         config = self.membership.config
-        self._telling.say(serving_words(config, served, cleaned(self.membership.why)))
+        why = cleaned(self.membership.why)
+        words = serving_words(config, served, why)
+        self._telling.tell(Serving(served[0], served[-1], why), words)
         span = Span(self._model, self._cut, served, seed=config.run.seed)
-        trainer = StageTrainer(
-            span, self._forms, config.inner, self._read, clips=self._clips(span),
-        )  # fmt: skip
+        trainer = self._trainer(span)
         sessions = {stage: self._session(stage, span, trainer) for stage in served}
         self._training = StageTraining(thread, sessions, trainer, config, self._on_other)
         if 0 in served:
@@ -106,6 +137,10 @@ class StagedPeer:
     def step(self) -> None:
         """Do what comes next."""
         self._here.work()
+        self._judge()
+        rehearsal, held = self._rehearsal, len(self._peer.places)
+        if rehearsal.round and self.op == rehearsal.round - 1 and held > 1:
+            rehearsal.freeze(held)
 
     def request_stop(self) -> None:
         """Leave after this round. Safe to call from a signal handler."""
@@ -137,6 +172,11 @@ class StagedPeer:
     def root(self) -> bytes:
         """State root of the first stage after its newest op."""
         return next((one.driver.root for one in self.sessions.values()), b"")
+
+    @property
+    def roots(self) -> dict[str, str]:
+        """State root of each stage after its newest op, in hex."""
+        return {str(stage): one.driver.root.hex() for stage, one in self.sessions.items()}
 
     @property
     def loss(self) -> float:
@@ -177,7 +217,15 @@ class StagedPeer:
         machine = StageMachine(
             me, span, rules_of(self.membership.config), seed=os.urandom(_SEED_BYTES)
         )
-        return StagePeer(machine, me.boot, run_tag, self._forms, outside)
+        self._peer = StagePeer(machine, me.boot, run_tag, self._forms, outside)
+        return self._peer
+
+    def _trainer(self, span: Span) -> StageTrainer:
+        config = self.membership.config
+        make: Callable[..., StageTrainer] = StageTrainer
+        if unit_s := self._rehearsal.pass_s:
+            make = partial(PacedTrainer, unit_s=unit_s, seed=self.membership.own_seed())
+        return make(span, self._forms, config.inner, self._read, clips=self._clips(span))
 
     def _session(self, stage: int, span: Span, trainer: StageTrainer) -> Session:
         config, module = self.membership.config, span.modules[stage]
@@ -228,6 +276,35 @@ class StagedPeer:
         except CoordinatorUnreachable as error:
             # The old text lasts until it is back; WELCOME then asks for a new lease.
             logger.warning("No new text to train on: %s The old text lasts until then.", error.what)
+
+    # ---- evaluation
+
+    def _judge(self) -> None:
+        """Evaluate the newest state, once, if all of the model is here."""
+        sessions, op = self.sessions, self.op
+        is_same = all(one.driver.op == op for one in sessions.values())
+        is_whole = len(sessions) == self.membership.config.pipeline.num_stages
+        is_new = op > self._judged_op and not self._here.trainer.is_midway
+        if not (is_whole and is_same and is_new) or self.feed.validation is None:
+            return
+        self._judged_op = op
+        config, span = self.membership.config, self._here.trainer.span
+        if not self._validation:
+            self._validation = validation_batches(
+                self.feed.validation, windows=VALIDATION_WINDOWS, batch=config.inner.batch,
+                context=config.model.context,
+            )  # fmt: skip
+        anchors = {
+            stage: (
+                Layout.of(span.modules[stage], config.exchange.block),
+                dict(one.driver.strategy.state_arrays())["anchor"],
+            )
+            for stage, one in sessions.items()
+        }
+        loss = validation_loss(span, anchors, self._validation)
+        self.membership.thread.send(messages.Evaluated(op, loss))
+        when = f"round {op}" if op else "before training"
+        self._telling.tell(Evaluated(op, loss), f"{when}: validation loss {loss:.3f}")
 
     # ---- news
 

@@ -135,6 +135,23 @@ class Span:
         found = Backward(loss, None, given if given.requires_grad else None, self._weights(entry))
         return float(loss.item()), found
 
+    def loss(self, given: Tensor, labels: Tensor) -> float:
+        """Sum of the losses of all tokens, without dropout; the span is of all stages.
+
+        Args:
+            given: input of the first stage.
+            labels: of these tokens.
+        """
+        for module in self.modules.values():
+            module.eval()
+        try:
+            with torch.no_grad():
+                output = self._run(given.to(self.device), min(self._stages), 0)
+                return float(self._loss(output, labels.to(self.device)).item())
+        finally:
+            for module in self.modules.values():
+                module.train()
+
     def _with_graph(self, given: Tensor, entry: int, seed: int) -> tuple[Tensor, Tensor]:
         """The input as a leaf, and the output with the way to it."""
         leaf = given.detach().requires_grad_(given.is_floating_point())

@@ -23,7 +23,7 @@ from swarmtrain_transport.coordinator.validation import genesis_of
 from swarmtrain_transport.ledger.fold import GroupView, OpDecision
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Applied, Offer, Ready
-from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, Skip, Verify
+from swarmtrain_transport.wire.records import Commit, Freeze, Plan, Reassign, Skip, Verify
 
 
 class GroupCoordinator:
@@ -207,6 +207,12 @@ class GroupCoordinator:
             self._live_roster.op_ended(self.view.members)
             del self.operations[operation.view.plan_id]
 
+    def _judge(self, plan: Plan) -> PeerId:
+        """Choose who evaluates a round of a run in stages: somebody who has all of them."""
+        view = self._writer.view
+        able = [m.peer for m in plan.members if len(view.groups_of(m.peer)) == len(view.groups)]
+        return able[plan.op % len(able)] if able else plan.evaluate_by
+
     def _plan_next(self, now_s: float) -> None:
         at_once = min(self.terms.ops_at_once, self.view.most_ops)
         if len(self.operations) >= at_once or self.has_all_planned:
@@ -226,6 +232,7 @@ class GroupCoordinator:
             return
         if self.givers is not None:
             self.givers = {}
+            plan = msgspec.structs.replace(plan, evaluate_by=self._judge(plan))
         self.group_peers.planned(plan, expected)
         self._writer.append(plan)
         op = self.view.op

@@ -1,0 +1,141 @@
+"""The result of a demo whose model is in stages: what `Report` says, and the books. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+from swarmtrain.console.lines import fact
+from swarmtrain.console.units import human_bytes
+from swarmtrain.demo.report import PeerRoot, Report, losses_in_words
+from swarmtrain.demo.setting import STAGES
+from swarmtrain.demo.story import Facts
+from swarmtrain.pipeline.costs import span_words
+from swarmtrain_transport.wire.records import AnyBody, Books, Join, Move, Record, bodies_of
+
+
+class StagesReport(Report, frozen=True, kw_only=True):
+    """The last line of `swarmtrain demo --pipeline --json`; in `state_roots` are those who serve
+    all stages, with the root of the first.
+
+    Attributes:
+        stages: of the model.
+        spans: first and last stage of each peer.
+        micro_batches: that sources have made.
+        counted: of these, in each stage's steps.
+        redone: how often one was sent to yet another peer.
+        lost_micro_batches: that did not come back to their source.
+        moves: of peers to other stages after they came.
+        stage_roots: state roots of each stage, of those who lived.
+    """
+
+    stages: int
+    spans: dict[str, tuple[int, int]]
+    micro_batches: int
+    counted: tuple[int, ...]
+    redone: int
+    lost_micro_batches: int
+    moves: int
+    stage_roots: tuple[tuple[PeerRoot, ...], ...]
+
+
+def stages_report(report: Report, facts: Facts, records: Iterable[Record]) -> StagesReport:
+    """Add what the ledger's books and the peers' last words say.
+
+    Args:
+        report: of the demo.
+        facts: of its story.
+        records: of the coordinator's ledger, all of them.
+    """
+    bodies = bodies_of(records)
+    books = [body for body in bodies if isinstance(body, Books)]
+    whole = {peer for peer, span in facts.spans.items() if len(span) == STAGES}
+    known = {name: getattr(report, name) for name in report.__struct_fields__}
+    known["state_roots"] = tuple(one for one in report.state_roots if one.peer in whole)
+    return StagesReport(
+        **known,
+        stages=STAGES,
+        spans={peer: (span[0], span[-1]) for peer, span in facts.spans.items()},
+        micro_batches=sum(one.made for one in books),
+        counted=tuple(sum(one.counted[stage] for one in books) for stage in range(STAGES)),
+        redone=sum(sum(one.redone.values()) for one in books),
+        lost_micro_batches=sum(sum(one.lost.values()) for one in books),
+        moves=_num_moves(bodies),
+        stage_roots=tuple(
+            tuple(
+                PeerRoot(peer, left.roots[str(stage)])
+                for peer, left in sorted(facts.left.items())
+                if str(stage) in left.roots
+            )
+            for stage in range(STAGES)
+        ),
+    )
+
+
+def _num_moves(bodies: Iterable[AnyBody]) -> int:
+    """How often a peer was given other stages than it had been given when it came."""
+    served: dict[bytes, tuple[int, ...]] = {}
+    num_moves = 0
+    for body in bodies:
+        if isinstance(body, Join):
+            served.pop(body.peer, None)
+        elif isinstance(body, Move):
+            num_moves += served.get(body.peer, body.groups) != body.groups
+            served[body.peer] = body.groups
+    return num_moves
+
+
+def shortcoming(report: StagesReport) -> str:
+    """Say why the demo did not show what it promises, "" if it did."""
+    for stage, roots in enumerate(report.stage_roots):
+        if len({one.root for one in roots}) > 1:
+            return (
+                f"The peers of stage {stage} do NOT hold the same weights: their state roots "
+                "differ. This must never happen; please report it with the logs."
+            )
+        if not roots:
+            return f"Nobody was left to say which weights stage {stage} ended with."
+    first_loss, last_loss = report.val_loss_first, report.val_loss_last
+    if first_loss is None or last_loss is None or not last_loss < first_loss:
+        return f"The validation loss has not fallen: {losses_in_words(report)}."
+    return ""
+
+
+def in_words(report: StagesReport, written: str) -> Iterator[str]:
+    """The report as lines for people.
+
+    Args:
+        report: the numbers.
+        written: what the model wrote.
+    """
+    yield ""
+    yield fact("validation loss", losses_in_words(report))
+    yield fact("", f"guessing from byte frequencies alone: {report.val_loss_order0:.3f}")
+    yield fact("rounds", f"{report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}")
+    yield fact(
+        "micro-batches",
+        f"{report.micro_batches} made; sent to another peer {report.redone} times, "
+        f"lost {report.lost_micro_batches}",
+    )
+    for stage, (count, roots) in enumerate(zip(report.counted, report.stage_roots, strict=True)):
+        names = ", ".join(one.peer for one in roots)
+        same = "the same bits" if len({one.root for one in roots}) == 1 else "DIFFERENT"
+        yield fact(f"stage {stage}", f"counted {count}; {names} hold {same}")
+        for root in sorted({one.root for one in roots}):
+            yield fact("", root[:32])
+    yield fact("bytes sent", f"{human_bytes(report.bytes_up_per_peer)} per peer")
+    yield "the model writes"
+    for line in written.splitlines():
+        yield f"  | {line}"
+    yield fact("the model is in", report.model_path)
+    yield fact("the rest is in", f"{report.state_dir} (run.toml, coordinator, peers, logs)")
+
+
+def _coming_and_going(report: StagesReport) -> str:
+    words = ""
+    if report.killed is not None:
+        words += f"; {report.killed.peer} was killed in round {report.killed.round}"
+    for found in report.joined:
+        first, last = report.spans.get(found.peer, (0, 0))
+        words += (
+            f"; {found.peer} joined in round {found.round} and was given "
+            f"{span_words(range(first, last + 1))}"
+        )
+    return words

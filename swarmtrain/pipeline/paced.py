@@ -1,0 +1,72 @@
+"""A trainer as slow as that of a smaller machine, for rehearsals on one machine."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from swarmtrain.pipeline.places import Parcel, Read
+from swarmtrain.pipeline.trainer import StageTrainer
+from swarmtrain_transport.pipeline.requests import RunBackward, RunForward
+
+_JITTER = 0.3
+"""Passes of a machine that others use as well differ by about so much."""
+
+
+class PacedTrainer(StageTrainer):
+    """Sleeps after each pass until it has taken its time: a forward pass a unit for each stage, a
+    backward pass two, the second of them after the input's gradient is handed on.
+
+    Args:
+        unit_s: in the mean.
+        seed: of the differences between passes.
+        others: see StageTrainer.
+        sleep: pauses for so many seconds.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *others: Any,
+        unit_s: float,
+        seed: int,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        **more: Any,
+    ) -> None:
+        super().__init__(*others, **more)
+        self._unit_s, self._rng = unit_s, random.Random(seed)
+        self._sleep, self._clock = sleep, clock
+        self._stage = 0  # that the pass under way began with
+
+    def forward(self, request: RunForward, given: Parcel | Read) -> Parcel:
+        """See StageTrainer."""
+        began_s = self._clock()
+        try:
+            return super().forward(request, given)
+        finally:
+            self._last(began_s, request.stage)
+
+    def begin_backward(
+        self, request: RunBackward, given: Parcel | Read, answer: Parcel
+    ) -> Parcel | None:
+        """See StageTrainer."""
+        began_s = self._clock()
+        try:
+            return super().begin_backward(request, given, answer)
+        finally:
+            self._last(began_s, request.stage)
+
+    def end_backward(self) -> None:
+        """See StageTrainer."""
+        began_s = self._clock()
+        super().end_backward()
+        self._last(began_s, self._stage)
+
+    def _last(self, began_s: float, stage: int) -> None:
+        """Sleep until a pass from this stage on has taken its time."""
+        self._stage = stage
+        unit_s = self._unit_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+        left_s = began_s + unit_s * (max(self.steps) + 1 - stage) - self._clock()
+        if left_s > 0:
+            self._sleep(left_s)
