@@ -420,6 +420,8 @@ def test_a_later_life_waits_for_start_peers_only_if_the_run_has_not_begun(has_be
         later.say(peer, m.Applied(0, root_of(0), group=group))
     later.alive(2 * limits.EVICT_S, A, C)
     assert (orders.Begin in kinds(later.told(C))) == has_begun
+    waits = later.machine.status(later.now_s).waiting_for
+    assert ("more peer" in waits) == (not has_begun)
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def _run_waits_for(coordinator: Coordinator) -> tuple[str, float | None]:
             return f"{text} in stage {number}", seen_s
     rounds = coordinator.stage_rounds.rounds
     missing = rounds.least_members - len(coordinator.live_roster.connected())
-    return (_more_peers(missing) if rounds.round < 0 < missing else ""), None
+    return ("" if rounds.has_begun or missing <= 0 else _more_peers(missing)), None
 
 
 def _more_peers(count: int) -> str:

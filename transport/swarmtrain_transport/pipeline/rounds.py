@@ -139,6 +139,11 @@ class Rounds:
     _now_s: float = 0.0
     _actions: list[Action] = field(default_factory=list)
 
+    @property
+    def has_begun(self) -> bool:
+        """A round has begun; or, before this life of the coordinator, an op."""
+        return bool(self._asked) or self.least_members <= 1
+
     def joined(self, process: Process, member: Member, now_s: float) -> tuple[Action, ...]:
         """A process is in, with its stages' newest state; void where the run has no place for one
         more.
@@ -361,7 +366,7 @@ class Rounds:
         self._actions.append(Booked(books))
 
     def _begin(self) -> bool:
-        is_first = not self._asked and len(self.members) < self.least_members
+        is_first = not self.has_begun and len(self.members) < self.least_members
         is_last = self.wanted is not None and (self.closing is not None) >= self.wanted
         if is_first or is_last or not self._is_served(self.members):
             return False
