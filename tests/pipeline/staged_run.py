@@ -27,6 +27,7 @@ from swarmtrain_transport.pipeline.books import Books
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, Brings
 
+DISK_BYTES = 1 << 30
 STAGES, STEPS, BATCH, MICRO_BATCH, CONTEXT = 3, 4, 8, 4, 32
 
 
@@ -102,7 +103,9 @@ class Peer:
         try:
             membership = Membership.enter(
                 self._invite, [self._place], "", "127.0.0.1", 0,
-                brings=Brings(model=BUILT_IN, data=LEASED, span=self._span),
+                brings=Brings(
+                    model=BUILT_IN, data=LEASED, span=self._span, disk_bytes=DISK_BYTES
+                ),
             )  # fmt: skip
             try:
                 self.peer = StagedPeer(membership, 1, Telling(lambda line: None, self._tell))

@@ -109,6 +109,24 @@ def test_a_peer_dies_with_micro_batches_and_another_one_comes(
             assert books.counted == (made,) * 3 and not books.lost and not books.partial
 
 
+def test_a_stage_that_lost_its_only_peer_goes_on_from_what_others_have_kept(
+    begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"EVICT_S": 3.0, "HOP_TICK_S": 0.5, "HOP_SILENCE_S": 1.5}.items():
+        monkeypatch.setattr(limits, name, seconds)
+    coordinator, peers = begin((0, 0), (0, 0), (1, 1), (2, 2), rounds=10)
+    stage = coordinator.machine.groups[1]
+    wait_for(lambda: stage.view.committed >= 2 and len(stage.keepers.holding) == 2)
+    peers.pop(2).die()
+    wait_for(lambda: not stage.view.members)
+    newest = stage.view.last_op
+    assert newest >= 2 and "keepers" in coordinator.machine.status(0.0).groups[0].waiting_for
+    peers.append(Peer(coordinator.invite, tmp_path / "new", 1, 1))
+    assert_ended(peers)
+    assert stage.view.committed == 10 and not stage.view.rewinds
+    assert stage.view.cancelled_op == 0 and newest in stage.view.commits
+
+
 def test_who_was_given_up_meanwhile_begins_anew(begin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVICT_S", 2.0)
     monkeypatch.setattr(patience, "PAUSE_FIRST_S", 5.0)
