@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from swarmtrain.console.lines import columns, stamped, wrapped
+from swarmtrain.console.lines import columns, counted, stamped, wrapped
 
 LONG = "You send    compressed differences of the model's weights. No files, no user name."
 
@@ -53,3 +53,11 @@ def test_what_is_kept_has_date_and_zone_and_what_is_watched_the_time():
     kept, watched = stamped("x", io.StringIO()), stamped("x", Terminal())
     assert kept[10] == "T" and kept[19] in "+-" and kept.endswith("  x")
     assert watched[2] == watched[5] == ":" and watched[8:] == "  x"
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "expected"),
+    [(1, "peer", "1 peer"), (3, "peer", "3 peers"), (2, "micro-batch", "2 micro-batches")],
+)
+def test_so_many_of_them(number: int, noun: str, expected: str):
+    assert counted(number, noun) == expected

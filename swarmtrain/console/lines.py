@@ -53,8 +53,9 @@ def _broken(line: str, width: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of them: 1 peer, 3 peers."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """So many of them: 1 peer, 3 peers, 3 batches."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number} {noun}{ending}"
 
 
 def timed(text: str, seconds: float) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from swarmtrain.config.file import config_hash
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.console.lines import counted
 from swarmtrain.data.batches import Batch, ByteStream, validation_batches
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.events import Evaluated, RoundEnded, Serving, StateInPlace
@@ -328,7 +329,9 @@ class StagedPeer:
             report.round, report.outcome, report.contributors,
             self.sessions[stage].driver.root.hex(), report.partner.hex(), report.chain.hex(), stage,
         )  # fmt: skip
-        self._telling.tell(ended, f"stage {stage}, {in_words(report)}{loss}")
+        count = self._here.counted.get(stage, 0) if report.outcome == "merged" else 0
+        work = f"; {counted(count, 'micro-batch')}" if count else ""
+        self._telling.tell(ended, f"stage {stage}, {in_words(report)}{work}{loss}")
         if stage == 0 and report.round >= self._leased_round + _LEASE_ROUNDS:
             self._leased_round = report.round
             self._lease()

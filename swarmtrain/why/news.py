@@ -14,6 +14,7 @@ from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
     AnyBody,
     BodyReader,
+    Books,
     Commit,
     Freeze,
     Gone,
@@ -42,6 +43,7 @@ class News:
         self._names: dict[bytes, str] = {}
         self._here: set[bytes] = set()
         self._pairs = False
+        self._books: Books | None = None
         self._left_out: dict[int, Mapping[bytes, str]] = {}  # by op, several are under way
         self._losses = set(losses)
         self._reader = BodyReader()
@@ -84,6 +86,8 @@ class News:
                 yield f"{self._name(body.peer)} may come again: the organiser has lifted its ban"
             case Plan():
                 self._pairs = body.kind == PAIR
+            case Books():
+                self._books = body
             case Freeze():
                 self._left_out[body.op] = body.excluded
             case Commit():
@@ -122,6 +126,8 @@ class News:
         return f"{self._name(body.peer)} {how}{clause}, {_peers(len(self._here))} now"
 
     def _result(self, body: Commit) -> str:
+        if self._books is not None:
+            return _made(self._books)
         count = len(body.contributors)
         if self._pairs:
             return f"{count} peers have exchanged in pairs"
@@ -132,6 +138,15 @@ class News:
 
     def _name(self, peer: bytes) -> str:
         return self._names.get(peer, peer.hex()[:8])
+
+
+def _made(books: Books) -> str:
+    """Say what the stages of a model have exchanged the work of."""
+    lost = f", {sum(books.lost.values())} lost" if books.lost else ""
+    return (
+        f"{len(books.counted)} stages have learnt from {books.whole} of {books.made} "
+        f"micro-batches{lost}"
+    )
 
 
 def _peers(count: int) -> str:

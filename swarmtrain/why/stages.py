@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from swarmtrain.console.lines import counted
 from swarmtrain.why import words
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.wire.records import Books, Gone
@@ -57,7 +58,7 @@ class BookedRound:
 def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
     """Yield what was made of text in a round, and what became of it."""
     books = booked.books
-    some = "1 micro-batch" if books.made == 1 else f"{books.made} micro-batches"
+    some = counted(books.made, "micro-batch")
     whole = "each" if books.whole == books.made else f"{books.whole} of them"
     yield (
         f"Round {number}, in {len(books.counted)} stages: {some}, {whole} counted in every stage."

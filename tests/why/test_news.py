@@ -5,6 +5,7 @@ import pytest
 from swarmtrain.why.news import News
 from swarmtrain_transport.wire.records import (
     Attest,
+    Books,
     Conviction,
     Freeze,
     Gone,
@@ -111,3 +112,17 @@ def test_losses_are_told_as_they_come() -> None:
     assert news.of_losses({"1": 3.0, "2": 2.5}) == []
     later = News(100, term=2, losses=("1", "2"))
     assert later.of_losses({"1": 3.0, "2": 2.5, "3": 2.25}) == ["round 3: validation loss 2.250"]
+
+
+def test_a_round_of_a_model_in_stages_is_told_once_with_its_micro_batches() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    news = News(6, term=1)
+    heard(chain, news)
+    chain.add(Books(0, 480, 470, (470, 474, 480), (), 3, bytes(32), lost={"late": 10}))
+    assert heard(chain, news) == []
+    chain.add(chain.plan())
+    chain.add(Freeze(1, (A, B, C), {}))
+    chain.commit()
+    assert heard(chain, news) == [
+        "round 1 of 6: 3 stages have learnt from 470 of 480 micro-batches, 10 lost"
+    ]

@@ -44,6 +44,7 @@ class StageTraining:
         trainer: of the span.
         loss: of the micro-batches whose routes ended here in the last closed round, in nats per
             token; 0 without any.
+        counted: micro-batches in the steps of the last closed round, by stage.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class StageTraining:
         self.trainer = trainer
         self.sessions = sessions
         self.loss = 0.0
+        self.counted: dict[int, int] = {}
         self._thread, self._config, self._on_other = thread, config, on_other
         self._clock = clock
         self._meter = Meter(clock)
+        self._micro_batch = config.pipeline.micro_batch * config.model.context  # in tokens
         self._flushes = config.pipeline.schedule == "flush"
         self._steps_before = 0  # the round under way
         self._loss_before = (0.0, 0)  # the step under way
@@ -187,6 +190,7 @@ class StageTraining:
         while any(one.driver.is_waiting for one in self.sessions.values()):
             self.work()
         tokens = self.trainer.tokens
+        self.counted = {stage: count // self._micro_batch for stage, count in tokens.items()}
         for stage, session in self.sessions.items():
             if tokens[stage] and not session.is_finished:
                 session.give(tokens[stage])

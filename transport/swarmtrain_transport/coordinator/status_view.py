@@ -255,12 +255,13 @@ def _held_by_nobody(coordinator: Coordinator, group: GroupCoordinator) -> tuple[
 
 
 def result_of(coordinator: Coordinator) -> str:
-    """Describe the result of a finished run, and who has the model; of each group, if it has
-    several."""
+    """Describe the result of a finished run, and who has the model; of each stage or group, if it
+    has several."""
     if len(coordinator.groups) == 1:
         return _result_of(coordinator, coordinator.first)
+    kind = "group" if coordinator.stage_rounds is None else "stage"
     return "; ".join(
-        f"group {number}: {_result_of(coordinator, group)}"
+        f"{kind} {number}: {_result_of(coordinator, group)}"
         for number, group in coordinator.groups.items()
     )
 
