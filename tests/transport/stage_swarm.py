@@ -13,6 +13,7 @@ from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import encoding, orders, requests
+from swarmtrain_transport.pipeline.assignment import StageNeed
 from swarmtrain_transport.pipeline.control import ReportLane
 from swarmtrain_transport.pipeline.messages import CARRIES, Payload
 from swarmtrain_transport.pipeline.requests import Request, Text
@@ -57,10 +58,13 @@ class StageSwarm(GroupSwarm):
     Args:
         seed: of the order in which messages arrive.
         pipeline: terms of its rounds.
+        needs: of each stage; without them nobody is given one.
     """
 
-    def __init__(self, seed: int, pipeline: PipelineTerms, **terms: Any) -> None:
-        self.pipeline = pipeline
+    def __init__(
+        self, seed: int, pipeline: PipelineTerms, needs: tuple[StageNeed, ...] = (), **terms: Any
+    ) -> None:
+        self.pipeline, self.needs = pipeline, needs
         self.flushes = pipeline.steps > 0
         super().__init__(seed, **terms)
 
@@ -69,6 +73,7 @@ class StageSwarm(GroupSwarm):
         return Rendezvous(
             self.terms, RUN_KEY, tuple(self.records), sign, verify, self.term, self.now_s,
             more_groups=(terms_of(**settings | {"group": 1}),), pipeline=self.pipeline,
+            needs=self.needs,
         )  # fmt: skip
 
     def member_of(

@@ -16,6 +16,7 @@ from swarmtrain_transport.pipeline.assignment import (
     rate_of,
     spans_that_fit,
     stage_rates,
+    stand_in,
 )
 
 EVEN = tuple(
@@ -76,6 +77,20 @@ def test_memory_that_is_told_allows_several_stages_and_forbids_large_ones() -> N
 def test_a_wish_is_granted() -> None:
     choice = choose(EVEN, [Server(ALL)] * 3, Server(span=range(1, 3)))
     assert (choice.span, choice.why) == (range(1, 3), "as it asked")
+
+
+def test_a_stage_that_nobody_serves_gets_whom_the_others_miss_least() -> None:
+    slow, fast = Server(FIRST, 1.0), Server(FIRST, 9.0)
+    assert stand_in(EVEN, [fast, slow, Server(SECOND, 5.0)], 2, [0, 1, 2]) == 1
+    assert stand_in(EVEN, [fast, slow, Server(SECOND, 5.0)], 2, [0, 2]) == 0
+    alone = [Server(FIRST, 1.0), Server(SECOND, 5.0)]
+    assert stand_in(EVEN, alone, 2, [0, 1]) is None
+    small = [replace(one, memory_bytes=1514) for one in (slow, fast)]
+    assert stand_in(EVEN, [*small, Server(SECOND)], 2, [0, 1]) is None  # it takes 1515
+    # A replica of two stages may go where both have others.
+    two = Server(range(2), 1.0)
+    assert stand_in(EVEN, [two, Server(FIRST), Server(SECOND)], 2, [0, 1, 2]) in (0, 1, 2)
+    assert stand_in(EVEN, [two, Server(FIRST)], 2, [0]) is None
 
 
 def test_no_other_span_that_fits_makes_the_slowest_stage_faster() -> None:

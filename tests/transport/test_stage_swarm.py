@@ -3,7 +3,8 @@
 import pytest
 
 from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
-from swarmtrain_transport.wire.records import Commit, Plan, bodies_of
+from swarmtrain_transport.pipeline.assignment import StageNeed
+from swarmtrain_transport.wire.records import Commit, Gone, Move, Plan, bodies_of
 from tests.transport.rig import A, B, C, D
 from tests.transport.stage_swarm import StageSwarm
 
@@ -82,3 +83,25 @@ def test_a_process_that_comes_back_after_it_was_given_up_begins_anew(steps: int)
     again = swarm.members[C]
     assert again is not away and len(again.settled) > 3
     assert [*again.settled] == [*range(again.settled[0], again.settled[-1] + 1)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stage_that_has_lost_all_its_peers_gets_one_of_another_stage(seed: int) -> None:
+    needs = (StageNeed(4.0, 0, 0, 0, 0), StageNeed(5.0, 0, 0, 0, 0))
+    swarm = StageSwarm(seed, PipelineTerms(4, start_peers=4), needs, rounds=ROUNDS)
+    for peer, stage in ((A, 0), (B, 1), (C, 0), (D, 1)):  # as joiners get them
+        swarm.add_to(peer, stage)
+    for _ in range(300 + 40 * seed):
+        swarm.step()
+    assert not any(isinstance(body, Gone) for body in bodies_of(swarm.records))
+    before = len(swarm.records)
+    swarm.kill(B)
+    swarm.kill(D)
+    for _ in range(20_000):
+        swarm.step()
+    later = [*bodies_of(swarm.records)][before:]
+    gone = [body.peer for body in later if isinstance(body, Gone) and body.evicted]
+    moves = [body for body in later if isinstance(body, Move)]
+    assert {B, D} <= {*gone}
+    # The other one of stage 0 is alone there now, and stays.
+    assert [(body.peer in (A, C), body.groups) for body in moves] == [(True, (1,))]

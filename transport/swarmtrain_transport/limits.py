@@ -125,6 +125,10 @@ HOLD_S = 600.0
 """A keeper that has not taken a stage's newest state by then is replaced, and a member that has not
 is not waited for: 75 MB at 1 Mbit/s."""
 
+STAGE_EMPTY_S = 10.0
+"""For so long a stage without a peer waits for one that joins or comes back, before it gets one of
+another stage: that one has to fetch the state first."""
+
 ANSWER_S = 120.0
 """A member of a pipeline that is asked what it has counted, or how large its gradient is, has one
 pass to end and one step to make. A peer that needs longer for a pass is too slow for a pipeline."""

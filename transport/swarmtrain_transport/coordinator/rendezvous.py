@@ -291,7 +291,7 @@ class Rendezvous:
         for group in self.groups.values():
             times += group.wakeups()
         if self.stage_rounds is not None:
-            times += self.stage_rounds.wakeups()
+            times += [*self.stage_rounds.wakeups(), *self._stages.wakeups()]
         times += [self.recovery.due_s(self._now_s)]
         times += self.live_roster.wakeups()
         return min([time for time in times if time > self._now_s])
@@ -425,6 +425,7 @@ class Rendezvous:
                     self._dispatch(peer, self.lines[peer], message)
             self._begin_groups()
             self.departures.bury(self._now_s)
+            self._fill_stages()
             self._settle_groups()
             if shifts_timers or self.writer.head != head:
                 self._name_keepers()
@@ -440,6 +441,15 @@ class Rendezvous:
         if shifts_timers or newest != head or self._now_s >= self._due_s:
             self._due_s = self._next_due_s()
         return self.writer.take()
+
+    def _fill_stages(self) -> None:
+        """MOVE for a stage that nobody serves any more."""
+        if self.stage_rounds is None or self.is_finished:
+            return
+        while (found := self._stages.stand_in(self._now_s)) is not None:
+            peer, stage = found
+            self._move(peer, (stage,))
+            self.note(peer, "moved", f"nobody served stage {stage}")
 
     def _settle_groups(self) -> None:
         """Decide in all groups. Books of a pipeline's round open some of them."""

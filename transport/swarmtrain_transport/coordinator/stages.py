@@ -1,8 +1,10 @@
-"""Stages of a pipeline at the coordinator: whoever joins is told which ones to serve."""
+"""Stages of a pipeline at the coordinator: whoever joins is told which ones to serve, and a stage
+that has lost all its peers gets one of another stage."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.links.link import PeerId
@@ -13,6 +15,7 @@ from swarmtrain_transport.pipeline.assignment import (
     choose,
     memory_of,
     stage_rates,
+    stand_in,
 )
 from swarmtrain_transport.wire.messages import Hello
 
@@ -30,6 +33,39 @@ class Stages:
     needs: Sequence[StageNeed]
     view: LedgerView
     lines: Mapping[PeerId, PeerLine]
+    _empty_since: dict[int, float] = field(default_factory=dict)
+
+    def stand_in(self, now_s: float) -> tuple[PeerId, int] | None:
+        """The peer that is to serve a stage from now on that has had none for a while. Who asked
+        for its own span stays; so does whoever is alone in a stage."""
+        groups = self.view.groups
+        known = (stage for stage in range(len(self.needs)) if stage in groups)
+        empty = [stage for stage in known if not groups[stage].members]
+        for stage in self._empty_since.keys() - set(empty):
+            del self._empty_since[stage]
+        for stage in empty:
+            if now_s < self._empty_since.setdefault(stage, now_s) + limits.STAGE_EMPTY_S:
+                continue
+            peers = sorted(self.view.roster)
+            movable = [
+                index
+                for index, peer in enumerate(peers)
+                if (line := self.lines.get(peer)) is not None
+                and line.life.is_alive(now_s)
+                and not line.hello.brings.span
+            ]
+            servers = [self._server(peer) for peer in peers]
+            keeping = [index for index in movable if peers[index] in groups[stage].keepers]
+            found = stand_in(self.needs, servers, stage, keeping)
+            if found is None:
+                found = stand_in(self.needs, servers, stage, movable)
+            if found is not None:
+                return peers[found], stage
+        return None
+
+    def wakeups(self) -> list[float]:
+        """When a stage has been without a peer for too long."""
+        return [since_s + limits.STAGE_EMPTY_S for since_s in self._empty_since.values()]
 
     def choose(self, peer: PeerId, hello: Hello, *, is_new: bool) -> Choice:
         """The stages of a peer that has joined. Who was in before keeps its own, whose state may be

@@ -147,6 +147,36 @@ def choose(needs: Sequence[StageNeed], others: Sequence[Server], joiner: Server)
     return Choice(best, "there the run gains most")
 
 
+def stand_in(
+    needs: Sequence[StageNeed], servers: Sequence[Server], stage: int, movable: Sequence[int]
+) -> int | None:
+    """The place of the peer that had better serve a stage that nobody serves: one whose own stages
+    have others, after which the slowest of the others is fastest. None if there is none.
+
+    Args:
+        needs: of each stage.
+        servers: who is in, with their spans.
+        stage: that nobody serves.
+        movable: places of those who may be sent elsewhere.
+    """
+    known = _comparable(servers)
+    rates = _rates(needs, known)
+    memory = memory_of(needs, range(stage, stage + 1))
+    best: tuple[float, int] | None = None
+    for index in movable:
+        server = known[index]
+        own = server.span or range(0)
+        rest = [one for place, one in enumerate(known) if place != index]
+        are_served = all(any(at in (one.span or ()) for one in rest) for at in own)
+        if not are_served or 0 < server.memory_bytes < memory:
+            continue
+        rate = rate_of(needs, server, own)
+        slowest = min(rates[at] - rate for at in own)
+        if best is None or slowest > best[0]:
+            best = slowest, index
+    return None if best is None else best[1]
+
+
 def _comparable(servers: Sequence[Server]) -> list[Server]:
     """All with a speed. Nobody is faster than a multiple of the middle one by its own word."""
     told = [server.flops_per_s for server in servers if server.flops_per_s > 0]
