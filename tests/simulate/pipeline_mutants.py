@@ -20,7 +20,6 @@ from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline.guardian import Guardian
 from swarmtrain_transport.pipeline.held import Phase
 from swarmtrain_transport.pipeline.in_flight import InFlight
-from swarmtrain_transport.pipeline.keepers import Hold, Keepers
 from swarmtrain_transport.pipeline.orders import Begin, Member
 from swarmtrain_transport.pipeline.permission import Permission
 from swarmtrain_transport.pipeline.requests import Free, Keep, Settle
@@ -230,16 +229,6 @@ def switches_at_once(self, process, span, now_s):
     return actions
 
 
-def tells_no_keeper(self, stage, op, now_s):
-    for keeper in self._keepers.get(stage, ()):
-        self._held[keeper, stage] = op
-    deeds = original_begun(self, stage, op, now_s)
-    return tuple(deed for deed in deeds if not isinstance(deed, Hold))
-
-
-original_begun = Keepers.begun
-
-
 def permits_whoever_asks_first(self, micro_batch, secret, end):
     return original_permits(self, micro_batch, self.secret(micro_batch), end)
 
@@ -294,10 +283,6 @@ MUTANTS = {
             changed(Invitations, give=numbers_again),
         ),
         ("P1", "P2", "P4"),
-    ),
-    "keeper-not-told": Mutant(changed(Keepers, begun=tells_no_keeper), ("P7",)),
-    "commit-does-not-wait": Mutant(
-        changed(Keepers, _is_safe=lambda self, stage, op: bool(self._held)), ("P7",)
     ),
     "moved-but-in-its-old-group": Mutant(
         changed(StageMachine, _begin=keeps_all_in_their_groups), ("P6",)

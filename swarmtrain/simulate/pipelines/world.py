@@ -17,7 +17,6 @@ from swarmtrain.simulate.pipelines.checks import (
     key_of,
 )
 from swarmtrain.simulate.pipelines.conditions import Conditions, Fault, drawn
-from swarmtrain.simulate.pipelines.disks import Disks
 from swarmtrain.simulate.pipelines.hostile import Hostile
 from swarmtrain.simulate.pipelines.process import TOKENS, Passed, SimProcess
 from swarmtrain_transport.links.link import PeerId
@@ -36,6 +35,9 @@ _GONE_S = 30.0
 
 _CALM_S = 80.0
 """After the last fault, until all that it has caused is over."""
+
+_EXCHANGE_S = (2.0, 12.0)
+"""Of the stages' ops of a round; that none of their states is lost is tried in worlds of groups."""
 
 _END_S = 5000.0
 """Rounds with a source that never ends them take 800 s each."""
@@ -92,7 +94,6 @@ class World:
         self._lives_of_all: list[SimProcess] = []
         self.processes: list[SimProcess] = []
         self.processes = [self._process(index) for index in range(len(conditions.spans))]
-        self.disks = Disks(self, conditions.num_stages)
         self._ids = {process.me.peer: index for index, process in enumerate(self.processes)}
 
     @property
@@ -173,22 +174,6 @@ class World:
         """Something does not hold."""
         raise BrokenInvariant(invariant, story)
 
-    # ---- ground of the disks
-
-    def members(self) -> list[Process]:
-        """Those that the coordinator has not given up."""
-        members = self.coordinator.members.items()
-        return sorted(Process(peer, member.boot) for peer, member in members)
-
-    def lives(self, process: Process) -> bool:
-        """Return True if the process runs."""
-        sim = self.processes[self._ids[process.peer]]
-        return sim.me == process and sim.is_alive and sim.thaws_s <= self.now_s
-
-    def after(self, least_s: float, most_s: float, act: Callable[[], None]) -> None:
-        """Act some time later."""
-        self._at(self.now_s + self.rng.uniform(least_s, most_s), act)
-
     # ---- life
 
     def run(self) -> None:
@@ -239,7 +224,6 @@ class World:
 
     def _joined(self, process: Process, member: Member) -> None:
         self._act(self.coordinator.joined(process, member, self.now_s))
-        self.disks.joined(process, member.span)
 
     def _restart(self, index: int, delay_s: float) -> None:
         """A new life, in so many seconds."""
@@ -347,12 +331,10 @@ class World:
                         for peer, member in self.coordinator.members.items()
                     }
                     self._moving -= self._fetched
-                    self._tell_disks()
                     self._began_s[order.round] = self.now_s
                     self.counts["rounds"] += 1
             case orders.Departed():
                 self._moving.discard(order.process)
-                self.disks.departed(order.process)
             case orders.Move():
                 self.counts["moves"] += 1
                 if self._moving:
@@ -375,11 +357,6 @@ class World:
 
         number = self._num_events + 1
         self._at(self._lane("down", process), hear)
-
-    def _tell_disks(self) -> None:
-        """Members serve these spans from now on."""
-        for peer, member in list(self.coordinator.members.items()):
-            self.disks.serves(Process(peer, member.boot), member.span)
 
     def _check_step(self, fence: tuple[int, int, int]) -> None:
         if fence in self._flushed:
@@ -406,12 +383,8 @@ class World:
             books, self._ever, is_harsh=is_harsh, is_calm=is_calm, has_hostile=has_hostile
         )
         self._calm_rounds += is_calm
-        members = {who: spans[who] for who in sorted(books.processes) if who in spans}
-        self.disks.exchange(
-            books.round,
-            members,
-            lambda: self._act(self.coordinator.outcome(books.round, self.now_s)),
-        )
+        ended_s = self.now_s + self.rng.uniform(*_EXCHANGE_S)
+        self._at(ended_s, lambda: self._act(self.coordinator.outcome(books.round, self.now_s)))
 
     # ---- time and lanes
 

@@ -1,13 +1,14 @@
 """Naming of keepers: who keeps the state of groups with few members (protocol.md, KEEPERS)."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.roster import LiveRoster
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline.keepers import next_keeper
 from swarmtrain_transport.wire.records import Move
 
 Groups = Mapping[int, GroupCoordinator]
@@ -55,11 +56,23 @@ def _keepers_of(
             and line.life.is_alive(now_s)
             and _has_room(peer, line.hello.brings.disk_bytes, number, groups, kept)
         }
-        new = next_keeper(number, able, kept)
+        new = _next(number, able, kept)
         if new is None:
             return keepers  # one that has failed may still be better than none
         keepers.add(new)
     return keepers - failed
+
+
+def _next(
+    number: int, able: AbstractSet[PeerId], kept: Mapping[int, AbstractSet[PeerId]]
+) -> PeerId | None:
+    """The next keeper: who keeps least; ties are drawn."""
+
+    def place(peer: PeerId) -> tuple[int, bytes]:
+        load = sum(peer in keepers for keepers in kept.values())
+        return load, hashlib.sha256(number.to_bytes(4, "big") + peer).digest()
+
+    return min(able, key=place, default=None)
 
 
 def _has_room(
