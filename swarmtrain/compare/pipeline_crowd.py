@@ -456,6 +456,9 @@ class PipelineCrowd:
 
         def over() -> None:
             self._told.append(told)
+            self._slots = {
+                key: some for key, some in self._slots.items() if key[0].round > books.round
+            }
             self.tokens += whole * self._micro_tokens
             self._plan_next()
             withheld, self._withheld = self._withheld, []

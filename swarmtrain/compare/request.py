@@ -219,13 +219,15 @@ def _pipeline(
             "Its peers exchange at the end of a round, and train nothing meanwhile: take diloco, "
             "noloco or sparseloco.",
         )
-    asked = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})", settings.get("pipeline", ""))
+    asked = re.fullmatch(r"(\d{1,4})x(\d{1,4})", settings.get("pipeline", ""))
     if asked is None:
         raise misuse(
             f"{label!r} does not say which pipeline.",
             "Write pipeline=3x2 for three stages with two peers each.",
         )
     stages, per_stage = int(asked[1]), int(asked[2])
+    if stages < 2:
+        raise misuse(f"{label!r} has {stages} stages.", "A pipeline has two or more.")
     if per_stage != base.peers:
         raise misuse(
             f"{label!r} has {per_stage} peers a stage, and the others are {base.peers} replicas.",

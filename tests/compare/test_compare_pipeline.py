@@ -89,7 +89,8 @@ def test_peers_that_die_come_back_and_the_tokens_are_made_up_for(corpus):
         *((f"{name}:pipeline=3x2", "cannot be trained in a pipeline")
           for name in BUILT_IN if name in ("ddp", "local", "streaming", "eager", "delayed")),
         ("diloco:pipeline=3", "three stages with two peers"),
-        ("diloco:pipeline=0x2", "three stages with two peers"),
+        ("diloco:pipeline=0x2", "two or more"),
+        ("diloco:pipeline=1x2", "two or more"),
         ("diloco:activations=int8", "three stages with two peers"),
         ("diloco:pipeline=3x4", "pipeline=3x2"),
         ("diloco:pipeline=9x2", "from 1 to 3"),
