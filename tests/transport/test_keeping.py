@@ -115,6 +115,14 @@ def test_keepers_are_released_and_forget_when_three_members_hold_the_state() -> 
     assert not any(swarm.shelves[peer].kept for peer in kept)
 
 
+def test_nobody_is_asked_to_keep_what_is_finished() -> None:
+    swarm = begun(2, rounds=3)
+    assert swarm.until(lambda: swarm.hall.is_finished)
+    named = swarm.moves()
+    swarm.kill(min(swarm.keepers(1)))
+    assert swarm.run(30_000) and swarm.moves() == named
+
+
 def test_who_has_no_room_keeps_nothing() -> None:
     swarm = begun(1, without_room=(A, B))
     assert swarm.until(lambda: swarm.hall.view.groups[1].committed >= 3)

@@ -476,7 +476,7 @@ class Rendezvous:
             self.departures.go(peer, evicted=True, reason="the run is finished")
 
     def _name_keepers(self) -> None:
-        if any(terms.holders for terms in self._terms):
+        if any(terms.holders for terms in self._terms) and not self.is_finished:
             for move in [*moves_due(self.groups, self.view, self.live_roster, self._now_s)]:
                 self.writer.append(move)
 

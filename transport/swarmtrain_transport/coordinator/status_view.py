@@ -223,8 +223,8 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
         return text, None
     holding = sorted(group.keepers.holding)
     if not view.members and holding:
-        state = f"keepers hold its state after round {view.last_op}"
-        return f"a peer, as all of its own are gone; {state}: {_named(coordinator, holding)}", None
+        whom = f"its keepers ({_named(coordinator, holding)})"
+        return f"a peer to take over from {whom} the state after round {view.last_op}", None
     alive = [one for one in group.group_peers.here.values() if one.line.connected]
     is_held = any(one.applied_op == view.last_op for one in alive)
     if view.genesis is not None and view.last_op >= 1 and not is_held:
