@@ -89,6 +89,7 @@ class _Demo:
         self._story = self._make_story()
         self._invite = ""
         self._scene: Scene | None = None
+        self._shown: Picture | None = None
         self._signals: list[int] = []
         data = config.data
         text = build_corpus(data.piece_bytes, validation_pieces=data.validation_pieces)
@@ -174,9 +175,10 @@ class _Demo:
             self._story.facts, self._cast, self._options.rounds,
             self._config.steps_per_round, self._order0_loss, self._scene,
         )  # fmt: skip
-        if scene != self._scene:
-            self._scene = scene
-            self._view.show(self._picture(scene))
+        self._scene, picture = scene, self._picture(scene)
+        if picture != self._shown:
+            self._shown = picture
+            self._view.show(picture)
 
     # ---- what a demo in stages does otherwise
 

@@ -17,6 +17,11 @@ from swarmtrain.errors import UserError
 from swarmtrain.events import Evaluated, Frozen, In, Left, RoundEnded, Serving, StateInPlace
 from swarmtrain.options import DEMO_PIPELINE_PEERS, DemoOptions, parse_span
 from swarmtrain.pipeline.costs import under_way_of
+from swarmtrain_transport.coordinator.status import (
+    CoordinatorStatus,
+    PipelineStatus,
+    StageStatus,
+)
 from swarmtrain_transport.wire.records import AnyBody, Books, Join, Move, Record, make_record
 
 
@@ -205,3 +210,17 @@ def test_the_picture_has_every_stage_with_its_peers_and_what_flows_through():
     crane = next(line for line in lines if "crane" in line)
     assert badger.count("#") == 2 * crane.count("#") and "1000 tokens/s" in badger
     assert lines[-1].startswith("round 3 of 8 committed")
+
+
+def test_the_picture_tells_what_has_become_of_micro_batches():
+    stages = tuple(StageStatus((), count) for count in (120, 119, 1))
+    status = CoordinatorStatus(
+        run="demo", term=1, round=4, committed=4, rounds=8, phase="training", wanted_root="",
+        num_values=1000, peers=(), losses={}, exclusions=(), events=(), checkpoint_op=-1,
+        pipeline=PipelineStatus(stages, made=480, whole=470, lost=6, redone=3),
+    )  # fmt: skip
+    scene = Scene((), 3, 8, (), 3.25, 0, 0)
+    lines = picture_of(scene, Facts(spans=spans(), status=status), CAST).lines
+    assert "stage 1: 119 micro-batches in the newest round" in lines
+    assert "stage 2: 1 micro-batch in the newest round" in lines
+    assert "480 micro-batches made | 470 counted in all stages | 3 sent again | 6 lost" in lines

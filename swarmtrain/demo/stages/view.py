@@ -1,5 +1,8 @@
 """The picture of a pipeline: its stages, who serves them, and what flows through. Pure."""
 
+import msgspec
+
+from swarmtrain.console.lines import counted
 from swarmtrain.console.view import Picture
 from swarmtrain.demo.setting import STAGES, Cast
 from swarmtrain.demo.story import Facts
@@ -20,9 +23,14 @@ def picture_of(scene: Scene, facts: Facts, cast: Cast) -> Picture:
         cast: who takes part.
     """
     most = max((row.tokens_per_s for row in scene.rows), default=0.0)
+    told = facts.status.pipeline if facts.status is not None else msgspec.UNSET
+    booked = told if told is not msgspec.UNSET and told.made else None
     lines = []
     for stage in range(STAGES):
         lines.append(f"stage {stage}")
+        if booked is not None:
+            count = counted(booked.stages[stage].counted, "micro-batch")
+            lines[-1] += f": {count} in the newest round"
         for row in scene.rows:
             if stage not in facts.spans.get(row.name, range(0)):
                 continue
@@ -35,4 +43,9 @@ def picture_of(scene: Scene, facts: Facts, cast: Cast) -> Picture:
         if stage < STAGES - 1:
             lines.append("     |  activations down, gradients up")
     lines.append("")
+    if booked is not None:
+        lines.append(
+            f"{counted(booked.made, 'micro-batch')} made | {booked.whole} counted in all stages"
+            f" | {booked.redone} sent again | {booked.lost} lost"
+        )
     return Picture((), (*lines, loss_line(scene)))
