@@ -228,7 +228,8 @@ def _piped_invite() -> str:
 def _introduce(invite: Invite, *, ask: bool) -> None:
     """Say what joining means before anything is sent, and ask once where somebody can answer."""
     say(f"Run         {invite.run}, coordinator {invite.host}:{invite.port}")
-    say("You send    compressed differences of the model's weights. No files, no user name.")
+    say("You send    compressed differences of the model's weights; where the model is in stages")
+    say("            also what these make of text. No files, no user name.")
     say("            The other peers see your IP address.")
     if invite.is_loopback:
         say("Note        this invite names the machine that reads it; it works nowhere else.")

@@ -208,6 +208,8 @@ class StagedPeer:
             item = self.membership.thread.inbox.get()
             if isinstance(item, UserError):
                 raise item
+            if isinstance(item, Waiting):
+                self._on_other(item)
             if isinstance(item, do.Moved):
                 return range(item.groups[0], item.groups[-1] + 1)
         return None
