@@ -104,7 +104,9 @@ def test_the_largest_legal_report_and_order_fit() -> None:
     boot, most = bytes(limits.BOOT_BYTES_MAX), limits.COUNT_MAX
     one = say.Counted(Process(bytes(32), boot), limits.STAGES_MAX - 1, say.Marks(most, b"\xff"))
     whole = say.Marks(most, bytes(limits.MARKS_BYTES_MAX - limits.COUNTED_MAX))
-    settled = say.Settled(most, (one,) * limits.COUNTED_MAX, say.Made(whole, {}))
+    seen = say.Seen(one.source, one.source, one.stage, say.Marks(most, bytes(32)))
+    told = dict.fromkeys(Reason, most), (seen,) * limits.SEEN_MAX
+    settled = say.Settled(most, (one,) * limits.COUNTED_MAX, say.Made(whole, {}), *told)
     body = pack_report(settled)
     assert 0.8 * limits.REPORT_BYTES_MAX < len(body) <= limits.REPORT_BYTES_MAX
     assert report_of(body) == settled

@@ -15,7 +15,7 @@ from swarmtrain_transport.pipeline.route import Process, Span
 
 BOOT = b"12345678"
 FIRST, SECOND, LAST = (Process(name * 32, BOOT) for name in (b"a", b"b", b"c"))
-GONE = Process(b"g" * 32, BOOT)
+GONE, LIAR = Process(b"g" * 32, BOOT), Process(b"l" * 32, BOOT)
 NOW_S = 5.0
 SPANS = {FIRST: Span(0, 0), SECOND: Span(0, 0), LAST: Span(1, 1)}
 ASKED = dict.fromkeys((FIRST, SECOND, GONE), 4)
@@ -335,6 +335,67 @@ def test_books_tell_who_has_counted_last_where_a_gradient_has_stayed():
     assert {(one.above, one.stage) for one in record.breaks} == {
         (LAST.peer, 2), (SECOND.peer, 1), (b"", 3)
     }  # fmt: skip
+
+
+def three_stages(**said):
+    """Two of FIRST's micro-batches were served by SECOND in the middle; LIAR claims both."""
+    two = orders.marks({1, 2})
+
+    def report(who, stage, *seen, whole=EMPTY):
+        seen = tuple(orders.Seen(one, FIRST, at, two) for one, at in said.get(who, seen))
+        return orders.Settled(0, (orders.Counted(FIRST, stage, two),), Made(whole, {}), {}, seen)
+
+    told = {
+        FIRST: report("first", 0, (SECOND, 1), whole=two),
+        SECOND: report("second", 1, (FIRST, 0), (LAST, 2)),
+        LIAR: report("liar", 1, (FIRST, 0), (LAST, 2)),
+        LAST: report("last", 2, (SECOND, 1)),
+    }
+    at = (Span(0, 0), Span(1, 1), Span(1, 1), Span(2, 2))
+    spans = dict(zip((FIRST, SECOND, LIAR, LAST), at, strict=True))
+    return told, spans
+
+
+def test_who_claims_what_others_have_counted_gets_nothing_for_it():
+    books = books_of(0, 3, ASKED, *three_stages())
+    assert books.told == {(FIRST, 0): 2, (SECOND, 1): 2, (LIAR, 1): 0, (LAST, 2): 2}
+    assert books.doubted == {LIAR: 2} and not books.disputed and books.whole == 2
+
+
+def test_one_neighbour_s_word_costs_nobody_anything():
+    for lie in ({"first": [(LIAR, 1)]}, {"last": [(LIAR, 1)]}, {"first": []}):
+        books = books_of(0, 3, ASKED, *three_stages(**lie))
+        assert books.told[SECOND, 1] == 2
+    both = books_of(0, 3, ASKED, *three_stages(first=[(LIAR, 1)]))
+    assert both.disputed == {(FIRST, 1): (1, 2)} and both.told[LIAR, 1] == 2
+
+
+def test_who_claims_what_one_that_is_gone_has_counted_gets_nothing_if_both_neighbours_say_so():
+    told, spans = three_stages()
+    del told[SECOND]
+    books = books_of(0, 3, ASKED, told, spans)
+    assert books.told[LIAR, 1] == 0 and books.counted == (2, 0, 2)
+    told, spans = three_stages(last=[])
+    del told[SECOND]
+    assert books_of(0, 3, ASKED, told, spans).told[LIAR, 1] == 2
+
+
+def test_nobody_but_its_source_counts_a_micro_batch_in_the_source_s_own_stages():
+    told = {
+        FIRST: settled({(FIRST, 0): {1, 2}}, whole={1, 2}),
+        SECOND: settled({(FIRST, 0): {1, 2}}),
+    }
+    books = books_of(0, 2, ASKED, told, SPANS)
+    assert books.told == {(FIRST, 0): 2, (SECOND, 0): 0} and books.doubted == {SECOND: 2}
+
+
+def test_what_a_member_says_of_others_is_of_the_stages_beside_its_own():
+    seen = orders.Seen(FIRST, FIRST, 1, orders.marks({1}))
+    rounds, _ = running()
+    drained(rounds, FIRST)
+    drained(rounds, SECOND)
+    with pytest.raises(RemoteFault):
+        rounds.settled(LAST, orders.Settled(0, (), NOTHING, {}, (seen,)), NOW_S)
 
 
 def test_a_record_of_books_is_bounded_and_has_those_with_most():

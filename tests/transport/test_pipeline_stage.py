@@ -262,6 +262,7 @@ def test_a_closed_round_frees_its_slots_and_what_is_being_accumulated_is_in_its_
     assert of(requests.Settle, asked) and made.num_held == 0
     report = of(requests.SendReport, made.settled(0, 3.0))[0].report
     assert report.counted == (orders.Counted(SOURCE, 1, orders.marks({1})),)
+    assert {(one.member, one.stage) for one in report.seen} == {(SOURCE, 0), (END, 2)}
     made.told(orders.Begin(1, 0, MEMBERS), 4.0)
     slot = invited(made, 4.0)
     asked = made.received(

@@ -92,12 +92,14 @@ class StagedHall(Hall):
             self.report(peer, orders.Drained(round, 0, 0, SHARE, 0))
 
     def settle(self, round: int = 0, **counted: set[int]) -> None:
-        """All say what they have counted of A's micro-batches: a in stage 0, c in stage 1."""
+        """All say what they have counted: A and B of their own in stage 0, C of A's in stage 1."""
         for peer, one, stage in ((A, "a", 0), (B, "b", 0), (C, "c", 1)):
             if peer in self.lanes:
                 some = counted.get(one, set())
-                made = Made(marks({1, 2} if peer == A and counted else set()), {})
-                told = (orders.Counted(Process(A, BOOT), stage, marks(some)),) if some else ()
+                own = {A: {1, 2} if counted else set[int](), B: set(some)}
+                made = Made(marks(own.get(peer, set())), {})
+                source = Process(B if peer == B else A, BOOT)
+                told = (orders.Counted(source, stage, marks(some)),) if some else ()
                 self.report(peer, orders.Settled(round, told, made))
 
     def ready_in(self, group: int, op: int, *peers: PeerId, samples: int = 5) -> None:

@@ -163,14 +163,20 @@ micro-batches. As numbers they take the coordinator a hundred times the memory f
 COUNTED_MAX = 8192
 """Entries of a report of what was counted: 32 sources times STAGES_MAX, more than a peer serves."""
 
+SEEN_MAX = 1024
+SEEN_BYTES_MAX = 32 << 10
+"""Entries, and bytes of numbers, of what a peer says of those that it had to do with: one for each
+source and neighbour. What is more is left out: it decides disputes alone."""
+
 BOOKS_MEMBERS_MAX = 128
 BOOKS_COUNTS_MAX = 2048
 BOOKS_BREAKS_MAX = 32
 """Members, their counts by stage, and breaks that BOOKS tells of one by one: 20 KiB a round. The
 sums are of all."""
 
-REPORT_BYTES_MAX = 1 << 20
-"""Largest report about a pipeline: COUNTED_MAX entries, and MARKS_BYTES_MAX."""
+REPORT_BYTES_MAX = 5 << 18
+"""Largest report about a pipeline: COUNTED_MAX entries and MARKS_BYTES_MAX, SEEN_MAX and
+SEEN_BYTES_MAX."""
 
 MARKS_GAP = 128
 """Numbers of micro-batches that lie further apart are told apart: a source may draw its numbers as

@@ -85,9 +85,12 @@ def check(report: orders.Settled, span: Span, asked: int) -> None:
         raise RemoteFault("books", f"{num_bytes} bytes of numbers")
     if (made := sum(map(orders.count, ended))) > asked:
         raise RemoteFault("books", f"{made} micro-batches made, of {asked}")
-    strange = [one.stage for one in report.counted if one.stage not in span]
+    if sum(len(one.numbers.bits) for one in report.seen) > limits.SEEN_BYTES_MAX:
+        raise RemoteFault("books", "too many bytes of numbers that it has seen")
+    strange = [one.stage for one in report.seen if one.stage not in (span.first - 1, span.last + 1)]
+    strange += [one.stage for one in report.counted if one.stage not in span]
     if strange:
-        raise RemoteFault("books", f"stage {strange[0]}, which it does not serve")
+        raise RemoteFault("books", f"stage {strange[0]}, of which it cannot know")
 
 
 def books_of(
@@ -121,21 +124,22 @@ def books_of(
         for reason, times in report.redone.items():
             redone[reason] = min(redone[reason] + times, limits.COUNT_MAX)
     claims, strange = _claims(asked, settled)
+    outvoted = _outvoted(claims, _words(asked, settled), spans or {})
     stages: dict[tuple[Process, int], set[int]] = {}
     disputed: dict[tuple[Process, int], set[int]] = {}
-    for claim in claims:
-        known, place = claim.numbers, (claim.source, claim.stage)
+    for index, claim in enumerate(claims):
+        known, place = claim.numbers - outvoted[index], (claim.source, claim.stage)
         if claim.source in ends:
             known = known & ends[claim.source].keys()
         here, wrong = stages.setdefault(place, set()), disputed.setdefault(place, set())
-        wrong.update(here & known, claim.twice, claim.numbers - known)
+        wrong.update(here & known, claim.twice, claim.numbers - outvoted[index] - known)
         here |= known
     told: Counter[tuple[Process, int]] = Counter()
     doubted = Counter(strange)
-    for claim in claims:
-        place = claim.source, claim.stage
-        told[claim.member, claim.stage] += len(claim.numbers & stages[place])
-        doubted[claim.member] += len(claim.numbers & disputed[place])
+    for index, claim in enumerate(claims):
+        place, numbers = (claim.source, claim.stage), claim.numbers - outvoted[index]
+        told[claim.member, claim.stage] += len(numbers & stages[place])
+        doubted[claim.member] += len(numbers & disputed[place]) + len(outvoted[index])
     within = _within(stages)
     partial = {name: some for name, some in within.items() if len(some) < num_stages}
     by_stage = Counter(stage for some in within.values() for stage in some)
@@ -239,6 +243,62 @@ def _claims(
             claim.numbers.update(told)
         claims += mine.values()
     return claims, strange
+
+
+def _words(
+    asked: Mapping[Process, int], settled: Mapping[Process, orders.Settled]
+) -> Mapping[tuple[Process, int], list[tuple[int, Process, Process]]]:
+    """Stage, speaker and member of what neighbours have seen, by source and number; nothing of a
+    source that would have made more than it was asked for."""
+    words: dict[tuple[Process, int], list[tuple[int, Process, Process]]] = {}
+    for speaker, report in sorted(settled.items()):
+        sums: Counter[tuple[Process, int]] = Counter()
+        for one in report.seen:
+            sums[one.source, one.stage] += orders.count(one.numbers)
+        for one in report.seen:
+            if one.member == speaker or sums[one.source, one.stage] > asked.get(one.source, 0):
+                continue
+            for number in orders.numbers(one.numbers):
+                told = words.setdefault((one.source, number), [])
+                told.append((one.stage, speaker, one.member))
+    return words
+
+
+def _outvoted(
+    claims: list[_Claim],
+    words: Mapping[tuple[Process, int], list[tuple[int, Process, Process]]],
+    spans: Mapping[Process, Span],
+) -> list[set[int]]:
+    """Numbers of each claim that others know to be somebody else's.
+
+    In the stages of its own span a source serves itself. Beyond that a micro-batch has two
+    neighbours who know whom they had to do with. Of several who claim one, those keep it that most
+    of the neighbours name; and who alone claims it loses it if two name another. So one word never
+    costs anybody anything.
+    """
+    outvoted: list[set[int]] = [set() for _ in claims]
+    claimed: dict[tuple[Process, int, int], list[int]] = {}
+    for index, claim in enumerate(claims):
+        span = spans.get(claim.source)
+        if span is not None and claim.stage in span and claim.member != claim.source:
+            outvoted[index] |= claim.numbers
+            continue
+        for number in claim.numbers:
+            claimed.setdefault((claim.source, claim.stage, number), []).append(index)
+    for (source, stage, number), rivals in claimed.items():
+        told = words.get((source, number), ())
+        votes = {
+            index: len({speaker for _, speaker, one in told if one == claims[index].member})
+            for index in rivals
+        }
+        most = max(votes.values())
+        if len(rivals) == 1 and not most:
+            others = {speaker for at, speaker, _ in told if at == stage}
+            most = len(others) - 1
+        for index, count in votes.items():
+            if count < most:
+                outvoted[index].add(number)
+    return outvoted
 
 
 def _within(

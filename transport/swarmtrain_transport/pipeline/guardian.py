@@ -125,6 +125,7 @@ class Guardian:
         if not flight.may_count(held):
             flight.fail(held, Reason.GRANTED)
             return
+        held.below = sender
         flight.requests.append(requests.Keep(held.job))
         flight.enter(held, Phase.BACKWARD)
 

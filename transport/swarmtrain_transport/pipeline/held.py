@@ -89,6 +89,7 @@ class Held:
         asked: receivers of which one may invite it.
         heard_s: when the newest receiver last gave a sign of it.
         output, gradient: forms of its output and of its input's gradient.
+        below: the receiver whose gradient it takes; None at the end of its route.
         reason: for which it is refused.
         steps: inner steps that were made here before its forward pass.
         again_s, pause_s: when a payload may be sent again, and the pause after that.
@@ -111,6 +112,7 @@ class Held:
     labels: Payload | None = None
     output: Payload | None = None
     gradient: Payload | None = None
+    below: Process | None = None
     reason: Reason | None = None
     steps: int = 0
     again_s: float = 0.0

@@ -167,6 +167,16 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     numbers: Marks
 
 
+class Seen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Micro-batches of one source that this member has served at a stage beside one's own: their
+    inputs came from it, or their gradients."""
+
+    member: Process
+    source: Process
+    stage: Stage
+    numbers: Marks
+
+
 class Made(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """End of each micro-batch that a source has made in a round.
 
@@ -181,13 +191,14 @@ class Made(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 class Settled(OrderOrReport, frozen=True, tag=32):
     """Answer to CLOSE: the last step is made, nothing is left over, and this was counted.
-    `redone` is how often it has sent micro-batches of the round to yet another receiver, and why.
-    """
+    `redone` is how often it has sent micro-batches of the round to yet another receiver, and why;
+    `seen` is who else has served what it has counted."""
 
     round: Count
     counted: Annotated[tuple[Counted, ...], msgspec.Meta(max_length=limits.COUNTED_MAX)]
     made: Made
     redone: Mapping[Reason, Count] = {}
+    seen: Annotated[tuple[Seen, ...], msgspec.Meta(max_length=limits.SEEN_MAX)] = ()
 
 
 class Fetched(OrderOrReport, frozen=True, tag=33):

@@ -401,7 +401,7 @@ class StageMachine:
         """The backward pass is made: once, as only one gradient is taken for each slot."""
         flight = self._flight
         count = Count(held.micro_batch, held.stage, flight.span.last, held.tokens)
-        flight.tally.add(count)
+        flight.tally.add(count, held.above, held.below)
         flight.requests.append(count)
         if not self.rules.flushes and len(flight.tally) >= self._whole_step:
             flight.requests.append(flight.tally.step(whole=self._whole_step))
