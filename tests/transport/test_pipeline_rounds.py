@@ -389,8 +389,8 @@ def test_nobody_but_its_source_counts_a_micro_batch_in_the_source_s_own_stages()
     assert books.told == {(FIRST, 0): 2, (SECOND, 0): 0} and books.doubted == {SECOND: 2}
 
 
-def test_what_a_member_says_of_others_is_of_the_stages_beside_its_own():
-    seen = orders.Seen(FIRST, FIRST, 1, orders.marks({1}))
+def test_what_a_member_says_of_others_is_of_stages_near_its_own():
+    seen = orders.Seen(FIRST, FIRST, 3, orders.marks({1}))
     rounds, _ = running()
     drained(rounds, FIRST)
     drained(rounds, SECOND)

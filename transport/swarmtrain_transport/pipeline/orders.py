@@ -168,8 +168,8 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Micro-batches of one source that this member has served at a stage beside one's own: their
-    inputs came from it, or their gradients."""
+    """Micro-batches of one source that another member has served at a stage: their inputs came from
+    it, or their gradients."""
 
     member: Process
     source: Process
