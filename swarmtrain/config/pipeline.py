@@ -52,7 +52,16 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
             "must be one with inner steps where the model is in stages, it is "
             f"{config.outer.strategy}",
             "Stages make their steps at a pace of their own, and an exchange at every step would "
-            "hold up all of them. Take diloco, streaming, eager, sparseloco or noloco.",
+            "hold up all of them. Take diloco, streaming, sparseloco or noloco.",
+        )
+    elif _is_delayed(config):
+        yield Problem(
+            "outer.strategy",
+            "must be one whose results have their place when they come, where the model is in "
+            f"stages; it is {config.outer.strategy} with outer.delay_steps "
+            f"{config.outer.delay_steps}",
+            "Peers of a stage make their steps at a pace of their own, so no later step is the "
+            "same one for all. Take diloco, sparseloco, noloco, or streaming without a delay.",
         )
     if config.inner.batch % pipeline.micro_batch:
         yield Problem(
@@ -68,6 +77,12 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
             "No step is made while micro-batches of it are under way, so no gradient grows old.",
         )
     yield from _built_in_problems(config)
+
+
+def _is_delayed(config: RunConfig) -> bool:
+    """Return True if results have their place at a later step."""
+    facts = config.facts
+    return facts.overlaps and (config.outer.delay_steps > 0 or "delay_steps" not in facts.takes)
 
 
 def _built_in_problems(config: RunConfig) -> Iterator[Problem]:

@@ -47,6 +47,14 @@ def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
     ("text", "key", "words"),
     [
         ("stages = 7", "pipeline.stages", "must be from 1 to 6, the blocks of this model; it is 7"),
+        (
+            'stages = 2\n[outer]\nstrategy = "eager"', "outer.strategy",
+            "must be one whose results have their place when they come",
+        ),
+        (
+            'stages = 2\n[outer]\nstrategy = "streaming"\ndelay_steps = 3', "outer.strategy",
+            "must be one whose results have their place when they come",
+        ),
         ("stages = 0", "pipeline.stages", "must be from 2 to 64, it is 0"),
         ("stages = 65", "pipeline.stages", "must be from 2 to 64, it is 65"),
         ("stages = []", "pipeline.stages", "must be from 2 to 64, it is 0"),
@@ -85,7 +93,8 @@ def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
             "model.context", "must be at most 511 with this width and pipeline.activations none",
         ),
         (
-            'stages = 3\n[outer]\nstrategy = "streaming"\nfragments = 4', "outer.fragments",
+            'stages = 3\n[outer]\nstrategy = "streaming"\ndelay_steps = 0\nfragments = 4',
+            "outer.fragments",
             "must be fewer for stage 0 of this model, it is 4",
         ),
     ],
@@ -117,7 +126,7 @@ def test_stages_of_another_type_are_told_what_is_expected(tmp_path: Path, value:
 
 
 @pytest.mark.parametrize(
-    "strategy", ["diloco", "streaming", "eager", "delayed", "sparseloco", "noloco"]
+    "strategy", ["diloco", 'streaming"\ndelay_steps = 0 #', "sparseloco", "noloco"]
 )
 def test_strategies_with_inner_steps_fit(tmp_path: Path, strategy: str):
     loaded(tmp_path, f'[pipeline]\nstages = 2\n[outer]\nstrategy = "{strategy}"\n')

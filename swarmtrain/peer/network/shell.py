@@ -261,6 +261,10 @@ class PeerShell:
         """True if an op that this process takes part in is under way."""
         return self._participant is not None and self._participant.is_exchanging
 
+    def is_planned(self, op: int, group: int) -> bool:
+        """Return True if our copy of the ledger has the PLAN of an op."""
+        return self._participant is not None and self._participant.view.groups[group].next_op > op
+
     @property
     def num_others(self) -> int:
         """Number of other peers in the roster."""

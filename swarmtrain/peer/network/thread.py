@@ -126,6 +126,10 @@ class PeerThread:
         """True if an op that this process takes part in is under way."""
         return self._shell is not None and self._shell.is_exchanging
 
+    def is_planned(self, op: int, group: int) -> bool:
+        """Return True if the ledger here has the PLAN of an op."""
+        return self._shell is not None and self._shell.is_planned(op, group)
+
     @property
     def num_others(self) -> int:
         """Number of other peers in the run, as far as this one knows."""

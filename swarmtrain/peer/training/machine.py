@@ -276,6 +276,11 @@ class TrainingMachine:
         self._round_ended = False
         return self._give(now_s)
 
+    def take_back(self) -> None:
+        """No op takes what was given last: it stays work of our own, for the next one."""
+        self._driver.skip(self._driver.op)
+        self._round_ended = True
+
     # ---- what follows
 
     def advance(self, now_s: float) -> Actions:

@@ -160,6 +160,17 @@ class Session:
         """
         self._do(self._machine.give(samples, self._clock()))
 
+    @property
+    def awaits_outcome(self) -> bool:
+        """True if our part is given, and is in an op that was planned."""
+        driver = self.driver
+        return driver.is_waiting and self._thread.is_planned(driver.op + 1, self._group)
+
+    def take_back(self) -> None:
+        """Take back what was given and no op takes: it is work of the next one."""
+        if self.driver.is_waiting:
+            self._machine.take_back()
+
     def stepped(self, samples: int, loss: float | None, tokens: int) -> None:
         """One inner step was made; gives the part and waits when the round is due.
 

@@ -107,7 +107,7 @@ class StageTraining:
     @property
     def should_stop(self) -> bool:
         """True if the run is over, or the round after which the peer was asked to leave."""
-        is_between = not any(one.driver.is_waiting for one in self.sessions.values())
+        is_between = not any(one.awaits_outcome for one in self.sessions.values())
         return self.is_finished or (self._is_asked and is_between and self._rounds_since > 0)
 
     def leave(self, reason: str, *, save: bool = True) -> None:
@@ -168,7 +168,7 @@ class StageTraining:
         """No part may be made now: a stage's state is not there, or where steps are flushed an
         outcome is awaited, on which all build."""
         return not (self.is_finished or self.trainer.is_midway) and any(
-            one.driver.op < 0 or (self._flushes and one.driver.is_waiting)
+            one.driver.op < 0 or (self._flushes and one.awaits_outcome)
             for one in self.sessions.values()
         )
 
@@ -186,12 +186,14 @@ class StageTraining:
         self._tell("training")
 
     def settle(self, round: int) -> None:
-        """Give each stage's work of a round, after the outcome of the last one's."""
-        while any(one.driver.is_waiting for one in self.sessions.values()):
+        """Give each stage's work of a round, after the outcome of the last one's. What that has
+        not taken, as where a stage has made all its rounds, nothing will take any more."""
+        while any(one.awaits_outcome for one in self.sessions.values()):
             self.work()
         tokens = self.trainer.tokens
         self.counted = {stage: count // self._micro_batch for stage, count in tokens.items()}
         for stage, session in self.sessions.items():
+            session.take_back()
             if tokens[stage] and not session.is_finished:
                 session.give(tokens[stage])
         tokens.clear()

@@ -1,0 +1,92 @@
+"""The training thread of a stage peer between its inbox and its sessions."""
+
+import queue
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+from staged_run import config_of
+
+from swarmtrain.peer.training.stages import StageTraining
+from swarmtrain_transport.actions import OpSkipped
+
+
+class Stage:
+    """A session that knows what was given."""
+
+    def __init__(self, planned: set[int]) -> None:
+        self.driver = SimpleNamespace(op=4, is_waiting=False)
+        self.is_finished = False
+        self.told: list[Any] = []
+        self._planned = planned
+
+    @property
+    def awaits_outcome(self) -> bool:
+        return self.driver.is_waiting and self.driver.op + 1 in self._planned
+
+    def give(self, samples: int) -> None:
+        assert not self.driver.is_waiting
+        self.driver.is_waiting = True
+        self.told.append(("give", self.driver.op + 1, samples))
+
+    def take_back(self) -> None:
+        if self.driver.is_waiting:
+            self.driver.is_waiting = False
+            self.told.append("back")
+
+    def hear(self, outcome: OpSkipped) -> None:
+        self.told.append("heard")
+
+    def advance(self) -> None:
+        if self.told[-1] == "heard":
+            self.told.append("applied")
+            self.driver.op, self.driver.is_waiting = self.driver.op + 1, False
+
+
+def training(planned: set[int]) -> tuple[StageTraining, Stage, queue.SimpleQueue[Any], Any]:
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    thread: Any = SimpleNamespace(inbox=inbox, note=lambda note: None, call=lambda action: None)
+    trainer: Any = SimpleNamespace(tokens=Counter(), loss=(0.0, 0), num_steps=0, is_midway=False)
+    stage: Any = Stage(planned)
+    made = StageTraining(thread, {1: stage}, trainer, config_of(3, 1), lambda item: None)
+    return made, stage, inbox, trainer
+
+
+def settled(made: StageTraining, trainer: Any, round: int) -> None:
+    trainer.tokens[1] = 8
+    made.settle(round)
+
+
+def test_what_no_op_takes_is_given_again_with_the_next_rounds_work():
+    """As where a stage has made all its rounds and the others have not."""
+    made, stage, _, trainer = training(set())
+    settled(made, trainer, 0)
+    settled(made, trainer, 1)
+    assert stage.told == [("give", 5, 8), "back", ("give", 5, 8)]
+
+
+def test_the_next_rounds_work_waits_for_the_outcome_of_the_last_one():
+    made, stage, inbox, trainer = training({5})
+    settled(made, trainer, 0)
+    inbox.put(OpSkipped(5, "nobody", 1))
+    settled(made, trainer, 1)
+    assert stage.told == [("give", 5, 8), "heard", "applied", ("give", 6, 8)]
+
+
+def test_an_outcome_is_not_applied_in_the_midst_of_a_backward_pass():
+    made, stage, inbox, trainer = training({5})
+    settled(made, trainer, 0)
+    trainer.is_midway = True
+    inbox.put(OpSkipped(5, "nobody", 1))
+    made.work()
+    assert stage.told[-1] == "heard"
+    trainer.is_midway = False
+    inbox.put(lambda training: None)
+    made.work()
+    assert stage.told[-1] == "applied"
+
+
+def test_who_has_counted_nothing_gives_nothing():
+    made, stage, _, _ = training(set())
+    made.settle(0)
+    assert stage.told == []
