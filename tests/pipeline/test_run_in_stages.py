@@ -10,6 +10,7 @@ import torch
 from staged_run import Coordinator, Peer, config_of
 
 from swarmtrain.errors import UserError
+from swarmtrain.events import Evaluated, Serving
 from swarmtrain.peer.network import patience
 from swarmtrain.peer.network.shell import GIVEN_UP
 from swarmtrain.pipeline.places import Places
@@ -78,6 +79,13 @@ def test_peers_of_three_stages_and_a_full_replica_train_one_model(begin, activat
     assert_whole(coordinator, peers)
     losses = [one.losses for one in peers if one.losses]
     assert losses and all(min(some) < 0.85 * some[0] for some in losses)
+    judged = {one.round: one.loss for one in peers[3].events if isinstance(one, Evaluated)}
+    assert judged[ROUNDS] < 0.85 * judged[0]
+    assert coordinator.machine.first.chronicle.losses[1] == judged[1]  # PLAN has named it
+    assert not any(isinstance(one, Evaluated) for peer in peers[:3] for one in peer.events)
+    roots = peers[3].peer.roots
+    assert roots == {str(stage): root for one in peers[:3] for stage, root in one.roots().items()}
+    assert Serving(0, 2, "as it asked") in peers[3].events
 
 
 def test_flushed_steps_are_made_by_all_stages_together(begin) -> None:
