@@ -122,7 +122,7 @@ class InFlight:
     # ---- ends of a micro-batch here
 
     def fail(self, held: Held, reason: Reason) -> None:
-        """It is lost, if it is ours; else it is given back."""
+        """Give it up: one of ours is lost, another is given back."""
         if held.above is None:
             self._drop_below(held)
             self.end(held, reason)

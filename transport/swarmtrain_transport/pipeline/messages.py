@@ -17,7 +17,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.route import MicroBatch, Secret, Slot, Stage
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=limits.HOP_PAYLOAD_BYTES_MAX)]
-"""Of bytes, or of something that takes at least a byte."""
+"""Number of bytes, or of something that takes at least a byte."""
 
 Shape = Annotated[tuple[Size, ...], msgspec.Meta(min_length=1, max_length=limits.SHAPE_DIMS_MAX)]
 
@@ -28,7 +28,7 @@ class Reason(StrEnum):
     CLOSED = "closed"
     """Its round, or its step, is over."""
     FULL = "no slot"
-    """It came to a slot that is not kept for its sender."""
+    """The slot that it came to is not kept for its sender."""
     BAD = "bad input"
     """The input is not what its form says, or not what a stage takes."""
     SPOILED = "bad gradient"
@@ -42,7 +42,7 @@ class Reason(StrEnum):
     STALE = "stale"
     """The gradient came back too many steps after the forward pass."""
     LATE = "late"
-    """It was under way for too long."""
+    """Too much time has passed since it was made."""
     SILENT = "silent"
     """The receiver no longer said that it holds it."""
     GONE = "gone"

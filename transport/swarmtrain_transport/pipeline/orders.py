@@ -232,7 +232,7 @@ def marks(numbers: set[int]) -> Marks:
 
 
 def count(marked: Marks) -> int:
-    """How many numbers are in the set."""
+    """Count the numbers in the set."""
     return int.from_bytes(marked.bits, "big").bit_count()
 
 

@@ -266,7 +266,7 @@ class Rounds:
 
     @property
     def due_s(self) -> float:
-        """When `overdue` has something to do, if nobody says anything; infinity if never."""
+        """Time at which `overdue` is due if nobody says anything; infinity if never."""
         times = [math.inf]
         if self._under_way.awaited:
             times += [self._drain_s(process) for process in self._under_way.awaited]
@@ -315,8 +315,8 @@ class Rounds:
         self._moved_s += absent_s
 
     def _drain_s(self, process: Process) -> float:
-        """When a source is to have drained: as each micro-batch is given up at its age at last, and
-        long before that if most others have."""
+        """Time by which a source is to have drained: each micro-batch is given up at its age at
+        last; long before that if most others have drained."""
         step = self._under_way
         least_s = limits.MICRO_BATCH_S * (self._shares[process] + 1)
         if len(step.took_s) >= len(step.awaited):

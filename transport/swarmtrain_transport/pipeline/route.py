@@ -26,7 +26,7 @@ Stage = Annotated[int, msgspec.Meta(ge=0, lt=limits.STAGES_MAX)]
 Secret = Annotated[
     bytes, msgspec.Meta(min_length=limits.SECRET_BYTES, max_length=limits.SECRET_BYTES)
 ]
-"""Of a micro-batch: names can be guessed, so its source knows by this who was sent it."""
+"""Secret of a micro-batch: names can be guessed, so its source knows by this who was sent it."""
 
 Fence = tuple[int, int, int]
 """Round, step and attempt."""

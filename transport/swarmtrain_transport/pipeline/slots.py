@@ -38,7 +38,7 @@ class Invitations:
 
     @property
     def oldest_s(self) -> float:
-        """When the slot was kept that has been kept for longest; infinity if none is."""
+        """Time since which the oldest kept slot is kept; infinity if none is."""
         return min((since_s for _, since_s in self._kept.values()), default=math.inf)
 
     def wanted(self, sender: Process, count: int, now_s: float) -> None:

@@ -80,7 +80,7 @@ class StageMachine:
 
     @property
     def invited_s(self) -> float:
-        """When it has invited whoever has neither filled nor returned a slot for longest."""
+        """Time at which it invited whoever has neither filled nor returned a slot for longest."""
         return self._receiver.invited.oldest_s
 
     @property

@@ -39,7 +39,7 @@ class Tally:
         self._accumulated.append(count)
 
     def sent_again(self, name: MicroBatch, reason: Reason) -> None:
-        """It goes to yet another receiver."""
+        """Note that it goes to yet another receiver."""
         self._redone[name.round, reason] += 1
 
     def step(self, norm: float | None = None, *, whole: int = 0) -> Step:
