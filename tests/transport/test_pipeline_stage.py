@@ -159,6 +159,10 @@ def test_a_silent_receiver_is_replaced_and_its_gradient_still_counts():
     gradient = msg.Gradient(Slot(BOOT, 4), job.micro_batch, TENSOR)
     asked = made.received(second, BOOT, gradient, 11.0)
     assert sent(msg.Ack, asked) and not of(requests.Keep, asked)
+    made.backward_made(job, 12.0, TEXT)
+    report = of(requests.SendReport, made.settled(0, 13.0))[0].report
+    assert report.redone == {Reason.SILENT: 1}
+    assert [(one.member.peer, one.stage) for one in report.seen] == [(first, 1)]
 
 
 @pytest.mark.parametrize("is_first", [True, False])
