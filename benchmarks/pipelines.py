@@ -148,10 +148,8 @@ class Run:
 
 def speed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Micro-batches that all stages have counted, by the clock and by what peers allow."""
-    rounds, passes_s = (
-        WARMUP_ROUNDS + options.rounds,
-        (options.pass_seconds, 2 * options.pass_seconds),
-    )
+    rounds = WARMUP_ROUNDS + options.rounds
+    passes_s = (options.pass_seconds, 2 * options.pass_seconds)
     allowed = sum(1 / (PASSES * pass_s) for pass_s in passes_s)
     books: list[dict[str, float]] = []
     exchanges_s: list[float] = []
