@@ -27,13 +27,12 @@ from swarmtrain.compare.stage_replica import StageReplica, TimedTrainer, rate_at
 from swarmtrain.config.settings import PipelineSection, RunConfig
 from swarmtrain.data.corpus import Corpus
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
-from swarmtrain.peer.staged import rules_of
 from swarmtrain.pipeline.activations import ActivationCodec
 from swarmtrain.pipeline.blocks import built_in
 from swarmtrain.pipeline.cut import passed, stages_of
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.span import Span as Stages
-from swarmtrain.pipeline.stage_peer import StagePeer
+from swarmtrain.pipeline.stage_peer import StagePeer, rules_of
 from swarmtrain.pipeline.trainer import Forms, boundaries_of
 from swarmtrain.simulate.processes.trainer import SharedDecoding
 from swarmtrain_transport.links.link import PeerId

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from swarmtrain.config.file import config_hash
-from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.lines import counted
 from swarmtrain.data.batches import Batch, ByteStream, validation_batches
 from swarmtrain.errors import UserError, cleaned
@@ -36,18 +35,17 @@ from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.peer.training.trainer import VALIDATION_WINDOWS
 from swarmtrain.pipeline.activations import ActivationCodec
 from swarmtrain.pipeline.blocks import Block
-from swarmtrain.pipeline.costs import serving_words, slots_of, under_way_of
+from swarmtrain.pipeline.costs import serving_words
 from swarmtrain.pipeline.cut import run_stages
 from swarmtrain.pipeline.evaluation import validation_loss
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.paced import PacedTrainer
 from swarmtrain.pipeline.span import Span
-from swarmtrain.pipeline.stage_peer import Outside, StagePeer
+from swarmtrain.pipeline.stage_peer import Outside, StagePeer, rules_of
 from swarmtrain.pipeline.trainer import Forms, StageTrainer, boundaries_of
 from swarmtrain.status import waiting_words
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.pipeline import route
-from swarmtrain_transport.pipeline.rules import Rules
 from swarmtrain_transport.pipeline.stage import StageMachine
 from swarmtrain_transport.wire import messages
 from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Waiting, Welcome
@@ -337,20 +335,6 @@ class StagedPeer:
         if stage == 0 and report.round >= self._leased_round + _LEASE_ROUNDS:
             self._leased_round = report.round
             self._lease()
-
-
-def rules_of(config: RunConfig) -> Rules:
-    """The run file's part for the stage machine."""
-    pipeline = config.pipeline
-    return Rules(
-        num_stages=pipeline.num_stages,
-        slots=slots_of(config),
-        flushes=pipeline.schedule == "flush",
-        step_micro_batches=config.inner.batch // pipeline.micro_batch,
-        max_stale_steps=pipeline.max_stale_steps,
-        under_way=under_way_of(config),
-        tokens=pipeline.micro_batch * config.model.context,
-    )
 
 
 def _num_values(block: Block) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.pipeline.costs import slots_of, under_way_of
 from swarmtrain.pipeline.places import Parcel, Place, Places, Read
 from swarmtrain.pipeline.trainer import BAD, Forms, StageTrainer
 from swarmtrain_transport.errors import LocalFault
@@ -19,6 +21,7 @@ from swarmtrain_transport.pipeline import encoding, orders, requests
 from swarmtrain_transport.pipeline.messages import CARRIES, Reason
 from swarmtrain_transport.pipeline.requests import Job, Request, RunBackward, RunForward, Text
 from swarmtrain_transport.pipeline.route import Boot
+from swarmtrain_transport.pipeline.rules import Rules
 from swarmtrain_transport.pipeline.stage import StageMachine
 from swarmtrain_transport.wire.frames import Frame
 
@@ -266,3 +269,17 @@ def _text(read: Parcel | Read) -> Text | None:
 
 def _nothing(now_s: float) -> None:
     """Nothing is to be told."""
+
+
+def rules_of(config: RunConfig) -> Rules:
+    """The run file's part for the stage machine."""
+    pipeline = config.pipeline
+    return Rules(
+        num_stages=pipeline.num_stages,
+        slots=slots_of(config),
+        flushes=pipeline.schedule == "flush",
+        step_micro_batches=config.inner.batch // pipeline.micro_batch,
+        max_stale_steps=pipeline.max_stale_steps,
+        under_way=under_way_of(config),
+        tokens=pipeline.micro_batch * config.model.context,
+    )
