@@ -71,13 +71,13 @@ def _tell(proof: "Proof") -> None:
     print(fact("records", f"{proof.records}{first}"))
     if isinstance(proof.groups, tuple):
         for group in proof.groups:
-            print(fact("group", f"{group.group}, from record {group.from_record} on"))
+            print(fact(proof.part, f"{group.group}, from record {group.from_record} on"))
             _tell_state(group)
         for proves in dict.fromkeys(group.proves for group in proof.groups):
             of = [str(group.group) for group in proof.groups if group.proves == proves]
-            print(f"\nProved of group {', '.join(of)}. {proves}")
+            print(f"\nProved of {proof.part} {', '.join(of)}. {proves}")
         for group in proof.groups:
-            _tell_wrong_sums(group.wrong_sums, f"group {group.group}, ")
+            _tell_wrong_sums(group.wrong_sums, f"{proof.part} {group.group}, ")
     else:
         _tell_state(proof)
         print(f"\nProved. {proof.proves}")

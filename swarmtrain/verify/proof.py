@@ -88,6 +88,7 @@ class Proof(msgspec.Struct, frozen=True):
         chain: in a run of pair ops, what this peer's chain ends with in hex, "" if it has none.
         chains: in a coordinator's directory, the same of every peer.
         groups: what is proved of each group, where the ledger names several; `ok` is of all.
+        in_stages: true if each group is a stage of the model.
     """
 
     kind: str
@@ -107,6 +108,12 @@ class Proof(msgspec.Struct, frozen=True):
     chain: str = ""
     chains: tuple[PeerChain, ...] = ()
     groups: tuple[GroupProof, ...] | msgspec.UnsetType = msgspec.UNSET
+    in_stages: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def part(self) -> str:
+        """The word for a group of this run."""
+        return "stage" if self.in_stages is True else "group"
 
 
 class Unproved(Exception):
@@ -183,12 +190,14 @@ def of_all_groups(proof: Proof, folded: Folded, find: Callable[[GroupView, Proof
         )
         for number, one in found.items()
     )  # fmt: skip
-    problems = [f"Group {one.group}: {one.problem}" for one in groups if not one.ok]
-    if not any(one.state_root for one in groups) and not problems:
-        problems = ["There is no state of any group here."]
-    return msgspec.structs.replace(
-        first, ok=not problems, problem=" ".join(problems), groups=groups
+    whole = msgspec.structs.replace(
+        first, groups=groups, in_stages=folded.view.books is not None or msgspec.UNSET
     )
+    part = whole.part
+    problems = [f"{part.title()} {one.group}: {one.problem}" for one in groups if not one.ok]
+    if not any(one.state_root for one in groups) and not problems:
+        problems = [f"There is no state of any {part} here."]
+    return msgspec.structs.replace(whole, ok=not problems, problem=" ".join(problems))
 
 
 def concluded(proof: Proof, find: Callable[[Proof], Proof]) -> Proof:

@@ -13,6 +13,7 @@ from swarmtrain.verify.coordinator_state import prove_coordinator
 from swarmtrain.verify.peer_state import prove_peer
 from swarmtrain.verify.wrong_sums import wrong_sums
 from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.wire.records import Books
 from tests.verify.history import History, LaterGroup
 from tests.verify.test_coordinator_state import kept as kept_log
 from tests.verify.test_peer_state import flip
@@ -119,6 +120,17 @@ def test_a_coordinators_directory_proves_the_decisions_of_every_group(whole, tmp
     assert proof.ok
     assert [(one.from_record, one.to_op) for one in proof.groups] == [(0, 3), (second.index, 3)]
     assert proof.groups[1].state_root == second.roots[3].hex()
+
+
+def test_people_of_a_run_in_stages_read_of_stages(tmp_path: Path, capsys) -> None:
+    first, _ = of_two(tmp_path / "ann")
+    first.add(Books(0, 8, 8, (8, 8), (), 2, bytes(32)))
+    first.close()
+    directory = kept_log(first, tmp_path / "up")
+    assert prove_coordinator(directory).in_stages is True
+    assert main(["verify", str(directory)]) == 0
+    text = capsys.readouterr().out
+    assert "Proved of stage 0, 1." in text and "group" not in text
 
 
 def test_a_wrong_sum_convicts_in_its_own_group_alone(tmp_path: Path) -> None:
