@@ -19,8 +19,9 @@ def moves_due(
 ) -> Iterator[Move]:
     """Yield the MOVE of each peer that is to keep other states than it does.
 
-    Keepers make up the number of holders that a group is to have. One that has failed goes as soon
-    as somebody else is there for it; all go when enough members hold the newest state.
+    Keepers make up the number of holders that a group is to have, and one there always is: the
+    members may all die at once. One that has failed goes as soon as somebody else is there for it;
+    all but one go when enough members hold the newest state.
 
     Args:
         groups: of the run.
@@ -43,11 +44,11 @@ def _keepers_of(
 ) -> set[PeerId]:
     group, keepers = groups[number], kept[number]
     wanted = group.terms.holders
-    if group.keepers.are_dispensable(wanted):
-        return set()
     sound, failed = group.keepers.sound_members(now_s), group.keepers.failed(now_s)
     barred = group.keepers.barred(now_s)
-    while len(sound | keepers - failed) < wanted:
+    if group.keepers.are_dispensable(wanted):
+        keepers = set(sorted(keepers & group.keepers.holding - failed)[:1]) or keepers
+    while not keepers - failed or len(sound | keepers - failed) < wanted:
         able = {
             peer
             for peer, line in live_roster.connected().items()
