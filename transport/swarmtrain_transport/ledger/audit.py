@@ -17,7 +17,7 @@ Pure; `auditing` asks and answers.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgpack
 import msgspec
@@ -94,10 +94,11 @@ class Shown(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 def shown_from_bytes(data: Buffer) -> Shown:
     """Raises RemoteFault with reason ``evidence``."""
-    return _decoded(data, Shown, "evidence")  # type: ignore[no-any-return]  # msgspec: Any
+    return _decoded(data, Shown, "evidence")
 
 
 S = TypeVar("S", bytes, Shown)
+T = TypeVar("T")
 
 
 class _Claim(
@@ -134,7 +135,7 @@ def charge_from_bytes(data: Buffer, drawn: Drawn) -> Charge:
     Raises:
         RemoteFault: reason ``proof``.
     """
-    charge: Charge = _decoded(data, Charge, "proof")
+    charge = _decoded(data, Charge, "proof")
     if (charge.slice_index, charge.chunk) != (drawn.slice_index, drawn.chunk):
         raise RemoteFault("proof", "it is not about what the ledger has drawn")
     if charge.shown.keys() != set(drawn.contributors):
@@ -163,11 +164,10 @@ class Proof(_Claim[Shown], frozen=True):
 
 def proof_from_bytes(data: Buffer) -> Proof:
     """Raises RemoteFault with reason ``proof``."""
-    proof: Proof = _decoded(data, Proof, "proof", limits.PROOF_BYTES_MAX)
-    return proof
+    return _decoded(data, Proof, "proof", limits.PROOF_BYTES_MAX)
 
 
-def _decoded(data: Buffer, kind: type, reason: str, most: int = limits.FRAME_BYTES_MAX) -> Any:
+def _decoded(data: Buffer, kind: type[T], reason: str, most: int = limits.FRAME_BYTES_MAX) -> T:
     size = len(data)
     if size > most:
         raise RemoteFault(reason, f"{size} bytes")

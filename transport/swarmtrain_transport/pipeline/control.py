@@ -5,7 +5,7 @@ know them. A report comes from somebody whom nobody trusts, so all bounds are ch
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 import msgspec
@@ -20,9 +20,11 @@ from swarmtrain_transport.wire.messages import (
     unpack_limited,
 )
 
-_ORDERS = kinds_of(Order)
-_REPORTS = kinds_of(Report)
+_ORDERS: Mapping[int, type[Order]] = kinds_of(Order)
+_REPORTS: Mapping[int, type[Report]] = kinds_of(Report)
 _DETAIL_CHARS_MAX = 200
+
+T = TypeVar("T")
 
 
 def pack_order(order: Order) -> bytes:
@@ -41,14 +43,14 @@ def order_of(body: bytes) -> Order:
     Raises:
         RemoteFault: reason ``length``, ``msgpack`` or ``type``.
     """
-    return _unpack(body, _ORDERS)  # type: ignore[no-any-return]  # one of the union's kinds
+    return _convert(unpack_limited(body), _ORDERS)
 
 
 def report_of(body: bytes) -> Report:
     """The report in a body, with every number within its bounds. Raises as `order_of`."""
     if len(body) > limits.REPORT_BYTES_MAX:
         raise RemoteFault("length", f"report of {len(body)} bytes")
-    return _unpack(body, _REPORTS)  # type: ignore[no-any-return]  # as above
+    return _convert(unpack_limited(body), _REPORTS)
 
 
 class _Lane:
@@ -129,7 +131,7 @@ class ReportLane(_Lane):
         return [PipelineReport(number, self._heard, body) for number, body in bodies]
 
 
-def _pack(value: OrderOrReport, kinds: Mapping[Any, Any], longest: int) -> bytes:
+def _pack(value: OrderOrReport, kinds: Mapping[int, type[OrderOrReport]], longest: int) -> bytes:
     raw = msgspec.to_builtins(value, builtin_types=(bytes,))
     try:
         _convert(raw, kinds)
@@ -141,11 +143,7 @@ def _pack(value: OrderOrReport, kinds: Mapping[Any, Any], longest: int) -> bytes
     return data
 
 
-def _unpack(data: bytes, kinds: Mapping[Any, Any]) -> Any:
-    return _convert(unpack_limited(data), kinds)
-
-
-def _convert(raw: Any, kinds: Mapping[Any, Any]) -> Any:
+def _convert(raw: Any, kinds: Mapping[int, type[T]]) -> T:
     try:
         tag = raw[0] if isinstance(raw, list) and raw else None
         kind = kinds.get(tag) if type(tag) is int else None

@@ -5,7 +5,7 @@ after HELLO without changing what the coordinator knows (protocol.md part 2, MES
 """
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgpack
 import msgspec
@@ -435,7 +435,7 @@ CoordinatorMessage = (
 )  # fmt: skip
 
 
-def kinds_of(union: Any) -> dict[str, Any]:
+def kinds_of(union: Any) -> dict[Any, Any]:
     """The tagged structs of a union by their tags.
 
     msgspec works out a union anew at every call, which costs twenty times what the message does;
@@ -444,8 +444,10 @@ def kinds_of(union: Any) -> dict[str, Any]:
     return {kind.__struct_config__.tag: kind for kind in get_args(union)}
 
 
-_FROM_PEER = kinds_of(PeerMessage)
-_FROM_COORDINATOR = kinds_of(CoordinatorMessage)
+_FROM_PEER: Mapping[str, type[PeerMessage]] = kinds_of(PeerMessage)
+_FROM_COORDINATOR: Mapping[str, type[CoordinatorMessage]] = kinds_of(CoordinatorMessage)
+
+T = TypeVar("T")
 
 
 def encode(message: Message) -> bytes:
@@ -487,15 +489,15 @@ def decode_from_peer(data: bytes) -> PeerMessage:
     Raises:
         RemoteFault: reason ``length``, ``msgpack`` or ``type``.
     """
-    return _convert(data, _FROM_PEER)  # type: ignore[no-any-return]  # one of the union's kinds
+    return _convert(data, _FROM_PEER)
 
 
 def decode_from_coordinator(data: bytes) -> CoordinatorMessage:
     """The coordinator's message, checked into its type. Raises as `decode_from_peer`."""
-    return _convert(data, _FROM_COORDINATOR)  # type: ignore[no-any-return]  # as above
+    return _convert(data, _FROM_COORDINATOR)
 
 
-def _convert(data: bytes, kinds: Mapping[str, Any]) -> Any:
+def _convert(data: bytes, kinds: Mapping[str, type[T]]) -> T:
     raw = unpack_limited(data)
     try:
         kind = kinds.get(raw["t"]) if isinstance(raw, dict) and "t" in raw else None

@@ -5,9 +5,9 @@ head hash holds the whole history (protocol.md part 2, LOG). `fold` says what a 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 import msgspec
@@ -388,7 +388,9 @@ AnyBody = (
     | Skip | Attest | Rewind | Checkpoint | Books | Snapshot
 )  # fmt: skip
 
-_KINDS = kinds_of(AnyBody)
+_KINDS: Mapping[str, type[AnyBody]] = kinds_of(AnyBody)
+
+T = TypeVar("T")
 
 _OF_AN_OP = (Plan, Reassign, Freeze, SliceFreeze, Commit, Skip, Attest)
 """Bodies that name members by their places; the others are read without PLAN."""
@@ -458,7 +460,7 @@ def make_record(
 @lru_cache(_RECORDS_AT_HAND)
 def record_from_bytes(data: bytes) -> Record:
     """Raises RemoteFault with reason ``length``, ``msgpack`` or ``record``."""
-    return _convert(unpack_limited(data), Record)  # type: ignore[no-any-return]  # msgspec: Any
+    return _convert(unpack_limited(data), Record)
 
 
 def body_of(record: Record, plan: bytes = b"") -> AnyBody:
@@ -558,7 +560,7 @@ def _body_from(data: bytes, plan: bytes) -> AnyBody:
     raw = unpack_limited(data, ext_bytes_max=_EXT_BYTES_MAX)
     if issubclass(kind, _OF_AN_OP):
         raw = _places_in(data if kind is Plan else plan).lengthen(raw)
-    return _convert(raw, kind)  # type: ignore[no-any-return]  # one of the union's kinds
+    return _convert(raw, kind)
 
 
 @lru_cache(16)
@@ -571,7 +573,7 @@ def _places_in(plan: bytes) -> MemberIndex:
     return MemberIndex.among([member.peer for member in members])
 
 
-def _convert(raw: Any, kind: Any) -> Any:
+def _convert(raw: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(raw, type=kind, builtin_types=(bytes,), str_keys=False)
     except (msgspec.ValidationError, TypeError) as exc:
