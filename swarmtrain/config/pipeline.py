@@ -1,14 +1,13 @@
 """Checks of [pipeline], alone and beside the other sections, as far as the model is known."""
 
-import math
 from collections.abc import Iterator
 
 from swarmtrain.config.built_in import built_in_blocks
+from swarmtrain.config.fragments import uncut
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import STALE_STEPS, PipelineSection, RunConfig
 from swarmtrain.config.stages import hop_bytes, misfit, stage_parameters
 from swarmtrain.errors import UserError
-from swarmtrain_optimizers.strategies.fragments import fragments_of
 from swarmtrain_transport import limits
 
 
@@ -120,18 +119,12 @@ def _frame_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _fragment_problems(config: RunConfig) -> Iterator[Problem]:
     """Find a stage that has too few layers for the fragments that each stage is exchanged in."""
-    fragments, block = config.outer.fragments, config.exchange.block
-    if fragments == 1:
-        return
     for stage, parameters in enumerate(stage_parameters(config)):
-        sizes = [(name, math.prod(shape)) for name, shape, _ in parameters]
-        num_values = -(-sum(size for _, size in sizes) // block) * block
-        try:
-            fragments_of(sizes, fragments, block=block, num_values=num_values)
-        except ValueError as error:
+        if error := uncut(config, parameters):
             yield Problem(
                 "outer.fragments",
-                f"must be fewer for stage {stage} of this model, it is {fragments}: {error}",
+                f"must be fewer for stage {stage} of this model, it is {config.outer.fragments}: "
+                f"{error}",
                 "Each stage is exchanged apart, and in as many fragments as every other.",
             )
             return
