@@ -164,11 +164,16 @@ def _shortcoming(report: Report, pairs: PairChains) -> str:
         )
     if not pairs.equal:
         return "No two partners were left to compare their chains."
-    first_loss, last_loss = report.val_loss_first, report.val_loss_last
-    if first_loss is None or last_loss is None or last_loss >= first_loss:
-        return f"The validation loss has not fallen: {losses_in_words(report)}."
     if not report.bytes_up_per_peer:
         return "Nobody has told how many bytes it sent."
+    return no_progress(report)
+
+
+def no_progress(report: Report) -> str:
+    """Say that the loss has not fallen, "" if it has."""
+    first, last = report.val_loss_first, report.val_loss_last
+    if first is None or last is None or not last < first:
+        return f"The validation loss has not fallen: {_losses(report)}."
     return ""
 
 
@@ -179,9 +184,7 @@ def in_words(report: Report, written: str) -> Iterator[str]:
         report: the numbers.
         written: what the model wrote.
     """
-    yield ""
-    yield fact("validation loss", losses_in_words(report))
-    yield fact("", f"guessing from byte frequencies alone: {report.val_loss_order0:.3f}")
+    yield from heading(report)
     yield fact("bytes sent", _bytes(report))
     yield fact("rounds", f"{report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}")
     if report.pairs is not msgspec.UNSET:
@@ -190,6 +193,18 @@ def in_words(report: Report, written: str) -> Iterator[str]:
         yield fact("state roots", _verdict(report))
         for found in report.state_roots:
             yield f"  {found.peer:<14} {found.root[:32]}"
+    yield from ending(report, written)
+
+
+def heading(report: Report) -> Iterator[str]:
+    """What every demo tells first."""
+    yield ""
+    yield fact("validation loss", _losses(report))
+    yield fact("", f"guessing from byte frequencies alone: {report.val_loss_order0:.3f}")
+
+
+def ending(report: Report, written: str) -> Iterator[str]:
+    """What every demo tells last."""
     yield "the model writes"
     for line in written.splitlines():
         yield f"  | {line}"
@@ -197,8 +212,7 @@ def in_words(report: Report, written: str) -> Iterator[str]:
     yield fact("the rest is in", f"{report.state_dir} (run.toml, coordinator, peers, logs)")
 
 
-def losses_in_words(report: Report) -> str:
-    """First and last validation loss."""
+def _losses(report: Report) -> str:
     first, last = report.val_loss_first, report.val_loss_last
     if first is None or last is None:
         return "nobody measured it"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from swarmtrain.console.lines import fact
 from swarmtrain.console.units import human_bytes
-from swarmtrain.demo.report import PeerRoot, Report, losses_in_words
+from swarmtrain.demo.report import PeerRoot, Report, ending, heading, no_progress
 from swarmtrain.demo.setting import STAGES
 from swarmtrain.demo.story import Facts
 from swarmtrain.pipeline.costs import span_words
@@ -92,10 +92,7 @@ def shortcoming(report: StagesReport) -> str:
             )
         if not roots:
             return f"Nobody was left to say which weights stage {stage} ended with."
-    first_loss, last_loss = report.val_loss_first, report.val_loss_last
-    if first_loss is None or last_loss is None or not last_loss < first_loss:
-        return f"The validation loss has not fallen: {losses_in_words(report)}."
-    return ""
+    return no_progress(report)
 
 
 def in_words(report: StagesReport, written: str) -> Iterator[str]:
@@ -105,9 +102,7 @@ def in_words(report: StagesReport, written: str) -> Iterator[str]:
         report: the numbers.
         written: what the model wrote.
     """
-    yield ""
-    yield fact("validation loss", losses_in_words(report))
-    yield fact("", f"guessing from byte frequencies alone: {report.val_loss_order0:.3f}")
+    yield from heading(report)
     yield fact("rounds", f"{report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}")
     yield fact(
         "micro-batches",
@@ -121,11 +116,7 @@ def in_words(report: StagesReport, written: str) -> Iterator[str]:
         for root in sorted({one.root for one in roots}):
             yield fact("", root[:32])
     yield fact("bytes sent", f"{human_bytes(report.bytes_up_per_peer)} per peer")
-    yield "the model writes"
-    for line in written.splitlines():
-        yield f"  | {line}"
-    yield fact("the model is in", report.model_path)
-    yield fact("the rest is in", f"{report.state_dir} (run.toml, coordinator, peers, logs)")
+    yield from ending(report, written)
 
 
 def _coming_and_going(report: StagesReport) -> str:
