@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +80,13 @@ class Run:
         )
 
     def __enter__(self) -> "Run":
-        try:
+        with ExitStack() as on_failure:
+            on_failure.push(self)
             self._start("up", "up", f"{self.folder}/run.toml", "--listen", "127.0.0.1:0")
             while not (self.folder / "up.out").read_text().strip():
                 self.check()
                 time.sleep(POLL_S)
-        except BaseException:
-            self.__exit__()
-            raise
+            on_failure.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
