@@ -116,12 +116,6 @@ class LedgerCopy:
             self.ledger.append(record, self._snapshots.apply)
             self.ledger.trim()
 
-    @property
-    def newest_snapshot(self) -> tuple[Record, bytes] | None:
-        """The newest SNAPSHOT and its image, None before the first."""
-        record = self._snapshots.record
-        return None if record is None else (record, self._snapshots.image)
-
     def take(self, raw: bytes) -> tuple[Record, AnyBody] | None:
         """The next record, or None for one that is here already.
 
