@@ -197,14 +197,14 @@ def in_words(report: Report, written: str) -> Iterator[str]:
 
 
 def heading(report: Report) -> Iterator[str]:
-    """What every demo tells first."""
+    """Tell the losses, as every demo does first."""
     yield ""
     yield fact("validation loss", _losses(report))
     yield fact("", f"guessing from byte frequencies alone: {report.val_loss_order0:.3f}")
 
 
 def ending(report: Report, written: str) -> Iterator[str]:
-    """What every demo tells last."""
+    """Tell of the model and its files, as every demo does last."""
     yield "the model writes"
     for line in written.splitlines():
         yield f"  | {line}"
