@@ -139,12 +139,6 @@ def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
     if told["made"]:
         text = f"{told['made']} made, {told['whole']} counted in all stages, {told['lost']} lost"
         yield fact("micro-batches", f"{text}, {told['redone']} times sent or made again")
-    if told["moving"]:
-        to = _span(told["moving_to"])
-        who = names.get(told["moving"], told["moving"][:8])
-        yield fact(
-            "moving", f"{who} to {'stage' if len(told['moving_to']) == 1 else 'stages'} {to}"
-        )
 
 
 def _stages(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:

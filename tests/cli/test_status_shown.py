@@ -41,7 +41,7 @@ def test_a_model_in_stages_shows_who_serves_them_and_what_became_of_micro_batche
     later = {"group": 1, "round": 2, "wanted_root": "cd" * 32, "num_values": 400, "peers": []}
     pipeline = {
         "stages": [{"peers": ["aa"], "counted": 7}, {"peers": ["bb", "aa"], "counted": 6}],
-        "made": 20, "whole": 18, "lost": 2, "redone": 5, "moving": "bb", "moving_to": [0],
+        "made": 20, "whole": 18, "lost": 2, "redone": 5,
     }  # fmt: skip
     first = {"run": "t", "round": 3, "wanted_root": "ab" * 32, "num_values": 800}
     assert list(describe({**first, "peers": peers, "groups": [later], "pipeline": pipeline})) == [
@@ -53,7 +53,6 @@ def test_a_model_in_stages_shows_who_serves_them_and_what_became_of_micro_batche
         f"stage 1          lynx, otter; state root {'cd' * 8} after round 2; "
         "6 micro-batches in the newest round",
         "micro-batches    20 made, 18 counted in all stages, 2 lost, 5 times sent or made again",
-        "moving           lynx to stage 0",
         "",
         "peer   stages",
         "otter  0-1",

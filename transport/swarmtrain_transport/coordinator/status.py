@@ -98,16 +98,13 @@ class StageStatus(msgspec.Struct, frozen=True):
 
 class PipelineStatus(msgspec.Struct, frozen=True):
     """A model in stages. Micro-batches are those of all rounds: made, `whole` are counted in all
-    stages, `redone` is how often one was sent or made again. `moving` is the peer that fetches
-    other stages' state, and `moving_to` are these."""
+    stages, `redone` is how often one was sent or made again."""
 
     stages: tuple[StageStatus, ...]
     made: int = 0
     whole: int = 0
     lost: int = 0
     redone: int = 0
-    moving: str = ""
-    moving_to: tuple[int, ...] = ()
 
 
 class CoordinatorStatus(msgspec.Struct, frozen=True):

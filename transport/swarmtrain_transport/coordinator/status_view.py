@@ -96,14 +96,13 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         if later
         else msgspec.UNSET,
         waiting_seen_s=_ago(seen_s, now_s),
-        pipeline=_pipeline(coordinator, coordinator.stage_rounds)
+        pipeline=_pipeline(coordinator.view)
         if coordinator.stage_rounds is not None
         else msgspec.UNSET,
     )
 
 
-def _pipeline(coordinator: Coordinator, stage_rounds: StageRounds) -> PipelineStatus:
-    view, moving = coordinator.view, stage_rounds.rounds.moving
+def _pipeline(view: LedgerView) -> PipelineStatus:
     counted = view.books.counted if view.books is not None else (0,) * len(view.groups)
     return PipelineStatus(
         stages=tuple(
@@ -111,8 +110,6 @@ def _pipeline(coordinator: Coordinator, stage_rounds: StageRounds) -> PipelineSt
             for group, count in zip(view.groups.values(), counted, strict=True)
         ),
         **view.booked,
-        moving=moving[0].peer.hex() if moving else "",
-        moving_to=tuple(range(moving[1].first, moving[1].last + 1)) if moving else (),
     )
 
 
