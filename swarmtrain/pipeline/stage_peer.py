@@ -102,7 +102,7 @@ class StagePeer:
         self._obey(self.machine.received(peer, boot, message, now_s, is_sound=is_sound), came)
 
     def told(self, order: orders.Order, now_s: float) -> None:
-        """The coordinator has said this."""
+        """Heed an order of the coordinator."""
         self._obey(self.machine.told(order, now_s))
 
     def tick(self, now_s: float) -> None:

@@ -62,7 +62,7 @@ class StageLane:
         self._next()
 
     def told(self, message: PipelineOrder) -> None:
-        """The coordinator has said this.
+        """Heed an order of the coordinator.
 
         Raises:
             RemoteFault: it is no order, or one before it is missing.

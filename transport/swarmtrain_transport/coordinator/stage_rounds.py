@@ -1,12 +1,13 @@
 """Rounds of a run in stages: the pipeline's rounds on one side, the stages' groups on the other.
 
 Stage s is group s. A process is in the rounds from when it holds the newest state of all its stages
-until it is GONE, comes back under another boot, or MOVE gives it other stages; it is told so, and
-never comes in again: its peer begins anew. A round's books
-open the groups of the stages in which somebody has counted: an op of theirs is planned with those
-members, and with nobody whose word is in no books. When all these ops have their outcome, SKIP or
-REWIND as well as COMMIT, the round has its own. A stage whose members have all gone or say nothing
-has no op.
+until it is GONE, comes back under another boot, or MOVE gives it other stages. It is told so, and
+never comes in again: its peer begins anew.
+
+A round's books open the groups of the stages in which somebody has counted. An op of theirs is
+planned with those members, and with nobody whose word is in no books. When all these ops have their
+outcome, SKIP or REWIND as well as COMMIT, the round has its own. A stage whose members have all
+gone or say nothing has no op.
 
 What a process has not heard when its connection breaks it is told on the next one. The ledger has
 the books (BOOKS) and nothing else of this: after a restart the next round closes what was under

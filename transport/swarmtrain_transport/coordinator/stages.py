@@ -36,8 +36,8 @@ class Stages:
     _empty_since: dict[int, float] = field(default_factory=dict)
 
     def stand_in(self, now_s: float) -> tuple[PeerId, int] | None:
-        """The peer that is to serve a stage from now on that has had none for a while. Who asked
-        for its own span stays; so does whoever is alone in a stage."""
+        """A peer, and the stage that it is to serve from now on, which nobody has served for a
+        while. A peer that asked for its own span stays; so does one that is alone in a stage."""
         groups = self.view.groups
         known = (stage for stage in range(len(self.needs)) if stage in groups)
         empty = [stage for stage in known if not groups[stage].members]
@@ -68,8 +68,8 @@ class Stages:
         return [since_s + limits.STAGE_EMPTY_S for since_s in self._empty_since.values()]
 
     def choose(self, peer: PeerId, hello: Hello, *, is_new: bool) -> Choice:
-        """The stages of a peer that has joined. Who was in before keeps its own, whose state may be
-        on its disk, unless it asks for others, cannot hold them now, or one has nobody else."""
+        """The stages of a peer that has joined. One that was in before keeps its own, whose state
+        may be on its disk, unless it asks for others, cannot hold them, or a stage has nobody."""
         joiner, groups = server_of(hello), self.view.groups_of(peer)
         span = range(groups[0], groups[-1] + 1)
         others = [self._server(other) for other in self.view.roster if other != peer]

@@ -150,7 +150,7 @@ def choose(needs: Sequence[StageNeed], others: Sequence[Server], joiner: Server)
 def stand_in(
     needs: Sequence[StageNeed], servers: Sequence[Server], stage: int, movable: Sequence[int]
 ) -> int | None:
-    """The place of the peer that had better serve a stage that nobody serves: one whose own stages
+    """Choose a peer, by its place, for a stage that nobody serves: one whose own stages
     have others, after which the slowest of the others is fastest. None if there is none.
 
     Args:
