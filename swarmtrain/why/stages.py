@@ -80,7 +80,8 @@ def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
         how = f"{times} times" if times > 1 else "Once"
         yield f"{how} a micro-batch was sent to another peer: {_because(books.redone)}."
     if books.voided:
-        yield f"{books.voided} were made again: a step that lacks one of them is not made."
+        were = "was" if books.voided == 1 else "were"
+        yield f"{books.voided} {were} made again: a step that lacks one of them is not made."
     if books.lost:
         yield f"Lost: {_because(books.lost)}."
     yield from _breaks(books, names)

@@ -81,6 +81,13 @@ def test_a_round_in_stages_is_told_with_all_that_became_of_its_micro_batches() -
     assert explain_round(chain.records, 1, group=1)[0] == "Round 1 was planned with crane."
 
 
+def test_what_was_made_again_for_a_void_step_is_counted() -> None:
+    for count, words in ((1, "1 was made again:"), (2, "2 were made again:")):
+        chain = staged_chain()
+        chain.add(books_of(0, voided=count))
+        assert any(line.startswith(words) for line in explain_round(chain.records, 1))
+
+
 def test_a_stage_s_exchange_has_a_number_of_its_own() -> None:
     chain = staged_chain()
     chain.add(books_of(0, (12, 0)))
