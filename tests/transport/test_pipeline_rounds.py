@@ -433,7 +433,7 @@ def test_no_source_is_believed_to_have_made_more_than_it_was_asked_for():
         LAST: settled({(FIRST, 1): {1, 2}, (GONE, 1): set(range(99)), (LAST, 1): {1}}),
     }
     books = books_of(0, 2, ASKED, told)
-    assert books.strange == {FIRST: 1, LAST: 100}
+    assert books.doubted == {FIRST: 1, LAST: 100}
     assert books.counted == (2, 2) and not books.partial and not books.disputed
     assert books.told == {(FIRST, 0): 2, (LAST, 1): 2}
 
@@ -441,7 +441,7 @@ def test_no_source_is_believed_to_have_made_more_than_it_was_asked_for():
 def test_words_on_many_sources_that_there_are_not_cost_nothing():
     strangers = [Process(number.to_bytes(32, "big"), BOOT) for number in range(2000)]
     books = books_of(0, 256, ASKED, {LAST: settled({(one, 1): {7} for one in strangers})})
-    assert books.strange == {LAST: 2000} and not books.partial and not any(books.counted)
+    assert books.doubted == {LAST: 2000} and not books.partial and not any(books.counted)
 
 
 # ---- members that do not answer

@@ -41,9 +41,8 @@ class Books:
             on, and the reason that the source tells; None, and "", where nobody tells it.
         disputed: numbers by source and stage that two members have counted, or that the source has
             not made; the latter are not in `counted`.
-        strange: how many each member has told of, of sources that were not asked for as many;
-            nothing that it has told of such a source is believed.
-        doubted: how many each member has told of that are strange or disputed.
+        doubted: how many each member has told of that are disputed, or of sources that were not
+            asked for as many: nothing that it has told of such a source is believed.
         whole: micro-batches that all stages have counted.
         spans: of who was there when the round was closed.
         processes: who has told.
@@ -60,7 +59,6 @@ class Books:
     partial: Named
     breaks: Mapping[tuple[Process | None, int, str], int]
     disputed: Named
-    strange: Mapping[Process, int]
     doubted: Mapping[Process, int]
     whole: int
     spans: Mapping[Process, Span]
@@ -124,7 +122,7 @@ def books_of(
             ends[process].update(dict.fromkeys(orders.numbers(some), reason))
         for reason, times in report.redone.items():
             redone[reason] = min(redone[reason] + times, limits.COUNT_MAX)
-    claims, strange = _claims(asked, settled)
+    claims, doubted = _claims(asked, settled)
     outvoted = _outvoted(claims, _words(asked, settled), spans or {})
     stages: dict[tuple[Process, int], set[int]] = {}
     disputed: dict[tuple[Process, int], set[int]] = {}
@@ -136,7 +134,6 @@ def books_of(
         wrong.update(here & known, claim.twice, claim.numbers - outvoted[index] - known)
         here |= known
     told: Counter[tuple[Process, int]] = Counter()
-    doubted = Counter(strange)
     for index, claim in enumerate(claims):
         place, numbers = (claim.source, claim.stage), claim.numbers - outvoted[index]
         told[claim.member, claim.stage] += len(numbers & stages[place])
@@ -155,7 +152,6 @@ def books_of(
         partial,
         _breaks(num_stages, partial, claims, ends),
         {key: tuple(sorted(some)) for key, some in sorted(disputed.items()) if some},
-        strange,
         +doubted,
         len(within) - len(partial),
         spans or {},
