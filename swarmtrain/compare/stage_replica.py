@@ -58,24 +58,24 @@ class TimedTrainer(StageTrainer):
     num_counted = 0
 
     def forward(self, request: RunForward, given: Parcel | Read) -> Parcel:
-        """StageTrainer."""
+        """See StageTrainer."""
         self.work += 1
         return super().forward(request, given)
 
     def begin_backward(
         self, request: RunBackward, given: Parcel | Read, answer: Parcel
     ) -> Parcel | None:
-        """StageTrainer."""
+        """See StageTrainer."""
         self.work += 2
         return super().begin_backward(request, given, answer)
 
     def end_backward(self) -> None:
-        """StageTrainer."""
+        """See StageTrainer."""
         self.work += 1
         super().end_backward()
 
     def count(self, count: Count) -> None:
-        """StageTrainer."""
+        """See StageTrainer."""
         self.num_counted += 1
         super().count(count)
 

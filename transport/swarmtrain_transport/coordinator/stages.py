@@ -81,7 +81,7 @@ class Stages:
         return choose(self.needs, others, joiner)
 
     def _server(self, peer: PeerId) -> Server:
-        """Somebody who is in."""
+        """A peer that is in, with the stages that it serves."""
         groups = self.view.groups_of(peer)
         line = self.lines.get(peer)
         known = server_of(line.hello) if line is not None else Server()
