@@ -91,7 +91,8 @@ class StageProcess:
         self.is_alive = True
         self._crowd = crowd
         self._link_free_s = 0.0
-        self._round_steps = self._round_begin = self._num_settled = 0
+        self._pace = orders.Pace()
+        self._round_steps = self._num_settled = 0
         span = Span(replica.stage, replica.stage)
         machine = StageMachine(self.me, span, crowd.rules, seed=replica.peer)
         self.peer = StagePeer(machine, boot, _RUN_TAG, crowd.forms, self)
@@ -133,20 +134,21 @@ class StageProcess:
         """Of the stage."""
         return self.replica.stage_trainer
 
+    def begin(self, pace: orders.Pace) -> None:
+        """A round begins."""
+        self._pace, self._round_steps = pace, 0
+        self.trainer.set_norm_shares(pace.norm_shares)
+
     def step(self, request: requests.Step) -> None:
         """Make an inner step at the rate of its place in the run."""
         crowd = self._crowd
-        if not self._round_steps:
-            self._round_begin = crowd.round_step
-        # A fast peer makes more steps of a round than others; its clock waits at the round's end.
-        step = self._round_begin + min(self._round_steps, crowd.plan.inner_steps - 1)
+        step = self._pace.step(self._round_steps)
         self._round_steps += 1
         self.trainer.rate = rate_at(crowd.inner, step, crowd.plan.steps)
         self.trainer.step(request)
 
     def settle(self, round: int) -> None:
         """Give the round's work."""
-        self._round_steps = 0
         self._num_settled = self.peer.ended[None]
         tokens = self.trainer.tokens.pop(self.replica.stage, 0)
         if tokens:
@@ -223,7 +225,6 @@ class PipelineCrowd:
         rules, forms: of the pipeline.
         work_s: seconds of a forward pass of each stage at the fastest peer.
         stages: peers of each stage.
-        round_step: inner steps of the run before this round.
         redone: micro-batches that went to another place of a stage than the first.
         tokens: of micro-batches that came back, in rounds that have ended.
         now_s: the time.
@@ -232,7 +233,7 @@ class PipelineCrowd:
     def __init__(self, plan: Plan, pipeline: Pipelined, corpus: Corpus) -> None:
         self.plan, self.size, self.net = plan, SIZES[plan.size], NETS[plan.net]
         self.inner = plan.run_config().inner
-        self.now_s, self.redone, self.tokens, self.round_step = 0.0, 0, 0, 0
+        self.now_s, self.redone, self.tokens = 0.0, 0, 0
         self._is_fixed = pipeline.routes == "fixed"
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._num_events = 0
@@ -258,6 +259,8 @@ class PipelineCrowd:
             plan.inner_steps if flushes else 0,
             clips=flushes and self.inner.grad_clip > 0,
             least_members=pipeline.stages * plan.peers,
+            round_steps=plan.inner_steps,
+            step_micro_batches=per_step * plan.peers,
         )
         self._whole_share, self._whole_steps = self.rounds.share, self.rounds.steps
         example = torch.zeros(windows, self.size.model.context, dtype=torch.long)
@@ -277,16 +280,14 @@ class PipelineCrowd:
         self._parts = shards(corpus, plan.peers, plan.seed, noniid=plan.noniid)
         self._model, self._cut, self._windows = model, cut, len(example)
         self.work_s: list[float] = []
-        self._clips: list[float] = []
+        self._norm_shares: list[float] = []
         self._decodes = [SharedDecoding() for _ in cut]
         self.stages: list[list[StageProcess]] = []
         self._exchanges: list[Exchange] = []
         for stage, places in enumerate(cut):
             here = [blocks[place] for place in places]
             self.work_s.append(forward_s * sum(block.flops for block in here) / flops)
-            # Where nobody knows the whole gradient a stage clips by its part of the limit.
-            share = 1.0 if self.rules.flushes else sum(b.num_values for b in here) / values
-            self._clips.append(self.inner.grad_clip * math.sqrt(share))
+            self._norm_shares.append(math.sqrt(sum(b.num_values for b in here) / values))
             replicas = [self._replica(stage, index) for index in range(plan.peers)]
             exchange = Exchange(plan, replicas, stage)
             pairs = zip(replicas, exchange.peers, strict=True)
@@ -303,7 +304,7 @@ class PipelineCrowd:
             index,
             Stages(self._model, self._cut, served, seed=seed_of(plan, 0)),
             self.forms,
-            self._clips[stage],
+            self._norm_shares[stage],
             reader(plan, index, self._lives, self._parts[index], self._windows),
             self._decodes[stage],
         )
@@ -369,11 +370,9 @@ class PipelineCrowd:
                     pass  # the books lack what it has not told
 
     def _tell(self, process: StageProcess, order: orders.Order) -> None:
-        if isinstance(order, orders.Begin):
-            if not self._num_left:  # unless the books say otherwise
-                self._withheld.append((process, order))
-                return
-            self.round_step = self._came_back // (self.plan.peers * self.size.tokens_per_step)
+        if isinstance(order, orders.Begin) and not self._num_left:  # unless the books say otherwise
+            self._withheld.append((process, order))
+            return
         seen = self._seen(process, order)
         if seen is None:
             return
@@ -425,9 +424,12 @@ class PipelineCrowd:
         sources = len(self.stages[0])
         if self.rules.flushes:
             per_step = self._whole_share * sources
-            self.rounds.steps = min(self._whole_steps, max(1, -(-self._num_left // per_step)))
+            steps = min(self._whole_steps, max(1, -(-self._num_left // per_step)))
+            self.rounds.steps = self.rounds.round_steps = steps
         else:
-            self.rounds.share = min(self._whole_share, max(1, -(-self._num_left // sources)))
+            share = min(self._whole_share, max(1, -(-self._num_left // sources)))
+            self.rounds.share = share
+            self.rounds.round_steps = -(-self.plan.inner_steps * share // self._whole_share)
 
     def _exchange(self, books: Books) -> None:
         """The ops of a round: their bytes move, and each stage goes on when its own are there."""
@@ -459,6 +461,7 @@ class PipelineCrowd:
                 key: some for key, some in self._slots.items() if key[0].round > books.round
             }
             self.tokens += whole * self._micro_tokens
+            self.rounds.ended = self.tokens // (self.plan.peers * self.size.tokens_per_step)
             self._plan_next()
             withheld, self._withheld = self._withheld, []
             for process, order in withheld:

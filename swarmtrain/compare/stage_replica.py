@@ -89,7 +89,7 @@ class StageReplica:
         index: place among the stage's peers.
         span: the stage with its values.
         forms: of all that travels.
-        clip: limit of the gradient's norm.
+        norm_share: of the stage in the whole gradient's norm, until another is told.
         read: text of own micro-batches.
         decode: results as values, shared by the stage's peers.
 
@@ -109,7 +109,7 @@ class StageReplica:
         index: int,
         span: Span,
         forms: Forms,
-        clip: float,
+        norm_share: float,
         read: ReadText,
         decode: Callable[[OpResult], Tensor],
     ) -> None:
@@ -118,7 +118,7 @@ class StageReplica:
         self.speed = plan.relative_speeds()[index]
         self.weights = StageWeights(span.modules[stage], plan.block)
         self.stage_trainer = TimedTrainer(
-            span, forms, plan.run_config().inner, read, clips={stage: clip},
+            span, forms, plan.run_config().inner, read, norm_shares={stage: norm_share},
         )  # fmt: skip
         layout = self.weights.layout
         self.driver = Driver(

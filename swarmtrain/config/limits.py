@@ -98,7 +98,8 @@ def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
             "inner.schedule_tokens",
             f"must be above {inner.warmup_steps * config.tokens_per_step}, which warming up takes, "
             f"it is {inner.schedule_tokens}",
-            "inner.warmup_steps x exchange.start_peers x inner.batch x model.context.",
+            "inner.warmup_steps x exchange.start_peers (a stage's part of them, where the model is "
+            "in stages) x inner.batch x model.context.",
         )
 
 

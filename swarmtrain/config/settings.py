@@ -383,8 +383,10 @@ class RunConfig(_Section, frozen=True, dict=True):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one inner step of the swarm that a schedule by tokens is written for."""
-        return self.exchange.start_peers * self.inner.batch * self.model.context
+        """Tokens of one inner step of the swarm that a schedule by tokens is written for: where the
+        model is in stages, of as many sources as there are peers for each."""
+        sources = max(1, self.exchange.start_peers // self.pipeline.num_stages)
+        return sources * self.inner.batch * self.model.context
 
     @property
     def schedule_steps(self) -> int:

@@ -311,7 +311,12 @@ def pipeline_terms(config: RunConfig) -> PipelineTerms | None:
         clips=flushes and inner.grad_clip > 0,
         start_peers=config.exchange.start_peers,
         tokens=0 if is_custom else pipeline.micro_batch * config.model.context,
-    )
+        round_steps=config.steps_per_round,
+        step_micro_batches=(
+            config.tokens_per_step // (pipeline.micro_batch * config.model.context)
+            if inner.schedule == "tokens" else 0
+        ),
+    )  # fmt: skip
 
 
 def run_terms(config: RunConfig) -> RunTerms:

@@ -226,7 +226,7 @@ class StagedPeer:
         make: Callable[..., StageTrainer] = StageTrainer
         if unit_s := self._rehearsal.pass_s:
             make = partial(PacedTrainer, unit_s=unit_s, seed=self.membership.own_seed())
-        return make(span, self._forms, config.inner, self._read, clips=self._clips(span))
+        return make(span, self._forms, config.inner, self._read, norm_shares=self._shares(span))
 
     def _session(self, stage: int, span: Span, trainer: StageTrainer) -> Session:
         config, module = self.membership.config, span.modules[stage]
@@ -238,13 +238,11 @@ class StagedPeer:
         )
         return self.membership.session(weights, layout, hooks, stage)
 
-    def _clips(self, span: Span) -> dict[int, float]:
-        """The limit of each stage's norm: its share of the model's, as if all values had gradients
-        of one size."""
-        clip = self.membership.config.inner.grad_clip
+    def _shares(self, span: Span) -> dict[int, float]:
+        """Each stage's share of the gradient's norm, as if all values had gradients of one size."""
         sizes = [_num_values(self._model.blocks[index]) for index in range(len(self._model.blocks))]
         return {
-            stage: clip * math.sqrt(sum(sizes[i] for i in self._cut[stage]) / sum(sizes))
+            stage: math.sqrt(sum(sizes[i] for i in self._cut[stage]) / sum(sizes))
             for stage in span.modules
         }
 

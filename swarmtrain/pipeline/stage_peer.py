@@ -36,6 +36,9 @@ class Training(Protocol):
     def trainer(self) -> StageTrainer:
         """Of the span."""
 
+    def begin(self, pace: orders.Pace) -> None:
+        """A round begins, whose steps go by this."""
+
     def step(self, request: requests.Step) -> None:
         """Make an inner step."""
 
@@ -146,6 +149,8 @@ class StagePeer:
                     self._training.append(partial(self._forward, request))
                 case RunBackward():
                     self._training.append(partial(self._backward, request))
+                case requests.SetPace():
+                    self._training.append(partial(self._begin, request.pace))
                 case requests.Count() | requests.Step() | requests.Discard():
                     self._training.append(partial(self._at_once, request))
                 case requests.Weigh():
@@ -245,6 +250,13 @@ class StagePeer:
 
         return make
 
+    def _begin(self, pace: orders.Pace) -> Part:
+        def make(training: Training) -> End:
+            training.begin(pace)
+            return _nothing
+
+        return make
+
     def _weigh(self, request: requests.Weigh) -> Part:
         def make(training: Training) -> End:
             squares = training.trainer.weigh()
@@ -255,7 +267,8 @@ class StagePeer:
     def _settle(self, round: int) -> Part:
         def make(training: Training) -> End:
             training.settle(round)
-            return lambda now_s: self._obey(self.machine.settled(round, now_s))
+            norms = training.trainer.take_norms()
+            return lambda now_s: self._obey(self.machine.settled(round, now_s, norms))
 
         return make
 

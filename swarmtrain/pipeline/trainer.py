@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from swarmtrain.config.settings import InnerSection
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary, rounding_seed
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import BlockModel
-from swarmtrain.pipeline.clipping import clip_factor
+from swarmtrain.pipeline.clipping import clip_factor, norm_share
 from swarmtrain.pipeline.cut import outputs
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.places import Parcel, Read
@@ -112,8 +113,7 @@ class StageTrainer:
         forms: of all that travels.
         inner: [inner] of the run file.
         read: text of own micro-batches.
-        clips: limits of the gradient's norm by stage, where nobody knows that of the whole; 0 clips
-            nothing.
+        norm_shares: of each stage in the norm of the whole gradient, until others are told.
 
     Attributes:
         span: the stages.
@@ -122,7 +122,7 @@ class StageTrainer:
         rate: learning rate of the next step, by the run's clock.
         loss: sum and tokens of all losses whose gradient was added here.
         tokens: by stage, in steps that were made; whoever gives them to others begins anew.
-        num_steps: inner steps that were made.
+        num_steps: inner steps that were made, by stage.
         num_broken: steps that were not made, for their gradient was too large.
     """
 
@@ -133,16 +133,18 @@ class StageTrainer:
         inner: InnerSection,
         read: ReadText,
         *,
-        clips: Mapping[int, float],
+        norm_shares: Mapping[int, float],
     ) -> None:
         self.span = span
         self.steps = {stage: StageSteps(module, inner) for stage, module in span.modules.items()}
         self.rate = inner.lr
         self.loss = (0.0, 0)
         self.tokens: Counter[int] = Counter()
-        self.num_steps = self.num_broken = 0
-        self.forms, self._read = forms, read
-        self._clips, self._whole_clip = clips, inner.grad_clip
+        self.num_steps: Counter[int] = Counter()
+        self.num_broken = 0
+        self.forms, self._read, self._clip = forms, read, inner.grad_clip
+        self._first_shares = self._shares = norm_shares
+        self._norms: dict[int, list[float]] = {}  # of whole free steps, by stage
         self._squares: dict[int, float] = {}  # of the gradient that is closed, by stage
         self._begun: Backward | None = None
         self._new_loss = (0.0, 0)
@@ -235,33 +237,54 @@ class StageTrainer:
             for stage, square in self._squares.items()
         )
 
+    def set_norm_shares(self, told: Sequence[float]) -> None:
+        """Clip by these shares of the norm, of each stage of the run; () is as in the beginning."""
+        self._shares = {
+            stage: norm_share(first, told[stage] if stage < len(told) else None)
+            for stage, first in self._first_shares.items()
+        }
+
+    def take_norms(self) -> tuple[float | None, ...]:
+        """The median norm of each stage's gradients since this was asked last, before they were
+        clipped; None where no whole step was made."""
+        norms, self._norms = self._norms, {}
+        return tuple(
+            median_low(norms[stage]) if stage in norms else None for stage in sorted(self.steps)
+        )
+
     def step(self, request: Step) -> None:
-        """One inner step of each stage; of none if the gradient is too large for any.
+        """One inner step of the stages that are asked for; of none of them if the gradient is too
+        large for any.
 
         Args:
             request: with the norm of all stages' gradient, after `weigh`; else each stage is
                 clipped by its own norm. Our own part counts as it is here: others have said what
                 the whole is, and the gradient may not be like theirs.
         """
+        stages = range(request.stages.first, request.stages.last + 1)
+        is_short = request.micro_batches < request.whole
         if request.whole_norm is None:
-            is_short = request.micro_batches < request.whole
             nominal = request.whole * self.forms.labels.count if is_short else 0
-            self._squares = {
-                stage: steps.close(nominal_tokens=nominal) for stage, steps in self.steps.items()
-            }
+            for stage in stages:
+                self._squares[stage] = self.steps[stage].close(nominal_tokens=nominal)
         whole = request.whole_norm or 0.0
-        if not (math.isfinite(whole) and all(map(_is_sane, self._squares.values()))):
+        if not (math.isfinite(whole) and all(_is_sane(self._squares[stage]) for stage in stages)):
             # Gradients of a usual size from others can still be such that those made of them have
             # none.
             self.num_broken += 1
-            self.discard()
+            for stage in stages:
+                self.steps[stage].void()
             return
-        for stage, steps in self.steps.items():
+        for stage in stages:
+            steps, own = self.steps[stage], math.sqrt(self._squares[stage])
             self.tokens[stage] += steps.num_tokens
-            norm = max(whole, math.sqrt(self._squares[stage]))
-            clip = self._clips[stage] if request.whole_norm is None else self._whole_clip
-            steps.step(rate=self.rate, factor=clip_factor(norm, clip))
-        self.num_steps += 1
+            share = 1.0
+            if request.whole_norm is None:
+                share = self._shares[stage]
+                if not is_short:
+                    self._norms.setdefault(stage, []).append(own)
+            steps.step(rate=self.rate, factor=clip_factor(max(whole, own), self._clip * share))
+            self.num_steps[stage] += 1
 
     def discard(self) -> None:
         """Forget the gradients that were added since the last step."""

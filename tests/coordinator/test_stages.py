@@ -72,12 +72,16 @@ def test_a_round_of_the_pipeline_is_as_long_as_one_of_the_run() -> None:
     pipeline = PipelineSection(stages=3, micro_batch=2)
     config = RunConfig(CONFIG.run, inner=inner, outer=outer, exchange=exchange, pipeline=pipeline)
     tokens = 2 * config.model.context
-    free = PipelineTerms(8 * 20, start_peers=6, tokens=tokens)
+    free = PipelineTerms(8 * 20, start_peers=6, tokens=tokens, round_steps=20)
     assert service.pipeline_terms(config) == free
     flush = msgspec.structs.replace(
         config, pipeline=msgspec.structs.replace(pipeline, schedule="flush")
     )
-    assert service.pipeline_terms(flush) == PipelineTerms(8, 20, True, 6, tokens)
+    assert service.pipeline_terms(flush) == PipelineTerms(8, 20, True, 6, tokens, 20)
+    by_tokens = msgspec.structs.replace(
+        config, inner=msgspec.structs.replace(inner, schedule="tokens")
+    )  # two sources: so many peers there are for each stage
+    assert service.pipeline_terms(by_tokens).step_micro_batches == 2 * 8
     assert service.pipeline_terms(RunConfig(CONFIG.run)) is None
 
 

@@ -51,9 +51,9 @@ class Trainer(StageTrainer):
         self.counted += [(count.micro_batch, one) for one in range(count.first, count.last + 1)]
 
     def step(self, request: requests.Step) -> None:
-        assert {one.num_tokens for one in self.steps.values()} >= {request.tokens}
-        made, self.counted = self.counted, []
-        self.stepped.append(made)
+        assert self.steps[request.stages.last].num_tokens == request.tokens
+        self.stepped.append([one for one in self.counted if one[1] in request.stages])
+        self.counted = [one for one in self.counted if one[1] not in request.stages]
         super().step(request)
 
     def discard(self) -> None:
@@ -79,6 +79,9 @@ class Peer:
         return part is not None
 
     # ---- for parts
+
+    def begin(self, pace: orders.Pace) -> None:
+        self.pace = pace
 
     def step(self, request: requests.Step) -> None:
         self.trainer.rate = self.world.rate(len(self.trainer.stepped))

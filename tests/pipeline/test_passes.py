@@ -28,6 +28,7 @@ from swarmtrain.pipeline.trainer import Forms, boundaries_of
 from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.limits import NORM_SPREAD
 from swarmtrain_transport.pipeline import encoding, messages, orders, requests, route
 from swarmtrain_transport.pipeline.rounds import Rounds
 from swarmtrain_transport.pipeline.rules import Rules
@@ -68,8 +69,8 @@ def peer(first: int, last: int, codec: str = "none", clip: float = 0.0) -> Peer:
     boundaries = boundaries_of(MODEL, STAGES, EXAMPLE, ActivationCodec(codec))
     forms = Forms(RUN, boundaries, Labels(tuple(EXAMPLE.shape), 256))
     inner = msgspec.structs.replace(INNER, grad_clip=clip)
-    clips = dict.fromkeys(span.modules, clip)
-    return route.Span(first, last), Trainer(span, forms, inner, read, clips=clips), span
+    shares = dict.fromkeys(span.modules, 1.0)
+    return route.Span(first, last), Trainer(span, forms, inner, read, norm_shares=shares), span
 
 
 def pipeline(
@@ -311,7 +312,7 @@ def test_an_accumulated_gradient_that_is_none_is_not_told_and_not_stepped_with(s
         parameter.grad = torch.full_like(parameter, size)
     trainer.steps[1].count(24)
     assert trainer.weigh() == (None,)
-    trainer.step(requests.Step(24, 1, 1.0))
+    trainer.step(requests.Step(route.Span(1, 1), 24, 1, 1.0))
     assert trainer.num_broken == 1 and trainer.steps[1].num_tokens == 0
     assert all(torch.equal(span.modules[1].state_dict()[name], one) for name, one in begun.items())
 
@@ -326,9 +327,30 @@ def test_a_step_is_clipped_by_its_own_gradient_where_that_is_larger_than_what_wa
     factors = []
     trainer.steps[1].step = lambda *, rate, factor: factors.append(factor)
     for told in (0.0, 1e-3, 2 * square**0.5):
-        trainer.step(requests.Step(24, 1, told))
+        trainer.step(requests.Step(route.Span(1, 1), 24, 1, told))
     own = clip_factor(square**0.5, 0.5)
     assert factors == [own, own, pytest.approx(own / 2)]
+
+
+@pytest.mark.parametrize(
+    ("told", "share"), [((), 1.0), ((0.5, 0.4, 0.5), 0.4), ((0.5, 0.0, 0.5), 1 / NORM_SPREAD)]
+)
+def test_a_free_step_is_clipped_to_its_stages_share_of_the_limit(
+    told: tuple[float, ...], share: float
+) -> None:
+    """What others tell of the norm is believed within a bound."""
+    _, trainer, span = peer(1, 1, clip=0.5)
+    trainer.set_norm_shares(told)
+    weight = next(span.modules[1].parameters())
+    factors = []
+    trainer.steps[1].step = lambda *, rate, factor: factors.append(factor)
+    for size in (2400.0, 4800.0, 240.0):
+        weight.grad = torch.full_like(weight, size)
+        trainer.steps[1].num_tokens = 24
+        trainer.step(requests.Step(route.Span(1, 1), 24, 1, whole=1))
+    norms = [size / 24 * weight.numel() ** 0.5 for size in (2400.0, 4800.0, 240.0)]
+    assert factors == pytest.approx([clip_factor(norm, 0.5 * share) for norm in norms])
+    assert trainer.take_norms() == (pytest.approx(norms[0]),) and trainer.take_norms() == (None,)
 
 
 NAME = route.MicroBatch(b"s" * 32, b"boot 001", 0, 0, 0, 1)

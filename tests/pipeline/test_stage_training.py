@@ -5,10 +5,16 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from staged_run import config_of
 
 from swarmtrain.peer.training.stages import StageTraining
 from swarmtrain_transport.actions import OpSkipped
+from swarmtrain_transport.pipeline.orders import Pace
+from swarmtrain_transport.pipeline.requests import Step
+from swarmtrain_transport.pipeline.route import Span
+
+CONFIG = config_of(3, 1)
 
 
 class Stage:
@@ -46,10 +52,26 @@ class Stage:
 def training(planned: set[int]) -> tuple[StageTraining, Stage, queue.SimpleQueue[Any], Any]:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     thread: Any = SimpleNamespace(inbox=inbox, note=lambda note: None, call=lambda action: None)
-    trainer: Any = SimpleNamespace(tokens=Counter(), loss=(0.0, 0), num_steps=0, is_midway=False)
+    trainer: Any = SimpleNamespace(
+        tokens=Counter(), loss=(0.0, 0), num_steps=Counter(), is_midway=False
+    )
     stage: Any = Stage(planned)
-    made = StageTraining(thread, {1: stage}, trainer, config_of(3, 1), lambda item: None)
+    made = StageTraining(thread, {1: stage}, trainer, CONFIG, lambda item: None)
     return made, stage, inbox, trainer
+
+
+def rates(made: StageTraining, trainer: Any, steps: int) -> list[float]:
+    """Learning rates of the steps that are made now."""
+    found = []
+
+    def step(request: Step) -> None:
+        found.append(trainer.rate)
+        trainer.num_steps[1] += 1
+
+    trainer.step = step
+    for _ in range(steps):
+        made.step(Step(Span(1, 1), 8, 1))
+    return found
 
 
 def settled(made: StageTraining, trainer: Any, round: int) -> None:
@@ -84,6 +106,17 @@ def test_an_outcome_is_not_applied_in_the_midst_of_a_backward_pass():
     inbox.put(lambda training: None)
     made.work()
     assert stage.told[-1] == "applied"
+
+
+def test_the_learning_rate_goes_by_the_runs_clock_and_stands_still_at_a_rounds_end():
+    """Whatever ops of its own stage were skipped: all stages have one rate."""
+    made, _, _, trainer = training({5})
+    trainer.set_norm_shares = lambda told: None
+    warm = CONFIG.inner.lr / CONFIG.inner.warmup_steps
+    made.begin(Pace(begins=0, length=2, steps=2))
+    assert rates(made, trainer, 3) == pytest.approx([warm, 2 * warm, 2 * warm])
+    made.begin(Pace(begins=2, length=2, steps=2))
+    assert rates(made, trainer, 1) == pytest.approx([3 * warm])
 
 
 def test_who_has_counted_nothing_gives_nothing():

@@ -105,8 +105,7 @@ def ready_when_idle(self, now_s):
     requests = original_tick(self, now_s)
     if self.idle > 4 and getattr(self, "said", -1) < flight.now[0]:
         self.said = flight.now[0]
-        if len(flight.tally):
-            flight.requests.append(flight.tally.step())
+        flight.requests += flight.tally.steps_due({}, rest=True)
         flight.requests.append(Settle(self.said))
         requests += self._taken()
     return requests

@@ -251,7 +251,25 @@ def test_a_stage_makes_as_many_steps_of_a_round_whoever_serves_it(members, whole
     made = StageMachine(me, Span(1, 1), RULES, SEED)
     made.told(orders.Welcome(present, 0, 0, 0, False), 0.0)
     made.told(orders.Begin(0, 0, present), 0.0)
-    assert made._whole_step == whole
+    assert made._whole_steps == {1: whole}
+
+
+def test_a_peer_of_several_stages_steps_each_by_what_comes_to_it():
+    """Others serve its middle stage: less comes there, and the steps are as many."""
+    members = {
+        END.peer: orders.Member(BOOT, Span(0, 2)),
+        MIDDLE.peer: orders.Member(BOOT, Span(1, 1)),
+    }
+    made = StageMachine(END, Span(0, 2), Rules(3, slots=4, step_micro_batches=2, tokens=7), SEED)
+    made.told(orders.Welcome(members, 0, 0, 0, False), 0.0)
+    asked = made.told(orders.Begin(0, 4, members), 0.0)
+    steps = []
+    for _ in range(4):
+        (run,) = of(requests.RunBackward, asked)
+        asked = made.backward_made(run.job, 1.0, requests.Text(7, TENSOR))
+        steps.append([(one.stages.first, one.micro_batches) for one in of(requests.Step, asked)])
+    both = [(0, 2), (1, 1), (2, 2)]
+    assert steps == [[(1, 1)], both, [(1, 1)], both]
 
 
 def test_a_closed_round_frees_its_slots_and_what_is_being_accumulated_is_in_its_books():
@@ -262,7 +280,7 @@ def test_a_closed_round_frees_its_slots_and_what_is_being_accumulated_is_in_its_
     assert not of(requests.Settle, made.told(orders.Close(0), 2.1))
     made.gradient_made(first, TENSOR, 2.2)
     asked = made.backward_made(first, 2.3)
-    assert of(requests.Step, asked) == [requests.Step(7, 1, whole=2)]
+    assert of(requests.Step, asked) == [requests.Step(Span(1, 1), 7, 1, whole=2)]
     assert of(requests.Settle, asked) and made.num_held == 0
     report = of(requests.SendReport, made.settled(0, 3.0))[0].report
     assert report.counted == (orders.Counted(SOURCE, 1, orders.marks({1})),)

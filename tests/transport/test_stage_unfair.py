@@ -446,7 +446,7 @@ def test_a_full_replica_counts_the_tokens_that_it_has_read() -> None:
     machine, done = machine_of(Span(0, 1), {}, share=1)
     (run,) = [one for one in done if isinstance(one, RunBackward)]
     done = list(machine.backward_made(run.job, 1.0, TEXT))
-    assert [one.tokens for one in done if isinstance(one, Step)] == [TEXT.tokens]
+    assert [one.tokens for one in done if isinstance(one, Step)] == [TEXT.tokens] * 2
 
 
 def test_the_source_tells_the_form_of_its_labels() -> None:

@@ -94,6 +94,14 @@ NORM_SQUARE_MAX = 2.0**40
 """Squared norm of a gradient that may be stepped with or sent: a norm of a million. A run that is
 well has one below a thousand, and float32 sums of such squares are far from infinity."""
 
+NORM_MAX = 2.0**20
+"""The norm of such a gradient."""
+
+NORM_SPREAD = 8.0
+"""A stage's part of the gradient's norm, as members tell it, counts up to this multiple of what its
+number of values says, and down to the same part: a member that is alone in its stage cannot hold up
+the others' steps by a word."""
+
 HOLDERS = 3
 """Living holders of each stage's newest state: any two may be lost at once."""
 

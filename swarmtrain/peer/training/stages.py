@@ -9,6 +9,7 @@ Not here: which part comes when, which is the stage machine's decision.
 
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from swarmtrain.config.settings import RunConfig
@@ -22,6 +23,7 @@ from swarmtrain.pipeline.stage_peer import Part
 from swarmtrain.pipeline.trainer import StageTrainer
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.pipeline.orders import Pace
 from swarmtrain_transport.pipeline.requests import Step
 from swarmtrain_transport.wire.messages import LeaseGrant, Waiting, Welcome
 
@@ -65,7 +67,8 @@ class StageTraining:
         self._meter = Meter(clock)
         self._micro_batch = config.pipeline.micro_batch * config.model.context  # in tokens
         self._flushes = config.pipeline.schedule == "flush"
-        self._steps_before = 0  # the round under way
+        self._pace = Pace()
+        self._steps_before: Counter[int] = Counter()  # the round under way
         self._loss_before = (0.0, 0)  # the step under way
         self._is_asked = False
         self._rounds_since = 0
@@ -174,11 +177,18 @@ class StageTraining:
 
     # ---- for parts
 
+    def begin(self, pace: Pace) -> None:
+        """A round begins, whose steps go by this."""
+        self._pace, self._steps_before = pace, self.trainer.num_steps.copy()
+        self.trainer.set_norm_shares(pace.norm_shares)
+
     def step(self, request: Step) -> None:
         """Make an inner step."""
         trainer = self.trainer
-        trainer.rate = self._rate()
+        trainer.rate = self._rate(request.stages.last)
         trainer.step(request)
+        if request.stages.last < max(self.sessions):
+            return  # the last stage steps with all that was counted here
         (total, count), (total_before, count_before) = trainer.loss, self._loss_before
         loss = (total - total_before) / (count - count_before) if count > count_before else None
         self._loss_before = trainer.loss
@@ -201,24 +211,25 @@ class StageTraining:
         if count:
             self.loss = total / count
         self.trainer.loss = self._loss_before = (0.0, 0)
-        self._steps_before = self.trainer.num_steps
         if self._is_asked:
             self._rounds_since += 1
         self._tell("exchanging")
 
-    def _rate(self) -> float:
-        """The learning rate of the next step, by how far the run is."""
-        inner, per_round = self._config.inner, self._config.steps_per_round
-        made = self.trainer.num_steps - self._steps_before
-        rounds = max(one.driver.op + one.driver.is_waiting for one in self.sessions.values())
+    def _rate(self, stage: int) -> float:
+        """The learning rate of a stage's next step, by how far the run is."""
+        inner = self._config.inner
         return warmup_cosine(
-            rounds * per_round + min(made, per_round - 1),
+            self._pace.step(self._made(stage)),
             peak=inner.lr,
             warmup_steps=inner.warmup_steps,
             total_steps=self._config.schedule_steps,
             end_fraction=inner.lr_end_fraction,
         )
 
+    def _made(self, stage: int) -> int:
+        """Inner steps of a stage in this round."""
+        return self.trainer.num_steps[stage] - self._steps_before[stage]
+
     def _tell(self, phase: str) -> None:
-        meter, made = self._meter, self.trainer.num_steps - self._steps_before
+        meter, made = self._meter, self._made(max(self.sessions))
         self._thread.note(TrainerNote(phase, made, meter.loss, meter.rate, meter.tokens))

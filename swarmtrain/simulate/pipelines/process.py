@@ -154,6 +154,8 @@ class SimProcess:
                     | requests.Discard()
                 ):
                     self._training.append(request)
+                case requests.SetPace():
+                    pass  # nothing is learnt here
                 case requests.Settle() | requests.Serve():
                     self._training.append(request)
                 case requests.Fetch():
@@ -239,10 +241,12 @@ class SimProcess:
             case requests.Step():
                 if request.tokens != _TEXT.tokens * request.micro_batches:
                     self.ground.broken("P2", f"{self.me} counts {request.tokens} tokens")
-                if len(self.work.accumulated) < request.micro_batches:
+                work = self.work
+                stepped = [passed for passed in work.accumulated if passed[1] in request.stages]
+                if sum(s == request.stages.last for _, s in stepped) != request.micro_batches:
                     self.ground.broken("P2", f"{self.me} makes a step of what it has not")
-                self.work.stepped += self.work.accumulated
-                self.work.accumulated.clear()
+                work.stepped += stepped
+                work.accumulated = [one for one in work.accumulated if one not in stepped]
             case requests.Discard():
                 self.work.accumulated.clear()
             case requests.Serve():
@@ -252,7 +256,8 @@ class SimProcess:
             case requests.Settle():
                 if self.work.accumulated:
                     self.ground.broken("P2", f"{self.me} settles with a full accumulator")
-                self._obey(self.machine.settled(request.round, self.ground.now_s))
+                norms = (1.0,) * (self.span.last - self.span.first + 1)
+                self._obey(self.machine.settled(request.round, self.ground.now_s, norms))
 
     def _fetched(self, span: Span) -> None:
         self._states.add(span)

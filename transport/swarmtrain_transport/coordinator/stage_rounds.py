@@ -48,6 +48,9 @@ class PipelineTerms:
         clips: flushed steps are clipped by the norm of the whole gradient.
         start_peers: that the first round waits for.
         tokens: of a micro-batch; 0 if unknown.
+        round_steps: inner steps that a peer makes of a round.
+        step_micro_batches: of the run, that the learning rate's schedule takes for a step; 0 where
+            it goes by rounds.
     """
 
     share: int
@@ -55,6 +58,8 @@ class PipelineTerms:
     clips: bool = False
     start_peers: int = 1
     tokens: int = 0
+    round_steps: int = 1
+    step_micro_batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,8 @@ class StageRounds:
     ) -> None:  # fmt: skip
         self.rounds = Rounds(
             num_stages, terms.share, terms.steps, clips=terms.clips,
-            least_members=terms.start_peers,
+            least_members=terms.start_peers, round_steps=terms.round_steps,
+            step_micro_batches=terms.step_micro_batches,
         )  # fmt: skip
         self._terms = terms
         self._groups = groups
@@ -197,6 +203,7 @@ class StageRounds:
         rounds = self.rounds
         if rounds.round < 0:
             rounds.round = max(0, self._writer.term - 1) * _ROUNDS_PER_TERM - 1
+            rounds.ended = self._ended()
             if any(group.view.op is not None for group in self._groups.values()):
                 rounds.least_members = 1  # the run has begun, in an earlier life
         for peer, line in self._live_roster.lines.items():
@@ -279,6 +286,17 @@ class StageRounds:
                 del self._awaited[stage]
         missing = [group.terms.rounds - group.view.committed for group in self._groups.values()]
         self.rounds.wanted = max(missing, default=0)
+        if self._round is None or not self._awaited:
+            self.rounds.ended = self._ended()
         if self._round is not None and not self._awaited:
             closed, self._round = self._round, None
             self._act(self.rounds.outcome(closed, self._now_s))
+
+    def _ended(self) -> int:
+        """Steps of the schedule that are over: by what all stages have counted, as the ledger has
+        it, or by the rounds of the stage that has the fewest."""
+        terms = self._terms
+        if terms.step_micro_batches:
+            return self._writer.view.booked.get("whole", 0) // terms.step_micro_batches
+        rounds = min((group.view.committed for group in self._groups.values()), default=0)
+        return rounds * terms.round_steps

@@ -90,6 +90,8 @@ def check(report: orders.Settled, span: Span, asked: int) -> None:
     strange += [one.stage for one in report.counted if one.stage not in span]
     if strange:
         raise RemoteFault("books", f"stage {strange[0]}, of which it cannot know")
+    if len(report.norms) not in (0, span.last - span.first + 1):
+        raise RemoteFault("books", f"{len(report.norms)} norms of {span}")
 
 
 def books_of(

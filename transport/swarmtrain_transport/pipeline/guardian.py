@@ -119,7 +119,7 @@ class Guardian:
         tried = next(one for one in held.tries if one.slot == gradient.slot)
         half_s = (flight.now_s - tried.since_s) / 2
         self._balance.measured(sender.peer, forward_s=half_s, backward_s=half_s)
-        if flight.tally.steps - held.steps > flight.rules.max_stale_steps:
+        if flight.tally.steps[held.stage] - held.steps > flight.rules.max_stale_steps:
             flight.fail(held, Reason.STALE)
             return
         if not flight.may_count(held):

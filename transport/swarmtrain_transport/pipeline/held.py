@@ -91,7 +91,7 @@ class Held:
         output, gradient: forms of its output and of its input's gradient.
         below: the receiver whose gradient it takes; None at the end of its route.
         reason: for which it is refused.
-        steps: inner steps that were made here before its forward pass.
+        steps: inner steps that its first stage here had made before its forward pass.
         again_s, pause_s: when a payload may be sent again, and the pause after that.
     """
 

@@ -15,6 +15,8 @@ from swarmtrain_transport.pipeline.route import Boot, Count, Key, Process, Span,
 
 Members = Annotated[Mapping[Key, "Member"], msgspec.Meta(max_length=limits.PIPELINE_MEMBERS_MAX)]
 Square = Annotated[float, msgspec.Meta(ge=0, le=limits.NORM_SQUARE_MAX)]
+Norm = Annotated[float, msgspec.Meta(ge=0, le=limits.NORM_MAX)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class OrderOrReport(
@@ -30,6 +32,31 @@ class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     span: Span
 
 
+class Pace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How far a round goes, and with which steps: the same for everybody.
+
+    Attributes:
+        begins: steps of the learning rate's schedule that are over before it.
+        length: that it takes of the schedule.
+        steps: inner steps that a peer makes of it.
+        norm_shares: of each stage in the norm of the whole gradient, as it was lately; () where
+            that is not known.
+    """
+
+    begins: Count = 0
+    length: Count = 1
+    steps: Annotated[int, msgspec.Meta(ge=1, le=limits.COUNT_MAX)] = 1
+    norm_shares: Annotated[tuple[Share, ...], msgspec.Meta(max_length=limits.STAGES_MAX)] = ()
+
+    def step(self, made: int) -> int:
+        """The schedule's step after so many inner steps of the round.
+
+        >>> [Pace(begins=40, length=20, steps=10).step(made) for made in (0, 5, 12)]
+        [40, 50, 58]
+        """
+        return self.begins + self.length * min(made, self.steps - 1) // self.steps
+
+
 class Welcome(OrderOrReport, frozen=True, tag=1):
     """First order to a process.
 
@@ -38,6 +65,7 @@ class Welcome(OrderOrReport, frozen=True, tag=1):
         round: the oldest that may still be counted in.
         step, attempt: of it.
         is_open: whether micro-batches of the round are under way.
+        pace: of the round.
     """
 
     members: Members
@@ -45,6 +73,7 @@ class Welcome(OrderOrReport, frozen=True, tag=1):
     step: Count
     attempt: Count
     is_open: bool
+    pace: Pace = Pace()
 
 
 class Joined(OrderOrReport, frozen=True, tag=2):
@@ -70,11 +99,12 @@ class Move(OrderOrReport, frozen=True, tag=4):
 class Begin(OrderOrReport, frozen=True, tag=5):
     """A round begins. `share` is how many micro-batches the receiver makes: of the round, or of
     each step where steps are flushed. From here on a member serves the span that it has in
-    `members`."""
+    `members`, and steps by `pace`."""
 
     round: Count
     share: Count
     members: Members
+    pace: Pace = Pace()
 
 
 class Weigh(OrderOrReport, frozen=True, tag=6):
@@ -192,13 +222,16 @@ class Made(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 class Settled(OrderOrReport, frozen=True, tag=32):
     """Answer to CLOSE: the last step is made, nothing is left over, and this was counted.
     `redone` is how often it has sent micro-batches of the round to yet another receiver, and why;
-    `seen` is who else has served what it has counted."""
+    `seen` is who else has served what it has counted. `norms` has for each stage of its span the
+    median norm of the round's gradients before they were clipped; None where it made no whole
+    step."""
 
     round: Count
     counted: Annotated[tuple[Counted, ...], msgspec.Meta(max_length=limits.COUNTED_MAX)]
     made: Made
     redone: Mapping[Reason, Count] = {}
     seen: Annotated[tuple[Seen, ...], msgspec.Meta(max_length=limits.SEEN_MAX)] = ()
+    norms: Annotated[tuple[Norm | None, ...], msgspec.Meta(max_length=limits.STAGES_MAX)] = ()
 
 
 class Fetched(OrderOrReport, frozen=True, tag=33):

@@ -10,7 +10,7 @@ import msgspec
 
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.messages import AnyHopMessage, Payload, Reason
-from swarmtrain_transport.pipeline.orders import Report
+from swarmtrain_transport.pipeline.orders import Pace, Report
 from swarmtrain_transport.pipeline.route import Fence, MicroBatch, Slot, Span
 
 
@@ -82,17 +82,25 @@ class Weigh(msgspec.Struct, frozen=True):
     fence: Fence
 
 
+class SetPace(msgspec.Struct, frozen=True):
+    """Training thread: a round begins, whose steps go by this."""
+
+    pace: Pace
+
+
 class Step(msgspec.Struct, frozen=True):
-    """Training thread: an inner step with what is accumulated.
+    """Training thread: an inner step of some stages, with what is accumulated in each of them.
 
     Attributes:
-        tokens: that it holds.
-        micro_batches: that it holds.
+        stages: which.
+        tokens: that the last of them holds.
+        micro_batches: that this one holds.
         whole_norm: of all stages' gradient, after `Weigh`; else each stage has its own norm.
         whole: micro-batches of a whole step, where it may be a round's last one with fewer, which
             then counts as if it held so many; 0 where steps are flushed.
     """
 
+    stages: Span
     tokens: int
     micro_batches: int
     whole_norm: float | None = None
@@ -146,6 +154,6 @@ class Expelled(msgspec.Struct, frozen=True):
 
 
 Request = (
-    Send | Keep | RunForward | RunBackward | Count | Weigh | Step | Discard | Settle | Fetch | Serve
-    | Free | Ended | SendReport | Expelled
+    Send | Keep | RunForward | RunBackward | Count | Weigh | SetPace | Step | Discard | Settle
+    | Fetch | Serve | Free | Ended | SendReport | Expelled
 )  # fmt: skip

@@ -7,6 +7,9 @@ the outcome of the one before. Where steps are flushed, a step is made when all 
 have made came back and nobody left meanwhile; else it is void and made again. A gradient that is
 clipped is weighed before, as no peer knows all of it. The next round begins after the outcome.
 
+BEGIN tells the round's pace: its place in the learning rate's schedule, which so is one for all
+stages, and how large each stage's part of the gradient was lately, to clip free steps by.
+
 Whoever has not answered in time is not waited for any longer: `overdue` goes on without its word,
 and after a few such times without asking it, for some rounds (`ledger.standing.Score`).
 
@@ -99,8 +102,12 @@ class Rounds:
         steps: of a round where they are flushed; 0 where they are free.
         clips: flushed steps are clipped by the norm of the whole gradient.
         least_members: that the first round waits for.
+        round_steps: inner steps that a peer makes of a round.
+        step_micro_batches: of the run, that the schedule takes for a step; 0 where it goes by
+            rounds, whatever is made of them.
 
     Attributes:
+        ended: steps of the schedule that are over, without the round that has no outcome yet.
         members: who is in the run.
         round, step, attempt: that is under way, or was last.
         closing: the round that is closed and has no outcome yet.
@@ -113,6 +120,9 @@ class Rounds:
     steps: int = 0
     clips: bool = False
     least_members: int = 1
+    round_steps: int = 1
+    step_micro_batches: int = 0
+    ended: int = 0
     members: dict[PeerId, Member] = field(default_factory=dict)
     round: int = -1
     step: int = 0
@@ -123,6 +133,8 @@ class Rounds:
     _may_switch: bool = False
     _moved_s: float = 0.0
     _is_running: bool = False
+    _pace: orders.Pace = field(default_factory=orders.Pace)
+    _norms: dict[int, float] = field(default_factory=dict)
     _under_way: _Step = field(default_factory=lambda: _Step(set(), 0.0))
     _shares: dict[Process, int] = field(default_factory=dict)
     _asked: dict[Process, int] = field(default_factory=dict)
@@ -164,7 +176,9 @@ class Rounds:
         self._tell_all(orders.Joined(process.peer, member), but=process)
         oldest = max(0, self.round + (not self._is_running))
         step = (self.step, self.attempt) if self._is_running else (0, 0)
-        welcome = orders.Welcome(dict(self.members), oldest, *step, self._is_running)
+        welcome = orders.Welcome(
+            dict(self.members), oldest, *step, self._is_running, self._pace
+        )  # fmt: skip
         self._actions.append(Tell(process, welcome))
         return self._went_on()
 
@@ -363,7 +377,22 @@ class Rounds:
         asked = self._asked_of_closing
         spans, voided = self._spans_of_closing, self._voided_of_closing
         books = books_of(self.closing, self.num_stages, asked, self._settled, spans, voided)
+        self._norms |= {
+            stage: median_low(told)
+            for stage in range(self.num_stages)
+            if (told := self._told(stage))
+        }
         self._actions.append(Booked(books))
+
+    def _told(self, stage: int) -> list[float]:
+        """Norms of a stage's gradient as its members have told them, within bounds."""
+        told = []
+        for process, report in self._settled.items():
+            span = self._spans_of_closing[process]
+            norm = report.norms[stage - span.first] if stage in span and report.norms else None
+            if norm is not None and 0 < norm <= limits.NORM_MAX:
+                told.append(norm)
+        return told
 
     def _begin(self) -> bool:
         is_first = not self.has_begun and len(self.members) < self.least_members
@@ -381,11 +410,28 @@ class Rounds:
         self._shares = self._shares_of(sources)
         self._asked = {one: share * max(1, self.steps) for one, share in self._shares.items()}
         self._under_way = _Step(set(sources), self._now_s)
+        self._pace = self._pace_of_round()
         for process in self._present():
             share = self._shares.get(process, 0)
-            begin = orders.Begin(self.round, share, dict(self.members))
+            begin = orders.Begin(self.round, share, dict(self.members), self._pace)
             self._actions.append(Tell(process, begin))
         return True
+
+    def _pace_of_round(self) -> orders.Pace:
+        """The round that is closing counts for what was asked for it: its end is not told yet."""
+        closing = 0 if self.closing is None else self._length(self._asked_of_closing)
+        shares: tuple[float, ...] = ()
+        if len(self._norms) == self.num_stages:
+            whole = whole_norm(norm * norm for _, norm in sorted(self._norms.items()))
+            shares = tuple(min(1.0, norm / whole) for _, norm in sorted(self._norms.items()))
+        length = self._length(self._asked)
+        return orders.Pace(self.ended + closing, length, self.round_steps, shares)
+
+    def _length(self, asked: Mapping[Process, int]) -> int:
+        """Steps of the schedule that so many micro-batches take."""
+        if not self.step_micro_batches:
+            return self.round_steps
+        return sum(asked.values()) // self.step_micro_batches
 
     def _shares_of(self, sources: set[Process]) -> dict[Process, int]:
         """The round's micro-batches, by what each source brought to its end in a second of the last

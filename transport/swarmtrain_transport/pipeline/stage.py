@@ -58,7 +58,7 @@ class StageMachine:
         self._permission = Permission(self._flight)
         self._receiver = Receiver(self._flight, self._permission)
         self._told: deque[orders.Order] = deque()
-        self._whole_step = 0 if rules.flushes else rules.step_micro_batches
+        self._whole_steps: dict[int, int] = {}
         self._tick_s = 0.0
 
     # ---- events
@@ -205,10 +205,13 @@ class StageMachine:
         self._hear()
         return self._taken()
 
-    def settled(self, round: int, now_s: float) -> tuple[Request, ...]:
-        """The weights for the round's exchange are kept, and nothing is accumulated."""
+    def settled(
+        self, round: int, now_s: float, norms: tuple[float | None, ...] = ()
+    ) -> tuple[Request, ...]:
+        """The weights for the round's exchange are kept, and nothing is accumulated; `norms` are
+        those of the round's steps, see `orders.Settled`."""
         made = self._flight.source.close(round)
-        return self._reports(self._flight.tally.settle(round, made), now_s)
+        return self._reports(self._flight.tally.settle(round, made, norms), now_s)
 
     def weighed(
         self, fence: Fence, squares: tuple[float | None, ...], now_s: float
@@ -304,13 +307,13 @@ class StageMachine:
         """In the run; or in it again, where the coordinator has begun anew: it knows nothing of the
         rounds before, so what is under way of them is over and nobody is told of it."""
         flight = self._flight
-        if len(flight.tally) and self.rules.flushes:
+        if flight.tally.micro_batches and self.rules.flushes:
             flight.tally.void(flight.now)
             flight.requests.append(requests.Discard())
-        elif len(flight.tally):
-            flight.requests.append(flight.tally.step(whole=self._whole_step))
+        flight.requests += flight.tally.steps_due(self._whole_steps, rest=True)
         flight.source.stop()
         flight.members = dict(order.members)
+        self._pace(order.pace)
         flight.now = (order.round, order.step, order.attempt)
         flight.is_open = order.is_open
         for held in flight.all():
@@ -328,21 +331,26 @@ class StageMachine:
         if span != flight.span:
             flight.span = span
             flight.requests.append(requests.Serve(span))
-        if not self.rules.flushes:
-            self._whole_step = self._share_of_step()
+        self._pace(order.pace)
         self._guardian.begin_round()
         flight.source.begin(order.round, 0, 0, order.share)
 
-    def _share_of_step(self) -> int:
-        """Micro-batches of a whole step here: all sources' for a step go to all who serve the first
-        of our stages, so that all of these make as many steps as there are in a round."""
-        spans = [member.span for member in self._flight.members.values()]
-        sources = sum(0 in span for span in spans)
-        servers = sum(self.span.first in span for span in spans)
-        return max(1, round(self.rules.step_micro_batches * sources / servers))
+    def _pace(self, pace: orders.Pace) -> None:
+        """The steps of a round go by this, and are of so many micro-batches: all sources' for a
+        step go to all who serve a stage, so that all of these make as many steps of it."""
+        flight, span = self._flight, self.span
+        flight.requests.append(requests.SetPace(pace))
+        if self.rules.flushes:
+            return
+        spans = [member.span for member in flight.members.values()]
+        made = self.rules.step_micro_batches * sum(0 in one for one in spans)
+        self._whole_steps = {
+            stage: max(1, round(made / max(1, sum(stage in one for one in spans))))
+            for stage in range(span.first, span.last + 1)
+        }
 
     def _make_step(self, order: orders.MakeStep) -> None:
-        self._flight.requests.append(self._flight.tally.step(order.whole_norm))
+        self._flight.requests.append(self._flight.tally.step(self.span, order.whole_norm))
         self._next_step((order.round, order.step + 1, 0), order.share)
 
     def _void(self, order: orders.Void) -> None:
@@ -371,8 +379,7 @@ class StageMachine:
         for held in flight.all():
             if held.micro_batch.round <= round:
                 flight.forget(held, Reason.CLOSED)
-        if len(flight.tally):  # a last step, shorter than the others
-            flight.requests.append(flight.tally.step(whole=self._whole_step))
+        flight.requests += flight.tally.steps_due(self._whole_steps, rest=True)  # shorter ones
         flight.requests.append(requests.Settle(round))
 
     def _departed(self, process: Process) -> None:
@@ -403,8 +410,8 @@ class StageMachine:
         count = Count(held.micro_batch, held.stage, flight.span.last, held.tokens)
         flight.tally.add(count, held.above, held.below)
         flight.requests.append(count)
-        if not self.rules.flushes and len(flight.tally) >= self._whole_step:
-            flight.requests.append(flight.tally.step(whole=self._whole_step))
+        if not self.rules.flushes:
+            flight.requests += flight.tally.steps_due(self._whole_steps)
 
     def _run_next(self) -> None:
         """The next pass: backward first, for it frees memory; then the oldest."""
@@ -421,7 +428,7 @@ class StageMachine:
         held = min(ready, key=lambda held: (held.phase is Phase.FORWARD, held.order))
         flight.running = held
         if held.phase is Phase.FORWARD:
-            held.steps = flight.tally.steps
+            held.steps = flight.tally.steps[held.stage]
             flight.requests.append(requests.RunForward(held.job, held.stage))
         else:
             flight.requests.append(requests.RunBackward(held.job, held.stage, flight.is_end))

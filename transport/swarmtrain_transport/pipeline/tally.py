@@ -1,4 +1,7 @@
-"""Books of a peer: the micro-batches in its accumulator, and in the steps of the round."""
+"""Books of a peer: the micro-batches in its accumulators, and in the steps of the round.
+
+A micro-batch may come in at any stage of a span, so each stage has an accumulator of its own.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,53 +10,65 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.messages import Reason
 from swarmtrain_transport.pipeline.requests import Count, Step
-from swarmtrain_transport.pipeline.route import Fence, MicroBatch, Process
+from swarmtrain_transport.pipeline.route import Fence, MicroBatch, Process, Span
 
 
 class Tally:
     """Books of a peer's gradient.
 
     Attributes:
-        steps: inner steps made by this process.
+        steps: inner steps made by this process, by stage.
+        micro_batches: in the accumulator of each stage that has any.
     """
 
     def __init__(self) -> None:
-        self.steps = 0
-        self._accumulated: list[Count] = []
+        self.steps: Counter[int] = Counter()
+        self.micro_batches: Counter[int] = Counter()
+        self._tokens: Counter[int] = Counter()
         self._counted: dict[tuple[Process, int], Count] = {}
         self._others: dict[tuple[Process, int], tuple[Process | None, Process | None]] = {}
         self._redone: Counter[tuple[int, Reason]] = Counter()
-
-    def __len__(self) -> int:
-        """Micro-batches in the accumulator."""
-        return len(self._accumulated)
 
     def __contains__(self, name: MicroBatch) -> bool:
         """Return True if books have an entry of it that is not settled."""
         return name.entry in self._counted
 
     def add(self, count: Count, above: Process | None = None, below: Process | None = None) -> None:
-        """One more is in the accumulator; who has sent its input, and who its gradient."""
+        """One more is in its stages' accumulators; who has sent its input, and who its gradient."""
         self._counted[count.micro_batch.entry] = count
         self._others[count.micro_batch.entry] = above, below
-        self._accumulated.append(count)
+        for stage in range(count.first, count.last + 1):
+            self.micro_batches[stage] += 1
+            self._tokens[stage] += count.tokens
 
     def sent_again(self, name: MicroBatch, reason: Reason) -> None:
         """Note that it goes to yet another receiver."""
         self._redone[name.round, reason] += 1
 
-    def step(self, norm: float | None = None, *, whole: int = 0) -> Step:
-        """A step with what is accumulated, by the norm of the whole gradient; or one of which a
-        `whole` one has so many micro-batches."""
-        num_tokens = sum(count.tokens for count in self._accumulated)
-        step = Step(num_tokens, len(self._accumulated), norm, whole)
-        self._accumulated.clear()
-        self.steps += 1
+    def step(self, stages: Span, norm: float | None = None, *, whole: int = 0) -> Step:
+        """A step of stages with what is accumulated, by the norm of the whole gradient; or of one
+        stage, of which a `whole` step has so many micro-batches."""
+        last = stages.last
+        step = Step(stages, self._tokens[last], self.micro_batches[last], norm, whole)
+        for stage in range(stages.first, stages.last + 1):
+            del self.micro_batches[stage], self._tokens[stage]
+            self.steps[stage] += 1
         return step
+
+    def steps_due(self, whole: Mapping[int, int], *, rest: bool = False) -> list[Step]:
+        """A step of each stage that has as many micro-batches as a whole one; or of each that has
+        any, if it is the `rest`."""
+        due = [
+            stage
+            for stage, count in sorted(self.micro_batches.items())
+            if rest or count >= whole.get(stage, 1)
+        ]
+        return [self.step(Span(stage, stage), whole=whole.get(stage, 0)) for stage in due]
 
     def void(self, fence: Fence) -> None:
         """A step is not made: nothing of it was counted."""
-        self._accumulated.clear()
+        self.micro_batches.clear()
+        self._tokens.clear()
         self._counted = {
             entry: count
             for entry, count in self._counted.items()
@@ -61,7 +76,9 @@ class Tally:
         }
         self._others = {entry: self._others[entry] for entry in self._counted}
 
-    def settle(self, round: int, made: orders.Made) -> orders.Settled:
+    def settle(
+        self, round: int, made: orders.Made, norms: tuple[float | None, ...] = ()
+    ) -> orders.Settled:
         """All that was counted up to the round, by source and stage; it is forgotten then."""
         books: dict[tuple[Process, int], set[int]] = {}
         seen: dict[tuple[Process, Process, int], set[int]] = {}
@@ -84,7 +101,8 @@ class Tally:
         redone: Counter[Reason] = Counter()
         for at, reason in [key for key in self._redone if key[0] <= round]:
             redone[reason] += self._redone.pop((at, reason))
-        return orders.Settled(round, counted, made, dict(sorted(redone.items())), _told(seen))
+        told = dict(sorted(redone.items()))
+        return orders.Settled(round, counted, made, told, _told(seen), norms)
 
 
 def _told(seen: Mapping[tuple[Process, Process, int], set[int]]) -> tuple[orders.Seen, ...]:
