@@ -8,10 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from swarmtrain import status
 from swarmtrain.config import file as config_file
@@ -38,7 +38,28 @@ inner_steps = {steps}
 start_peers = {peers}
 [pipeline]
 stages = {stages}
+activations = "{activations}"
 """
+
+SWARMTRAIN = ("-m", "swarmtrain")
+
+
+class Host(NamedTuple):
+    """Where a process runs.
+
+    Attributes:
+        words: of a command that runs another one there.
+        ip: at which it listens.
+    """
+
+    words: tuple[str, ...] = ()
+    ip: str = "127.0.0.1"
+
+
+HERE = Host()
+
+PASSES = 3
+"""Of a micro-batch through a stage: one forward, and a backward pass takes two."""
 
 
 class Run:
@@ -47,14 +68,19 @@ class Run:
     Args:
         folder: an empty one.
         deadline_s: monotonic; everything is over by then.
+        hosts: of processes by their names, where they run elsewhere; the coordinator's is "up".
         settings: of the run file.
     """
 
-    def __init__(self, folder: Path, deadline_s: float, **settings: int) -> None:
-        self.folder, self.deadline_s = folder, deadline_s
+    def __init__(
+        self, folder: Path, deadline_s: float, hosts: Mapping[str, Host] | None = None,
+        **settings: int | str,
+    ) -> None:  # fmt: skip
+        self.folder, self.deadline_s, self.hosts = folder, deadline_s, hosts or {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ticks: dict[str, int] = {}
         path = folder / "run.toml"
-        path.write_text(RUN_FILE.format(**settings, stages=STAGES))
+        path.write_text(RUN_FILE.format(**{"activations": "int8", "stages": STAGES} | settings))
         self.config: RunConfig = config_file.load(path)
         self.guard = subprocess.Popen(
             [sys.executable, "-m", "swarmtrain.demo.guard"], stdin=subprocess.PIPE, process_group=0
@@ -63,7 +89,7 @@ class Run:
     def __enter__(self) -> "Run":
         with ExitStack() as on_failure:
             on_failure.push(self)
-            self._start("up", "up", f"{self.folder}/run.toml", "--listen", "127.0.0.1:0")
+            self._start("up", SWARMTRAIN, "up", f"{self.folder}/run.toml")
             while not (self.folder / "up.out").read_text().strip():
                 self.check()
                 time.sleep(POLL_S)
@@ -77,19 +103,31 @@ class Run:
         for process in (*self.processes.values(), self.guard):
             process.wait()
 
-    def join(self, name: str, *words: str) -> None:
+    def join(self, name: str, *words: str, program: Sequence[str] = SWARMTRAIN) -> None:
         """Start a peer."""
-        self._start(
-            name, "join", "--invite-file", f"{self.folder}/up.out", "--name", name, "--yes",
-            "--listen", "127.0.0.1:0", *words,
-        )  # fmt: skip
+        invite = ("--invite-file", f"{self.folder}/up.out", "--name", name, "--yes")
+        self._start(name, program, "join", *invite, *words)
 
-    def _start(self, name: str, *words: str) -> None:
+    def join_paced(self, pass_s: float, *words: str, program: Sequence[str] = SWARMTRAIN) -> None:
+        """Start two peers of each stage, of which one takes so long for a pass, the other twice."""
+        for stage in range(STAGES):
+            for index, each_s in enumerate((pass_s, 2 * pass_s)):
+                paced = ("--span", str(stage), "--pass-seconds", str(each_s))
+                self.join(f"p{stage}{index}", *paced, *words, program=program)
+
+    def kill(self, name: str) -> None:
+        """End a peer as a power cut would; nobody waits for it any more."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def _start(self, name: str, program: Sequence[str], *words: str) -> None:
+        host = self.hosts.get(name, HERE)
         out, log = (self.folder / f"{name}.{kind}" for kind in ("out", "log"))
         with out.open("wb") as said, log.open("wb") as told:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "swarmtrain", *words,
-                 "--state-dir", str(self.folder / name)],
+                [*host.words, sys.executable, *program, *words,
+                 "--listen", f"{host.ip}:0", "--state-dir", str(self.folder / name)],
                 stdin=subprocess.DEVNULL, stdout=said, stderr=told,
                 env={**os.environ, "OMP_NUM_THREADS": "1"}, process_group=self.guard.pid,
             )  # fmt: skip
@@ -115,9 +153,11 @@ class Run:
             time.sleep(POLL_S)
 
     def cpu_s(self) -> float:
-        """CPU seconds of all processes so far."""
-        words = [self.told(name, "stat").rpartition(")")[2].split() for name in self.processes]
-        return sum(int(word) for one in words for word in one[11:13]) / os.sysconf("SC_CLK_TCK")
+        """CPU seconds of all processes so far, as far as they were looked at."""
+        for name in self.processes:
+            if words := self.told(name, "stat").rpartition(")")[2].split():
+                self._ticks[name] = sum(map(int, words[11:13]))
+        return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
 
     def told(self, name: str, file: str) -> str:
         """A file of /proc about a process; "" once it has ended."""
@@ -127,12 +167,57 @@ class Run:
             return ""
 
 
-def parser_of(words: str) -> argparse.ArgumentParser:
+class Diary:
+    """Rounds of a run as its coordinator books them.
+
+    Args:
+        run: that is watched.
+
+    Attributes:
+        booked: what the run had counted at the end of each round, and when.
+        exchanges_s: seconds from a round's books to its result.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.booked: list[dict[str, float]] = []
+        self.exchanges_s: list[float] = []
+
+    def note(self, view: dict[str, Any]) -> None:
+        """Look at the coordinator's status."""
+        now_s, pipeline = time.monotonic(), view.get("pipeline", {})
+        if len(self.exchanges_s) < len(self.booked) <= view.get("committed", 0):
+            self.exchanges_s.append(now_s - self.booked[-1]["at_s"])
+        if pipeline.get("made", 0) > (self.booked[-1]["made"] if self.booked else 0):
+            counts = {name: pipeline[name] for name in ("made", "whole", "lost", "redone")}
+            self.booked.append({"at_s": now_s, "cpu_s": self._run.cpu_s(), **counts})
+
+    def between(self, first: int, last: int) -> dict[str, float]:
+        """Figures from the end of one round to that of another."""
+        began, ended = self.booked[first], self.booked[last]
+        spent = {name: ended[name] - began[name] for name in began}
+        rate, config = spent["whole"] / spent["at_s"], self._run.config
+        return {
+            "micro_batches": spent["whole"], "seconds": spent["at_s"], "micro_batches_per_s": rate,
+            "tokens_per_s": rate * config.pipeline.micro_batch * config.model.context,
+            "lost": spent["lost"], "redone": spent["redone"],
+            "cores_busy": spent["cpu_s"] / spent["at_s"],
+        }  # fmt: skip
+
+
+def machine() -> dict[str, Any]:
+    """What else may have shared it."""
+    return {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
+
+
+def parser_of(words: str, timeout_s: float = 900.0) -> argparse.ArgumentParser:
     """Options that every figure has. A script adds its own."""
     parser = argparse.ArgumentParser(
         description=words, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds; then it has failed")
+    parser.add_argument(
+        "--timeout", type=float, default=timeout_s, help="seconds of a run; then it has failed"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

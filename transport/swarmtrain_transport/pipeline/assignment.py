@@ -83,7 +83,8 @@ def hop_bytes_of(needs: Sequence[StageNeed], span: range) -> int:
 
 def rate_of(needs: Sequence[StageNeed], server: Server, span: range) -> float:
     """Micro-batches that a peer can make in a second, its speed being known."""
-    seconds = flops_of(needs, span) / server.flops_per_s
+    # Rows of an embedding are looked up, which is no operation and takes some time nevertheless.
+    seconds = max(1.0, flops_of(needs, span)) / server.flops_per_s
     if server.link_bytes_per_s:
         seconds = max(seconds, hop_bytes_of(needs, span) / server.link_bytes_per_s)
     return 1 / seconds

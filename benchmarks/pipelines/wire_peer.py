@@ -1,0 +1,46 @@
+"""`swarmtrain` whose stages in the middle compute nothing and hand on all that comes.
+
+    python benchmarks/pipelines/wire_peer.py join ...
+
+Everything else is as ever: what comes is decoded, what goes on is encoded, and the first and the
+last stage train. So `links.py` sees links, on a machine that could not compute as fast as they are.
+"""
+
+import sys
+
+from swarmtrain.__main__ import main
+from swarmtrain.peer import staged
+from swarmtrain.pipeline.activations import rounding_seed
+from swarmtrain.pipeline.places import Parcel, Read
+from swarmtrain.pipeline.trainer import StageTrainer
+from swarmtrain_transport.pipeline.requests import RunBackward, RunForward
+
+
+class Wire(StageTrainer):
+    """A stage whose output is its input, and whose weights have no gradient."""
+
+    def forward(self, request: RunForward, given: Parcel | Read) -> Parcel:
+        if isinstance(given, Read):
+            return super().forward(request, given)
+        values = self.forms.boundaries[request.stage].decode(given.data, given.form)
+        boundary = self.forms.boundaries[request.stage + 1]
+        return Parcel(boundary.form, boundary.encode(values))
+
+    def begin_backward(
+        self, request: RunBackward, given: Parcel | Read, answer: Parcel
+    ) -> Parcel | None:
+        if request.is_end or isinstance(given, Read):
+            return super().begin_backward(request, given, answer)
+        gradient = self.forms.gradient(request.stage, answer.data, answer.form)
+        boundary = self.forms.boundaries[request.stage]
+        seed = rounding_seed(self.forms.run, request.job.micro_batch, request.stage)
+        return Parcel(boundary.form, boundary.encode(gradient, seed=seed))
+
+    def end_backward(self) -> None:
+        if self.is_midway:
+            super().end_backward()
+
+
+if __name__ == "__main__":
+    staged.StageTrainer = Wire  # type: ignore[misc]
+    sys.exit(main())
