@@ -109,7 +109,11 @@ class Trained(Protocol):
 
 
 class Peer(Member):
-    """A replica and its place in the run."""
+    """A replica and its place in the run.
+
+    Attributes:
+        is_held: outcomes are decided, and not here yet.
+    """
 
     def __init__(
         self, exchange: "Exchange", replica: Trained, step_s: float, boot: bytes = _BOOT
@@ -118,9 +122,11 @@ class Peer(Member):
         self.replica = replica
         self._exchange = exchange
         self._step_s, self._clock_s = step_s, 0.0
+        self.is_held = False
         self.machine = TrainingMachine(
-            replica.peer, replica.driver, rounds=_ENDLESS, steps_per_round=_ENDLESS
-        )
+            replica.peer, replica.driver, rounds=_ENDLESS, steps_per_round=_ENDLESS,
+            ends_by_word=exchange.is_staged,
+        )  # fmt: skip
 
     def attach(self) -> None:
         """Offer the replica's own weights as the run's first."""
@@ -143,7 +149,6 @@ class Peer(Member):
     def give(self, samples: int) -> None:
         """Give the work of a round of a pipeline, over so many samples."""
         self._do(self.machine.give(samples, self._clock_s))
-        self.advance()
 
     def finish_round(self) -> None:
         """Give what there is."""
@@ -158,7 +163,7 @@ class Peer(Member):
     def advance(self) -> int:
         """Do what the training machine asks now; how much that was."""
         count = 0
-        while actions := self.machine.advance(self._clock_s):
+        while not self.is_held and (actions := self.machine.advance(self._clock_s)):
             self._do(actions)
             count += 1
         return count
@@ -190,6 +195,7 @@ class Exchange(Crowd[Peer]):
 
     Attributes:
         tick: the time in inner steps of the fastest peer, told by whoever steps.
+        is_staged: of a pipeline's stage.
         peers: everybody, in the order of replicas.
     """
 
@@ -199,11 +205,11 @@ class Exchange(Crowd[Peer]):
         self._plan = plan
         self._ids = [replica.peer for replica in replicas]
         self._ops: dict[int, OpTold] = {}
-        self._op = 0
+        self._op = self._decided_op = 0
         self._reader = BodyReader()
         self._is_under_way = self._is_finishing = False
-        self._is_staged = stage is not None
-        self._rng = random.Random(f"losses {plan.seed}" + f" {stage}" * self._is_staged)
+        self.is_staged = stage is not None
+        self._rng = random.Random(f"losses {plan.seed}" + f" {stage}" * self.is_staged)
         self._late: list[tuple[Peer, Ready]] = []
         keys = Keys(
             RUN_KEY, partial(quick_sign, RUN_KEY), lambda peer: partial(quick_sign, peer),
@@ -211,7 +217,7 @@ class Exchange(Crowd[Peer]):
         )  # fmt: skip
         fastest = sum(replica.speed == 1 for replica in replicas)
         start_peers = fastest if plan.pace is Pace.APART else len(replicas)
-        if self._is_staged:
+        if self.is_staged:
             start_peers = 1  # who counted nothing in a round gives nothing
         super().__init__(_terms_of(plan, replicas[0], start_peers), keys)
         is_paced = plan.pace is Pace.DYNAMIC
@@ -245,7 +251,7 @@ class Exchange(Crowd[Peer]):
         self.connect(peer)
         self.settle()
         peer.attach()
-        self.run(lambda: replica.driver.op == self._leader.replica.driver.op)
+        self.run(lambda: replica.driver.op >= self._leader.replica.driver.op)
         return peer
 
     def settle_ops(self) -> None:
@@ -271,7 +277,8 @@ class Exchange(Crowd[Peer]):
         self.settle_ops()
 
     def take_ended(self) -> list[tuple[int, OpTold]]:
-        """Ops whose outcome has taken its place since this was asked last, by number."""
+        """Ops whose outcome has taken its place since this was asked last, by number; of a stage
+        those that are decided."""
         ended, self._ended = self._ended, []
         return [(op, self._ops.pop(op)) for op in ended]
 
@@ -287,7 +294,7 @@ class Exchange(Crowd[Peer]):
 
     def placed(self, peer: Peer, op: int) -> None:
         """An op's outcome has taken its place at a peer."""
-        if peer is self._leader:
+        if peer is self._leader and not self.is_staged:
             self._ended.append(op)
 
     def moves(self, source: PeerId, target: PeerId, frame: Frame) -> None:
@@ -312,7 +319,9 @@ class Exchange(Crowd[Peer]):
                 refused = [reason for reason in body.excluded.values() if reason != _ALONE]
                 self._told_of(body.op).left_out += len(refused)
             case Commit() | Skip():
-                self._is_under_way = False
+                self._is_under_way, self._decided_op = False, body.op
+                if self.is_staged:
+                    self._ended.append(body.op)
                 self._told_of(body.op).is_committed = isinstance(body, Commit)
                 self._late = [(one, part) for one, part in self._late if part.part.op > body.op]
 
@@ -328,8 +337,11 @@ class Exchange(Crowd[Peer]):
     @property
     def _is_awaited(self) -> bool:
         """Return True if an op must begin, however few are ready, before anybody goes on."""
-        if self._is_finishing or self._is_staged:
-            return any(one.replica.driver.is_waiting for one in self.peers)
+        waiting = [one.replica.driver for one in self.peers if one.replica.driver.is_waiting]
+        if self.is_staged:
+            return any(driver.op >= self._decided_op for driver in waiting)
+        if self._is_finishing:
+            return bool(waiting)
         held = [one.machine.holds_back for one in self.peers]
         return any(held) if self._plan.pace is Pace.APART else all(held)
 

@@ -3,8 +3,9 @@
 A part of training takes its peer the time that such work takes on a core of its speed; a frame
 leaves when the frames before it have left its sender's link, and takes half a round trip besides.
 Small messages pass the bulk. A round's ops, one of each stage, are moved as in every comparison
-(`exchange`) and take the time that their bytes do; a peer of the stage goes on when its op has an
-outcome. Not here: how often a run is judged.
+(`exchange`) and take the time that their bytes do. Meanwhile a peer of the stage trains on, unless
+steps are flushed; it has the outcome then, and applies it at its place. Not here: how often a run
+is judged.
 """
 
 import heapq
@@ -77,7 +78,7 @@ class StageProcess:
         me: the process.
         peer: the production peer.
         bytes_up: sent to other stages so far, in earlier lives too.
-        waits: its part of a round is given, and the outcome is not in place.
+        given: (padded,) float32, the weights that its part of the last round was made of.
         is_alive: it has not died.
     """
 
@@ -87,12 +88,13 @@ class StageProcess:
         self.me = Process(replica.peer, boot)
         self.replica, self.member = replica, member
         self.bytes_up = 0
-        self.waits = False
+        self.given = replica.weights.read_weights()
         self.is_alive = True
         self._crowd = crowd
         self._link_free_s = 0.0
         self._pace = orders.Pace()
         self._round_steps = self._num_settled = 0
+        self._is_open = False
         span = Span(replica.stage, replica.stage)
         machine = StageMachine(self.me, span, crowd.rules, seed=replica.peer)
         self.peer = StagePeer(machine, boot, _RUN_TAG, crowd.forms, self)
@@ -136,7 +138,7 @@ class StageProcess:
 
     def begin(self, pace: orders.Pace) -> None:
         """A round begins."""
-        self._pace, self._round_steps = pace, 0
+        self._pace, self._round_steps, self._is_open = pace, 0, True
         self.trainer.set_norm_shares(pace.norm_shares)
 
     def step(self, request: requests.Step) -> None:
@@ -146,14 +148,26 @@ class StageProcess:
         self._round_steps += 1
         self.trainer.rate = rate_at(crowd.inner, step, crowd.plan.steps)
         self.trainer.step(request)
+        self.member.machine.stepped_elsewhere()
 
     def settle(self, round: int) -> None:
-        """Give the round's work."""
+        """Give the round's work, after the outcome of the last one's."""
+        self._is_open = False
         self._num_settled = self.peer.ended[None]
+        self.member.machine.hurry()
+        self.member.advance()
+        self.given = self.replica.weights.read_weights(self.given)
         tokens = self.trainer.tokens.pop(self.replica.stage, 0)
         if tokens:
-            self.waits = True
             self.member.give(tokens // self._crowd.size.model.context)
+        self.member.is_held = True
+
+    def hear(self) -> None:
+        """The outcome of the round's op is here."""
+        self.member.is_held = False
+        if not self._is_open:
+            self.member.machine.hurry()
+        self.train()
 
     def serve(self, span: Span) -> None:
         """Nobody moves here."""
@@ -162,9 +176,14 @@ class StageProcess:
     # ---- time
 
     def train(self) -> None:
-        """Make the next part, if there is one and none is being made; it ends some time later."""
+        """Apply what came, but in the midst of a backward pass. Make the next part, if there is one
+        and none is being made; it ends some time later."""
         crowd = self._crowd
-        if self.waits or not self.is_alive:
+        if not self.is_alive:
+            return
+        if not self.trainer.is_midway:
+            self.member.advance()
+        if crowd.rules.flushes and self.member.is_held:
             return
         part = self.peer.next_part()
         if part is None:
@@ -437,8 +456,7 @@ class PipelineCrowd:
         up: dict[PeerId, int] = {}
         down: dict[PeerId, int] = {}
         for stage, exchange in zip(self.stages, self._exchanges, strict=True):
-            living = [one.replica.weights.read_weights() for one in stage if one.is_alive]
-            told.spreads.append(spread(living))
+            told.spreads.append(spread([one.given for one in stage if one.is_alive]))
             exchange.settle_ops()
             seconds = 0.0
             for _, op in exchange.take_ended():
@@ -472,8 +490,7 @@ class PipelineCrowd:
 
     def _go_on(self, stage: Sequence[StageProcess]) -> None:
         for one in stage:
-            one.waits = False
-            one.train()
+            one.hear()
 
     # ---- deaths
 

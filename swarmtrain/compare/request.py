@@ -17,7 +17,16 @@ from swarmtrain.compare.plan import NETS, SIZES, Pace, Pipelined, Plan
 from swarmtrain.config.asked import own_problems, own_settings
 from swarmtrain.config.built_in import built_in_blocks
 from swarmtrain.config.declared import out_of_range, plain
-from swarmtrain.config.settings import ExchangeSection, InnerSection, OuterSection, Setting
+from swarmtrain.config.pipeline import stage_fragment_problems, stage_strategy_problems
+from swarmtrain.config.settings import (
+    ExchangeSection,
+    InnerSection,
+    OuterSection,
+    PipelineSection,
+    RunConfig,
+    RunSection,
+    Setting,
+)
 from swarmtrain.config.stages import misfit
 from swarmtrain.config.values import ANCHOR_REASON, TELLABLE
 from swarmtrain.errors import UserError, cleaned, misuse
@@ -78,11 +87,6 @@ _PIPELINE: Mapping[str, object] = MappingProxyType(
 """Settings of a pipeline, each with its type."""
 
 
-def _fits_pipeline(facts: StrategyFacts) -> bool:
-    """True if its peers exchange between rounds, and nothing while they train."""
-    return facts.kind is not None and not facts.takes_gradients and not facts.overlaps
-
-
 def takes(facts: StrategyFacts) -> tuple[str, ...]:
     """Settings of a strategy in the list that do anything in it: in order, its own last."""
     found = {"inner", "inner_lr"}
@@ -93,7 +97,7 @@ def takes(facts: StrategyFacts) -> tuple[str, ...]:
         found |= {name for name, (_, key) in _OF_RUN_FILE.items() if key in facts.takes}
     if facts.kind is OpKind.MEAN:
         found.add("robust")
-    if _fits_pipeline(facts):
+    if facts.has_rounds:
         found |= {"pipeline", *_PIPELINE}
     return (
         *(name for name in (*_OWN, "pipeline", *_PIPELINE) if name in found),
@@ -213,10 +217,10 @@ def _pipeline(
         UserError: SWT-E610.
     """
     label = cleaned(word)
-    if not _fits_pipeline(facts):
+    if not facts.has_rounds:
         raise misuse(
             f"{label!r} cannot be trained in a pipeline.",
-            "Its peers exchange at the end of a round, and train nothing meanwhile: take diloco, "
+            "Its peers exchange after inner steps of their own: take diloco, streaming, eager, "
             "noloco or sparseloco.",
         )
     asked = re.fullmatch(r"(\d{1,4})x(\d{1,4})", settings.get("pipeline", ""))
@@ -419,6 +423,18 @@ def _check_pipeline(plan: Plan, pipeline: Pipelined) -> None:
     label, size = cleaned(plan.label), SIZES[plan.size]
     if problem := misfit(list(built_in_blocks(size.model)), pipeline.stages):
         raise misuse(f"The stages of {label!r} {problem}.", "Take fewer, or another --model.")
+    config = RunConfig(
+        RunSection("compare"),
+        model=size.model,
+        outer=OuterSection(
+            plan.strategy, plan.inner_steps, fragments=plan.fragments, delay_steps=plan.delay_steps
+        ),
+        exchange=ExchangeSection(block=plan.block),
+        pipeline=PipelineSection(stages=pipeline.stages, schedule=pipeline.schedule),
+    )
+    for found in (*stage_strategy_problems(config), *stage_fragment_problems(config)):
+        key = found.key.rpartition(".")[2]
+        raise misuse(f"{key} of {label!r} {found.text}.", found.reason)
     windows = pipeline.micro_batch
     if windows < 0 or (windows and size.batch % windows):
         raise misuse(

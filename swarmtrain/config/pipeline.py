@@ -45,23 +45,7 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
             "Who brings a model has all of it: a training loop of one's own knows no stages.",
         )
         return
-    if config.facts.takes_gradients:
-        yield Problem(
-            "outer.strategy",
-            "must be one with inner steps where the model is in stages, it is "
-            f"{config.outer.strategy}",
-            "Stages make their steps at a pace of their own, and an exchange at every step would "
-            "hold up all of them. Take diloco, streaming, sparseloco or noloco.",
-        )
-    elif _is_delayed(config):
-        yield Problem(
-            "outer.strategy",
-            "must be one whose results have their place when they come, where the model is in "
-            f"stages; it is {config.outer.strategy} with outer.delay_steps "
-            f"{config.outer.delay_steps}",
-            "Peers of a stage make their steps at a pace of their own, so no later step is the "
-            "same one for all. Take diloco, sparseloco, noloco, or streaming without a delay.",
-        )
+    yield from stage_strategy_problems(config)
     if config.inner.batch % pipeline.micro_batch:
         yield Problem(
             "inner.batch",
@@ -78,10 +62,31 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _built_in_problems(config)
 
 
-def _is_delayed(config: RunConfig) -> bool:
-    """Return True if results have their place at a later step."""
-    facts = config.facts
-    return facts.overlaps and (config.outer.delay_steps > 0 or "delay_steps" not in facts.takes)
+def stage_strategy_problems(config: RunConfig) -> Iterator[Problem]:
+    """Find what the strategy cannot do where the model is in stages."""
+    facts, outer, name = config.facts, config.outer, config.outer.strategy
+    if facts.kind is not None and not facts.has_rounds:
+        yield Problem(
+            "outer.strategy",
+            f"must be one with inner steps where the model is in stages, it is {name}",
+            "Stages make their steps at a pace of their own, and an exchange at every step would "
+            "hold up all of them. Take diloco, streaming, eager, sparseloco or noloco.",
+        )
+    elif config.ops_at_once > 1:
+        yield Problem(
+            "outer.delay_steps",
+            f"must not be above outer.inner_steps / outer.fragments ({config.steps_per_round}) "
+            f"where the model is in stages, it is {outer.delay_steps}",
+            "A round is closed when the exchanges of the one before it have their outcome.",
+        )
+    elif config.pipeline.schedule == "flush" and facts.is_delayed(outer.delay_steps):
+        later = f" and outer.delay_steps {outer.delay_steps}" if outer.delay_steps else ""
+        yield Problem(
+            "pipeline.schedule",
+            f"must be free with outer.strategy {name}{later}, it is flush",
+            "A flushed round begins when the last one's exchanges have their outcome, so no step "
+            "is made beside them.",
+        )
 
 
 def _built_in_problems(config: RunConfig) -> Iterator[Problem]:
@@ -91,7 +96,7 @@ def _built_in_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem("pipeline.stages", text, "A stage is made of whole blocks.")
         return
     yield from _frame_problems(config)
-    yield from _fragment_problems(config)
+    yield from stage_fragment_problems(config)
 
 
 def _frame_problems(config: RunConfig) -> Iterator[Problem]:
@@ -117,7 +122,7 @@ def _frame_problems(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def _fragment_problems(config: RunConfig) -> Iterator[Problem]:
+def stage_fragment_problems(config: RunConfig) -> Iterator[Problem]:
     """Find a stage that has too few layers for the fragments that each stage is exchanged in."""
     for stage, parameters in enumerate(stage_parameters(config)):
         if error := uncut(config, parameters):

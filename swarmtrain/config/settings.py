@@ -203,13 +203,15 @@ class PipelineSection(_Section, frozen=True):
     - Blocks of the built-in model are `embedding`, `blocks.0` and so on, and `head`. With a number
       of stages it is cut so that the dearest one is as cheap as can be.
     - `inner.batch` is a multiple of `micro_batch`, and what goes between two stages fits into one
-      frame. `outer.strategy` is one with inner steps; `outer.fragments` are those of each stage.
+      frame. `outer.strategy` is one with inner steps; `outer.fragments` are those of each stage,
+      and `outer.delay_steps` at most `outer.inner_steps / outer.fragments`.
     - A peer that reads text has as many micro-batches under way as make up one step, at most two
       per stage: the more are under way, the older are the weights that they were computed with.
       Where the file says nothing of `micro_batch`, it is the largest divisor of `inner.batch` with
       which two per stage fit into a step.
-    - With `schedule = "flush"` a step waits for all its micro-batches, in all stages. With "free"
-      it does not, and `max_stale_steps` bounds how old a gradient may be.
+    - With `schedule = "flush"` a step waits for all its micro-batches, in all stages, and a round
+      for the exchange of the one before: no strategy with a delay fits. With "free" neither waits,
+      and `max_stale_steps` bounds how old a gradient may be.
     """
 
     stages: Annotated[

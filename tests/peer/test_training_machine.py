@@ -159,6 +159,44 @@ def test_an_outcome_waits_for_its_place_and_all_behind_it_waits_too():
     assert machine.is_finished and machine.final_loss == 2.5 and driver.done[-1] == "settled"
 
 
+def by_word(delay: int) -> tuple[Pretended, TrainingMachine]:
+    driver = Pretended(delay)
+    return driver, begun(driver, ends_by_word=True)
+
+
+def elsewhere(machine: TrainingMachine, count: int) -> tuple[Any, ...]:
+    told: tuple[Any, ...] = ()
+    for _ in range(count):
+        machine.stepped_elsewhere()
+        told += machine.advance(0.0)
+    return told
+
+
+@pytest.mark.parametrize("delay", [0, 3, STEPS])
+def test_where_a_round_ends_by_word_no_number_of_steps_ends_it(delay: int):
+    driver, machine = by_word(delay)
+    assert elsewhere(machine, 2 * STEPS) == ()
+    (ready,) = machine.give(24, 0.0)
+    assert isinstance(ready, Ready) and ready.part.op == 1
+    machine.heard(result(1))
+    assert elsewhere(machine, delay - 1) == () if delay else machine.advance(0.0)
+    assert elsewhere(machine, 3 * STEPS) or not delay
+    assert driver.op == 1 and not driver.is_waiting
+
+
+def test_the_next_end_of_a_round_is_the_latest_place_of_an_outcome():
+    driver, machine = by_word(STEPS)
+    for op in (1, 2):
+        machine.give(8, 0.0)
+        machine.heard(result(op))
+        assert elsewhere(machine, STEPS - 1) == () and driver.op == op - 1
+        machine.hurry()
+        assert machine.advance(0.0) and driver.op == op
+    machine.give(8, 0.0)
+    machine.heard(result(3))
+    assert machine.advance(0.0) == ()
+
+
 def test_at_its_place_a_peer_waits_for_what_is_not_here():
     machine = begun(Pretended(delay=2))
     step(machine, 4)

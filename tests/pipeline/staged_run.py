@@ -31,13 +31,17 @@ DISK_BYTES = 1 << 30
 STAGES, STEPS, BATCH, MICRO_BATCH, CONTEXT = 3, 4, 8, 4, 32
 
 
-def config_of(rounds: int, peers: int, **pipeline: Any) -> RunConfig:
+def config_of(
+    rounds: int, peers: int, outer: OuterSection | None = None, codec: str = "int8", **pipeline: Any
+) -> RunConfig:
     return RunConfig(
         run=RunSection("stages", rounds=rounds),
         model=ModelSection(layers=3, width=32, heads=2, context=CONTEXT),
         inner=InnerSection(batch=BATCH, lr=5e-3, warmup_steps=4),
-        outer=OuterSection(inner_steps=STEPS, momentum=0.5),
-        exchange=ExchangeSection(start_peers=peers, wait_ready_s=1.0, chunk_values=4096),
+        outer=outer or OuterSection(inner_steps=STEPS, momentum=0.5),
+        exchange=ExchangeSection(
+            codec=codec, start_peers=peers, wait_ready_s=1.0, chunk_values=4096
+        ),
         checkpoint=CheckpointSection(every_rounds=1),
         pipeline=PipelineSection(stages=STAGES, micro_batch=MICRO_BATCH, **pipeline),
     )

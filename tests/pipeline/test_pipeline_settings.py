@@ -10,6 +10,7 @@ from swarmtrain.config import limits as config_limits
 from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import PipelineSection, RunConfig
 from swarmtrain.errors import UserError
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
 from swarmtrain_transport.errors import RemoteFault
 
 
@@ -48,12 +49,16 @@ def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
     [
         ("stages = 7", "pipeline.stages", "must be from 1 to 6, the blocks of this model; it is 7"),
         (
-            'stages = 2\n[outer]\nstrategy = "eager"', "outer.strategy",
-            "must be one whose results have their place when they come",
+            'stages = 2\nschedule = "flush"\n[outer]\nstrategy = "eager"', "pipeline.schedule",
+            "must be free with outer.strategy eager, it is flush",
         ),
         (
-            'stages = 2\n[outer]\nstrategy = "streaming"\ndelay_steps = 3', "outer.strategy",
-            "must be one whose results have their place when they come",
+            'stages = 2\nschedule = "flush"\n[outer]\nstrategy = "streaming"', "pipeline.schedule",
+            "must be free with outer.strategy streaming and outer.delay_steps 1, it is flush",
+        ),
+        (
+            'stages = 2\n[outer]\nstrategy = "streaming"\ndelay_steps = 11', "outer.delay_steps",
+            "must not be above outer.inner_steps / outer.fragments (10) where the model is in stag",
         ),
         ("stages = 0", "pipeline.stages", "must be from 2 to 64, it is 0"),
         ("stages = 65", "pipeline.stages", "must be from 2 to 64, it is 65"),
@@ -126,10 +131,16 @@ def test_stages_of_another_type_are_told_what_is_expected(tmp_path: Path, value:
 
 
 @pytest.mark.parametrize(
-    "strategy", ["diloco", 'streaming"\ndelay_steps = 0 #', "sparseloco", "noloco"]
+    "strategy",
+    [
+        'diloco"\n[pipeline]\nschedule = "flush',
+        'streaming"\ndelay_steps = 0\n[pipeline]\nschedule = "flush',
+        *(facts.name for facts in BUILT_IN.values() if facts.has_rounds),
+    ],
 )
 def test_strategies_with_inner_steps_fit(tmp_path: Path, strategy: str):
-    loaded(tmp_path, f'[pipeline]\nstages = 2\n[outer]\nstrategy = "{strategy}"\n')
+    text = f'[outer]\nstrategy = "{strategy}"\n'
+    loaded(tmp_path, f"{text}stages = 2\n" if "[pip" in text else f"{text}[pipeline]\nstages = 2\n")
 
 
 def test_a_model_that_peers_bring_is_not_in_stages(tmp_path: Path):

@@ -4,11 +4,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from staged_run import Coordinator, Peer, config_of
+from staged_run import STEPS, Coordinator, Peer, config_of
 
+from swarmtrain.config.settings import OuterSection
 from swarmtrain.errors import UserError
 from swarmtrain.events import Evaluated, Serving
 from swarmtrain.peer.network import patience
@@ -27,7 +29,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     begun: list[Coordinator] = []
 
     def run(
-        *spans: tuple[int, int], rounds: int = ROUNDS, **pipeline: str
+        *spans: tuple[int, int], rounds: int = ROUNDS, **pipeline: Any
     ) -> tuple[Coordinator, list[Peer]]:
         config = config_of(rounds, len(spans), **{"activations": "none", **pipeline})
         coordinator = Coordinator(config, tmp_path / "run")
@@ -73,9 +75,14 @@ def assert_whole(coordinator: Coordinator, peers: list[Peer]) -> None:
         assert made and books.counted == (made,) * 3 and not books.lost and not books.partial
 
 
-@pytest.mark.parametrize("activations", ["none", "int8"])
-def test_peers_of_three_stages_and_a_full_replica_train_one_model(begin, activations: str) -> None:
-    coordinator, peers = begin((0, 0), (1, 1), (2, 2), (0, 2), activations=activations)
+EAGER = OuterSection(strategy="eager", inner_steps=STEPS, momentum=0.5)
+
+
+@pytest.mark.parametrize(("activations", "outer"), [("none", None), ("int8", EAGER)])
+def test_peers_of_three_stages_and_a_full_replica_train_one_model(
+    begin, activations: str, outer: OuterSection | None
+) -> None:
+    coordinator, peers = begin((0, 0), (1, 1), (2, 2), (0, 2), activations=activations, outer=outer)
     assert_whole(coordinator, peers)
     losses = [one.losses for one in peers if one.losses]
     assert losses and all(min(some) < 0.85 * some[0] for some in losses)

@@ -15,12 +15,14 @@ from swarmtrain_transport.pipeline.requests import Step
 from swarmtrain_transport.pipeline.route import Span
 
 CONFIG = config_of(3, 1)
+PACE = Pace(begins=0, length=2, steps=2)
 
 
 class Stage:
-    """A session that knows what was given."""
+    """A session that knows what was given, and whose outcomes have a place so many steps later."""
 
-    def __init__(self, planned: set[int]) -> None:
+    def __init__(self, planned: set[int], delay: int) -> None:
+        self.delay = self.left = delay
         self.driver = SimpleNamespace(op=4, is_waiting=False)
         self.is_finished = False
         self.told: list[Any] = []
@@ -32,7 +34,7 @@ class Stage:
 
     def give(self, samples: int) -> None:
         assert not self.driver.is_waiting
-        self.driver.is_waiting = True
+        self.driver.is_waiting, self.left = True, self.delay
         self.told.append(("give", self.driver.op + 1, samples))
 
     def take_back(self) -> None:
@@ -43,19 +45,28 @@ class Stage:
     def hear(self, outcome: OpSkipped) -> None:
         self.told.append("heard")
 
+    def stepped_elsewhere(self) -> None:
+        self.left -= 1
+
+    def hurry(self) -> None:
+        self.left = 0
+
     def advance(self) -> None:
-        if self.told[-1] == "heard":
+        if self.told and self.told[-1] == "heard" and self.left <= 0:
             self.told.append("applied")
             self.driver.op, self.driver.is_waiting = self.driver.op + 1, False
 
 
-def training(planned: set[int]) -> tuple[StageTraining, Stage, queue.SimpleQueue[Any], Any]:
+def training(
+    planned: set[int], delay: int = 0
+) -> tuple[StageTraining, Stage, queue.SimpleQueue[Any], Any]:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     thread: Any = SimpleNamespace(inbox=inbox, note=lambda note: None, call=lambda action: None)
     trainer: Any = SimpleNamespace(
-        tokens=Counter(), loss=(0.0, 0), num_steps=Counter(), is_midway=False
-    )
-    stage: Any = Stage(planned)
+        tokens=Counter(), loss=(0.0, 0), num_steps=Counter(), is_midway=False,
+        step=lambda request: None, set_norm_shares=lambda told: None,
+    )  # fmt: skip
+    stage: Any = Stage(planned, delay)
     made = StageTraining(thread, {1: stage}, trainer, CONFIG, lambda item: None)
     return made, stage, inbox, trainer
 
@@ -95,6 +106,53 @@ def test_the_next_rounds_work_waits_for_the_outcome_of_the_last_one():
     assert stage.told == [("give", 5, 8), "heard", "applied", ("give", 6, 8)]
 
 
+def step(made: StageTraining) -> None:
+    def part(training: Any) -> Any:
+        training.step(Step(Span(1, 1), 32, 2))
+        return lambda now_s: None
+
+    made._thread.inbox.put(part)
+    made.work()
+
+
+def test_an_outcome_is_applied_at_its_place_between_steps_of_the_next_round():
+    made, stage, inbox, trainer = training({5}, delay=2)
+    settled(made, trainer, 0)
+    made.begin(PACE)
+    inbox.put(OpSkipped(5, "nobody", 1))
+    made.work()
+    step(made)
+    assert stage.told[-1] == "heard"
+    step(made)
+    assert stage.told[-1] == "applied"
+
+
+def test_a_round_with_too_few_steps_has_the_outcomes_place_at_its_end():
+    made, stage, inbox, trainer = training({5}, delay=2)
+    settled(made, trainer, 0)
+    made.begin(PACE)
+    inbox.put(OpSkipped(5, "nobody", 1))
+    made.work()
+    step(made)
+    settled(made, trainer, 1)
+    assert stage.told == [("give", 5, 8), "heard", "applied", ("give", 6, 8)]
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_an_outcome_waits_for_no_step_that_nobody_will_make(is_asked: bool):
+    """After the last round, while the run lacks a stage, and where this peer is to leave."""
+    made, stage, inbox, trainer = training({5}, delay=2)
+    if is_asked:
+        made.request_stop()
+    settled(made, trainer, 0)
+    if is_asked:
+        made.begin(PACE)
+    inbox.put(OpSkipped(5, "nobody", 1))
+    made.work()
+    assert stage.told[-1] == "applied"
+    assert made.should_stop == is_asked
+
+
 def test_an_outcome_is_not_applied_in_the_midst_of_a_backward_pass():
     made, stage, inbox, trainer = training({5})
     settled(made, trainer, 0)
@@ -111,9 +169,8 @@ def test_an_outcome_is_not_applied_in_the_midst_of_a_backward_pass():
 def test_the_learning_rate_goes_by_the_runs_clock_and_stands_still_at_a_rounds_end():
     """Whatever ops of its own stage were skipped: all stages have one rate."""
     made, _, _, trainer = training({5})
-    trainer.set_norm_shares = lambda told: None
     warm = CONFIG.inner.lr / CONFIG.inner.warmup_steps
-    made.begin(Pace(begins=0, length=2, steps=2))
+    made.begin(PACE)
     assert rates(made, trainer, 3) == pytest.approx([warm, 2 * warm, 2 * warm])
     made.begin(Pace(begins=2, length=2, steps=2))
     assert rates(made, trainer, 1) == pytest.approx([3 * warm])

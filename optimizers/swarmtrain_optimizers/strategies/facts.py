@@ -81,7 +81,8 @@ class StrategyFacts:
         wants: by path, the only value that a setting may have with it, and the reason.
         misfits: of its numbers, which do not fit together.
         takes_gradients: whether it exchanges the gradients of every step, with no inner optimizer.
-        overlaps: whether inner steps go on during an op, so that all peers must be at the same one.
+        overlaps: whether inner steps go on during an op, so that all peers of a whole model must be
+            at the same one.
         feeds_back: whether what a codec loses is always sent later, without being asked for.
         rates: of `swarmtrain compare`.
         swept: commit whose sweep (benchmarks/shapes) has found them; "" where none has.
@@ -106,3 +107,16 @@ class StrategyFacts:
     swept: str = ""
     compared_in: str = ""
     demo: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def has_rounds(self) -> bool:
+        """True if peers exchange after inner steps of their own, however many each has made."""
+        return self.kind is not None and not self.takes_gradients
+
+    def is_delayed(self, delay_steps: int) -> bool:
+        """Return True if results have their place at a later inner step.
+
+        Args:
+            delay_steps: the setting, which a strategy that does not take it decides itself.
+        """
+        return self.overlaps and (delay_steps > 0 or "delay_steps" not in self.takes)

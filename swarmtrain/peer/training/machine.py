@@ -5,6 +5,7 @@ the peer should leave. `advance` then answers with what the shell must do: one o
 contribution at a time, until there is nothing more. Whoever trains asks `holds_back` before the
 next inner step: an outcome takes its place where all peers put it, and whoever is at that place
 waits for it. Without the coordinator a peer trains on for one round at most (protocol.md rule 10).
+Where a round ends by word (`give`) nobody waits at a place, and no place is later than that end.
 
 A training thread, an averager, the simulator and a comparison drive the same machine. Not here:
 time, threads, disks, and any arithmetic, which is the driver's.
@@ -191,6 +192,7 @@ class TrainingMachine:
         steps_per_round: inner steps of a round; so many are made without the coordinator.
         patience_s: a leaving peer waits so long for an op that does not begin.
         lonely_s: after so long without the coordinator a waiting peer trains on.
+        ends_by_word: a round ends when `give` says so, however many inner steps were made.
 
     Attributes:
         is_finished: the run has made its rounds.
@@ -207,6 +209,7 @@ class TrainingMachine:
         steps_per_round: int,
         patience_s: float = 0.0,
         lonely_s: float = LONELY_S,
+        ends_by_word: bool = False,
     ) -> None:
         self.is_finished = False
         self.final_loss: float | None = None
@@ -217,11 +220,12 @@ class TrainingMachine:
         self._steps_per_round = steps_per_round
         self._patience_s = patience_s
         self._lonely_s = lonely_s
+        self._ends_by_word = ends_by_word
         self._outcomes: deque[Outcome] = deque()
         self._pace = Pace()
         self._extra_steps = 0
         self._round_ended = True
-        self._is_leaving = self._is_finishing = False
+        self._is_leaving = self._is_finishing = self._hurries = False
         self._is_lonely = False
         self._stands_still = False
         self._seen_s = self._given_s = float("-inf")
@@ -270,6 +274,14 @@ class TrainingMachine:
             return self._give(now_s)
         return ()
 
+    def stepped_elsewhere(self) -> None:
+        """One inner step was made, by whoever trains several groups; `give` tells its samples."""
+        self._driver.stepped(0)
+
+    def hurry(self) -> None:
+        """No inner step comes before the next `give`: outcomes wait for no later place."""
+        self._hurries = True
+
     def give(self, samples: int, now_s: float) -> Actions:
         """Give the work of a round over so many samples, however many steps others made of it."""
         self._driver.stepped(samples)
@@ -289,7 +301,7 @@ class TrainingMachine:
         if self._outcomes and not self._is_early(self._outcomes[0]):
             return self._take(self._outcomes.popleft())
         driver = self._driver
-        ends = self.should_stop or (self._is_leaving and driver.is_waiting)
+        ends = self.should_stop or (self._is_leaving and driver.is_waiting) or self._ends_by_word
         return self._give(now_s) if driver.is_due and not ends else ()
 
     @property
@@ -321,13 +333,14 @@ class TrainingMachine:
         """An overlapped op's outcome waits for the step where all peers put it."""
         has_place = isinstance(outcome, do.ApplyResult | do.OpSkipped)
         waits = self._driver.is_waiting and not self._driver.is_at_place
-        return has_place and waits and not self._is_leaving
+        return has_place and waits and not (self._is_leaving or self._hurries)
 
     def _give(self, now_s: float) -> Actions:
         part = self._driver.contribute()
         steps_per_s = self._pace.end_round() if self._driver.keeps_pace else 0.0
         self._given_s = now_s
         self._extra_steps = 0
+        self._hurries = False
         return (Ready(part, steps_per_s),)
 
     def _take(self, outcome: Outcome) -> Actions:

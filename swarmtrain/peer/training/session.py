@@ -118,6 +118,7 @@ class Session:
             rounds=config.run.rounds,
             steps_per_round=config.steps_per_round,
             patience_s=config.exchange.wait_ready_s + LONELY_S,
+            ends_by_word=config.pipeline.num_stages > 1,
         )
 
     # ---- life
@@ -151,6 +152,14 @@ class Session:
     def hear(self, outcome: Outcome) -> None:
         """News of the run for this group, from an inbox that several share; then `advance`."""
         self._machine.heard(outcome)
+
+    def stepped_elsewhere(self) -> None:
+        """One inner step was made, of this group among others; then `advance`."""
+        self._machine.stepped_elsewhere()
+
+    def hurry(self) -> None:
+        """No inner step comes before the next `give`: outcomes wait for no later place."""
+        self._machine.hurry()
 
     def give(self, samples: int) -> None:
         """Give the work of a round whose inner steps were made elsewhere.

@@ -4,6 +4,10 @@ Every stage of the span is a group with a session of its own. One inbox has what
 them: a part of the pipeline's work is made when it comes, and between two parts outcomes are
 applied. When a round is closed each stage gives what its steps have made of it.
 
+An outcome that has a later place is applied there: after so many inner steps of our own, at the
+next round's end at the latest. It is not waited for there, as micro-batches of all stages would
+wait with it; it has come when that round is closed.
+
 Not here: which part comes when, which is the stage machine's decision.
 """
 
@@ -70,7 +74,7 @@ class StageTraining:
         self._pace = Pace()
         self._steps_before: Counter[int] = Counter()  # the round under way
         self._loss_before = (0.0, 0)  # the step under way
-        self._is_asked = False
+        self._is_asked = self._is_open = False
         self._rounds_since = 0
 
     # ---- life
@@ -151,6 +155,8 @@ class StageTraining:
         session = self.sessions.get(group)
         if session is not None:  # else we were moved away
             session.hear(item)
+            if self._is_asked or not self._is_open:
+                session.hurry()
             self._advance()
 
     def _advance(self) -> None:
@@ -179,7 +185,8 @@ class StageTraining:
 
     def begin(self, pace: Pace) -> None:
         """A round begins, whose steps go by this."""
-        self._pace, self._steps_before = pace, self.trainer.num_steps.copy()
+        self._pace, self._is_open = pace, True
+        self._steps_before = self.trainer.num_steps.copy()
         self.trainer.set_norm_shares(pace.norm_shares)
 
     def step(self, request: Step) -> None:
@@ -187,6 +194,9 @@ class StageTraining:
         trainer = self.trainer
         trainer.rate = self._rate(request.stages.last)
         trainer.step(request)
+        for stage, session in self.sessions.items():
+            if stage in request.stages:
+                session.stepped_elsewhere()
         if request.stages.last < max(self.sessions):
             return  # the last stage steps with all that was counted here
         (total, count), (total_before, count_before) = trainer.loss, self._loss_before
@@ -198,6 +208,9 @@ class StageTraining:
     def settle(self, round: int) -> None:
         """Give each stage's work of a round, after the outcome of the last one's. What that has
         not taken, as where a stage has made all its rounds, nothing will take any more."""
+        for session in self.sessions.values():
+            session.hurry()
+        self._advance()
         while any(one.awaits_outcome for one in self.sessions.values()):
             self.work()
         tokens = self.trainer.tokens
@@ -213,6 +226,7 @@ class StageTraining:
         self.trainer.loss = self._loss_before = (0.0, 0)
         if self._is_asked:
             self._rounds_since += 1
+        self._is_open = False
         self._tell("exchanging")
 
     def _rate(self, stage: int) -> float:
