@@ -35,7 +35,7 @@ what the others gave."""
 _SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
 """Columns that a narrow terminal goes without, in this order."""
 
-_QUARRELS = 3
+_QUARRELS = _MOVES = 3
 """So many of the newest; `swarmtrain why` tells of every round."""
 
 _NOT_SHOWN = ("waiting_seen_s", "rounds")
@@ -136,6 +136,10 @@ def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
         state = f"; state root {root} after round {group['round']}" if root else ""
         count = f"; {stage['counted']} micro-batches in the newest round" if told["made"] else ""
         yield fact(f"stage {number}", f"{served}{state}{count}")
+    moves = [event for event in view.get("events") or () if event["event"] == "moved"]
+    for event in moves[-_MOVES:]:
+        who = names.get(event["peer"], event["peer"][:8])
+        yield fact("moved", f"{who} {event['reason']} (round {event['round']})")
     if told["made"]:
         text = f"{told['made']} made, {told['whole']} counted in all stages, {told['lost']} lost"
         yield fact("micro-batches", f"{text}, {told['redone']} times sent or made again")

@@ -121,10 +121,6 @@ class StageProcess:
         """Tell the coordinator."""
         self._crowd.reports(self.me, report)
 
-    def fetch(self, span: Span) -> None:
-        """Nobody moves here."""
-        raise AssertionError(span)
-
     def expelled(self) -> None:
         """Nobody is given up here."""
         raise AssertionError(self.me)
@@ -168,10 +164,6 @@ class StageProcess:
         if not self._is_open:
             self.member.machine.hurry()
         self.train()
-
-    def serve(self, span: Span) -> None:
-        """Nobody moves here."""
-        raise AssertionError(span)
 
     # ---- time
 
@@ -431,10 +423,6 @@ class PipelineCrowd:
                     self._obey(self.rounds.weighed(process, report, self.now_s))
                 case orders.Settled():
                     self._obey(self.rounds.settled(process, report, self.now_s))
-                case _:
-                    raise AssertionError(
-                        report
-                    )  # nobody moves here, or keeps what it does not serve
 
         self.at(self.now_s + self.net.round_trip_s / 2, hear)
 

@@ -84,13 +84,13 @@ def run_peer(
         advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
         brings=_brings(options), make_shell=make_shell,
     )  # fmt: skip
-    while not _lived(enter(), options.threads, events, rehearsal):
-        events.say("The run has gone on without this peer: it begins anew.")
+    while end := _lived(enter(), options.threads, events, rehearsal):
+        events.say(f"{end} The peer begins anew.")
     return 0
 
 
-def _lived(membership: Membership, threads: int, events: Telling, rehearsal: Rehearsal) -> bool:
-    """Train until the end; False if this life of the peer ends before that of the peer."""
+def _lived(membership: Membership, threads: int, events: Telling, rehearsal: Rehearsal) -> str:
+    """Train until the end; tells why this life of the peer ends, if it is to have another one."""
     try:
         identity, name = membership.identity, membership.name
         came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
@@ -103,10 +103,10 @@ def _lived(membership: Membership, threads: int, events: Telling, rehearsal: Reh
     except UserError as error:
         if error.code != GIVEN_UP:
             raise
-        return False
+        return error.what
     finally:
         membership.close()
-    return True
+    return ""
 
 
 def _brings(options: JoinOptions) -> Brings:

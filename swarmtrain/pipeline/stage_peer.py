@@ -157,8 +157,6 @@ class StagePeer:
                     self._training.append(partial(self._weigh, request))
                 case requests.Settle():
                     self._training.append(partial(self._settle, request.round))
-                case requests.Fetch() | requests.Serve():
-                    raise LocalFault("a process keeps its stages for its life")
                 case requests.SendReport():
                     self._outside.report(request.report)
                 case requests.Ended():

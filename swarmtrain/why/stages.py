@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarmtrain.console.lines import counted
+from swarmtrain.pipeline.costs import span_words
 from swarmtrain.why import words
 from swarmtrain_transport.ledger.fold import LedgerView
-from swarmtrain_transport.wire.records import Books, Gone
+from swarmtrain_transport.wire.records import Books, Gone, Move
 
 Names = Mapping[bytes, str]
 
@@ -38,21 +39,30 @@ class BookedRound:
         books: of it.
         exchanges: number of the op that follows from it, by stage; none where nobody has counted.
         left: who was gone when it was booked, and had not been when the one before it was.
+        moved: who was sent to other stages in that time.
     """
 
     books: Books
     exchanges: dict[int, int]
     left: tuple[Gone, ...]
+    moved: tuple[Move, ...]
 
     @classmethod
-    def of(cls, books: Books, view: LedgerView, left: Collection[Gone]) -> "BookedRound":
-        """The booking of BOOKS; `view` is of the records before it."""
+    def of(cls, books: Books, view: LedgerView, since: Collection[Gone | Move]) -> "BookedRound":
+        """The booking of BOOKS.
+
+        Args:
+            books: of the round.
+            view: of the records before it.
+            since: who left or moved since the booking before it.
+        """
         exchanges = {
             stage: view.groups[stage].next_op
             for stage, count in enumerate(books.counted)
             if count and stage in view.groups
         }
-        return cls(books, exchanges, tuple(left))
+        left = tuple(one for one in since if isinstance(one, Gone))
+        return cls(books, exchanges, left, tuple(one for one in since if isinstance(one, Move)))
 
 
 def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
@@ -96,6 +106,9 @@ def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
     for gone in booked.left:
         why = f": {because}" if (because := words.gone_because(gone)) else ""
         yield f"{words.name_of(gone.peer, names)} was gone before the round was booked{why}."
+    for move in booked.moved:
+        where = span_words(range(move.groups[0], move.groups[-1] + 1))
+        yield f"{words.name_of(move.peer, names)} was sent to {where}: {move.why}."
 
 
 def _breaks(books: Books, names: Names) -> Iterator[str]:
@@ -157,5 +170,6 @@ def fields(booked: BookedRound, names: Names) -> dict[str, Any]:
             for one in books.breaks
         ],
         "left": [gone.peer.hex() for gone in booked.left],
+        "moved": {move.peer.hex(): list(move.groups) for move in booked.moved},
         "exchanges": {str(stage): op for stage, op in booked.exchanges.items()},
     }

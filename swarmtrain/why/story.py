@@ -27,6 +27,7 @@ from swarmtrain_transport.wire.records import (
     Freeze,
     Gone,
     Join,
+    Move,
     Plan,
     Reassign,
     Record,
@@ -116,19 +117,21 @@ def story_of(
     wanted = {FIRST_GROUP if group is None else group: number}
     exchanges = _Exchanges(view, names, wanted)
     booked: list[stages.BookedRound] = []
-    left: list[Gone] = []
+    since: list[Gone | Move] = []
     for record in records:
         body = reader.read(record)
         if isinstance(body, Join):
             names[body.peer] = name_of(body.peer, body.name, names)
-        elif isinstance(body, Gone) and body.peer in view.roster:
-            left.append(body)
+        elif (isinstance(body, Gone) and body.peer in view.roster) or (
+            isinstance(body, Move) and body.why
+        ):
+            since.append(body)
         elif isinstance(body, Books) and group is None:
-            found = stages.BookedRound.of(body, view, left)
+            found = stages.BookedRound.of(body, view, since)
             exchanges.booked(found, is_it=view.first.next_op == number)
             if view.first.next_op == number:
                 booked.append(found)
-            left = []
+            since = []
         exchanges.take(body)
         view.apply(record, body)
     lines: list[str] = []

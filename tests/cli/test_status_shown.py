@@ -44,6 +44,9 @@ def test_a_model_in_stages_shows_who_serves_them_and_what_became_of_micro_batche
         "made": 20, "whole": 18, "lost": 2, "redone": 5,
     }  # fmt: skip
     first = {"run": "t", "round": 3, "wanted_root": "ab" * 32, "num_values": 800}
+    first["events"] = [
+        {"round": 2, "peer": "bb", "event": "moved", "reason": "to stage 1: nobody served it"},
+    ]
     assert list(describe({**first, "peers": peers, "groups": [later], "pipeline": pipeline})) == [
         "run              t",
         "round            3",
@@ -52,6 +55,7 @@ def test_a_model_in_stages_shows_who_serves_them_and_what_became_of_micro_batche
         "7 micro-batches in the newest round",
         f"stage 1          lynx, otter; state root {'cd' * 8} after round 2; "
         "6 micro-batches in the newest round",
+        "moved            lynx to stage 1: nobody served it (round 2)",
         "micro-batches    20 made, 18 counted in all stages, 2 lost, 5 times sent or made again",
         "",
         "peer   stages",

@@ -209,7 +209,6 @@ def _words_on_pipelines() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         orders.Drained(3, 2, 1, 7, 0),
         orders.Weighed(3, 2, 1, (1.0, None)),
         orders.Settled(3, (orders.Counted(me, 1, some),), made, dict.fromkeys(made.lost, 2)),
-        orders.Fetched(span),
     )
     told = (
         orders.Welcome(members, 3, 2, 1, True),

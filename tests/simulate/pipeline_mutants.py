@@ -20,7 +20,7 @@ from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline.guardian import Guardian
 from swarmtrain_transport.pipeline.held import Phase
 from swarmtrain_transport.pipeline.in_flight import InFlight
-from swarmtrain_transport.pipeline.orders import Begin, Member
+from swarmtrain_transport.pipeline.moves import Moves
 from swarmtrain_transport.pipeline.permission import Permission
 from swarmtrain_transport.pipeline.requests import Free, Keep, Settle
 from swarmtrain_transport.pipeline.rounds import Rounds
@@ -202,30 +202,8 @@ def by_slot_alone(self, receiver, slot, name):
     )
 
 
-def keeps_all_in_their_groups(self, order):
-    spans = {peer: member.span for peer, member in self._flight.members.items()}
-    members = {
-        peer: Member(member.boot, spans.get(peer, member.span))
-        for peer, member in order.members.items()
-    }
-    original_begin(self, Begin(order.round, order.share, members))
-
-
-original_begin = StageMachine._begin
-
-
-def moves_at_once(self, process, span, now_s):
-    self.moving = None
-    return original_move(self, process, span, now_s)
-
-
-original_move = Rounds.move
-
-
-def switches_at_once(self, process, span, now_s):
-    actions = original_move(self, process, span, now_s)
-    self._may_switch = self._may_switch or bool(actions)
-    return actions
+def released_before_its_part(self):
+    return self.leaving if self._without_from is not None else None
 
 
 def permits_whoever_asks_first(self, micro_batch, secret, end):
@@ -284,10 +262,12 @@ MUTANTS = {
         ("P1", "P2", "P4"),
     ),
     "moved-but-in-its-old-group": Mutant(
-        changed(StageMachine, _begin=keeps_all_in_their_groups), ("P6",)
+        changed(Rounds, _in_round=property(lambda self: dict(self.members))), ("P6",)
     ),
-    "two-moves": Mutant(changed(Rounds, move=moves_at_once), ("P6",)),
-    "switched-without-state": Mutant(changed(Rounds, move=switches_at_once), ("P6",)),
+    "moved-before-its-part": Mutant(
+        changed(Rounds, released=property(released_before_its_part)), ("P6",)
+    ),
+    "two-moves": Mutant(changed(Moves, _waits=lambda *_: False), ("P6",)),
     "order-does-not-wait": Mutant(
         changed(StageMachine, _is_counting=property(lambda self: False)), ("P2", "P4")
     ),

@@ -10,8 +10,12 @@ import pytest
 from pipeline_mutants import MUTANTS, hunt
 
 from swarmtrain.cli.main import main
+from swarmtrain.simulate.pipelines.conditions import Conditions
 from swarmtrain.simulate.pipelines.seeds import run_seed, run_seeds, simulate
+from swarmtrain.simulate.pipelines.world import World
+from swarmtrain_transport.pipeline.books import Books
 from swarmtrain_transport.pipeline.guardian import Guardian
+from swarmtrain_transport.pipeline.route import Span
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,6 +43,37 @@ def test_a_seed_gives_the_same_routes_in_every_process():
         for chance in ("1", "2")
     }  # fmt: skip
     assert told == {f"{[run_seed(seed).digest.hex() for seed in (3, 8)]}\n".encode()}
+
+
+def calm_world(counts: tuple[int, ...], steps: int) -> tuple[World, float]:
+    """A world without faults that began with so many peers of one speed on each stage, after some
+    rounds; and its micro-batches a second in the last ones."""
+    spans = tuple(Span(stage, stage) for stage, count in enumerate(counts) for _ in range(count))
+    world = World(2, conditions=Conditions(
+        len(counts), spans, slots=6, share=2 if steps else 4, steps=steps,
+        pass_s=(2.0,) * len(spans), calm_s=-80.0, loss=0.0, double=0.0, late=0.0, faults=(),
+        calm_rounds=14, moves_by_need=True,
+    ))  # fmt: skip
+    told: list[Books] = []
+    booked = world.ledger.booked
+
+    def read(books: Books, *others: object, **more: object) -> None:
+        told.append(books)
+        booked(books, *others, **more)
+
+    world.ledger.booked = read
+    world.run()
+    last = told[-4:]
+    return world, sum(one.whole for one in last) / sum(one.took_s for one in last)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_peers_that_began_on_one_stage_spread_until_the_run_is_as_fast_as_it_can_be(steps):
+    world, rate = calm_world((5, 1, 1), steps)
+    best, best_rate = calm_world((3, 2, 2), steps)
+    assert (world.counts["moves"], best.counts["moves"]) == (2, 0)
+    assert sorted(world.spans) == sorted(best.spans)
+    assert rate >= 0.9 * best_rate
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -33,15 +33,14 @@ MEMBER = say.Member(BOOT, Span(0, 1))
 MEMBERS = {ME.peer: MEMBER, b"n" * 32: say.Member(b"x", Span(2, 2))}
 MARKS = say.Marks(3, b"\x05")
 COUNTED = say.Counted(ME, 1, MARKS)
-SETTLED = say.Settled(4, (COUNTED,), say.Made(MARKS, {Reason.LATE: MARKS}))
+SETTLED = say.Settled(4, (COUNTED,), say.Made(MARKS, {Reason.LATE: MARKS}), busy_s=0.5)
 ORDERS: tuple[say.Order, ...] = (
     say.Welcome(MEMBERS, 3, 2, 1, True), say.Joined(ME.peer, MEMBER), say.Departed(ME),
-    say.Move(Span(1, 2)), say.Begin(3, 7, MEMBERS), say.Weigh(3, 2, 1),
+    say.Begin(3, 7, MEMBERS), say.Weigh(3, 2, 1),
     say.MakeStep(3, 2, 1, 7, 1.5), say.MakeStep(3, 2, 1, 7), say.Void(3, 2, 1, 7), say.Close(3),
 )  # fmt: skip
 REPORTS: tuple[say.Report, ...] = (
     say.Drained(3, 2, 1, 7, 0), say.Weighed(3, 2, 1, (1.0, None, 0.0)), SETTLED,
-    say.Fetched(Span(1, 2)),
 )  # fmt: skip
 LARGE = limits.COUNT_MAX + 1
 
@@ -128,8 +127,6 @@ def beyond() -> Iterator[say.Order | say.Report]:
             if type(getattr(value, name, None)) is int:
                 yield from (change(value, **{name: number}) for number in (-1, LARGE))
     for span in (Span(-1, 0), Span(0, limits.STAGES_MAX)):
-        yield say.Move(span)
-        yield say.Fetched(span)
         yield say.Joined(ME.peer, say.Member(BOOT, span))
     for boot in (b"", bytes(limits.BOOT_BYTES_MAX + 1)):
         yield say.Departed(Process(ME.peer, boot))
@@ -145,6 +142,8 @@ def beyond() -> Iterator[say.Order | say.Report]:
         yield say.MakeStep(0, 0, 0, 0, square)
     yield say.Weighed(0, 0, 0, (1.0,) * (limits.STAGES_MAX + 1))
     yield change(SETTLED, counted=(COUNTED,) * (limits.COUNTED_MAX + 1))
+    for seconds in (-1.0, math.nan, math.inf, 2 * limits.BUSY_S_MAX):
+        yield change(SETTLED, busy_s=seconds)
     for marked in (
         say.Marks(-1, b""), say.Marks(LARGE, b""),
         say.Marks(0, bytes(limits.MARKS_BYTES_MAX + 1)),

@@ -262,32 +262,69 @@ def test_a_set_of_numbers_is_read_as_it_was_written():
         assert orders.numbers(orders.marks(some)) == some
 
 
-def test_one_member_moves_at_a_time_and_from_a_begin_on():
+def test_a_member_leaves_between_two_rounds_when_its_last_one_has_its_outcome():
     rounds, _ = running()
-    assert rounds.move(LAST, Span(0, 0), NOW_S) == ()
-    (order,) = rounds.move(SECOND, Span(1, 1), NOW_S)
-    assert order == Tell(SECOND, orders.Move(Span(1, 1)))
-    assert rounds.move(FIRST, Span(0, 1), NOW_S) == ()
+    rounds.release(SECOND)
+    rounds.release(FIRST)  # one leaves at a time
     drained(rounds, FIRST)
-    begun = told(orders.Begin, drained(rounds, SECOND))
-    assert begun[LAST].members[SECOND.peer].span == Span(0, 0)
+    actions = drained(rounds, SECOND)
+    assert told(orders.Close, actions).keys() == {FIRST, SECOND, LAST}
+    begun = told(orders.Begin, actions)
+    assert begun.keys() == {FIRST, LAST}
+    assert begun[LAST].members.keys() == {FIRST.peer, LAST.peer}
     settle(rounds)
+    assert rounds.closing == 0 and rounds.released is None
     rounds.outcome(0, NOW_S)
-    rounds.fetched(SECOND, orders.Fetched(Span(1, 1)), NOW_S)
-    drained(rounds, FIRST)
-    begun = told(orders.Begin, drained(rounds, SECOND))
-    assert begun[LAST].members[SECOND.peer].span == Span(1, 1)
-    assert (begun[FIRST].share, begun[SECOND].share) == (4, 0)
+    assert rounds.released == SECOND
+    welcome = told(orders.Welcome, rounds.joined(GONE, Member(BOOT, Span(1, 1)), NOW_S))[GONE]
+    assert SECOND.peer not in welcome.members
+    gone = told(orders.Departed, rounds.departed(SECOND, NOW_S))
+    assert SECOND in gone and rounds.released is None and rounds.leaving is None
+
+
+def test_a_flushed_step_is_not_void_because_a_member_leaves_that_is_not_in_its_round():
+    rounds, _ = running(steps=1)
+    rounds.release(SECOND)
+    for process in (FIRST, SECOND):
+        drained(rounds, process)
+    settle(rounds)
+    begun = told(orders.Begin, rounds.outcome(0, NOW_S))
+    assert begun.keys() == {FIRST, LAST} and rounds.released == SECOND
+    rounds.departed(SECOND, NOW_S)
+    assert told(orders.MakeStep, drained(rounds, FIRST))
 
 
 def test_nobody_leaves_a_stage_that_has_lost_its_other_member_meanwhile():
     rounds, _ = running()
-    rounds.move(SECOND, Span(1, 1), NOW_S)
-    rounds.fetched(SECOND, orders.Fetched(Span(1, 1)), NOW_S)
+    rounds.release(SECOND)
     rounds.departed(FIRST, NOW_S)
     begun = told(orders.Begin, drained(rounds, SECOND))
     assert begun[SECOND].members[SECOND.peer].span == Span(0, 0)
-    assert rounds.moving is None
+    assert rounds.leaving is None
+
+
+def test_a_member_that_has_left_is_in_the_rounds_again_if_it_is_needed_before_it_is_gone():
+    rounds, _ = running()
+    rounds.release(SECOND)
+    drained(rounds, FIRST)
+    drained(rounds, SECOND)
+    settle(rounds)
+    rounds.departed(FIRST, NOW_S)
+    begun = told(orders.Begin, rounds.outcome(0, NOW_S))
+    assert begun[SECOND].members.keys() == {SECOND.peer, LAST.peer}
+    assert rounds.released is None
+
+
+def test_books_have_the_time_that_a_round_took_and_that_its_members_were_busy():
+    rounds, _ = running()
+    rounds.pardon(1.0)
+    for process in (FIRST, SECOND):
+        rounds.drained(process, orders.Drained(0, 0, 0, 4, 0), NOW_S + 9)
+    for process in SPANS:
+        settled = orders.Settled(0, (), NOTHING, busy_s=float(process == LAST))
+        (*_, last) = [(), *rounds.settled(process, settled, NOW_S + 10)]
+    assert last.books.took_s == 8
+    assert last.books.busy_s == {FIRST: 0, SECOND: 0, LAST: 1}
 
 
 # ---- words that cannot be
@@ -298,8 +335,6 @@ def test_a_member_of_stages_that_there_are_not_is_refused(span):
     rounds, _ = running()
     with pytest.raises(RemoteFault):
         rounds.joined(GONE, Member(BOOT, span), NOW_S)
-    with pytest.raises(RemoteFault):
-        rounds.move(FIRST, span, NOW_S)
 
 
 def test_one_member_s_word_counts_once_however_often_it_is_said():
@@ -518,18 +553,6 @@ def test_who_never_answers_is_soon_not_waited_for():
             now_s = rounds.due_s
             actions = rounds.overdue(now_s)
     assert 4 < num_late < 12 and now_s - NOW_S < 12 * 2 * limits.MICRO_BATCH_S
-
-
-def test_a_move_that_does_not_end_leaves_the_place_to_another():
-    rounds, _ = running()
-    rounds.move(SECOND, Span(1, 1), NOW_S)
-    drained(rounds, FIRST)
-    assert rounds.moving and rounds.due_s < NOW_S + limits.MOVE_S
-    drained(rounds, SECOND)
-    rounds.overdue(NOW_S + limits.MOVE_S)
-    assert rounds.moving is None
-    assert rounds.fetched(SECOND, orders.Fetched(Span(1, 1)), NOW_S + limits.MOVE_S) == ()
-    assert rounds.move(FIRST, Span(0, 1), NOW_S + limits.MOVE_S)
 
 
 def test_the_first_round_waits_for_as_many_members_as_the_run_wants():

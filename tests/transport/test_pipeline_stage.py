@@ -191,15 +191,17 @@ def test_a_receiver_that_says_that_it_holds_a_micro_batch_is_waited_for():
         assert not sent(msg.Want, made.tick(float(now_s)))
 
 
-def test_a_member_moves_between_two_rounds_when_it_has_the_other_state():
+def test_a_round_s_report_has_the_seconds_of_its_passes_and_not_those_between():
     made, _ = machine(MIDDLE)
-    assert of(requests.Fetch, made.told(orders.Move(Span(2, 2)), 0.0))
-    assert of(requests.SendReport, made.fetched(Span(2, 2), 1.0))
-    made.told(orders.Close(0), 2.0)
-    moved = MEMBERS | {MIDDLE.peer: orders.Member(BOOT, Span(2, 2))}
-    assert of(requests.Serve, made.told(orders.Begin(1, 0, moved), 2.0))
-    assert made.received(OTHER.peer, BOOT, msg.Want(1, 1), 2.0) == ()
-    assert sent(msg.Invite, made.received(OTHER.peer, BOOT, msg.Want(2, 1), 2.0))
+    job, below = answered(made)  # forward: 1 s
+    made.received(END.peer, BOOT, msg.Gradient(below, job.micro_batch, TENSOR), 5.0)
+    made.gradient_made(job, TENSOR, 6.0)
+    made.backward_made(job, 7.5)
+    made.told(orders.Close(0), 8.0)
+    (report,) = of(requests.SendReport, made.settled(0, 9.0))
+    assert report.report.busy_s == 3.5
+    (report,) = of(requests.SendReport, made.settled(1, 10.0))
+    assert report.report.busy_s == 0
 
 
 def test_one_end_alone_is_let_go_for_ever():

@@ -105,3 +105,31 @@ def test_a_stage_that_has_lost_all_its_peers_gets_one_of_another_stage(seed: int
     assert {B, D} <= {*gone}
     # The other one of stage 0 is alone there now, and stays.
     assert [(body.peer in (A, C), body.groups) for body in moves] == [(True, (1,))]
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_peer_of_a_fast_stage_moves_to_a_slow_one_and_gives_there(steps: int) -> None:
+    needs = (StageNeed(4.0, 0, 0, 0, 0), StageNeed(5.0, 0, 0, 0, 0))
+    swarm = StageSwarm(1, PipelineTerms(4, steps, start_peers=6), needs, rounds=10_000)
+    first, second, third, *others = (bytes([number]) * 32 for number in range(1, 7))
+    people = (first, others[0], second, others[1], third, others[2])
+    for number, peer in enumerate(people):  # as joiners get them
+        swarm.add_to(peer, number % 2)
+    while not commits(swarm, 1):
+        swarm.step()
+    for peer in others[1:]:
+        swarm.kill(peer)
+    before = len(commits(swarm, 0))
+    moves: list[Move] = []
+    while not moves or not any(moves[0].peer in one.contributors for one in commits(swarm, 1)):
+        assert len(swarm.records) < 2000
+        for _ in range(100):
+            swarm.step()
+        moves = [b for b in bodies_of(swarm.records) if isinstance(b, Move) and "make" in b.why]
+    (move,) = moves
+    assert move.peer in (first, second, third) and move.groups == (1,)
+    # What it counted in its old stage is in there: it left when its last round had its outcome.
+    given = [{*made.contributors} for made in commits(swarm, 0)[before:]]
+    last = max(op for op, peers in enumerate(given) if move.peer in peers)
+    assert all({first, second, third} == peers for peers in given[: last + 1])
+    assert not any(member.faults or member.halted for member in swarm.members.values())

@@ -81,6 +81,16 @@ def test_a_round_in_stages_is_told_with_all_that_became_of_its_micro_batches() -
     assert explain_round(chain.records, 1, group=1)[0] == "Round 1 was planned with crane."
 
 
+def test_a_move_is_told_with_its_reason_and_a_keeper_s_new_task_is_not() -> None:
+    chain = staged_chain()
+    why = "stage 1 can make 0.5 micro-batches a second, stage 0 1.3"
+    for body in (Move(B, (0,), keeps=(1,)), books_of(0), Move(B, (1,), why=why), books_of(1)):
+        chain.add(body)
+    told = f"lynx was sent to stage 1: {why}."
+    assert told in story_of(chain.records, 1).lines
+    assert told not in "".join(story_of([*chain.records][:-2], 1).lines)
+
+
 def test_what_was_made_again_for_a_void_step_is_counted() -> None:
     for count, words in ((1, "1 was made again:"), (2, "2 were made again:")):
         chain = staged_chain()

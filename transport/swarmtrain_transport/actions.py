@@ -125,9 +125,10 @@ class Rewound(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """Peer: from now on it is in these groups; of others nothing is left."""
+    """Peer: from now on it is in these groups; of others nothing is left. `why` is for people."""
 
     groups: tuple[int, ...]
+    why: str = ""
 
 
 class GivenUp(msgspec.Struct, frozen=True):

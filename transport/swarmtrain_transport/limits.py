@@ -102,6 +102,9 @@ NORM_SPREAD = 8.0
 number of values says, and down to the same part: a member that is alone in its stage cannot hold up
 the others' steps by a word."""
 
+BUSY_S_MAX = 1e9
+"""Seconds of passes in a round that a peer may tell of: finite, and more than anybody needs."""
+
 HOLDERS = 3
 """Living holders of each stage's newest state: any two may be lost at once."""
 
@@ -145,9 +148,13 @@ STRAGGLER = 3.0
 """A source that needs so many times what the middle one of the others has needed is not waited for;
 but for two times MICRO_BATCH_S in any case. Their shares are such that all are done together."""
 
+MOVE_ROUNDS = 3
+"""Rounds in a row in which a stage must be slow enough, before a peer moves there: a slow round is
+no slow stage."""
+
 MOVE_S = 3600.0
-"""Time to fetch the state of another stage, while all goes on: half a gigabyte at 1 Mbit/s. Nobody
-else moves meanwhile."""
+"""Time of a peer to count in the stage that it has moved to: it fetches half a gigabyte at 1 Mbit/s
+first. Nobody else moves meanwhile."""
 
 PIPELINE_MEMBERS_MAX = 1024
 """Peers of a pipeline: BEGIN names all of them to each, which is 100 KiB a peer and round."""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from swarmtrain.caps import NO_CAPS, Caps
-from swarmtrain.errors import UserError, refused, run_over, translate
+from swarmtrain.errors import UserError, cleaned, refused, run_over, translate
 from swarmtrain.options import Endpoint
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.recall import recall
@@ -31,6 +31,7 @@ from swarmtrain.peer.network.stage_lane import MakePeer, StageLane
 from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain.peer.network.whereabouts import Whereabouts
 from swarmtrain.peer.view import PeerView, TrainerNote, view_of
+from swarmtrain.pipeline.costs import span_words
 from swarmtrain.pipeline.stage_peer import End, Part
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
@@ -370,7 +371,7 @@ class PeerShell:
         self._stages.welcomed(self._term)
         self._to_trainer(do.Moved(tuple(groups)))
 
-    def _expelled(self) -> None:
+    def _expelled(self, what: str = "The run has gone on without this peer.") -> None:
         """Whatever this process counts from now on is in no book: another one takes its place.
 
         Raises:
@@ -378,7 +379,7 @@ class PeerShell:
         """
         raise UserError(
             GIVEN_UP,
-            "The run has gone on without this peer, or has other stages for it.",
+            what,
             "What it had counted in the round is not in the run.",
             "`swarmtrain join` begins anew by itself.",
         )
@@ -410,11 +411,14 @@ class PeerShell:
     def _act(self, actions: Actions) -> None:
         assert self._link is not None
         accepted: list[Record] = []
-        is_another = False
+        moved: do.Moved | None = None
+        is_given_up = False
         for action in actions:
             match action:
-                case do.GivenUp() | do.Moved():
-                    is_another = self._stages is not None
+                case do.GivenUp():
+                    is_given_up = self._stages is not None
+                case do.Moved():
+                    moved = action
                 case do.SendControl():
                     self.send(action.message)
                 case do.SendFrame():
@@ -446,7 +450,12 @@ class PeerShell:
                     self._to_trainer(action)
         if accepted:
             self._storage.append_records(accepted)
-        if is_another:
+        if moved is not None and self._stages is not None:
+            served = self._stages.peer.machine.span
+            before = span_words(range(served.first, served.last + 1))
+            after = span_words(range(moved.groups[0], moved.groups[-1] + 1))
+            self._expelled(f"It moves from {before} to {after}: {cleaned(moved.why)}.")
+        if is_given_up:
             self._expelled()
         self._sleep()
 

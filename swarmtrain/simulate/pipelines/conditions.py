@@ -52,6 +52,8 @@ class Conditions:
         loss, double, late: probability of each for one message.
         faults: the others.
         habits: of a hostile member, the last one; none is hostile if it has none.
+        calm_rounds: rounds that are to go well after the faults.
+        moves_by_need: peers move to slow stages; else in half of the worlds, to any stage.
     """
 
     num_stages: int
@@ -66,6 +68,8 @@ class Conditions:
     late: float
     faults: tuple[Fault, ...]
     habits: frozenset[str] = frozenset()
+    calm_rounds: int = 2
+    moves_by_need: bool = False
 
     @property
     def hostile(self) -> int:

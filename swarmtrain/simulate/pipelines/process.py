@@ -8,7 +8,6 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from swarmtrain_transport.links.link import PeerId
@@ -98,7 +97,6 @@ class SimProcess:
         self.ground = ground
         self.me = me
         self.span = span
-        self._states = {span}
         self.machine = StageMachine(me, span, rules, seed=repr(me).encode())
         self.is_alive = True
         self.thaws_s = 0.0
@@ -152,15 +150,11 @@ class SimProcess:
                     | requests.Weigh()
                     | requests.Step()
                     | requests.Discard()
+                    | requests.Settle()
                 ):
                     self._training.append(request)
                 case requests.SetPace():
                     pass  # nothing is learnt here
-                case requests.Settle() | requests.Serve():
-                    self._training.append(request)
-                case requests.Fetch():
-                    fetch_s = self.ground.rng.uniform(1, 20)
-                    self.ground.later(self, fetch_s, partial(self._fetched, request.span))
                 case requests.Ended():
                     if request.micro_batch in self.work.ended:
                         self.ground.broken("P2", f"{request.micro_batch} ended twice")
@@ -249,19 +243,11 @@ class SimProcess:
                 work.accumulated = [one for one in work.accumulated if one not in stepped]
             case requests.Discard():
                 self.work.accumulated.clear()
-            case requests.Serve():
-                if request.span not in self._states or self.work.accumulated:
-                    self.ground.broken("P6", f"{self.me} serves what it has no state of")
-                self.span = request.span
             case requests.Settle():
                 if self.work.accumulated:
                     self.ground.broken("P2", f"{self.me} settles with a full accumulator")
                 norms = (1.0,) * (self.span.last - self.span.first + 1)
                 self._obey(self.machine.settled(request.round, self.ground.now_s, norms))
-
-    def _fetched(self, span: Span) -> None:
-        self._states.add(span)
-        self._obey(self.machine.fetched(span, self.ground.now_s))
 
     def _forward_made(self) -> None:
         request = self._training.popleft()

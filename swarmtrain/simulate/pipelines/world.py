@@ -5,7 +5,7 @@ import heapq
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from swarmtrain.simulate.pipelines.checks import (
     BrokenInvariant,
@@ -21,7 +21,10 @@ from swarmtrain.simulate.pipelines.hostile import Hostile
 from swarmtrain.simulate.pipelines.process import TOKENS, Passed, SimProcess
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import control, orders
+from swarmtrain_transport.pipeline.assignment import Server, StageNeed, Transfer
+from swarmtrain_transport.pipeline.books import Books
 from swarmtrain_transport.pipeline.messages import AnyHopMessage
+from swarmtrain_transport.pipeline.moves import Moves
 from swarmtrain_transport.pipeline.orders import Member, Tell
 from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
@@ -76,8 +79,7 @@ class World:
         self._calm_rounds = 0
         self._due_s = math.inf
         self._spans: dict[int, dict[Process, Span]] = {}
-        self._moving: set[Process] = set()
-        self._fetched: set[Process] = set()
+        self._arriving: PeerId | None = None
         self._flushed: set[tuple[int, int, int]] = set()
         conditions = self.conditions
         self.rules = Rules(
@@ -90,6 +92,12 @@ class World:
         self.coordinator = Rounds(
             conditions.num_stages, conditions.share, conditions.steps, clips=seed % 2 == 0
         )
+        needs = (StageNeed(1.0, 0, 0, 0, 0),) * conditions.num_stages
+        self.moves = Moves(needs)
+        if not conditions.moves_by_need:
+            self.moves = Moves(needs, 1, self._any_move)
+        self._is_moving = False
+        self.spans = list(conditions.spans)
         self._boots = [0] * len(conditions.spans)
         self._lives_of_all: list[SimProcess] = []
         self.processes: list[SimProcess] = []
@@ -146,6 +154,8 @@ class World:
             strange = [stage for _, stage in process.work.stepped if span and stage not in span]
             if strange:
                 self.broken("P6", f"{process.me} counts in stage {strange[0]}, it serves {span}")
+            if report.counted and process.me.peer == self._arriving:
+                self._arriving = None
             self.ledger.settled(process, report)
         me, message = process.me, control.pack_report(report)
         if self.is_harsh and self._mute_s.get(self._ids[me.peer], math.inf) <= self.now_s:
@@ -186,32 +196,22 @@ class World:
             self._plan(fault)
         for process in self.processes:
             self._begin_life(process)
-        if self.rng.random() < 0.5:
-            self._at(self.rng.uniform(2, 30), self._move)
-        while self._queue and self._calm_rounds < 2:
+        self._is_moving = self.rng.random() < 0.5 or self.conditions.moves_by_need
+        calm_rounds = self.conditions.calm_rounds
+        while self._queue and self._calm_rounds < calm_rounds:
             self.now_s, _, act = heapq.heappop(self._queue)
             if self.now_s > self.conditions.calm_s + _END_S:
                 raise BrokenInvariant("P8", f"round {self.coordinator.round} does not end")
             act()
         self.counts["strangers"] = sum(each.machine.strangers for each in self._lives_of_all)
-        if self._calm_rounds < 2:
+        if self._calm_rounds < calm_rounds:
             raise BrokenInvariant("P8", "nothing happens any more")
         self.ledger.check_share()
-
-    def _move(self) -> None:
-        """Somebody is to serve another stage; and again later."""
-        self._at(self.now_s + self.rng.uniform(1, 30), self._move)
-        process = self.rng.choice(self.processes)
-        stage = self.rng.randrange(self.conditions.num_stages)
-        if process.is_alive and self._can_do_without(self._ids[process.me.peer]):
-            self._act(self.coordinator.move(process.me, Span(stage, stage), self.now_s))
 
     def _process(self, index: int) -> SimProcess:
         conditions = self.conditions
         me = Process(_peer(index), b"%04d" % self._boots[index])
-        # A peer comes back with the stages whose state is on its disk.
-        span = self.processes[index].span if self.processes else conditions.spans[index]
-        given = (self, me, span, self.rules, conditions.pass_s[index])
+        given = (self, me, self.spans[index], self.rules, conditions.pass_s[index])
         is_hostile = index == conditions.hostile
         process = Hostile(*given, conditions.habits) if is_hostile else SimProcess(*given)
         self._lives_of_all.append(process)
@@ -219,11 +219,14 @@ class World:
 
     def _begin_life(self, process: SimProcess) -> None:
         self.later(process, self.rng.uniform(0, 3), process.tick)
-        member = Member(process.me.boot, process.span)
-        self._at(self._lane("up", process.me), lambda: self._joined(process.me, member))
+        self._at(self._lane("up", process.me), lambda: self._joined(process))
 
-    def _joined(self, process: Process, member: Member) -> None:
-        self._act(self.coordinator.joined(process, member, self.now_s))
+    def _joined(self, process: SimProcess) -> None:
+        if process.span == self.spans[self._ids[process.me.peer]]:
+            member = Member(process.me.boot, process.span)
+            self._act(self.coordinator.joined(process.me, member, self.now_s))
+        elif self._lives(process):  # the ledger has another span for it meanwhile
+            self.expelled(process)
 
     def _restart(self, index: int, delay_s: float) -> None:
         """A new life, in so many seconds."""
@@ -263,16 +266,13 @@ class World:
             self._restart(fault.peer, back_s)
 
     def _can_do_without(self, index: int) -> bool:
-        """Return True if all stages are served without a peer, and without who is moving, or has
-        not heard yet that it has moved."""
-        moving = self.coordinator.moving[0] if self.coordinator.moving else None
-        members = self.coordinator.members
+        """Return True if all stages are served without a peer, and without who is moving."""
+        moving = self.moves.under_way
         settled = [
             process.span
             for i, process in enumerate(self.processes)
             if process.is_alive and i not in (index, self.conditions.hostile)
-            and process.me != moving
-            and (process.me.peer not in members or members[process.me.peer].span == process.span)
+            and (moving is None or process.me.peer != moving.peer)
         ]  # fmt: skip
         return all(any(s in span for span in settled) for s in range(self.conditions.num_stages))
 
@@ -286,6 +286,8 @@ class World:
     def _suspect(self, process: SimProcess) -> None:
         """Give the process up if it has been silent for all that time."""
         if not process.is_alive or process.thaws_s > self.now_s:
+            if process.me.peer == self._arriving:
+                self._arriving = None
             self._act(self.coordinator.departed(process.me, self.now_s))
 
     # ---- coordinator
@@ -296,9 +298,6 @@ class World:
             self._act(self.coordinator.drained(process, report, self.now_s))
         elif isinstance(report, orders.Weighed):
             self._act(self.coordinator.weighed(process, report, self.now_s))
-        elif isinstance(report, orders.Fetched):
-            self._fetched.add(process)
-            self._act(self.coordinator.fetched(process, report, self.now_s))
         elif isinstance(report, orders.Settled):
             self._act(self.coordinator.settled(process, report, self.now_s))
 
@@ -311,11 +310,47 @@ class World:
                     self._booked(action)
                 case Late():
                     self.counts["late"] += 1
+        if self.moves.released(self.coordinator) is not None:
+            self._move()
         due_s = self.coordinator.due_s
         if due_s != self._due_s:
             self._due_s = due_s
             if due_s < math.inf:
                 self._at(due_s, lambda: self._overdue(due_s))
+
+    def _move(self) -> None:
+        """The ledger's MOVE: the process is given up, and its peer begins anew elsewhere."""
+        moving, process = self.moves.released(self.coordinator), self.coordinator.released
+        assert moving is not None and process is not None
+        if self._arriving is not None:
+            self.broken("P6", f"{moving} while {self._arriving!r} moves")
+        for number in (self.coordinator.round, self.coordinator.closing):
+            if number is not None and process in self._spans[number]:
+                self.broken("P6", f"{moving}, and is in round {number} in its old stage")
+        self.counts["moves"] += 1
+        self._arriving = moving.peer
+        self.spans[self._ids[moving.peer]] = Span(moving.stage, moving.stage)
+        self._act(self.coordinator.departed(process, self.now_s))
+
+    def _look_for_moves(self, books: Books) -> None:
+        servers, movable = {}, []
+        for index, process in enumerate(self.processes):
+            if process.is_alive or process.me.peer in self.coordinator.members:
+                span = self.spans[index]
+                servers[process.me.peer] = Server(range(span.first, span.last + 1))
+            is_free = index != self.conditions.hostile and self._can_do_without(index)
+            if process.is_alive and is_free:
+                movable.append(process.me.peer)
+        self.moves.booked(books, self.coordinator, servers, movable, self.now_s)
+
+    def _any_move(
+        self, needs: Sequence[StageNeed], servers: Sequence[Server], movable: Sequence[int]
+    ) -> Transfer | None:
+        """Send anybody who may go to any other stage."""
+        if not movable:
+            return None
+        place, stage = self.rng.choice(movable), self.rng.randrange(len(needs))
+        return None if stage in (servers[place].span or ()) else Transfer(place, stage, "drawn")
 
     def _overdue(self, due_s: float) -> None:
         if due_s == self._due_s:
@@ -328,19 +363,10 @@ class World:
                 if order.round not in self._began_s:
                     self._spans[order.round] = {
                         Process(peer, member.boot): member.span
-                        for peer, member in self.coordinator.members.items()
+                        for peer, member in order.members.items()
                     }
-                    self._moving -= self._fetched
                     self._began_s[order.round] = self.now_s
                     self.counts["rounds"] += 1
-            case orders.Departed():
-                self._moving.discard(order.process)
-            case orders.Move():
-                self.counts["moves"] += 1
-                if self._moving:
-                    self.broken("P6", f"{process} moves while {self._moving} do")
-                self._moving.add(process)
-                self._fetched.discard(process)
             case orders.MakeStep():
                 self._check_step((order.round, order.step, order.attempt))
 
@@ -383,6 +409,8 @@ class World:
             books, self._ever, is_harsh=is_harsh, is_calm=is_calm, has_hostile=has_hostile
         )
         self._calm_rounds += is_calm
+        if self._is_moving:
+            self._look_for_moves(books)
         ended_s = self.now_s + self.rng.uniform(*_EXCHANGE_S)
         self._at(ended_s, lambda: self._act(self.coordinator.outcome(books.round, self.now_s)))
 

@@ -115,7 +115,12 @@ class Rendezvous:
         self.stage_rounds: StageRounds | None = None
         if pipeline is not None:
             self.stage_rounds = StageRounds(
-                pipeline, len(self._terms), self.groups, self.writer, self.live_roster
+                pipeline,
+                len(self._terms),
+                self.groups,
+                self._stages,
+                self.writer,
+                self.live_roster,
             )
         self._begin_known_groups()
         self.holdings = Holdings(self.writer, self.lines, sign)
@@ -174,7 +179,7 @@ class Rendezvous:
             if self._stages.needs:
                 self._begin_groups()
                 choice = self._stages.choose(peer, hello, is_new=is_new)
-                self._move(peer, tuple(choice.span))
+                self._move(peer, tuple(choice.span), choice.why)
                 why = choice.why
             self._welcome(peer, hello, why)
 
@@ -251,11 +256,11 @@ class Rendezvous:
             self._move(peer, groups)
         return self._settle()
 
-    def _move(self, peer: PeerId, groups: tuple[int, ...]) -> None:
+    def _move(self, peer: PeerId, groups: tuple[int, ...], why: str = "") -> None:
         if self.view.groups_of(peer) == groups:
             return
         keeps = tuple(kept for kept in self.view.keeps_of(peer) if kept not in groups)
-        self.writer.append(Move(peer, groups, keeps))
+        self.writer.append(Move(peer, groups, keeps, why))
         for group in self.groups.values():
             if peer not in group.view.members:
                 group.depart(peer)
@@ -425,8 +430,9 @@ class Rendezvous:
                     self._dispatch(peer, self.lines[peer], message)
             self._begin_groups()
             self.departures.bury(self._now_s)
-            self._fill_stages()
             self._settle_groups()
+            if self._move_peers():
+                self._settle_groups()
             if shifts_timers or self.writer.head != head:
                 self._name_keepers()
             self.writer.snapshot()
@@ -442,14 +448,22 @@ class Rendezvous:
             self._due_s = self._next_due_s()
         return self.writer.take()
 
-    def _fill_stages(self) -> None:
-        """MOVE for a stage that nobody serves any more."""
+    def _move_peers(self) -> bool:
+        """MOVE for a stage that is slow, or that nobody serves any more; True if there was one."""
         if self.stage_rounds is None or self.is_finished:
-            return
+            return False
+        head = self.writer.head
         while (found := self._stages.stand_in(self._now_s)) is not None:
             peer, stage = found
-            self._move(peer, (stage,))
-            self.note(peer, "moved", f"nobody served stage {stage}")
+            self._send_to(peer, stage, "nobody served it")
+        moving = self._stages.moves.released(self.stage_rounds.rounds)
+        if moving is not None:
+            self._send_to(moving.peer, moving.stage, moving.why)
+        return self.writer.head != head
+
+    def _send_to(self, peer: PeerId, stage: int, why: str) -> None:
+        self._move(peer, (stage,), why)
+        self.note(peer, "moved", f"to stage {stage}: {why}")
 
     def _settle_groups(self) -> None:
         """Decide in all groups. Books of a pipeline's round open some of them."""

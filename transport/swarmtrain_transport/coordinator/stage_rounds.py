@@ -23,6 +23,7 @@ from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.planning import is_synced
 from swarmtrain_transport.coordinator.roster import LiveRoster
+from swarmtrain_transport.coordinator.stages import Stages
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.books import Books, record_of
@@ -84,6 +85,7 @@ class StageRounds:
         terms: of the pipeline.
         num_stages: of the model.
         groups: that there are, by their numbers.
+        stages: who serves them, and who is to move.
         writer: the pen.
         live_roster: who is here.
 
@@ -93,7 +95,7 @@ class StageRounds:
 
     def __init__(
         self, terms: PipelineTerms, num_stages: int, groups: Mapping[int, GroupCoordinator],
-        writer: LedgerWriter, live_roster: LiveRoster,
+        stages: Stages, writer: LedgerWriter, live_roster: LiveRoster,
     ) -> None:  # fmt: skip
         self.rounds = Rounds(
             num_stages, terms.share, terms.steps, clips=terms.clips,
@@ -102,6 +104,7 @@ class StageRounds:
         )  # fmt: skip
         self._terms = terms
         self._groups = groups
+        self._stages = stages
         self._writer = writer
         self._live_roster = live_roster
         self._lanes: dict[Process, OrderLane] = {}
@@ -160,8 +163,6 @@ class StageRounds:
                 self._act(self.rounds.weighed(process, report, now_s))
             case orders.Settled():
                 self._act(self.rounds.settled(process, report, now_s))
-            case orders.Fetched():
-                self._act(self.rounds.fetched(process, report, now_s))
 
     def pardon(self, absent_s: float) -> None:
         """The coordinator was stopped for so long: nobody was silent meanwhile."""
@@ -273,6 +274,7 @@ class StageRounds:
                 group.givers = givers
                 until_s = self._now_s + limits.ANSWER_S + group.terms.wait_ready_s
                 self._awaited[stage] = _Awaited(group.view.next_op, group.view.rewinds, until_s)
+        self._stages.booked(books, self.rounds, self._now_s)
 
     def _follow(self) -> None:
         """Ops have their outcome, or none is coming."""

@@ -1,5 +1,5 @@
 """Stages of a pipeline at the coordinator: whoever joins is told which ones to serve, and a stage
-that has lost all its peers gets one of another stage."""
+that is slow, or has lost all its peers, gets one of another stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,10 +17,13 @@ from swarmtrain_transport.pipeline.assignment import (
     stage_rates,
     stand_in,
 )
+from swarmtrain_transport.pipeline.books import Books
+from swarmtrain_transport.pipeline.moves import Moves
+from swarmtrain_transport.pipeline.rounds import Rounds
 from swarmtrain_transport.wire.messages import Hello
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stages:
     """The stages that each peer serves, which are groups.
 
@@ -28,12 +31,23 @@ class Stages:
         needs: of each stage; empty in a run without stages.
         view: the ledger's fold.
         lines: who was heard of.
+        moves: from faster stages to slower ones.
     """
 
     needs: Sequence[StageNeed]
     view: LedgerView
     lines: Mapping[PeerId, PeerLine]
+    moves: Moves = field(init=False)
     _empty_since: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.moves = Moves(self.needs)
+
+    def booked(self, books: Books, rounds: Rounds, now_s: float) -> None:
+        """Learn from a round of the pipeline, and have a peer leave it for a slow stage."""
+        if self.needs:
+            servers = {peer: self._server(peer) for peer in self.view.roster}
+            self.moves.booked(books, rounds, servers, self._movable(now_s), now_s)
 
     def stand_in(self, now_s: float) -> tuple[PeerId, int] | None:
         """A peer, and the stage that it is to serve from now on, which nobody has served for a
@@ -47,13 +61,7 @@ class Stages:
             if now_s < self._empty_since.setdefault(stage, now_s) + limits.STAGE_EMPTY_S:
                 continue
             peers = sorted(self.view.roster)
-            movable = [
-                index
-                for index, peer in enumerate(peers)
-                if (line := self.lines.get(peer)) is not None
-                and line.life.is_alive(now_s)
-                and not line.hello.brings.span
-            ]
+            movable = [peers.index(peer) for peer in self._movable(now_s)]
             servers = [self._server(peer) for peer in peers]
             keeping = [index for index in movable if peers[index] in groups[stage].keepers]
             found = stand_in(self.needs, servers, stage, keeping)
@@ -80,12 +88,26 @@ class Stages:
                 return Choice(span, "as before")
         return choose(self.needs, others, joiner)
 
+    def _movable(self, now_s: float) -> list[PeerId]:
+        """Living peers that did not ask for their stages."""
+        return [
+            peer
+            for peer in sorted(self.view.roster)
+            if (line := self.lines.get(peer)) is not None
+            and line.life.is_alive(now_s)
+            and not line.hello.brings.span
+        ]
+
     def _server(self, peer: PeerId) -> Server:
         """A peer that is in, with the stages that it serves."""
         groups = self.view.groups_of(peer)
         line = self.lines.get(peer)
         known = server_of(line.hello) if line is not None else Server()
-        return replace(known, span=range(groups[0], groups[-1] + 1))
+        return replace(
+            known,
+            span=range(groups[0], groups[-1] + 1),
+            seen_flops_per_s=self.moves.seen_flops_per_s(peer),
+        )
 
 
 def server_of(hello: Hello) -> Server:

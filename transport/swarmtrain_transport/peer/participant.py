@@ -391,7 +391,7 @@ class Participant:
         actions += [do.RevokePeer(peer) for peer in before - self.view.roster.keys()]
         actions += self.start(self._now_s)
         if groups := self.view.groups_of(self.card.peer_id):
-            actions += self._moved(groups, forgets=False)
+            actions += self._moved(groups)
         for part in self._parts:
             part.roster_changed()
         return [*actions, do.SendControl(self._progress())]
@@ -444,7 +444,8 @@ class Participant:
         """Follow one new record."""
         me = self.card.peer_id
         if isinstance(body, Join | Move) and body.peer == me:
-            return self._moved(self.view.groups_of(me), forgets=isinstance(body, Move))
+            why = body.why if isinstance(body, Move) else None
+            return self._moved(self.view.groups_of(me), why)
         if isinstance(body, Join):
             return [self._allow(body.peer)]
         if isinstance(body, Gone):
@@ -466,8 +467,8 @@ class Participant:
             actions += part.place.reports(connected=self._connected)
         return actions
 
-    def _moved(self, groups: tuple[int, ...], *, forgets: bool) -> list[do.PeerAction]:
-        """JOIN or MOVE of ours: what we are in, and what we keep."""
+    def _moved(self, groups: tuple[int, ...], why: str | None = None) -> list[do.PeerAction]:
+        """JOIN, or MOVE for a reason, of ours: what we are in, and what we keep."""
         kept = self.view.keeps_of(self.card.peer_id)
         is_moved = set(groups) != self.groups.keys()
         for number in self.groups.keys() - set(groups):
@@ -475,11 +476,11 @@ class Participant:
         for number in sorted(set(groups) - self.groups.keys()):
             self._enter(number)
         for number in self.keepers.keys() - set(kept):
-            self.keepers.pop(number).leave(forgets=forgets)
+            self.keepers.pop(number).leave(forgets=why is not None)
         for number in sorted(set(kept) - self.keepers.keys()):
             self._enter_keeper(number)
         self._sort_parts()
-        return [do.Moved(groups)] if is_moved else []
+        return [do.Moved(groups, why or "")] if is_moved else []
 
     # ---- events from the data lane
 

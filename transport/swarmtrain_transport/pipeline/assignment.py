@@ -3,8 +3,9 @@
 A peer makes so many micro-batches in a second as its processor or its link allows, whichever is
 slower; a stage makes what all who serve it make together, and a run what its slowest stage makes.
 A joiner gets the stages with which the slowest stage gains most. Where it says how much memory it
-has, that may be several; else it is one. A peer's word on its speed is its own, so it is bounded by
-the words of the others; a run finds out how fast its peers are as it goes.
+has, that may be several; else it is one. If a stage is slow all the same, a peer of a faster one
+moves there. A peer's word on its speed is its own, so it is bounded by the words of the others, and
+counts until a run has seen how fast it is (`moves`).
 """
 
 import statistics
@@ -12,6 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from swarmtrain_transport import limits
+
+_LEAD = 1.1
+"""Of the slowest stage's rate, which a stage keeps at least when a peer leaves it: measured rates
+differ by about as much by chance."""
 
 _BACKWARD = 3
 """A backward pass, and the forward pass that it makes again, in forward passes."""
@@ -46,12 +51,14 @@ class Server:
         flops_per_s: of its processor.
         link_bytes_per_s: of its link, in the slower direction.
         memory_bytes: that it gives.
+        seen_flops_per_s: by what it has counted in the run, and the time that took.
     """
 
     span: range | None = None
     flops_per_s: float = 0.0
     link_bytes_per_s: float = 0.0
     memory_bytes: int = 0
+    seen_flops_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,15 @@ class Choice:
     """The stages that a peer is to serve, and the reason in words."""
 
     span: range
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A peer, by its place, that is to serve another stage, and the reason in words."""
+
+    place: int
+    stage: int
     why: str
 
 
@@ -178,13 +194,64 @@ def stand_in(
     return None if best is None else best[1]
 
 
+def next_move(
+    needs: Sequence[StageNeed], servers: Sequence[Server], movable: Sequence[int]
+) -> Transfer | None:
+    """Choose a peer of a faster stage for the slowest one: the one after whose move the slowest
+    stages are fastest, of equals the slowest peer. None if no move makes the run better off.
+
+    The slowest stage gains, and no other falls to where that was. So with equal speeds no sequence
+    of moves comes back to where it began.
+
+    Args:
+        needs: of each stage.
+        servers: who is in, with their spans.
+        movable: places of those who may be sent elsewhere.
+    """
+    known = _comparable(servers)
+    rates = _rates(needs, known)
+    slowest = min(range(len(rates)), key=rates.__getitem__)
+    there, low = range(slowest, slowest + 1), rates[slowest]
+    memory = memory_of(needs, there)
+    best: tuple[list[float], float, int] | None = None
+    for place in movable:
+        server = known[place]
+        own = server.span or there
+        if not low or slowest in own or 0 < server.memory_bytes < memory:
+            continue
+        rate = rate_of(needs, server, own)
+        after = [old - rate * (stage in own) for stage, old in enumerate(rates)]
+        if min(after[stage] for stage in own) < _LEAD * low:
+            continue
+        after[slowest] += rate_of(needs, server, there)
+        found = sorted(float(f"{one:.9g}") for one in after), -rate, -place
+        best = found if best is None else max(best, found)
+    if best is None:
+        return None
+    place = -best[2]
+    left = min(known[place].span or there, key=rates.__getitem__)
+    return Transfer(
+        place, slowest, f"stage {slowest} can make {low:.3g} micro-batches a second, "
+        f"stage {left} {rates[left]:.3g}",
+    )  # fmt: skip
+
+
 def _comparable(servers: Sequence[Server]) -> list[Server]:
-    """All with a speed. Nobody is faster than a multiple of the middle one by its own word."""
-    told = [server.flops_per_s for server in servers if server.flops_per_s > 0]
-    if not told:
+    """All with a speed, which is the one that was seen. Who was not seen yet is as fast as it says
+    beside the others; nobody is faster than a multiple of the middle one."""
+    ratios = [
+        server.seen_flops_per_s / server.flops_per_s
+        for server in servers
+        if server.seen_flops_per_s > 0 < server.flops_per_s
+    ]
+    ratio = statistics.median_low(ratios) if ratios else 1.0
+    speeds = [server.seen_flops_per_s or server.flops_per_s * ratio for server in servers]
+    known = [speed for speed in speeds if speed > 0]
+    if not known:
         return [replace(server, flops_per_s=1.0, link_bytes_per_s=0.0) for server in servers]
-    middle = statistics.median_low(told)
+    middle = statistics.median_low(known)
     most = limits.PACE_SPREAD * middle
     return [
-        replace(server, flops_per_s=min(server.flops_per_s or middle, most)) for server in servers
+        replace(server, flops_per_s=min(speed or middle, most))
+        for server, speed in zip(servers, speeds, strict=True)
     ]

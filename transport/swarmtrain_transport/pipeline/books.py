@@ -47,6 +47,8 @@ class Books:
         spans: of who was there when the round was closed.
         processes: who has told.
         digest: SHA-256 of all reports, in the order of the processes.
+        took_s: from the round's begin until it was closed.
+        busy_s: how long each member's passes took, by its own word.
     """
 
     round: int
@@ -64,6 +66,8 @@ class Books:
     spans: Mapping[Process, Span]
     processes: frozenset[Process]
     digest: bytes
+    took_s: float
+    busy_s: Mapping[Process, float]
 
 
 def check(report: orders.Settled, span: Span, asked: int) -> None:
@@ -101,6 +105,7 @@ def books_of(
     settled: Mapping[Process, orders.Settled],
     spans: Mapping[Process, Span] | None = None,
     voided: int = 0,
+    took_s: float = 0.0,
 ) -> Books:
     """The books of a round.
 
@@ -111,6 +116,7 @@ def books_of(
         settled: reports that `check` passed.
         spans: of who was there when the round was closed.
         voided: micro-batches that were made again because their step was void.
+        took_s: from its begin until it was closed.
     """
     lost: Counter[Reason] = Counter()
     redone: Counter[Reason] = Counter()
@@ -159,6 +165,8 @@ def books_of(
         spans or {},
         frozenset(settled),
         digest.digest(),
+        took_s,
+        {process: report.busy_s for process, report in settled.items()},
     )
 
 

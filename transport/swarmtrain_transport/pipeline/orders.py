@@ -89,17 +89,9 @@ class Departed(OrderOrReport, frozen=True, tag=3):
     process: Process
 
 
-class Move(OrderOrReport, frozen=True, tag=4):
-    """Fetch the state of these stages, say FETCHED, and go on serving as before: a later BEGIN has
-    the new span."""
-
-    span: Span
-
-
 class Begin(OrderOrReport, frozen=True, tag=5):
     """A round begins. `share` is how many micro-batches the receiver makes: of the round, or of
-    each step where steps are flushed. From here on a member serves the span that it has in
-    `members`, and steps by `pace`."""
+    each step where steps are flushed; steps are made by `pace`."""
 
     round: Count
     share: Count
@@ -141,7 +133,7 @@ class Close(OrderOrReport, frozen=True, tag=9):
     round: Count
 
 
-Order = Welcome | Joined | Departed | Move | Begin | Weigh | MakeStep | Void | Close
+Order = Welcome | Joined | Departed | Begin | Weigh | MakeStep | Void | Close
 
 
 class Tell(msgspec.Struct, frozen=True):
@@ -224,7 +216,7 @@ class Settled(OrderOrReport, frozen=True, tag=32):
     `redone` is how often it has sent micro-batches of the round to yet another receiver, and why;
     `seen` is who else has served what it has counted. `norms` has for each stage of its span the
     median norm of the round's gradients before they were clipped; None where it made no whole
-    step."""
+    step. `busy_s` is how long its passes took."""
 
     round: Count
     counted: Annotated[tuple[Counted, ...], msgspec.Meta(max_length=limits.COUNTED_MAX)]
@@ -232,15 +224,10 @@ class Settled(OrderOrReport, frozen=True, tag=32):
     redone: Mapping[Reason, Count] = {}
     seen: Annotated[tuple[Seen, ...], msgspec.Meta(max_length=limits.SEEN_MAX)] = ()
     norms: Annotated[tuple[Norm | None, ...], msgspec.Meta(max_length=limits.STAGES_MAX)] = ()
+    busy_s: Annotated[float, msgspec.Meta(ge=0, le=limits.BUSY_S_MAX)] = 0.0
 
 
-class Fetched(OrderOrReport, frozen=True, tag=33):
-    """The state of the stages that a MOVE named is here."""
-
-    span: Span
-
-
-Report = Drained | Weighed | Settled | Fetched
+Report = Drained | Weighed | Settled
 
 
 def runs(numbers: set[int]) -> list[Marks]:

@@ -118,18 +118,6 @@ class Settle(msgspec.Struct, frozen=True):
     round: int
 
 
-class Fetch(msgspec.Struct, frozen=True):
-    """Fetch the newest state of these stages beside what is served, then `fetched`."""
-
-    span: Span
-
-
-class Serve(msgspec.Struct, frozen=True):
-    """Training thread: these stages take the place of those that were served."""
-
-    span: Span
-
-
 class Free(msgspec.Struct, frozen=True):
     """The job's payloads are needed no more."""
 
@@ -155,5 +143,5 @@ class Expelled(msgspec.Struct, frozen=True):
 
 Request = (
     Send | Keep | RunForward | RunBackward | Count | Weigh | SetPace | Step | Discard | Settle
-    | Fetch | Serve | Free | Ended | SendReport | Expelled
+    | Free | Ended | SendReport | Expelled
 )  # fmt: skip

@@ -111,7 +111,7 @@ class Rounds:
         members: who is in the run.
         round, step, attempt: that is under way, or was last.
         closing: the round that is closed and has no outcome yet.
-        moving: the member that fetches another stage's state, and its span to come.
+        leaving: the member that is in no round that begins from now on.
         wanted: rounds without an outcome that the run still wants; None for any number.
     """
 
@@ -128,10 +128,11 @@ class Rounds:
     step: int = 0
     attempt: int = 0
     closing: int | None = None
-    moving: tuple[Process, Span] | None = None
+    leaving: Process | None = None
     wanted: int | None = None
-    _may_switch: bool = False
-    _moved_s: float = 0.0
+    _without_from: int | None = None
+    _began_s: float = 0.0
+    _took_s: float = 0.0
     _is_running: bool = False
     _pace: orders.Pace = field(default_factory=orders.Pace)
     _norms: dict[int, float] = field(default_factory=dict)
@@ -176,9 +177,7 @@ class Rounds:
         self._tell_all(orders.Joined(process.peer, member), but=process)
         oldest = max(0, self.round + (not self._is_running))
         step = (self.step, self.attempt) if self._is_running else (0, 0)
-        welcome = orders.Welcome(
-            dict(self.members), oldest, *step, self._is_running, self._pace
-        )  # fmt: skip
+        welcome = orders.Welcome(self._in_round, oldest, *step, self._is_running, self._pace)
         self._actions.append(Tell(process, welcome))
         return self._went_on()
 
@@ -251,30 +250,19 @@ class Rounds:
             self.closing = None
         return self._went_on()
 
-    def move(self, process: Process, span: Span, now_s: float) -> tuple[Action, ...]:
-        """A member is to serve other stages: after it has fetched their state, from a round's begin
-        on. One at a time; nothing is done where another one is under way, or where nobody would
-        serve what it leaves.
-
-        Raises:
-            RemoteFault: reason ``span``: there are no such stages.
-        """
-        self._check_span(span)
+    def release(self, process: Process) -> None:
+        """A member is to leave between two rounds: it is in none that begins from now on, unless
+        nobody else serves its stages then. Void while another one leaves."""
         member = self.members.get(process.peer)
-        if self.moving is not None or member is None or member.boot != process.boot:
-            return ()
-        after = self.members | {process.peer: Member(process.boot, span)}
-        if span == member.span or not self._is_served(after):
-            return ()
-        self.moving, self._may_switch, self._moved_s = (process, span), False, now_s
-        return (Tell(process, orders.Move(span)),)
+        if self.leaving is None and member is not None and member.boot == process.boot:
+            self.leaving = process
 
-    def fetched(self, process: Process, report: orders.Fetched, now_s: float) -> tuple[Action, ...]:
-        """A member has the state of the stages that it is to serve."""
-        self._now_s = now_s
-        if self.moving == (process, report.span):
-            self._may_switch = True
-        return self._went_on()
+    @property
+    def released(self) -> Process | None:
+        """The member that leaves, once its last round has its outcome: now it may be gone."""
+        first = self._without_from
+        is_over = first is not None and (self.closing is None or self.closing >= first)
+        return self.leaving if is_over else None
 
     # ---- those who do not answer
 
@@ -288,8 +276,6 @@ class Rounds:
             times.append(self._under_way.asked_s + limits.ANSWER_S)
         if self._unsettled:
             times.append(self._closed_s + limits.ANSWER_S)
-        if self.moving is not None and not self._may_switch:
-            times.append(self._moved_s + limits.MOVE_S)
         return min(times)
 
     def overdue(self, now_s: float) -> tuple[Action, ...]:
@@ -297,7 +283,7 @@ class Rounds:
 
         Micro-batches of such a source that have not come back are lost with the round, and a
         flushed step is void; it makes none for the rest of the round. What such a member has
-        counted is in no books, and its gradient in no norm. A member that is to move stays.
+        counted is in no books, and its gradient in no norm.
         """
         self._now_s = now_s
         step = self._under_way
@@ -316,9 +302,6 @@ class Rounds:
             for process in sorted(self._waits_for(self._unsettled)):
                 self._is_late(process, orders.Settled)
             self._unsettled.clear()
-        is_moving = self.moving is not None and not self._may_switch
-        if is_moving and self._moved_s + limits.MOVE_S <= now_s:
-            self.moving = None
         return self._went_on()
 
     def pardon(self, absent_s: float) -> None:
@@ -326,7 +309,7 @@ class Rounds:
         self._under_way.began_s += absent_s
         self._under_way.asked_s += absent_s
         self._closed_s += absent_s
-        self._moved_s += absent_s
+        self._began_s += absent_s
 
     def _drain_s(self, process: Process) -> float:
         """Time by which a source is to have drained: each micro-batch is given up at its age at
@@ -376,7 +359,9 @@ class Rounds:
         self._is_booked, self._unsettled = True, {}
         asked = self._asked_of_closing
         spans, voided = self._spans_of_closing, self._voided_of_closing
-        books = books_of(self.closing, self.num_stages, asked, self._settled, spans, voided)
+        books = books_of(
+            self.closing, self.num_stages, asked, self._settled, spans, voided, self._took_s
+        )
         self._norms |= {
             stage: median_low(told)
             for stage in range(self.num_stages)
@@ -399,21 +384,20 @@ class Rounds:
         is_last = self.wanted is not None and (self.closing is not None) >= self.wanted
         if is_first or is_last or not self._is_served(self.members):
             return False
-        self._switch()
         self.round += 1
-        able = {
-            Process(peer, member.boot) for peer, member in self.members.items() if 0 in member.span
-        }
+        self._leave_out()
+        members = self._in_round
+        able = {Process(peer, member.boot) for peer, member in members.items() if 0 in member.span}
         sources = set(self._waits_for(able)) or able
         self.step = self.attempt = self._voided = 0
-        self._is_running = True
+        self._is_running, self._began_s = True, self._now_s
         self._shares = self._shares_of(sources)
         self._asked = {one: share * max(1, self.steps) for one, share in self._shares.items()}
         self._under_way = _Step(set(sources), self._now_s)
         self._pace = self._pace_of_round()
         for process in self._present():
             share = self._shares.get(process, 0)
-            begin = orders.Begin(self.round, share, dict(self.members), self._pace)
+            begin = orders.Begin(self.round, share, members, self._pace)
             self._actions.append(Tell(process, begin))
         return True
 
@@ -453,16 +437,15 @@ class Rounds:
             shares[one] += 1
         return shares
 
-    def _switch(self) -> None:
-        """A member that has fetched another stage's state serves it from this round on, unless its
-        old stage would have nobody now."""
-        if self.moving is None or not self._may_switch:
+    def _leave_out(self) -> None:
+        """A member that is to leave is not in the round that begins, unless a stage would have
+        nobody now."""
+        if self.leaving is None:
             return
-        process, span = self.moving
-        after = self.members | {process.peer: Member(process.boot, span)}
-        if self._is_served(after):
-            self.members = after
-        self.moving = None
+        if self._without_from is None:
+            self._without_from = self.round
+        if not self._is_served(self._in_round):
+            self.leaving = self._without_from = None
 
     def _is_served(self, members: Mapping[PeerId, Member]) -> bool:
         """Return True if every stage has a member."""
@@ -479,6 +462,7 @@ class Rounds:
         self._is_running = False
         self.closing, self._is_booked = self.round, False
         self._unsettled, self._closed_s = self._spans(), self._now_s
+        self._took_s = self._now_s - self._began_s
         self._spans_of_closing, self._voided_of_closing = dict(self._unsettled), self._voided
         self._settled, self._asked_of_closing = {}, self._asked
         self._tell_all(orders.Close(self.round))
@@ -523,19 +507,27 @@ class Rounds:
             raise RemoteFault("span", f"{span} of {self.num_stages} stages")
 
     def _leave(self, process: Process) -> None:
+        self._under_way.left |= process.peer in self._in_round
+        if self.leaving == process:
+            self.leaving = self._without_from = None
         self._tell_all(orders.Departed(process))
         del self.members[process.peer]
         self._paces.pop(process, None)
         self._under_way.awaited.discard(process)
-        self._under_way.left = True
         if self._under_way.unweighed:
             self._under_way.unweighed.pop(process, None)
         self._unsettled.pop(process, None)
-        if self.moving is not None and self.moving[0] == process:
-            self.moving = None
+
+    @property
+    def _in_round(self) -> dict[PeerId, Member]:
+        """Members, without the one that has left already."""
+        members = dict(self.members)
+        if self.leaving is not None and self._without_from is not None:
+            del members[self.leaving.peer]
+        return members
 
     def _present(self) -> list[Process]:
-        return sorted(Process(peer, member.boot) for peer, member in self.members.items())
+        return sorted(Process(peer, member.boot) for peer, member in self._in_round.items())
 
     def _spans(self) -> dict[Process, Span]:
         return {who: self.members[who.peer].span for who in self._present()}

@@ -60,6 +60,7 @@ class StageMachine:
         self._told: deque[orders.Order] = deque()
         self._whole_steps: dict[int, int] = {}
         self._tick_s = 0.0
+        self._busy_s = self._pass_s = 0.0  # in passes since the last round; when the last one began
 
     # ---- events
 
@@ -146,7 +147,7 @@ class StageMachine:
         """The forward pass of a job is made; at its source, of this text."""
         flight = self._flight
         flight.now_s = now_s
-        flight.running = None
+        self._pass_over()
         held = flight.find(job)
         if held is None or held.phase is not Phase.FORWARD:
             flight.requests.append(requests.Free(job))
@@ -180,7 +181,7 @@ class StageMachine:
         the end as well, of this text."""
         flight = self._flight
         flight.now_s = now_s
-        held, flight.running = flight.running, None
+        held = self._pass_over()
         assert held is not None and held.job == job
         if text is not None:
             held.tokens = text.tokens
@@ -196,7 +197,7 @@ class StageMachine:
         gradient of the parameters that is not finite is left out, and the pass is made."""
         flight = self._flight
         flight.now_s = now_s
-        flight.running = None
+        self._pass_over()
         held = flight.find(job)
         if held is None:
             flight.requests.append(requests.Free(job))
@@ -211,17 +212,15 @@ class StageMachine:
         """The weights for the round's exchange are kept, and nothing is accumulated; `norms` are
         those of the round's steps, see `orders.Settled`."""
         made = self._flight.source.close(round)
-        return self._reports(self._flight.tally.settle(round, made, norms), now_s)
+        busy_s, self._busy_s = self._busy_s, 0.0
+        self._pass_s = now_s  # of one that has been asked for, which was not begun before
+        return self._reports(self._flight.tally.settle(round, made, norms, busy_s), now_s)
 
     def weighed(
         self, fence: Fence, squares: tuple[float | None, ...], now_s: float
     ) -> tuple[Request, ...]:
         """The mean of what is accumulated is made; its squared norms, of each stage in order."""
         return self._reports(orders.Weighed(*fence, squares), now_s)
-
-    def fetched(self, span: Span, now_s: float) -> tuple[Request, ...]:
-        """The state of the stages that were to be fetched is here."""
-        return self._reports(orders.Fetched(span), now_s)
 
     def _reports(self, report: orders.Report, now_s: float) -> tuple[Request, ...]:
         self._flight.now_s = now_s
@@ -289,8 +288,6 @@ class StageMachine:
                     flight.members[order.peer] = order.member
                 case orders.Departed():
                     self._departed(order.process)
-                case orders.Move():
-                    flight.requests.append(requests.Fetch(order.span))
                 case orders.Begin():
                     self._begin(order)
                 case orders.Weigh():
@@ -327,10 +324,6 @@ class StageMachine:
         flight.is_open = True
         flight.gone.clear()  # all that they have made is over
         flight.members = dict(order.members)
-        span = flight.members[flight.me.peer].span
-        if span != flight.span:
-            flight.span = span
-            flight.requests.append(requests.Serve(span))
         self._pace(order.pace)
         self._guardian.begin_round()
         flight.source.begin(order.round, 0, 0, order.share)
@@ -398,6 +391,13 @@ class StageMachine:
 
     # ---- passes
 
+    def _pass_over(self) -> Held | None:
+        """The pass that was being made has come to an end; returns whose it was."""
+        flight = self._flight
+        held, flight.running = flight.running, None
+        self._busy_s += flight.now_s - self._pass_s
+        return held
+
     @property
     def _is_counting(self) -> bool:
         """A backward pass is being made."""
@@ -426,7 +426,7 @@ class StageMachine:
         if not ready:
             return
         held = min(ready, key=lambda held: (held.phase is Phase.FORWARD, held.order))
-        flight.running = held
+        flight.running, self._pass_s = held, flight.now_s
         if held.phase is Phase.FORWARD:
             held.steps = flight.tally.steps[held.stage]
             flight.requests.append(requests.RunForward(held.job, held.stage))

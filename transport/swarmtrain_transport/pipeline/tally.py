@@ -77,8 +77,9 @@ class Tally:
         self._others = {entry: self._others[entry] for entry in self._counted}
 
     def settle(
-        self, round: int, made: orders.Made, norms: tuple[float | None, ...] = ()
-    ) -> orders.Settled:
+        self, round: int, made: orders.Made, norms: tuple[float | None, ...] = (),
+        busy_s: float = 0.0,
+    ) -> orders.Settled:  # fmt: skip
         """All that was counted up to the round, by source and stage; it is forgotten then."""
         books: dict[tuple[Process, int], set[int]] = {}
         seen: dict[tuple[Process, Process, int], set[int]] = {}
@@ -102,7 +103,7 @@ class Tally:
         for at, reason in [key for key in self._redone if key[0] <= round]:
             redone[reason] += self._redone.pop((at, reason))
         told = dict(sorted(redone.items()))
-        return orders.Settled(round, counted, made, told, _told(seen), norms)
+        return orders.Settled(round, counted, made, told, _told(seen), norms, busy_s)
 
 
 def _told(seen: Mapping[tuple[Process, Process, int], set[int]]) -> tuple[orders.Seen, ...]:

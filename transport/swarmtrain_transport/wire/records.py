@@ -64,11 +64,12 @@ class Group(Body, frozen=True, tag="GROUP"):
 
 class Move(Body, frozen=True, tag="MOVE", omit_defaults=True):
     """From now on the peer is in these groups, in ascending order, and in no others; and it keeps
-    the states of those others, likewise in order, until it is gone (K1)."""
+    the states of those others, likewise in order, until it is gone (K1). `why` is for people."""
 
     peer: bytes
     groups: tuple[int, ...]
     keeps: tuple[int, ...] = ()
+    why: str = ""
 
 
 class Conviction(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
