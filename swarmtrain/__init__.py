@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from swarmtrain.api import Swarm as Swarm
     from swarmtrain.api import join as join
+    from swarmtrain.api_stages import StagedModel as StagedModel
+    from swarmtrain.api_stages import join_stages as join_stages
 
 __version__ = "0.1.0"
 
-_LAZY = frozenset({"Swarm", "join"})
+_LAZY = {
+    "Swarm": "swarmtrain.api",
+    "join": "swarmtrain.api",
+    "StagedModel": "swarmtrain.api_stages",
+    "join_stages": "swarmtrain.api_stages",
+}
 """Names that need torch: they are resolved when asked for, so that importing this loads nothing."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(import_module("swarmtrain.api"), name)
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

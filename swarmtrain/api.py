@@ -163,7 +163,7 @@ def join(
         raise misuse(f"samples_per_step must be at least 1, not {samples_per_step}.")
     speak_up()
     member = _Member(hookable(optimizer), samples_per_step, strict=strict)
-    with _in_words():
+    with in_words():
         caps = parse_caps(up, down, daily)
         layout = Layout.of(model, block=1)
         member.enter(_come_in(text, name, listen, state_dir, caps, layout), model)
@@ -192,7 +192,7 @@ def hookable(optimizer: object) -> torch.optim.Optimizer:
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def in_words() -> Iterator[None]:
     """Errors of all parts as a person can use them; bugs as they are."""
     try:
         yield

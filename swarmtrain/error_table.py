@@ -228,7 +228,8 @@ _ROWS = (
     ErrorKind(
         "SWT-E607", "This run brings its own training loop", EXIT_MUST_CHANGE,
         "Its model is of kind `custom`, which never travels over the network. Take part from a\n"
-        "Python program: with swarmtrain.join(model, optimizer, invite=...).",
+        "Python program: with swarmtrain.join(model, optimizer, invite=...), or where the model\n"
+        "is in stages with swarmtrain.join_stages(model, batches, invite=...).",
     ),
     ErrorKind(
         "SWT-E608", "The run file is of another schema", EXIT_MUST_CHANGE,
@@ -336,7 +337,8 @@ _ROWS = (
     ErrorKind(
         "SWT-E804", "The model is not the run's", EXIT_MUST_CHANGE,
         "Names, shapes or types of the parameters differ from those of the peers in the run, so\n"
-        "their differences cannot be averaged. Build the model exactly as the run does.",
+        "their differences cannot be averaged. Build the model exactly as the run does. In stages\n"
+        "its blocks, the size of a micro-batch and the labels must be the same too.",
     ),
     ErrorKind(
         "SWT-E805", "The run's log is damaged", EXIT_BAD_DATA,

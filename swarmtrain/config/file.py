@@ -40,6 +40,7 @@ _LATER_KEYS = (
     ("outer", "lr_rule", "fixed"),
     ("inner", "schedule", "steps"),
     ("inner", "schedule_tokens", 0),
+    ("model", "digest", ""),
 )
 
 _STRATEGY = "strategy"

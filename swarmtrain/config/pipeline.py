@@ -1,5 +1,6 @@
 """Checks of [pipeline], alone and beside the other sections, as far as the model is known."""
 
+import re
 from collections.abc import Iterator
 
 from swarmtrain.config.built_in import built_in_blocks
@@ -7,8 +8,10 @@ from swarmtrain.config.fragments import uncut
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import STALE_STEPS, PipelineSection, RunConfig
 from swarmtrain.config.stages import hop_bytes, misfit, stage_parameters
-from swarmtrain.errors import UserError
+from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport import limits
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def refuse_stages(config: RunConfig) -> None:
@@ -22,7 +25,8 @@ def refuse_stages(config: RunConfig) -> None:
             "SWT-E605",
             f"The run {config.run.name} has its model in {config.pipeline.num_stages} stages.",
             "A training loop of one's own has the model in one piece.",
-            "Use `swarmtrain join`, or leave the section [pipeline] out of the run file.",
+            "Use `swarmtrain join`, or swarmtrain.join_stages for a model of your own, or leave the"
+            " section [pipeline] out of the run file.",
         )
 
 
@@ -30,6 +34,12 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
     """Find what cannot work."""
     pipeline = config.pipeline
     if pipeline == PipelineSection():
+        if config.model.digest:
+            yield Problem(
+                "model.digest",
+                "must be left out where the model is in one piece",
+                "It names a model that peers bring in stages.",
+            )
         return
     if not 2 <= pipeline.num_stages <= limits.PEERS_MAX:
         yield Problem(
@@ -38,13 +48,7 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
             "A model in one piece has no pipeline, and every stage needs a peer.",
         )
         return
-    if config.model.kind == "custom":
-        yield Problem(
-            "model.kind",
-            "must be byte-transformer where the model is in stages, it is custom",
-            "Who brings a model has all of it: a training loop of one's own knows no stages.",
-        )
-        return
+    yield from _own_problems(config)
     yield from stage_strategy_problems(config)
     if config.inner.batch % pipeline.micro_batch:
         yield Problem(
@@ -59,7 +63,35 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
             "must be left out with pipeline.schedule flush",
             "No step is made while micro-batches of it are under way, so no gradient grows old.",
         )
-    yield from _built_in_problems(config)
+    if config.model.kind != "custom":
+        yield from _built_in_problems(config)
+
+
+def _own_problems(config: RunConfig) -> Iterator[Problem]:
+    """Check what says which model in stages peers bring, or that they bring none."""
+    model, is_custom = config.model, config.model.kind == "custom"
+    if not is_custom and model.digest:
+        yield Problem(
+            "model.digest",
+            f"must be left out with model.kind {model.kind}",
+            "It names a model that peers bring.",
+        )
+    elif is_custom and not _DIGEST.fullmatch(model.digest):
+        yield Problem(
+            "model.digest",
+            "must be 64 hex digits where peers bring a model in stages, it is "
+            + (cleaned(model.digest) or "empty"),
+            "Peers with another model or other blocks are refused by it. Print that of your "
+            "swarmtrain.StagedModel: print(model.digest).",
+        )
+    if is_custom != (config.data.source == "own"):
+        fitting = "own" if is_custom else "python-stdlib"
+        yield Problem(
+            "data.source",
+            f"must be {fitting} with model.kind {model.kind} in stages, it is {config.data.source}",
+            "Peers of a built-in model train on the coordinator's text, those who bring a model on "
+            "data of their own.",
+        )
 
 
 def stage_strategy_problems(config: RunConfig) -> Iterator[Problem]:

@@ -80,7 +80,10 @@ class RunSection(_Section, frozen=True):
 
 
 class ModelSection(_Section, frozen=True):
-    """With `kind = "custom"` a Python hook brings the model, and the other settings say nothing."""
+    """With `kind = "custom"` peers bring the model from a Python program. In one piece, the other
+    settings say nothing. In stages `digest` is that of `swarmtrain.StagedModel`, and `context` the
+    number of labels that an example has.
+    """
 
     kind: Annotated[
         Literal["byte-transformer", "custom"],
@@ -92,6 +95,10 @@ class ModelSection(_Section, frozen=True):
     ] = 128
     heads: Annotated[int, _between(1, 1_024, "attention heads")] = 4
     context: Annotated[int, _between(1, 65_536, "bytes of one training example")] = 128
+    digest: Annotated[
+        str,
+        _said("names a custom model in stages: all peers bring the same", "64 hex digits"),
+    ] = ""
 
 
 class DataSection(_Section, frozen=True):
@@ -112,9 +119,9 @@ class DataSection(_Section, frozen=True):
 
 
 class InnerSection(_Section, frozen=True):
-    """The inner optimizer of the built-in trainer, and ddp's own step. A loop of one's own brings
-    its own. The learning rate warms up and then falls along a cosine over all inner steps of the
-    run.
+    """The inner optimizer of the built-in trainer and of stages, and ddp's own step. A loop of
+    one's own brings its own. The learning rate warms up and then falls along a cosine over all
+    inner steps of the run.
 
     - `optimizer = "muon"` (MuLoCo, arXiv 2505.23725) steps hidden matrices by muon and all else by
       AdamW, scaled so that an `lr` of AdamW works, though a larger one, up to 0.02, is often

@@ -304,13 +304,12 @@ def pipeline_terms(config: RunConfig) -> PipelineTerms | None:
         return None
     flushes = pipeline.schedule == "flush"
     step = inner.batch // pipeline.micro_batch
-    is_custom = config.model.kind == "custom"
     return PipelineTerms(
         share=step if flushes else step * config.steps_per_round,
         steps=config.steps_per_round if flushes else 0,
         clips=flushes and inner.grad_clip > 0,
         start_peers=config.exchange.start_peers,
-        tokens=0 if is_custom else pipeline.micro_batch * config.model.context,
+        tokens=pipeline.micro_batch * config.model.context,
         round_steps=config.steps_per_round,
         step_micro_batches=(
             config.tokens_per_step // (pipeline.micro_batch * config.model.context)

@@ -1,4 +1,4 @@
-"""`swarmtrain join`: a peer that trains the run's built-in model until it is told to stop.
+"""`swarmtrain join`: a peer that trains the run's model until it is told to stop.
 
 The main thread trains; the network has its own thread. Ctrl+C once finishes the round and leaves
 cleanly, twice leaves at once: either way the coordinator is told, so that a peer that left is not
@@ -8,11 +8,13 @@ taken for one that vanished.
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 
+from msgspec.structs import replace
 from torch import Tensor
 
 from swarmtrain import signals as ending
@@ -39,8 +41,15 @@ from swarmtrain.peer.training.session import Hooks
 from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.pipeline.speed import flops_per_s
+from swarmtrain.pipeline.staged_model import OwnWork
 from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
-from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, Brings, LeaseGrant, LeaseRequest
+from swarmtrain_transport.wire.messages import (
+    BUILT_IN,
+    LEASED,
+    Brings,
+    LeaseGrant,
+    LeaseRequest,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +76,35 @@ def run_peer(
         UserError: what its table says.
         Interrupted: the second Ctrl+C came before the clean end.
     """
-    events = Telling(say, emit if options.json_events else None)
+    telling = Telling(say, emit if options.json_events else None)
+    live(options, telling, emit=emit, make_shell=make_shell)
+    return 0
+
+
+def live(
+    options: JoinOptions,
+    events: Telling,
+    *,
+    own: OwnWork | None = None,
+    emit: Emit = lambda event: None,
+    make_shell: Callable[..., PeerShell] = PeerShell,
+) -> Left:
+    """Join, train, leave.
+
+    Args:
+        options: what was asked for.
+        events: hears the news.
+        own: a model in stages that this peer brings; None trains the built-in one.
+        emit: puts out the event of a rehearsed death.
+        make_shell: makes the network side, see PeerThread.
+
+    Returns:
+        Where the peer left the run.
+
+    Raises:
+        UserError: what its table says.
+        Interrupted: the second Ctrl+C came before the clean end.
+    """
     freeze = None
     number = options.freeze_in_round
     if number:
@@ -82,39 +119,45 @@ def run_peer(
         Membership.enter,
         options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
         advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
-        brings=_brings(options), make_shell=make_shell,
+        brings=_brings(options, own), make_shell=make_shell,
     )  # fmt: skip
-    while end := _lived(enter(), options.threads, events, rehearsal):
+    while isinstance(end := _lived(enter(), options.threads, events, rehearsal, own), str):
         events.say(f"{end} The peer begins anew.")
-    return 0
+    return end
 
 
-def _lived(membership: Membership, threads: int, events: Telling, rehearsal: Rehearsal) -> str:
-    """Train until the end; tells why this life of the peer ends, if it is to have another one."""
+def _lived(
+    membership: Membership,
+    threads: int,
+    events: Telling,
+    rehearsal: Rehearsal,
+    own: OwnWork | None,
+) -> Left | str:
+    """Train until the end; or tell why this life of the peer ends, if it is to have another one."""
     try:
         identity, name = membership.identity, membership.name
         came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
         events.tell(came_in, f"in as {name} (key {identity.fingerprint})")
-        _check_built_in(membership.config)
-        if membership.config.pipeline.num_stages > 1:
-            _train(StagedPeer(membership, threads, events, rehearsal), events)
-        else:
-            _train(_Peer(membership, threads, events), events)
+        if own is None:
+            _check_built_in(membership.config)
+        if own is not None or membership.config.pipeline.num_stages > 1:
+            return _train(StagedPeer(membership, threads, events, rehearsal, own), events)
+        return _train(_Peer(membership, threads, events), events)
     except UserError as error:
         if error.code != GIVEN_UP:
             raise
         return error.what
     finally:
         membership.close()
-    return ""
 
 
-def _brings(options: JoinOptions) -> Brings:
+def _brings(options: JoinOptions, own: OwnWork | None) -> Brings:
     """Tell the door what this peer is and wishes."""
+    brings = Brings(model=BUILT_IN, data=LEASED) if own is None else own.brings
     span = (options.span[0], options.span[-1]) if options.span else ()
     room = options.keep_bytes
-    return Brings(
-        model=BUILT_IN, data=LEASED, span=span, memory_bytes=options.memory_bytes,
+    return replace(
+        brings, span=span, memory_bytes=options.memory_bytes,
         flops_per_s=flops_per_s(options.threads),
         disk_bytes=free_bytes(options.state_dirs[-1]) // 2 if room is None else room,
     )  # fmt: skip
@@ -247,7 +290,7 @@ class _Peer:
         return loss
 
 
-def _train(peer: _Peer | StagedPeer, events: Telling) -> None:
+def _train(peer: _Peer | StagedPeer, events: Telling) -> Left:
     reason, save = "failed", False
     with _signals(peer.request_stop, events):
         try:
@@ -267,11 +310,15 @@ def _train(peer: _Peer | StagedPeer, events: Telling) -> None:
     left = Left(max(0, reached), peer.root.hex(), bytes_up, bytes_down, peer.result, roots)
     text = f"the run is finished: {peer.result}" if peer.result else f"left cleanly {where}"
     events.tell(left, text)
+    return left
 
 
 @contextmanager
 def _signals(request_stop: Callable[[], None], events: Telling) -> Iterator[None]:
     """Once: finish the round. Twice: at once, unless it is the terminal that has gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # a program's own thread hears no signals
+        return
     asked: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -306,7 +353,7 @@ def _check_built_in(config: RunConfig) -> None:
             "SWT-E607",
             f"The run {config.run.name} trains on {brings} that its peers bring themselves.",
             "`swarmtrain join` only knows the built-in models and text.",
-            "Use swarmtrain.join(model, optimizer, invite=...) in the run's training script.",
+            "Use swarmtrain.join or swarmtrain.join_stages in the run's training script.",
         )
 
 

@@ -42,6 +42,7 @@ from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.paced import PacedTrainer
 from swarmtrain.pipeline.span import Span
 from swarmtrain.pipeline.stage_peer import Outside, StagePeer, rules_of
+from swarmtrain.pipeline.staged_model import OwnWork
 from swarmtrain.pipeline.trainer import Forms, StageTrainer, boundaries_of
 from swarmtrain.status import waiting_words
 from swarmtrain_transport import actions as do
@@ -81,6 +82,10 @@ class StagedPeer:
         threads: torch threads, for the whole process.
         telling: hears the news.
         rehearsal: of a slow machine, or of a death.
+        own: the model and data that this peer brings; None where the model is built in.
+
+    Raises:
+        UserError: as `StagedModel.stages`.
     """
 
     def __init__(
@@ -89,20 +94,26 @@ class StagedPeer:
         threads: int,
         telling: Telling,
         rehearsal: Rehearsal = Rehearsal(),
+        own: OwnWork | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         config = membership.config
         self.membership = membership
         self.feed = TextFeed(config.data)
-        self._telling, self._rehearsal = telling, rehearsal
-        self._model, self._cut = run_stages(config)
-        example = torch.zeros(config.pipeline.micro_batch, config.model.context, dtype=torch.int64)
+        self._telling, self._rehearsal, self._own = telling, rehearsal, own
+        if own is None:
+            self._model, self._cut = run_stages(config)
+            shape = config.pipeline.micro_batch, config.model.context
+            self._example, labels = (
+                torch.zeros(shape, dtype=torch.int64),
+                Labels(shape, NUM_BYTE_VALUES),
+            )
+        else:
+            self._model, self._cut = own.model.blocks, own.model.stages(config)
+            self._example, labels = own.model.given, own.model.labels
         codec = ActivationCodec(config.pipeline.activations)
-        self._forms = Forms(
-            config_hash(config),
-            boundaries_of(self._model, self._cut, example, codec),
-            Labels(tuple(example.shape), NUM_BYTE_VALUES),
-        )
+        boundaries = boundaries_of(self._model, self._cut, self._example, codec)
+        self._forms = Forms(config_hash(config), boundaries, labels)
         self._stream: ByteStream | None = None
         self._rng = random.Random(membership.own_seed())
         self._leased_round = 0
@@ -126,6 +137,8 @@ class StagedPeer:
         words = serving_words(config, served, why)
         self._telling.tell(Serving(served[0], served[-1], why), words)
         span = Span(self._model, self._cut, served, seed=config.run.seed)
+        if self._own is not None:
+            span.check(self._any_input(served[0]))
         trainer = self._trainer(span)
         sessions = {stage: self._session(stage, span, trainer) for stage in served}
         self._training = StageTraining(thread, sessions, trainer, config, self._on_other)
@@ -200,6 +213,13 @@ class StagedPeer:
         assert self._training is not None
         return self._training
 
+    def _any_input(self, stage: int) -> Tensor:
+        """An input of a stage, with values that may be anything."""
+        if stage == 0 and not self._example.is_floating_point():
+            return torch.zeros_like(self._example, device="cpu")
+        shape = self._forms.boundaries[stage].shape if stage else self._example.shape
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
     def _served(self) -> range | None:
         """The stages that the ledger gives us; None if we are asked to stop before that."""
         while not self._is_asked:
@@ -250,6 +270,8 @@ class StagedPeer:
 
     def _read(self, name: route.MicroBatch) -> tuple[Tensor, Tensor]:
         """The text of the next micro-batch of our own."""
+        if self._own is not None:
+            return self._own.read()
         while True:
             pieces = self.feed.take_train()
             if pieces is not None and self._stream is not None:
@@ -266,6 +288,8 @@ class StagedPeer:
             self._here.work()
 
     def _lease(self) -> None:
+        if self._own is not None:
+            return
         count = self.membership.config.data.lease_pieces
         self.membership.thread.send(LeaseRequest(count))
 

@@ -6,7 +6,6 @@ stages is refused before anything is made. Not here: the arithmetic of a cut, an
 the built-in model without torch (`config.stages`).
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.config.stages import Cost, cut, hop_bytes, misfit, stage_cut
+from swarmtrain.config.stages import Cost, cut, misfit, stage_cut
+from swarmtrain.pipeline.activations import ActivationCodec, Boundary
 from swarmtrain.pipeline.blocks import Block, BlockModel, built_in, cannot, copied, refuse_shared
 from swarmtrain_transport import limits
 
@@ -27,10 +27,12 @@ class Passed:
     Attributes:
         cost: for one micro-batch.
         shape: of its output.
+        dtype: of its output.
     """
 
     cost: Cost
     shape: tuple[int, ...]
+    dtype: torch.dtype
 
 
 def passed(model: BlockModel, example: Tensor) -> tuple[Passed, ...]:
@@ -50,7 +52,7 @@ def passed(model: BlockModel, example: Tensor) -> tuple[Passed, ...]:
             value = next(values)
         sizes = {id(tensor): tensor.numel() for _, tensor in block.tensors() if _trained(tensor)}
         cost = Cost(counter.get_total_flops(), sum(sizes.values()))
-        found.append(Passed(cost, tuple(value.shape)))
+        found.append(Passed(cost, tuple(value.shape), value.dtype))
     return tuple(found)
 
 
@@ -85,12 +87,20 @@ def run_stages(config: RunConfig) -> tuple[BlockModel, tuple[range, ...]]:
 def stages_of(
     model: BlockModel, stages: int | Sequence[str], example: Tensor, activations: str
 ) -> tuple[range, ...]:
+    """`stages_among` of blocks that were not looked at yet, by an example of the shape and dtype of
+    a micro-batch's input."""
+    return stages_among(model, stages, passed(model, example), activations)
+
+
+def stages_among(
+    model: BlockModel, stages: int | Sequence[str], blocks: Sequence[Passed], activations: str
+) -> tuple[range, ...]:
     """Cut a model into stages, or say why it cannot be.
 
     Args:
         model: all its blocks.
         stages: how many; or the name of the first block of each.
-        example: of the shape and dtype of a micro-batch's input.
+        blocks: of the model, as `passed` finds them.
         activations: form of what goes between stages, by its name in the run file.
 
     Returns:
@@ -103,15 +113,25 @@ def stages_of(
     names = [block.name for block in model.blocks]
     if problem := misfit(names, stages):
         raise cannot(f"pipeline.stages {problem}", "Change it in the run file.")
-    blocks = passed(model, example)
     found = cut({name: one.cost for name, one in zip(names, blocks, strict=True)}, stages)
     refuse_shared(model, found)
     for stage in found[:-1]:
-        shape = blocks[stage[-1]].shape
-        num_bytes = hop_bytes(math.prod(shape), activations)
+        last, shape = names[stage[-1]], blocks[stage[-1]].shape
+        if blocks[stage[-1]].dtype != torch.float32:
+            raise cannot(
+                f"block `{last}` gives {blocks[stage[-1]].dtype}, and the next stage gets float32",
+                "Let it end in `.float()`, or cut elsewhere.",
+            )
+        if not 1 <= len(shape) <= limits.SHAPE_DIMS_MAX:
+            raise cannot(
+                f"block `{last}` gives a tensor of {len(shape)} axes, and from 1 to "
+                f"{limits.SHAPE_DIMS_MAX} can go on",
+                "Let it join some of them.",
+            )
+        num_bytes = Boundary(ActivationCodec(activations), shape).num_bytes
         if num_bytes > limits.HOP_PAYLOAD_BYTES_MAX:
             raise cannot(
-                f"block `{names[stage[-1]]}` gives {tuple(shape)} values of a micro-batch, in "
+                f"block `{last}` gives {shape} values of a micro-batch, in "
                 f"{activations} {num_bytes} bytes; a frame takes {limits.HOP_PAYLOAD_BYTES_MAX}",
                 "Set a smaller pipeline.micro_batch.",
             )

@@ -21,7 +21,7 @@ class Labels:
     Attributes:
         shape: of a micro-batch's labels.
         classes: labels are whole numbers from 0 to below this; up to 256 take a byte each, more
-            take four.
+            take four. 0: they are float32 values.
     """
 
     shape: tuple[int, ...]
@@ -39,31 +39,34 @@ class Labels:
 
     @property
     def _width(self) -> int:
-        return 1 if self.classes <= _BYTE_CLASSES else 4
+        return 1 if 0 < self.classes <= _BYTE_CLASSES else 4
 
     @property
     def _dtype(self) -> torch.dtype:
+        if not self.classes:
+            return torch.float32
         return torch.uint8 if self._width == 1 else torch.int32
 
     def encode(self, labels: Tensor) -> bytes:
         """The labels as bytes.
 
         Args:
-            labels: whole numbers, of the shape.
+            labels: of the shape.
 
         Raises:
-            ValueError: another shape, or no such class: the caller's mistake.
+            ValueError: another shape, no such class or value: the caller's mistake.
         """
         flat = labels.detach().cpu().reshape(-1)
-        if tuple(labels.shape) != self.shape or not self._are_classes(flat):
+        if tuple(labels.shape) != self.shape or not self._are_legal(flat):
             raise ValueError(f"labels of {tuple(labels.shape)} are not {self}")
-        return to_bytes(flat.to(self._dtype), f"<u{self._width}")
+        kind = "u" if self.classes else "f"
+        return to_bytes(flat.to(self._dtype), f"<{kind}{self._width}")
 
     def decode(self, data: Buffer, form: messages.Payload) -> Tensor:
         """Labels that came from somebody else, after every check.
 
         Returns:
-            int64 of the shape, on the CPU.
+            int64 or float32 of the shape, on the CPU.
 
         Raises:
             IllegalPayload: reason ``form``, ``length`` or ``code``.
@@ -72,10 +75,14 @@ class Labels:
             raise IllegalPayload("form", f"{form} for labels of {self.shape}")
         check_length(data, form.num_bytes)
         # Of a copy: bytes that came are read-only, and torch warns of tensors in them.
-        flat = torch.frombuffer(bytearray(data), dtype=self._dtype).to(torch.int64)
-        if not self._are_classes(flat):
-            raise IllegalPayload("code", f"a label is not one of {self.classes} classes")
+        flat = torch.frombuffer(bytearray(data), dtype=self._dtype)
+        if self.classes:
+            flat = flat.to(torch.int64)
+        if not self._are_legal(flat):
+            raise IllegalPayload("code", "a label is no class, or not finite")
         return flat.reshape(self.shape)
 
-    def _are_classes(self, flat: Tensor) -> bool:
+    def _are_legal(self, flat: Tensor) -> bool:
+        if not self.classes:
+            return bool(flat.isfinite().all())
         return bool(((flat >= 0) & (flat < self.classes)).all())

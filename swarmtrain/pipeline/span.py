@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from swarmtrain.pipeline.backward import Backward
-from swarmtrain.pipeline.blocks import BlockModel, build
+from swarmtrain.pipeline.blocks import BlockModel, build, cannot
 from swarmtrain_transport.pipeline.route import MicroBatch
 
 
@@ -76,6 +76,7 @@ class Span:
     ) -> None:
         self.device = torch.device(device)
         self._loss = model.loss
+        self._names = [block.name for block in model.blocks]
         self._stages = {
             stage: build(model, cut[stage], seed=seed, device=self.device) for stage in served
         }
@@ -135,6 +136,44 @@ class Span:
         found = Backward(loss, None, given if given.requires_grad else None, self._weights(entry))
         return float(loss.item()), found
 
+    def check(self, given: Tensor) -> None:
+        """Refuse blocks of somebody's own that cannot be computed again, or give no gradient.
+
+        Args:
+            given: input of the first stage here, on any device.
+
+        Raises:
+            UserError: SWT-E613.
+        """
+        value = given.to(self.device)
+        firsts = {built.blocks.start for built in self._stages.values()}
+        with torch.no_grad(), self._own_chance():
+            for index, call in self._blocks(min(self._stages)):
+                outputs = []
+                for _ in range(2):
+                    self._set_chance(0, index)
+                    taken = value.clone()
+                    outputs.append(call(taken))
+                    if index in firsts and not _is_same(taken, value):
+                        raise cannot(
+                            f"block `{self._names[index]}` changes its input in place",
+                            "The input of a stage is kept, to be computed again. Let it make a new "
+                            "tensor, as by inplace=False.",
+                        )
+                value = outputs[0]
+                if not _is_same(value, outputs[1]):
+                    raise cannot(
+                        f"block `{self._names[index]}` gives another output each time",
+                        "A block is computed again for its gradient. Let it draw from torch's own "
+                        "generator, which is set before each block, and from nothing else.",
+                    )
+        _, output = self._with_graph(given.to(self.device), min(self._stages), 0)
+        if not output.requires_grad:
+            raise cannot(
+                f"nothing flows back through block `{self._names[index]}`",
+                "Let it compute its output from its input with torch, under no torch.no_grad().",
+            )
+
     def loss(self, given: Tensor, labels: Tensor) -> float:
         """Sum of the losses of all tokens, without dropout; the span is of all stages.
 
@@ -189,3 +228,7 @@ class Span:
         torch.default_generator.manual_seed(block_seed(seed, block))
         if self.device.type == "cuda":
             torch.cuda.manual_seed(block_seed(seed, block))
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

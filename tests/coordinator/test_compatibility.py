@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from swarmtrain.config.built_in import built_in_parameters, layout_digest
-from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.config.settings import (
+    DataSection,
+    ModelSection,
+    PipelineSection,
+    RunConfig,
+    RunSection,
+)
 from swarmtrain.config.stages import stage_layouts
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.compatibility import misfit
@@ -24,6 +30,10 @@ OWN_DATA = DataSection(source="own")
 RUN = RunSection(name="tests", rounds=3)
 BUILT_IN_RUN = RunConfig(run=RUN)
 CUSTOM_RUN = RunConfig(run=RUN, model=CUSTOM, data=OWN_DATA)
+STAGED_RUN = RunConfig(
+    run=RUN, model=ModelSection(kind="custom", digest=(b"m" * 32).hex()), data=OWN_DATA,
+    pipeline=PipelineSection(stages=2),
+)  # fmt: skip
 GENESIS = Attest(0, bytes(32), 1234, b"m" * 32)
 
 
@@ -47,6 +57,9 @@ def code_of(brings: Brings, config: RunConfig, genesis: Attest | None = None) ->
         (MLP, RunConfig(run=RUN, data=OWN_DATA), None, "SWT-E804"),
         (msgspec.structs.replace(COMMAND, run="other"), BUILT_IN_RUN, None, "SWT-E316"),
         (msgspec.structs.replace(MLP, run="other"), CUSTOM_RUN, None, "SWT-E316"),
+        (MLP, STAGED_RUN, None, ""),
+        (msgspec.structs.replace(MLP, layout=b"x" * 32), STAGED_RUN, None, "SWT-E804"),
+        (msgspec.structs.replace(MLP, layout=b""), STAGED_RUN, GENESIS, "SWT-E804"),
         (UNSAID, BUILT_IN_RUN, None, ""),
         (UNSAID, CUSTOM_RUN, GENESIS, ""),
     ],

@@ -41,7 +41,7 @@ SWARMTRAIN = (
     "crowd",
     "simulate verify",
     "compare",
-    "api forecast export",
+    "api api_stages forecast export",
     "demo",
     "chaos",
     "cli",

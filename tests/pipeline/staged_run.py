@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from swarmtrain.config.settings import (
     CheckpointSection,
     ExchangeSection,
@@ -22,6 +24,7 @@ from swarmtrain.events import Event, RoundEnded
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.staged import StagedPeer
 from swarmtrain.peer.telling import Telling
+from swarmtrain.pipeline.staged_model import OwnWork
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.pipeline.books import Books
 from swarmtrain_transport.wire.invite import Invite
@@ -95,24 +98,24 @@ class Coordinator:
 class Peer:
     """A peer on threads of its own, as `swarmtrain join` has it but for signals."""
 
-    def __init__(self, invite: Invite, place: Path, *span: int) -> None:
+    def __init__(self, invite: Invite, place: Path, *span: int, own: OwnWork | None = None) -> None:
         self.events: list[Event] = []
         self.losses: list[float] = []
         self.error: BaseException | None = None
-        self._invite, self._place, self._span = invite, place, span
+        self._invite, self._place, self._span, self._own = invite, place, span, own
         self.thread = threading.Thread(target=self._main, daemon=True)
         self.thread.start()
 
     def _main(self) -> None:
         try:
+            brings = self._own.brings if self._own else Brings(model=BUILT_IN, data=LEASED)
+            brings = replace(brings, span=self._span, disk_bytes=DISK_BYTES)
             membership = Membership.enter(
-                self._invite, [self._place], "", "127.0.0.1", 0,
-                brings=Brings(
-                    model=BUILT_IN, data=LEASED, span=self._span, disk_bytes=DISK_BYTES
-                ),
-            )  # fmt: skip
+                self._invite, [self._place], "", "127.0.0.1", 0, brings=brings
+            )
             try:
-                self.peer = StagedPeer(membership, 1, Telling(lambda line: None, self._tell))
+                telling = Telling(lambda line: None, self._tell)
+                self.peer = StagedPeer(membership, 1, telling, own=self._own)
                 self.peer.start()
                 while not self.peer.should_stop:
                     self.peer.step()

@@ -117,7 +117,7 @@ def test_more_stages_than_blocks_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("activations", "rows"), [("none", 512), ("float16", 1024), ("int8", 1800)]
+    ("activations", "rows"), [("none", 512), ("float16", 1024), ("int8", 2030)]
 )
 def test_a_micro_batch_larger_than_a_frame_is_refused(activations: str, rows: int) -> None:
     width = FRAME_BYTES_MAX // 512 // 4

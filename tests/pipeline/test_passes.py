@@ -445,6 +445,19 @@ def test_labels_come_back_as_they_were(classes: int, num_bytes: int) -> None:
     assert torch.equal(labels.decode(memoryview(data), labels.form), values)
 
 
+def test_labels_may_be_values_and_are_finite() -> None:
+    labels = Labels((1, 2), 0)
+    values = torch.tensor([[0.5, -3e38]])
+    data = labels.encode(values)
+    assert len(data) == 8 and torch.equal(labels.decode(memoryview(data), labels.form), values)
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="labels of"):
+            labels.encode(torch.tensor([[1.0, value]]))
+        broken = torch.tensor([1.0, value]).numpy().tobytes()
+        with pytest.raises(IllegalPayload, match="code"):
+            labels.decode(broken, labels.form)
+
+
 @pytest.mark.parametrize("value", [-1, 300, 1 << 30])
 def test_labels_of_no_class_are_refused(value: int) -> None:
     labels = Labels((1, 2), 300)

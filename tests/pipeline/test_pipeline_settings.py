@@ -1,5 +1,6 @@
 """[pipeline] of a run file: what it says, what it hashes to, and what cannot work."""
 
+import re
 from pathlib import Path
 
 import msgpack
@@ -10,8 +11,10 @@ from swarmtrain.config import limits as config_limits
 from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import PipelineSection, RunConfig
 from swarmtrain.errors import UserError
+from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.pipeline.assignment import StageNeed
 
 
 def loaded(directory: Path, text: str) -> RunConfig:
@@ -143,9 +146,32 @@ def test_strategies_with_inner_steps_fit(tmp_path: Path, strategy: str):
     loaded(tmp_path, f"{text}stages = 2\n" if "[pip" in text else f"{text}[pipeline]\nstages = 2\n")
 
 
-def test_a_model_that_peers_bring_is_not_in_stages(tmp_path: Path):
-    text = '[model]\nkind = "custom"\n[data]\nsource = "own"\n[pipeline]\nstages = 2\n'
-    assert "`model.kind` must be byte-transformer" in refusal(tmp_path, text).what
+OWN = '[model]\nkind = "custom"\ndigest = "{}"\n[data]\nsource = "{}"\n[pipeline]\nstages = {}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (OWN.format("", "own", 2), "`model.digest` must be 64 hex digits .* it is empty"),
+        (OWN.format("B" * 64, "own", 2), "`model.digest` must be 64 hex digits"),
+        (OWN.format("b" * 64, "python-stdlib", 2), "`data.source` must be own"),
+        (OWN.format("b" * 64, "own", 1), "`model.digest` must be left out .* in one piece"),
+        ('[data]\nsource = "own"\n[pipeline]\nstages = 2\n', "`data.source` must be python-stdlib"),
+        (
+            f'[model]\ndigest = "{"b" * 64}"\n[pipeline]\nstages = 2\n',
+            "`model.digest` must be left",
+        ),
+    ],
+)
+def test_a_model_that_peers_bring_in_stages_is_named_by_its_digest(tmp_path: Path, text, words):
+    assert re.search(words, refusal(tmp_path, text).what)
+
+
+def test_the_names_of_a_custom_model_s_blocks_are_its_peers_affair(tmp_path: Path):
+    for stages in (7, '["first", "second"]'):
+        config = loaded(tmp_path, OWN.format("b" * 64, "own", stages))
+        assert config_file.from_canonical(config_file.canonical(config)) == config
+        assert stage_needs(config) == (StageNeed(1.0, 0, 0, 0, 0),) * config.pipeline.num_stages
 
 
 def test_settings_that_a_coordinator_sends_are_judged_alike(tmp_path: Path):

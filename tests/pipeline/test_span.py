@@ -1,6 +1,7 @@
 """Passes of a span: chance that hangs on the micro-batch alone, and gradients in two parts."""
 
 import gc
+import random
 import weakref
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from swarmtrain.errors import UserError
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import of_modules
 from swarmtrain.pipeline.span import Span, dropout_seed
@@ -212,6 +214,7 @@ def test_passes_leave_the_global_chance_alone() -> None:
     state = torch.get_rng_state()
     span.forward(GIVEN, entry=0, seed=1)
     span.backward(GIVEN, GRADIENT, entry=0, seed=1).add_weights()
+    span.check(GIVEN)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -219,3 +222,26 @@ def test_a_gradient_of_another_shape_than_the_output_is_refused() -> None:
     span = make_span(nn.Linear(WIDTH, 2))
     with pytest.raises(ValueError, match="a gradient of"):
         span.backward(GIVEN, GRADIENT, entry=0, seed=0)
+
+
+class Own(nn.Module):
+    def __init__(self, act: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.act = act
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.act(hidden)
+
+
+def test_blocks_that_cannot_be_computed_again_are_refused() -> None:
+    by_torch = Own(lambda hidden: hidden * torch.rand(()))
+    make_span(by_torch, nn.Dropout(0.5), nn.ReLU(inplace=True), nn.Linear(WIDTH, 2)).check(GIVEN)
+    by_itself = Own(lambda hidden: hidden * random.random())
+    for blocks, words in (
+        ((nn.Linear(WIDTH, 2), by_itself), "block `1` gives another output each time"),
+        ((nn.ReLU(inplace=True), nn.Linear(WIDTH, 2)), "block `0` changes its input in place"),
+        ((nn.Linear(WIDTH, 2), Own(torch.detach)), "nothing flows back through block `1`"),
+    ):
+        with pytest.raises(UserError, match=words) as caught:
+            make_span(*blocks).check(GIVEN)
+        assert caught.value.code == "SWT-E613"

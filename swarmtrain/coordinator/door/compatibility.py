@@ -85,6 +85,15 @@ def _other_model(
     brings: Brings, config: RunConfig, genesis: Attest | None
 ) -> tuple[str, str] | None:
     built_in = built_in_parameters(config.model)
+    if config.model.digest:
+        if brings.layout.hex() == config.model.digest:
+            return None
+        return (
+            "SWT-E804",
+            f"The run {config.run.name} has its model in {config.pipeline.num_stages} stages, and "
+            f"the model's digest is {config.model.digest}. This peer's is "
+            f"{brings.layout.hex() or 'unsaid'}.",
+        )
     if built_in:
         layout, num_values = layout_digest(built_in), num_values_of(built_in)
     elif genesis is not None:

@@ -48,7 +48,7 @@ class PipelineTerms:
         steps: of a round where they are flushed; 0 where they are free.
         clips: flushed steps are clipped by the norm of the whole gradient.
         start_peers: that the first round waits for.
-        tokens: of a micro-batch; 0 if unknown.
+        tokens: of a micro-batch.
         round_steps: inner steps that a peer makes of a round.
         step_micro_batches: of the run, that the learning rate's schedule takes for a step; 0 where
             it goes by rounds.
