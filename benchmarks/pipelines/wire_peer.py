@@ -1,12 +1,17 @@
-"""`swarmtrain` whose stages in the middle compute nothing and hand on all that comes.
+"""`swarmtrain` whose stages in the middle compute nothing: they add noise to all that comes.
 
     python benchmarks/pipelines/wire_peer.py join ...
 
 Everything else is as ever: what comes is decoded, what goes on is encoded, and the first and the
 last stage train. So `links.py` sees links, on a machine that could not compute as fast as they are.
+Without noise a frame would repeat the 256 rows of an embedding, and what repeats is compressed.
 """
 
 import sys
+from functools import cache
+
+import torch
+from torch import Tensor
 
 from swarmtrain.__main__ import main
 from swarmtrain.peer import staged
@@ -16,15 +21,26 @@ from swarmtrain.pipeline.trainer import StageTrainer
 from swarmtrain_transport.pipeline.requests import RunBackward, RunForward
 
 
+@cache
+def noise_of(shape: torch.Size) -> Tensor:
+    """The same each time: to make it takes longer than to send it."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def noisy(values: Tensor) -> Tensor:
+    """The values with as much noise."""
+    return values + values.std() * noise_of(values.shape)
+
+
 class Wire(StageTrainer):
-    """A stage whose output is its input, and whose weights have no gradient."""
+    """A stage whose output is its input and noise, and whose weights have no gradient."""
 
     def forward(self, request: RunForward, given: Parcel | Read) -> Parcel:
         if isinstance(given, Read):
             return super().forward(request, given)
         values = self.forms.boundaries[request.stage].decode(given.data, given.form)
         boundary = self.forms.boundaries[request.stage + 1]
-        return Parcel(boundary.form, boundary.encode(values))
+        return Parcel(boundary.form, boundary.encode(noisy(values)))
 
     def begin_backward(
         self, request: RunBackward, given: Parcel | Read, answer: Parcel
@@ -34,7 +50,7 @@ class Wire(StageTrainer):
         gradient = self.forms.gradient(request.stage, answer.data, answer.form)
         boundary = self.forms.boundaries[request.stage]
         seed = rounding_seed(self.forms.run, request.job.micro_batch, request.stage)
-        return Parcel(boundary.form, boundary.encode(gradient, seed=seed))
+        return Parcel(boundary.form, boundary.encode(noisy(gradient), seed=seed))
 
     def end_backward(self) -> None:
         if self.is_midway:
