@@ -366,7 +366,7 @@ def in_words(config: RunConfig, found: Forecast, peers: Sequence[Peer]) -> list[
     titles = ["peers", "stages", "memory", "sends for one", "micro-batches/s", "held back by"]
     rows = [
         [
-            f"{seat.count} {seat.peer}", f"{_range(seat.span)} of 0-{found.stages - 1}",
+            f"{seat.count} {seat.peer}", f"{range_words(seat.span)} of 0-{found.stages - 1}",
             human_bytes(seat.memory_bytes), human_bytes(seat.hop_bytes),
             f"{seat.micro_batches_s:.3g}", seat.held_by,
         ]
@@ -388,7 +388,7 @@ def in_words(config: RunConfig, found: Forecast, peers: Sequence[Peer]) -> list[
     for more in found.more:
         gain = 100 * (more.tokens_s / found.tokens_s - 1)
         lines.append(
-            f"One more     {more.peer} ({_range(more.span)}): {gain:+.0f} % "
+            f"One more     {more.peer} ({range_words(more.span)}): {gain:+.0f} % "
             f"({more.tokens_s:.3g} tokens a second)"
         )
     return [*lines, "", *assumptions(peers)]
@@ -408,5 +408,6 @@ def assumptions(peers: Sequence[Peer]) -> list[str]:
     return [f"Assumed      {line}" for line in (*machines, *links, _TAKEN)]
 
 
-def _range(span: tuple[int, int]) -> str:
+def range_words(span: tuple[int, int]) -> str:
+    """First and last stage as people read them."""
     return f"{span[0]}-{span[1]}" if span[0] != span[1] else str(span[0])

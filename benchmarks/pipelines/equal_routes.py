@@ -27,5 +27,5 @@ class InTurn(Balance):
 
 
 if __name__ == "__main__":
-    guardian.Balance = InTurn  # type: ignore[misc]
+    guardian.Balance = InTurn
     sys.exit(main())

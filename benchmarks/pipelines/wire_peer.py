@@ -58,5 +58,5 @@ class Wire(StageTrainer):
 
 
 if __name__ == "__main__":
-    staged.StageTrainer = Wire  # type: ignore[misc]
+    staged.StageTrainer = Wire
     sys.exit(main())

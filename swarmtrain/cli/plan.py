@@ -17,6 +17,14 @@ def plan(
             metavar="PEERS", help="Who would join, in this order: 20*laptop@dsl,2*gpu@fibre."
         ),
     ],
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="STATE_DIR",
+            show_default=False,
+            help="Put beside it what a run in stages has made, from what it left there.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell who would serve which stages, how much memory that takes, how fast the run would be and
@@ -29,7 +37,15 @@ def plan(
     config = config_file.load(run_file)
     named = plans.parse_peers(peers)
     found = plans.forecast(config, named)
+    ran = None
+    if measured is not None:
+        from swarmtrain import measured as runs
+
+        ran = runs.measured(measured, config)
     if as_json:
-        print(json.dumps({**asdict(found), "assumed": plans.assumptions(named)}))
+        beside = {} if ran is None else {"measured": asdict(ran)}
+        print(json.dumps({**asdict(found), "assumed": plans.assumptions(named), **beside}))
     else:
         print("\n".join(plans.in_words(config, found, named)))
+        if ran is not None:
+            print("", *runs.beside(ran, found), sep="\n")

@@ -3,6 +3,8 @@
 import pytest
 from e2e_rig import SMALL_MODEL, place
 
+from swarmtrain.config import file as config_file
+from swarmtrain.measured import measured
 from swarmtrain.verify.coordinator_state import read_records
 from swarmtrain_transport.wire.records import Books, body_of, outline_of, tag_of
 
@@ -40,6 +42,10 @@ def test_a_run_in_stages_goes_on_after_its_coordinator_was_killed(tmp_path):
         ends = [peer.event("left")["roots"] for peer in peers]
         assert [sorted(roots) for roots in ends] == [["0"], ["1"], ["0", "1"]]
         assert ends[0] | ends[1] == ends[2]  # each stage's peers hold the same
+        config = config_file.load(run_file)
+        told = [measured(place, config) for place in (up.state_dir, tmp_path / "cat")]
+        assert told[0] == told[1] and told[0].micro_batches_s > 0
+        assert {one.name: one.busy > 0 for one in told[0].peers} == dict.fromkeys(spans, True)
         records = read_records(up.state_dir)
         booked = [one for one in records if outline_of(one).kind == tag_of(Books)]
         assert {one.term for one in booked} == {1, 2}

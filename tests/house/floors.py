@@ -42,6 +42,7 @@ SWARMTRAIN = (
     "simulate verify",
     "compare",
     "api api_stages forecast export",
+    "measured",
     "demo",
     "chaos",
     "cli",

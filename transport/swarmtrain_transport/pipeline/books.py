@@ -23,6 +23,9 @@ from swarmtrain_transport.wire import records
 
 Named = Mapping[tuple[Process, int], tuple[int, ...]]
 
+_DIGITS = 3
+"""Of seconds in the ledger, after the point."""
+
 
 @dataclass(frozen=True, slots=True)
 class Books:
@@ -189,7 +192,12 @@ def record_of(books: Books) -> records.Books:
         told = tuple(books.told.get((process, stage), 0) for stage in stages)
         made, doubted = books.made.get(process, 0), books.doubted.get(process, 0)
         has_told = process in books.processes
-        named.append(records.BooksOfMember(process.peer, stages[0], told, made, doubted, has_told))
+        busy_s = round(books.busy_s.get(process, 0.0), _DIGITS)
+        named.append(
+            records.BooksOfMember(
+                process.peer, stages[0], told, made, doubted, has_told, busy_s=busy_s
+            )
+        )
     largest = sorted(books.breaks.items(), key=lambda one: (-one[1], one[0][1:]))
     return records.Books(
         books.round,
@@ -206,6 +214,7 @@ def record_of(books: Books) -> records.Books:
             records.Break(process.peer if process is not None else b"", stage, reason, count)
             for (process, stage, reason), count in largest[: limits.BOOKS_BREAKS_MAX]
         ),
+        round(books.took_s, _DIGITS),
     )
 
 

@@ -319,6 +319,7 @@ class BooksOfMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
         doubted: how many others it has told of, which their source has not made or another member
             of the stage has counted as well.
         has_told: False if it has said nothing in time: it is in no op of the round.
+        busy_s: how long its passes took, by its own word.
     """
 
     peer: bytes
@@ -327,6 +328,7 @@ class BooksOfMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     made: int
     doubted: int
     has_told: bool
+    busy_s: float = 0.0
 
 
 class Break(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -361,6 +363,7 @@ class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
         num_members: how many there were.
         breaks: where gradients stayed; the largest, where there are too many.
         digest: SHA-256 of what all members have told.
+        seconds: from the round's begin until it was closed, by the coordinator's clock.
     """
 
     round: int
@@ -374,6 +377,7 @@ class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
     redone: dict[str, int] = {}
     voided: int = 0
     breaks: tuple[Break, ...] = ()
+    seconds: float = 0.0
 
 
 class Snapshot(Body, frozen=True, tag="SNAPSHOT"):
