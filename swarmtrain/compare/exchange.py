@@ -219,7 +219,7 @@ class Exchange(Crowd[Peer]):
         start_peers = fastest if plan.pace is Pace.APART else len(replicas)
         if self.is_staged:
             start_peers = 1  # who counted nothing in a round gives nothing
-        super().__init__(_terms_of(plan, replicas[0], start_peers), keys)
+        super().__init__(_terms_of(plan, replicas[0], start_peers, is_staged=self.is_staged), keys)
         is_paced = plan.pace is Pace.DYNAMIC
         self.peers = [
             Peer(self, replica, 1 / replica.speed if is_paced else 1.0) for replica in replicas
@@ -363,7 +363,7 @@ class Exchange(Crowd[Peer]):
         return self._ops[op]
 
 
-def _terms_of(plan: Plan, replica: Trained, start_peers: int) -> RunTerms:
+def _terms_of(plan: Plan, replica: Trained, start_peers: int, *, is_staged: bool) -> RunTerms:
     """Return the part of this plan that a run file would say of the exchange."""
     config = plan.run_config()
     kind = replica.driver.strategy.exchange(1).kind
@@ -392,4 +392,5 @@ def _terms_of(plan: Plan, replica: Trained, start_peers: int) -> RunTerms:
         kind=_KINDS[kind],
         scalars=WHOLE_VECTOR_RULES.get(plan.robust, ""),
         ops_at_once=replica.driver.ops_at_once,
+        steps_alone=is_staged and kind is OpKind.PAIR,
     )

@@ -58,7 +58,7 @@ from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
 from swarmtrain_transport.coordinator.validation import shown
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import WHOLE, constant_of
+from swarmtrain_transport.kinds import PAIR, WHOLE, constant_of
 from swarmtrain_transport.wire.identity import verify
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Brings
@@ -292,7 +292,14 @@ def group_terms(config: RunConfig) -> tuple[RunTerms, ...]:
         return (first,)
     return tuple(
         # The pipeline waits for start_peers: with fewer in a stage its round has no books.
-        replace(first, group=stage, layout=layout, start_peers=1, holders=limits.HOLDERS)
+        replace(
+            first,
+            group=stage,
+            layout=layout,
+            start_peers=1,
+            holders=limits.HOLDERS,
+            steps_alone=first.kind == PAIR,
+        )
         for stage, layout in enumerate(stage_layouts(config))
     )
 

@@ -58,7 +58,7 @@ def test_strategies_with_rounds_fit_through_deaths(corpus, strategy):
     come back, and the tokens are made up for."""
     own = ":fragments=1:delay_steps=2" * (strategy == "streaming")
     is_own = BUILT_IN[strategy].kind is OpKind.PAIR  # then a state is a peer's own
-    words = f"{strategy}:pipeline=3x2:death_s={0 if is_own else 10}{own}"
+    words = f"{strategy}:pipeline=3x2:death_s=10{own}"
     (plan,) = request.plans(words, replace(PAIRS, steps=40, inner_steps=10), [0], {})
     result = run_here(plan, corpus)[1]
     assert result.modelled_seconds > 10  # somebody has died

@@ -4,7 +4,9 @@ its own, as they are in life."""
 import asyncio
 import contextlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,7 +37,11 @@ STAGES, STEPS, BATCH, MICRO_BATCH, CONTEXT = 3, 4, 8, 4, 32
 
 
 def config_of(
-    rounds: int, peers: int, outer: OuterSection | None = None, codec: str = "int8", **pipeline: Any
+    rounds: int,
+    peers: int,
+    outer: OuterSection | None = None,
+    exchange: Mapping[str, Any] = MappingProxyType({}),
+    **pipeline: Any,
 ) -> RunConfig:
     return RunConfig(
         run=RunSection("stages", rounds=rounds),
@@ -43,7 +49,7 @@ def config_of(
         inner=InnerSection(batch=BATCH, lr=5e-3, warmup_steps=4),
         outer=outer or OuterSection(inner_steps=STEPS, momentum=0.5),
         exchange=ExchangeSection(
-            codec=codec, start_peers=peers, wait_ready_s=1.0, chunk_values=4096
+            start_peers=peers, wait_ready_s=1.0, chunk_values=4096, **exchange
         ),
         checkpoint=CheckpointSection(every_rounds=1),
         pipeline=PipelineSection(stages=STAGES, micro_batch=MICRO_BATCH, **pipeline),

@@ -11,7 +11,7 @@ from swarmtrain_transport.ledger.pairing import contributors_of, order_of, partn
 from swarmtrain_transport.ledger.transfers import content_name
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import Attest, Commit, Plan, Rewind, Skip
+from swarmtrain_transport.wire.records import Attest, Commit, Freeze, Plan, Rewind, Skip
 from tests.transport.gather_table import hashes_of, published_by
 from tests.transport.hall import Hall, held, opened, root_of
 from tests.transport.rig import A, B, C, D, E
@@ -85,6 +85,23 @@ def test_nobody_is_planned_alone():
     hall.say(B, m.Applied(0, root_of(0)), m.Ready(1, 8, 0, root_of(0)))
     hall.ack(A), hall.ack(B)
     assert len(hall.plan().slices) == 2
+
+
+def test_where_it_may_one_steps_alone_until_another_comes():
+    hall = PairHall(A, start_peers=1, steps_alone=True)
+    plan = hall.ready(1, A)
+    assert (contributors_of(plan), plan.min_contributors) == ((A,), 1)
+    (commit,) = hall.hall.bodies(Commit)
+    assert commit.contributors == () and not hall.hall.bodies(Skip)
+    assert hall.hall.bodies(Freeze)[0].excluded == {A: "alone"}
+    hall.apply(1, A)
+    assert hall.hall.bodies(Attest)[-1].roots == ((A, own(A, 1)),)
+    hall.hall.join(B)
+    hall.hall.say(B, m.Applied(1, own(A, 1)))
+    hall.hall.ack(A), hall.hall.ack(B)
+    for peer in (B, A):
+        hall.hall.say(peer, m.Ready(2, 8, 1, own(A, 1)))
+    assert set(contributors_of(hall.hall.plan())) == {A, B}
 
 
 def test_expected_pairs_of_which_both_are_ready_stand():

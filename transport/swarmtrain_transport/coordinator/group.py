@@ -238,6 +238,7 @@ class GroupCoordinator:
         op = self.view.op
         assert op is not None
         self.operations[op.plan_id] = OpDecider(op, now_s)
+        self._decide(now_s)  # one that stands alone waits for nobody
 
     @property
     def has_all_planned(self) -> bool:

@@ -22,6 +22,7 @@ from swarmtrain_transport.coordinator.reassignment import relieve, slice_freeze
 from swarmtrain_transport.coordinator.reports import Reports
 from swarmtrain_transport.coordinator.timers import Pace, Timers, most_arrived_s
 from swarmtrain_transport.ledger.fold import OpDecision, OpView
+from swarmtrain_transport.ledger.pairing import least_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, Skip, SliceFreeze
 
@@ -148,8 +149,7 @@ class OpDecider:
         if isinstance(decision, SliceFreeze):
             assert set(decision.contributors) <= set(self.view.frozen or ()), decision
         if isinstance(decision, Freeze | SliceFreeze):
-            least = self.view.plan.min_contributors
-            assert len(decision.contributors) >= least, decision
+            assert len(decision.contributors) >= least_in(self.view.plan), decision
 
     def is_with(self, peer: PeerId, commit: Commit) -> bool:
         """Return True if a member holds all that COMMIT is about to name."""

@@ -57,6 +57,8 @@ class RunTerms:
     group: int = FIRST_GROUP
     holders: int = 0
     """Members and keepers that the group is to have; 0 for no keepers."""
+    steps_alone: bool = False
+    """A pair op may have one contributor, without a partner."""
 
 
 Peers = Mapping[PeerId, GroupPeer]
@@ -74,6 +76,8 @@ def may_plan(terms: RunTerms, view: GroupView, peers: Peers) -> bool:
 def needed_peers(terms: RunTerms, view: GroupView) -> int:
     """Return how many must be ready for the next op; nobody is a pair alone. A run that went back
     to its beginning has begun all the same: it does not wait for as many as at its start."""
+    if terms.steps_alone:
+        return 1
     least = 2 if terms.kind == PAIR else 1
     is_start = view.op is None and view.next_op <= 1
     return max(least, terms.start_peers if is_start else terms.min_contributors)
@@ -273,6 +277,8 @@ def _least(terms: RunTerms, num_contributors: int) -> int:
     """Return how many contributors the op's result must have. An odd one cannot be in any pair."""
     if terms.kind != PAIR:
         return terms.min_contributors
+    if num_contributors == 1:
+        return 1
     return max(2, min(terms.min_contributors, num_contributors // 2 * 2))
 
 

@@ -24,7 +24,7 @@ from swarmtrain_transport.coordinator.reassignment import dispute
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.ledger.exclusion_rule import matrix_rule
 from swarmtrain_transport.ledger.fold import OpView, result_root, slice_root
-from swarmtrain_transport.ledger.pairing import contributors_of, pairs_in
+from swarmtrain_transport.ledger.pairing import contributors_of, least_in, pairs_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import (
     Commit,
@@ -184,10 +184,10 @@ def _is_spread(at: Moment, peer: PeerId) -> bool:
 def skip_pair(at: Moment) -> Skip | None:
     """Skip when too few pairs are left that may become whole; at D_op, unless enough are."""
     plan, (whole, still_open) = at.view.plan, _sorted_pairs(at)
-    if 2 * len(whole + still_open) < plan.min_contributors:
+    if 2 * len(whole + still_open) < least_in(plan):
         return Skip(plan.op, "too few pairs are left")
     is_over = at.is_over and at.view.frozen is not None
-    return Skip(plan.op, "deadline") if is_over and 2 * len(whole) < plan.min_contributors else None
+    return Skip(plan.op, "deadline") if is_over and 2 * len(whole) < least_in(plan) else None
 
 
 def freeze_pair(at: Moment) -> Freeze | Skip | None:
@@ -197,7 +197,7 @@ def freeze_pair(at: Moment) -> Freeze | Skip | None:
     ready = _pairs(at, given)
     if at.now_s < at.timers.scatter_s and len(ready) < len(hopeful):
         return None
-    if 2 * len(ready) < at.view.plan.min_contributors:
+    if 2 * len(ready) < least_in(at.view.plan):
         return Skip(at.view.plan.op, "too few contributions were published in time")
     return _freeze_of(at, given)
 
@@ -206,7 +206,7 @@ def commit_pair(at: Moment) -> Commit | None:
     """The whole pairs, when no other can become whole, or at D_gather. Nobody waits for a partner
     for longer than the op lasts, and nobody need be told anything of another pair."""
     whole, still_open = _sorted_pairs(at)
-    if (still_open and not at.is_late) or 2 * len(whole) < at.view.plan.min_contributors:
+    if (still_open and not at.is_late) or 2 * len(whole) < least_in(at.view.plan):
         return None
     lacking = {taker for pair in still_open for taker in _lacking(at, pair)}
     return _commit_of(at, {peer for pair in whole for peer in pair}, lacking)

@@ -42,6 +42,13 @@ def contributors_of(plan: Plan | None) -> tuple[PeerId, ...]:
     return tuple(member.peer for member in plan.members if member.weight) if plan else ()
 
 
+def least_in(plan: Plan) -> int:
+    """Return how many contributors COMMIT must name: nobody where one stands alone for a pair op,
+    whose half nobody takes."""
+    is_lone = plan.kind == PAIR and len(contributors_of(plan)) == 1
+    return 0 if is_lone else plan.min_contributors
+
+
 def order_of(
     run_tag: int,
     op: int,

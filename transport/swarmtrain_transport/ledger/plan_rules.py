@@ -87,7 +87,9 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "slices are not the contributions": plan.kind not in WHOLE
         or _are_contributions(plan, num_values),
         "what stays whole has no sums": plan.kind not in WHOLE or not plan.exact,
-        "a pair needs two": plan.kind != PAIR or min(len(weights), plan.min_contributors) >= 2,
+        "a pair needs two": plan.kind != PAIR
+        or min(len(weights), plan.min_contributors) >= 2
+        or (len(weights), plan.min_contributors) == (1, 1),
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
         "a keeper gives or owns": not set(plan.keepers)
         & {*(m.peer for m in plan.members if m.weight), *(spec.owner for spec in plan.slices)},

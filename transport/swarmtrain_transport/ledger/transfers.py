@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmtrain_transport.kinds import PAIR, WHOLE
-from swarmtrain_transport.ledger.pairing import contributors_of, whole_pairs
+from swarmtrain_transport.ledger.pairing import contributors_of, least_in, whole_pairs
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Commit, Plan, SignedRoot, SliceOutcome, SliceSpec
 
@@ -122,7 +122,7 @@ def is_kept(
     return (
         frozen is not None
         and commit.contributors == tuple(peer for peer in frozen if peer in kept)
-        and len(kept) >= max(1, plan.min_contributors)
+        and len(kept) >= least_in(plan)
         and commit.slices == outcome_of(owners, roots, kept & roots.keys())
         and (plan.kind != PAIR or paired == kept)
     )
