@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import typer
@@ -129,20 +129,26 @@ def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
     told = view.get("pipeline")
     if not isinstance(told, dict):
         return
-    names = {peer["peer"]: peer["name"] for peer in view.get("peers") or ()}
     for number, (stage, group) in enumerate(zip(told["stages"], _stages(view), strict=True)):
-        served = ", ".join(sorted(names.get(peer, peer[:8]) for peer in stage["peers"])) or "nobody"
+        served = _names(view, stage["peers"]) or "nobody"
+        kept = f", kept by {_names(view, stage['keepers'])}" if stage["keepers"] else ""
         root = _shown("state_root", group["wanted_root"])
         state = f"; state root {root} after round {group['round']}" if root else ""
         count = f"; {stage['counted']} micro-batches in the newest round" if told["made"] else ""
-        yield fact(f"stage {number}", f"{served}{state}{count}")
-    moves = [event for event in view.get("events") or () if event["event"] == "moved"]
-    for event in moves[-_MOVES:]:
-        who = names.get(event["peer"], event["peer"][:8])
+        yield fact(f"stage {number}", f"{served}{kept}{state}{count}")
+    for event in [one for one in view.get("events") or () if one["event"] == "moved"][-_MOVES:]:
+        who = _names(view, [event["peer"]])
         yield fact("moved", f"{who} {event['reason']} (round {event['round']})")
     if told["made"]:
         text = f"{told['made']} made, {told['whole']} counted in all stages, {told['lost']} lost"
-        yield fact("micro-batches", f"{text}, {told['redone']} times sent or made again")
+        some = told["made"] - told["whole"] - told["lost"]
+        part = f", {some} counted in some stages only" if some > 0 else ""
+        yield fact("micro-batches", f"{text}{part}, {told['redone']} times sent or made again")
+
+
+def _names(view: Mapping[str, Any], peers: Iterable[str]) -> str:
+    known = {peer["peer"]: peer["name"] for peer in view.get("peers") or ()}
+    return ", ".join(sorted(known.get(peer, peer[:8]) for peer in peers))
 
 
 def _stages(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -190,7 +196,8 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
             return ""  # each stage has its own
         case "num_values" if "pipeline" in view:
             values = sum(group["num_values"] for group in _stages(view))
-            return f"{values:,} parameters in {len(_stages(view))} stages".replace(",", " ")
+            known = f"{values:,} parameters in ".replace(",", " ") if values else ""
+            return f"{known}{len(_stages(view))} stages"
         case "wanted_root":
             return f"{_shown(key, value)} after round {view.get('round', 0)}"
         case "num_values":
@@ -212,7 +219,7 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
 
 def _is_said(peer: Mapping[str, Any], key: str) -> bool:
     value = peer.get(key)
-    return value not in ("", None, []) and (key != "left_out" or value > 0)
+    return value not in ("", None, []) and (key not in ("left_out", "loss") or bool(value))
 
 
 def _table(peers: list[dict[str, Any]], width: int) -> Iterator[str]:
@@ -241,6 +248,8 @@ def _shown(key: str, value: object) -> str:
         return _span(value) if value else ""
     if value is None:
         return ""
+    if key == "loss" and not value:
+        return ""  # a peer that serves no last stage sees none
     if isinstance(value, float):
         return f"{value:.3f}" if key == "loss" else f"{value:.1f}"
     return str(value)

@@ -35,13 +35,16 @@ def test_a_peers_own_answer_shows_its_chain():
 def test_a_model_in_stages_shows_who_serves_them_and_what_became_of_micro_batches():
     peers = [
         {"peer": "aa", "name": "otter", "stages": [0, 1], "rests": "in stage 1: owns nothing"},
-        {"peer": "bb", "name": "lynx", "stages": [1]},
+        {"peer": "bb", "name": "lynx", "stages": [1], "loss": 0.0},
         {"peer": "cc", "name": "crane", "stages": []},
     ]
     later = {"group": 1, "round": 2, "wanted_root": "cd" * 32, "num_values": 400, "peers": []}
     pipeline = {
-        "stages": [{"peers": ["aa"], "counted": 7}, {"peers": ["bb", "aa"], "counted": 6}],
-        "made": 20, "whole": 18, "lost": 2, "redone": 5,
+        "stages": [
+            {"peers": ["aa"], "counted": 7, "keepers": ["cc", "bb"]},
+            {"peers": ["bb", "aa"], "counted": 6, "keepers": []},
+        ],
+        "made": 20, "whole": 17, "lost": 2, "redone": 5,
     }  # fmt: skip
     first = {"run": "t", "round": 3, "wanted_root": "ab" * 32, "num_values": 800}
     first["events"] = [
@@ -51,12 +54,13 @@ def test_a_model_in_stages_shows_who_serves_them_and_what_became_of_micro_batche
         "run              t",
         "round            3",
         "model            1 200 parameters in 2 stages",
-        f"stage 0          otter; state root {'ab' * 8} after round 3; "
+        f"stage 0          otter, kept by crane, lynx; state root {'ab' * 8} after round 3; "
         "7 micro-batches in the newest round",
         f"stage 1          lynx, otter; state root {'cd' * 8} after round 2; "
         "6 micro-batches in the newest round",
         "moved            lynx to stage 1: nobody served it (round 2)",
-        "micro-batches    20 made, 18 counted in all stages, 2 lost, 5 times sent or made again",
+        "micro-batches    20 made, 17 counted in all stages, 2 lost, "
+        "1 counted in some stages only, 5 times sent or made again",
         "",
         "peer   stages",
         "otter  0-1",

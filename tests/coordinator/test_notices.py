@@ -36,6 +36,14 @@ def test_a_reason_is_said_when_it_has_stood_and_so_is_its_end() -> None:
     assert said[1:] == ["The run goes on."] and told.said == ""
 
 
+def test_the_time_belongs_to_the_reason_that_was_said() -> None:
+    told = Notices(lambda line: None)
+    for now_s in (0.0, STANDS_S):
+        told.look(status("a keeper"), now_s, NOON_S)
+    told.look(status("a peer", 60.0), STANDS_S + 1, NOON_S)
+    assert (told.said, told.seen_s) == ("a keeper", None)
+
+
 def test_what_comes_and_goes_is_no_news() -> None:
     said: list[str] = []
     told = Notices(said.append)

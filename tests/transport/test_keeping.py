@@ -39,6 +39,16 @@ def test_whoever_is_given_a_group_that_lost_all_members_goes_on_from_what_keeper
     assert not any(member.faults or member.halted for member in swarm.members.values())
 
 
+def test_status_tells_who_holds_the_state_while_its_members_are_away() -> None:
+    swarm = begun(0)
+    view, keepers = swarm.hall.view.groups[1], swarm.hall.groups[1].keepers
+    assert swarm.until(lambda: view.committed >= 2 and len(keepers.holding) > 1 and not view.ops)
+    swarm.kill(D)
+    told = swarm.hall.status(swarm.now_s).groups[0].waiting_for
+    assert told.endswith(f") the state after round {view.last_op}") and "nobody" not in told
+    assert " to come back, or another peer to take over from its keepers (" in told
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_commit_waits_until_keepers_hold_the_result(seed: int) -> None:
     swarm = begun(seed)

@@ -561,3 +561,58 @@ def test_the_first_round_waits_for_as_many_members_as_the_run_wants():
         actions = rounds.joined(process, Member(BOOT, SPANS[process]), NOW_S)
         assert not told(orders.Begin, actions)
     assert told(orders.Begin, rounds.joined(SECOND, Member(BOOT, Span(0, 0)), NOW_S))
+
+
+def test_the_others_go_on_without_a_member_that_is_away_and_it_is_told_everything():
+    rounds, _ = running()
+    drained(rounds, FIRST)
+    actions = rounds.away(SECOND, NOW_S)
+    assert set(told(orders.Departed, actions)) == {FIRST, LAST}
+    assert set(told(orders.Close, actions)) == {FIRST, SECOND, LAST}
+    begun = told(orders.Begin, actions)[SECOND]
+    assert begun.share == 0 and SECOND.peer not in begun.members
+    assert not rounds.away(FIRST, NOW_S), "nobody else makes micro-batches"
+    assert rounds.known(SECOND.peer) == Member(BOOT, SPANS[SECOND])
+    assert not rounds.joined(SECOND, Member(BOOT, SPANS[SECOND]), NOW_S)
+
+
+def test_a_member_that_is_back_goes_on_where_it_was():
+    rounds, _ = running()
+    rounds.away(SECOND, NOW_S)
+    actions = rounds.back(SECOND, NOW_S)
+    assert set(told(orders.Joined, actions)) == {FIRST, SECOND, LAST}
+    assert not drained(rounds, FIRST), "it makes what it was to make"
+    rounds.away(SECOND, NOW_S)
+    drained(rounds, SECOND)
+    settled = [rounds.settled(one, orders.Settled(0, (), NOTHING), NOW_S) for one in (FIRST, LAST)]
+    (books,) = [action.books for action in settled[-1] if isinstance(action, Booked)]
+    has_told = {one.peer: one.has_told for one in record_of(books).members}
+    assert has_told == {FIRST.peer: True, SECOND.peer: False, LAST.peer: True}
+
+
+def test_what_a_member_says_before_the_round_is_booked_counts_though_it_was_away():
+    rounds, _ = running()
+    drained(rounds, FIRST)
+    drained(rounds, SECOND)
+    rounds.settled(FIRST, orders.Settled(0, (), NOTHING), NOW_S)
+    rounds.away(SECOND, NOW_S)
+    rounds.back(SECOND, NOW_S)
+    assert not rounds.settled(LAST, orders.Settled(0, (), NOTHING), NOW_S)
+    assert rounds.settled(SECOND, orders.Settled(0, (), NOTHING), NOW_S)
+
+
+def test_a_member_that_is_gone_while_it_is_away_hears_it_itself():
+    rounds, _ = running()
+    rounds.away(SECOND, NOW_S)
+    assert set(told(orders.Departed, rounds.departed(SECOND, NOW_S))) == {SECOND}
+    assert not rounds.back(SECOND, NOW_S) and rounds.known(SECOND.peer) is None
+
+
+def test_who_is_away_again_and_again_is_taken_back_some_rounds_later():
+    rounds, _ = running(steps=2)
+    for _ in range(3):
+        rounds.away(SECOND, NOW_S)
+        rounds.back(SECOND, NOW_S)
+    assert SECOND.peer in rounds.absent
+    rounds.departed(FIRST, NOW_S)
+    assert rounds.back(SECOND, NOW_S), "a stage needs it"

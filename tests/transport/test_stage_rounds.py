@@ -329,6 +329,31 @@ def test_what_was_lost_with_a_connection_is_told_on_the_next_one() -> None:
     assert hall.machine.groups[1].givers == {C: TOKENS}
 
 
+def test_rounds_go_on_without_a_member_whose_connection_is_closed_until_it_is_back() -> None:
+    hall = begun()
+    for peer in PLACES:
+        hall.told(peer)
+    hall.drain(A)
+    hall.take(hall.machine.disconnected(B, hall.now_s))
+    hall.alive(hall.now_s + limits.AWAY_CLOSED_S - 0.5, A, C)
+    assert not hall.told(C)
+    hall.alive(hall.now_s + 1, A, C)
+    assert kinds(hall.told(C)) == [orders.Departed, orders.Close, orders.Begin]
+    assert B in hall.machine.view.roster, "the ledger waits longer"
+    hall.take(hall.machine.connected(B, hello_of(B), hall.now_s))
+    assert kinds(hall.told(B)) == [orders.Close, orders.Begin, orders.Joined]
+    assert hall.told(C) == [orders.Joined(B, orders.Member(BOOT, Span(0, 0)))]
+
+
+def test_rounds_go_on_without_a_member_that_says_nothing_until_it_speaks() -> None:
+    hall = begun()
+    hall.told(C)
+    hall.alive(hall.now_s + limits.HOP_SILENCE_S + 0.5, A, C)
+    assert hall.told(C) == [orders.Departed(Process(B, BOOT))]
+    hall.alive(hall.now_s + 1, A, B, C)
+    assert kinds(hall.told(C)) == [orders.Joined]
+
+
 def test_a_process_that_begins_anew_is_in_again_when_it_holds_the_states() -> None:
     hall = begun()
     hall.told(A)

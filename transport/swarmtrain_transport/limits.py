@@ -132,6 +132,10 @@ KEPT_SNAPSHOTS_BYTES = 36
 """Bytes per value that a keeper's snapshots are reckoned to take: two and one that comes, each of
 three arrays."""
 
+AWAY_CLOSED_S = 4.0
+"""A member of a pipeline whose control connection is closed for so long, or that is silent for
+HOP_SILENCE_S, is away: the others go on without it. Three tries to connect fit into this time."""
+
 HOLD_S = 600.0
 """A keeper that has not taken a stage's newest state by then is replaced, and a member that has not
 is not waited for: 75 MB at 1 Mbit/s."""

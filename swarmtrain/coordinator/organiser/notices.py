@@ -23,11 +23,16 @@ class Notices:
 
     Args:
         tell: hears sentences for the organiser.
+
+    Attributes:
+        said: reason that was said last, "" while the run goes on.
+        seen_s: so many seconds ago that was here, if that is known.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._text = self.said = ""
+        self.seen_s: float | None = None
         self._since_s = 0.0
 
     def look(self, status: CoordinatorStatus, now_s: float, wall_s: float) -> None:
@@ -35,9 +40,13 @@ class Notices:
         text = status.waiting_for
         if text != self._text:
             self._text, self._since_s = text, now_s
-        if text == self.said or (text and now_s - self._since_s < STANDS_S):
+        stands = not text or now_s - self._since_s >= STANDS_S
+        is_news = stands and text != self.said
+        if is_news:
+            self.said = text
+        self.seen_s = status.waiting_seen_s if text == self.said else None
+        if not is_news:
             return
-        self.said = text
         words = waiting_words(text, status.waiting_seen_s, wall_s)
         self._tell(f"Waiting for {words}." if text else "The run goes on.")
 
@@ -51,4 +60,4 @@ async def watch(shell: Shell, notices: Notices, keep: Callable[[], None]) -> Non
         status = shell.status()
         assert isinstance(status, CoordinatorStatus)
         notices.look(status, shell.now_s(), time.time())
-        shell.inform(notices.said, status.waiting_seen_s)
+        shell.inform(notices.said, notices.seen_s)

@@ -23,7 +23,8 @@ class Fault:
     """One thing that goes wrong.
 
     Attributes:
-        kind: "die", "freeze", "cut", or "mute": what it reports does not come.
+        kind: "die", "freeze", "cut"; "mute": what it reports does not come; "unplug": it and the
+            coordinator do not hear of each other.
         at_s: when.
         peer: to whom.
         for_s: how long; 0 for a peer that does not come back.
@@ -101,6 +102,7 @@ def drawn(seed: int, rng: random.Random) -> Conditions:
     pass_s = tuple(rng.uniform(0.1, 0.5) * rng.choice((1.0, slow)) for _ in spans)
     steps = _STEPS if flushes else 0
     faults += _mute(random.Random(f"mute {seed}"), len(spans), calm_s)
+    faults += _unplugged(random.Random(f"unplugged {seed}"), len(spans), calm_s)
     world = Conditions(
         num_stages, tuple(spans), slots, share, steps, pass_s, calm_s, loss, double, late, faults
     )
@@ -155,6 +157,14 @@ def _mute(rng: random.Random, num_peers: int, calm_s: float) -> tuple[Fault, ...
     if rng.random() > _MUTE_PART:
         return ()
     return (Fault("mute", rng.uniform(0, calm_s), rng.randrange(num_peers), calm_s),)
+
+
+def _unplugged(rng: random.Random, num_peers: int, calm_s: float) -> tuple[Fault, ...]:
+    """Connections to the coordinator that break while those to other peers stand."""
+    return tuple(
+        Fault("unplug", rng.uniform(1, calm_s), rng.randrange(num_peers), rng.uniform(1, 40))
+        for _ in range(rng.choice((0, 0, 1, 3)))
+    )
 
 
 def _forgotten(rng: random.Random, spans: list[Span], middle: int, calm_s: float) -> list[Fault]:

@@ -100,6 +100,7 @@ class SimProcess:
         self.machine = StageMachine(me, span, rules, seed=repr(me).encode())
         self.is_alive = True
         self.thaws_s = 0.0
+        self.plugged_s = 0.0
         self.work = Work()
         self._pass_s = pass_s
         self._inputs: set[Job] = set()
@@ -123,6 +124,9 @@ class SimProcess:
 
     def told(self, order: orders.Order) -> None:
         """The coordinator's order came."""
+        if isinstance(order, orders.Void):  # who was away meanwhile has not ended all of it
+            void = (order.round, order.step, order.attempt)
+            self.work.made = {made for made in self.work.made if made.fence != void}
         self._obey(self.machine.told(order, self.ground.now_s))
 
     def tick(self) -> None:

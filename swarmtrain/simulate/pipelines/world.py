@@ -36,6 +36,9 @@ Trace = Callable[[float, str, str], None]
 _GONE_S = 30.0
 """Silence after which the coordinator gives a peer up."""
 
+_AWAY_S = 4.0
+"""Time after which it goes on without a peer whose connection is broken."""
+
 _CALM_S = 80.0
 """After the last fault, until all that it has caused is over."""
 
@@ -250,6 +253,8 @@ class World:
             self._mute_s[fault.peer] = fault.at_s
         elif fault.kind == "die":
             self._at(fault.at_s, lambda: self._die(fault))
+        elif fault.kind == "unplug":
+            self._at(fault.at_s, lambda: self._unplug(fault))
         else:
             self._at(fault.at_s, lambda: self._freeze(fault))
 
@@ -261,7 +266,7 @@ class World:
         self.counts["deaths"] += 1
         back_s = fault.for_s if fault.for_s or self._can_do_without(fault.peer) else 9.0
         self._note(f"{fault.peer}", f"dies, back in {back_s:.1f} s")
-        self._at(self.now_s + _GONE_S, lambda: self._suspect(process))
+        self._miss(process)
         if back_s:
             self._restart(fault.peer, back_s)
 
@@ -281,14 +286,50 @@ class World:
         process.thaws_s = max(process.thaws_s, self.now_s + fault.for_s)
         self.counts["freezes"] += 1
         self._note(f"{fault.peer}", f"freezes for {fault.for_s:.1f} s")
-        self._at(self.now_s + _GONE_S, lambda: self._suspect(process))
+        self._miss(process)
 
-    def _suspect(self, process: SimProcess) -> None:
-        """Give the process up if it has been silent for all that time."""
-        if not process.is_alive or process.thaws_s > self.now_s:
-            if process.me.peer == self._arriving:
-                self._arriving = None
-            self._act(self.coordinator.departed(process.me, self.now_s))
+    def _unplug(self, fault: Fault) -> None:
+        process = self.processes[fault.peer]
+        process.plugged_s = max(process.plugged_s, self.now_s + fault.for_s)
+        for way in ("up", "down"):
+            key = way, fault.peer
+            self._lanes[key] = max(self._lanes.get(key, 0.0), process.plugged_s)
+        self.counts["unplugged"] += 1
+        self._note(f"{fault.peer}", f"hears no coordinator for {fault.for_s:.1f} s")
+        self._miss(process)
+
+    def _miss(self, process: SimProcess) -> None:
+        """Go on without the process in a while, and give it up later, if it is not heard of."""
+
+        def is_missed() -> bool:
+            silent_s = max(process.thaws_s, process.plugged_s)
+            return not process.is_alive or silent_s > self.now_s
+
+        def part() -> None:
+            if is_missed():
+                self._act(self.coordinator.away(process.me, self.now_s))
+                self._take_back(process)
+
+        def give_up() -> None:
+            if is_missed():
+                if process.me.peer == self._arriving:
+                    self._arriving = None
+                self._act(self.coordinator.departed(process.me, self.now_s))
+
+        self._at(self.now_s + _AWAY_S, part)
+        self._at(self.now_s + _GONE_S, give_up)
+
+    def _take_back(self, process: SimProcess) -> None:
+        """The process is back as soon as it can be heard and is welcome."""
+        back_s = max(self.now_s + 1.0, process.thaws_s, process.plugged_s)
+
+        def come() -> None:
+            if process.is_alive:
+                self._act(self.coordinator.back(process.me, self.now_s))
+                if process.me.peer in self.coordinator.absent:
+                    self._take_back(process)
+
+        self._at(back_s, come)
 
     # ---- coordinator
 

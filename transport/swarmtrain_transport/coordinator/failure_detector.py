@@ -1,5 +1,6 @@
 """Failure detector: one peer's line of life, as the coordinator sees it, late or gone."""
 
+import math
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
@@ -68,6 +69,13 @@ class LifeLine:
         if self.idle_s is not None:
             moment_s = min(moment_s, self.idle_s + self.idle_limit_s)
         return moment_s
+
+    @property
+    def away_at_s(self) -> float:
+        """From this moment on the rounds of a pipeline go on without the peer."""
+        silent_s = self.heard_s + limits.HOP_SILENCE_S
+        closed_s = math.inf if self.closed_s is None else self.closed_s + limits.AWAY_CLOSED_S
+        return min(silent_s, closed_s)
 
     @property
     def evict_at_s(self) -> float:

@@ -2,7 +2,8 @@
 
 Stage s is group s. A process is in the rounds from when it holds the newest state of all its stages
 until it is GONE, comes back under another boot, or MOVE gives it other stages. It is told so, and
-never comes in again: its peer begins anew.
+never comes in again: its peer begins anew. While its connection is broken, or it is silent, the
+others go on without it; nothing of that is in the ledger.
 
 A round's books open the groups of the stages in which somebody has counted. An op of theirs is
 planned with those members, and with nobody whose word is in no books. When all these ops have their
@@ -118,7 +119,7 @@ class StageRounds:
 
     def entered(self, peer: PeerId, hello: Hello, now_s: float) -> None:
         """A peer is here, for the first time or again."""
-        known = self.rounds.members.get(peer)
+        known = self.rounds.known(peer)
         if known is not None and known.boot != hello.boot:
             self.gone(peer, now_s)
         lane = self._lanes.get(Process(peer, hello.boot))
@@ -135,7 +136,7 @@ class StageRounds:
         for group in self._groups.values():
             if group.givers is not None:
                 group.givers.pop(peer, None)
-        known = self.rounds.members.get(peer)
+        known = self.rounds.known(peer)
         if known is not None:
             process = Process(peer, known.boot)
             self._act(self.rounds.departed(process, now_s))
@@ -174,7 +175,8 @@ class StageRounds:
 
     def wakeups(self) -> list[float]:
         """When something may fall due."""
-        return [self.rounds.due_s, *(one.until_s for one in self._awaited.values())]
+        away = (line.life.away_at_s for line in self._live_roster.lines.values())
+        return [self.rounds.due_s, *away, *(one.until_s for one in self._awaited.values())]
 
     def send(self) -> None:
         """Send the orders that were given since the last call."""
@@ -193,11 +195,20 @@ class StageRounds:
         for process, lane in list(self._lanes.items()):
             if lane.num_unheard > limits.ORDERS_UNHEARD_MAX:
                 self.gone(process.peer, now_s)
+        self._part()
         self._take_in()
         self._follow()
         return self._round != opened
 
     # ---- who is in
+
+    def _part(self) -> None:
+        """Members of whom nothing is heard are away, and back when they are heard of again."""
+        for peer, line in self._live_roster.lines.items():
+            process = Process(peer, line.hello.boot)
+            is_away = self._now_s >= line.life.away_at_s
+            change = self.rounds.away if is_away else self.rounds.back
+            self._act(change(process, self._now_s))
 
     def _take_in(self) -> None:
         """Processes that hold the newest state of all their stages are in."""
@@ -208,7 +219,7 @@ class StageRounds:
             if any(group.view.op is not None for group in self._groups.values()):
                 rounds.least_members = 1  # the run has begun, in an earlier life
         for peer, line in self._live_roster.lines.items():
-            known, boot = rounds.members.get(peer), line.hello.boot
+            known, boot = rounds.known(peer), line.hello.boot
             has_left = self._left.get(peer, (b"",))[0] == boot
             is_in = known is not None and known.boot == boot
             if not line.connected or is_in or has_left:

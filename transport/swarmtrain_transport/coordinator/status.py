@@ -89,11 +89,12 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
 
 class StageStatus(msgspec.Struct, frozen=True):
-    """One stage of a model: who serves it, and the micro-batches that it has counted in the newest
-    round that is booked."""
+    """One stage of a model: who serves it, the micro-batches that it has counted in the newest
+    round that is booked, and which peers of other stages hold its newest state."""
 
     peers: tuple[str, ...]
     counted: int
+    keepers: tuple[str, ...] = ()
 
 
 class PipelineStatus(msgspec.Struct, frozen=True):

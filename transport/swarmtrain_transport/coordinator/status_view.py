@@ -96,18 +96,21 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         if later
         else msgspec.UNSET,
         waiting_seen_s=_ago(seen_s, now_s),
-        pipeline=_pipeline(coordinator.view)
-        if coordinator.stage_rounds is not None
-        else msgspec.UNSET,
+        pipeline=_pipeline(coordinator) if coordinator.stage_rounds is not None else msgspec.UNSET,
     )
 
 
-def _pipeline(view: LedgerView) -> PipelineStatus:
-    counted = view.books.counted if view.books is not None else (0,) * len(view.groups)
+def _pipeline(coordinator: Coordinator) -> PipelineStatus:
+    view, groups = coordinator.view, coordinator.groups.values()
+    counted = view.books.counted if view.books is not None else (0,) * len(groups)
     return PipelineStatus(
         stages=tuple(
-            StageStatus(tuple(peer.hex() for peer in group.members), count)
-            for group, count in zip(view.groups.values(), counted, strict=True)
+            StageStatus(
+                peers=tuple(peer.hex() for peer in group.view.members),
+                counted=count,
+                keepers=tuple(peer.hex() for peer in _keepers_here(group)),
+            )
+            for group, count in zip(groups, counted, strict=True)
         ),
         **view.booked,
     )
@@ -184,10 +187,12 @@ def _run_waits_for(coordinator: Coordinator) -> tuple[str, float | None]:
     them."""
     if coordinator.stage_rounds is None or coordinator.recovery.is_open:
         return _waiting_for(coordinator, coordinator.first)
-    for number, group in coordinator.groups.items():
-        text, seen_s = _waiting_for(coordinator, group)
-        if text:
-            return f"{text} in stage {number}", seen_s
+    waits = {number: _waiting_for(coordinator, one) for number, one in coordinator.groups.items()}
+    text, seen_s = next((one for one in waits.values() if one[0]), ("", None))
+    alike = [str(number) for number, one in waits.items() if one[0] == text]
+    if text:
+        where = f"stage {alike[0]}" if len(alike) == 1 else f"each of the stages {_listed(alike)}"
+        return f"{text} in {where}", seen_s
     rounds = coordinator.stage_rounds.rounds
     missing = rounds.least_members - len(coordinator.live_roster.connected())
     return ("" if rounds.has_begun or missing <= 0 else _more_peers(missing)), None
@@ -218,18 +223,37 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
             "stop the peer that is wrong, it will take the others' state when it comes back"
         )
         return text, None
-    holding = sorted(group.keepers.holding)
-    if not view.members and holding:
-        whom = f"its keepers ({_named(coordinator, holding)})"
-        return f"a peer to take over from {whom} the state after round {view.last_op}", None
     alive = [one for one in group.group_peers.here.values() if one.line.connected]
     is_held = any(one.applied_op == view.last_op for one in alive)
     if view.genesis is not None and view.last_op >= 1 and not is_held:
+        keepers = _keepers_here(group)
+        if keepers:
+            return _held_by_keepers(coordinator, group, keepers), None
         return _held_by_nobody(coordinator, group)
     needed = needed_peers(terms, view)
     if len(alive) < needed:
         return _more_peers(needed - len(alive)), None
     return "", None
+
+
+def _keepers_here(group: GroupCoordinator) -> list[PeerId]:
+    """Keepers that are here and hold the newest state."""
+    lines, holding = group.keepers.lines, group.keepers.holding
+    return sorted(peer for peer, line in lines.items() if line.connected and peer in holding)
+
+
+def _held_by_keepers(
+    coordinator: Coordinator, group: GroupCoordinator, keepers: Sequence[PeerId]
+) -> str:
+    """Say who may take the state over that no member has who is here."""
+    here = group.group_peers.here.items()
+    coming = sorted(peer for peer, one in here if one.line.connected)
+    missing = sorted(group.view.members.keys() - set(coming))
+    whom = _named(coordinator, coming) if coming else "a peer"
+    if missing and not coming:
+        whom = f"{_named(coordinator, missing)} to come back, or another peer"
+    kept = f"its keepers ({_named(coordinator, keepers)})"
+    return f"{whom} to take over from {kept} the state after round {group.view.last_op}"
 
 
 def _held_by_nobody(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str, float | None]:
@@ -289,6 +313,10 @@ def _named(coordinator: Coordinator, peers: Sequence[PeerId]) -> str:
     told = [shown(names[peer], limits.NAME_CHARS_MAX) for peer in peers[:_NAMED_MAX]]
     if len(peers) > _NAMED_MAX:
         told.append(f"{len(peers) - _NAMED_MAX} more")
+    return _listed(told)
+
+
+def _listed(told: Sequence[str]) -> str:
     return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 

@@ -11,7 +11,9 @@ BEGIN tells the round's pace: its place in the learning rate's schedule, which s
 stages, and how large each stage's part of the gradient was lately, to clip free steps by.
 
 Whoever has not answered in time is not waited for any longer: `overdue` goes on without its word,
-and after a few such times without asking it, for some rounds (`ledger.standing.Score`).
+and after a few such times without asking it, for some rounds (`ledger.standing.Score`). A member
+that cannot be reached is `away`: to the others it has left, and if it is back in time, it goes on
+where it was.
 
 A coordinator that died is not this file's: the round that was under way is closed by the next one.
 """
@@ -109,6 +111,7 @@ class Rounds:
     Attributes:
         ended: steps of the schedule that are over, without the round that has no outcome yet.
         members: who is in the run.
+        absent: members that are away; they are in no `members`, and are told all orders.
         round, step, attempt: that is under way, or was last.
         closing: the round that is closed and has no outcome yet.
         leaving: the member that is in no round that begins from now on.
@@ -124,6 +127,7 @@ class Rounds:
     step_micro_batches: int = 0
     ended: int = 0
     members: dict[PeerId, Member] = field(default_factory=dict)
+    absent: dict[PeerId, Member] = field(default_factory=dict)
     round: int = -1
     step: int = 0
     attempt: int = 0
@@ -166,13 +170,13 @@ class Rounds:
         """
         self._now_s = now_s
         self._check_span(member.span)
-        known = self.members.get(process.peer)
+        known = self.known(process.peer)
         if known is None and len(self.members) >= limits.PIPELINE_MEMBERS_MAX:
             return ()
         if known is not None:
             if known.boot == process.boot:
                 return ()
-            self._leave(Process(process.peer, known.boot))
+            self._give_up(Process(process.peer, known.boot))
         self.members[process.peer] = member
         self._tell_all(orders.Joined(process.peer, member), but=process)
         oldest = max(0, self.round + (not self._is_running))
@@ -184,10 +188,41 @@ class Rounds:
     def departed(self, process: Process, now_s: float) -> tuple[Action, ...]:
         """A process is gone: by its word, by silence, or because the organiser says so."""
         self._now_s = now_s
-        member = self.members.get(process.peer)
+        known = self.known(process.peer)
+        if known is None or known.boot != process.boot:
+            return ()
+        self._give_up(process)
+        return self._went_on()
+
+    def known(self, peer: PeerId) -> Member | None:
+        """A member, away or not."""
+        return self.members.get(peer) or self.absent.get(peer)
+
+    def away(self, process: Process, now_s: float) -> tuple[Action, ...]:
+        """A member cannot be reached, and may come back: until then the others go on without it.
+        Nothing is done where they could not, as a stage would have nobody."""
+        self._now_s = now_s
+        member = self._in_round.get(process.peer)
+        others = {peer: one for peer, one in self._in_round.items() if peer != process.peer}
+        if member is None or member.boot != process.boot or not self._is_served(others):
+            return ()
+        self._part(process)
+        self.absent[process.peer] = member
+        self._is_at_fault(process)
+        return self._went_on()
+
+    def back(self, process: Process, now_s: float) -> tuple[Action, ...]:
+        """A member that was away can be reached. One that is away again and again is taken back
+        some rounds later only, if no stage needs it."""
+        self._now_s = now_s
+        member = self.absent.get(process.peer)
         if member is None or member.boot != process.boot:
             return ()
-        self._leave(process)
+        if self._is_barred(process) and self._is_served(self.members):
+            return ()
+        del self.absent[process.peer]
+        self.members[process.peer] = member
+        self._tell_all(orders.Joined(process.peer, member))
         return self._went_on()
 
     def drained(self, process: Process, report: orders.Drained, now_s: float) -> tuple[Action, ...]:
@@ -323,14 +358,20 @@ class Rounds:
 
     def _is_late(self, process: Process, report: type[orders.Report]) -> None:
         self._actions.append(Late(process, report.__name__))
+        self._is_at_fault(process)
+
+    def _is_at_fault(self, process: Process) -> None:
         self._waits.setdefault(process.peer, Score()).fault(max(0, self.round))
         if len(self._waits) > limits.PIPELINE_MEMBERS_MAX:
             del self._waits[next(iter(self._waits))]
 
     def _waits_for(self, processes: Iterable[Process]) -> list[Process]:
-        """Those among them that were not waited for in vain too often lately."""
-        scores = self._waits
-        return [p for p in processes if p.peer not in scores or scores[p.peer].until < self.round]
+        """Those among them that are here and were not waited for in vain too often lately."""
+        return [p for p in processes if p.peer not in self.absent and not self._is_barred(p)]
+
+    def _is_barred(self, process: Process) -> bool:
+        score = self._waits.get(process.peer)
+        return score is not None and score.until >= self.round
 
     # ---- rounds and steps
 
@@ -348,7 +389,9 @@ class Rounds:
             self._book()
             return True
         if self._is_running:
-            is_awaited = self._under_way.awaited or self._waits_for(self._under_way.unweighed or ())
+            step = self._under_way
+            is_awaited = any(source.peer not in self.absent for source in step.awaited)
+            is_awaited = is_awaited or bool(self._waits_for(step.unweighed or ()))
             return not is_awaited and self._step_is_over()
         if self.closing is not None and self.steps:
             return False
@@ -395,7 +438,7 @@ class Rounds:
         self._asked = {one: share * max(1, self.steps) for one, share in self._shares.items()}
         self._under_way = _Step(set(sources), self._now_s)
         self._pace = self._pace_of_round()
-        for process in self._present():
+        for process in self._everybody():
             share = self._shares.get(process, 0)
             begin = orders.Begin(self.round, share, members, self._pace)
             self._actions.append(Tell(process, begin))
@@ -460,8 +503,10 @@ class Rounds:
         if self.closing is not None:
             return False
         self._is_running = False
+        self._under_way.awaited.clear()
         self.closing, self._is_booked = self.round, False
-        self._unsettled, self._closed_s = self._spans(), self._now_s
+        absent = {Process(peer, one.boot): one.span for peer, one in self.absent.items()}
+        self._unsettled, self._closed_s = self._spans() | absent, self._now_s
         self._took_s = self._now_s - self._began_s
         self._spans_of_closing, self._voided_of_closing = dict(self._unsettled), self._voided
         self._settled, self._asked_of_closing = {}, self._asked
@@ -489,7 +534,7 @@ class Rounds:
             self.step = self.steps
         goes_on = self.step < self.steps
         self._under_way = _Step(sources if goes_on else set(), self._now_s)
-        for process in self._present():
+        for process in self._everybody():
             share = self._shares[process] if goes_on and process in sources else 0
             made = orders.MakeStep(*over, share, norm) if is_whole else orders.Void(*over, share)
             self._actions.append(Tell(process, made))
@@ -506,17 +551,25 @@ class Rounds:
         if not 0 <= span.first <= span.last < self.num_stages:
             raise RemoteFault("span", f"{span} of {self.num_stages} stages")
 
-    def _leave(self, process: Process) -> None:
-        self._under_way.left |= process.peer in self._in_round
-        if self.leaving == process:
-            self.leaving = self._without_from = None
-        self._tell_all(orders.Departed(process))
-        del self.members[process.peer]
+    def _give_up(self, process: Process) -> None:
+        """It is no member any more, and is told so if it ever comes back."""
+        if process.peer in self.members:
+            self._part(process)
+        self.absent.pop(process.peer, None)
+        self._actions.append(Tell(process, orders.Departed(process)))
         self._paces.pop(process, None)
         self._under_way.awaited.discard(process)
         if self._under_way.unweighed:
             self._under_way.unweighed.pop(process, None)
         self._unsettled.pop(process, None)
+
+    def _part(self, process: Process) -> None:
+        """The others have to do without it."""
+        self._under_way.left |= process.peer in self._in_round
+        if self.leaving == process:
+            self.leaving = self._without_from = None
+        self._tell_all(orders.Departed(process), but=process)
+        del self.members[process.peer]
 
     @property
     def _in_round(self) -> dict[PeerId, Member]:
@@ -529,8 +582,13 @@ class Rounds:
     def _present(self) -> list[Process]:
         return sorted(Process(peer, member.boot) for peer, member in self._in_round.items())
 
+    def _everybody(self) -> list[Process]:
+        """All members, also those that are away, who may hear it when they are back."""
+        absent = (Process(peer, member.boot) for peer, member in self.absent.items())
+        return sorted([*self._present(), *absent])
+
     def _spans(self) -> dict[Process, Span]:
         return {who: self.members[who.peer].span for who in self._present()}
 
     def _tell_all(self, order: Order, *, but: Process | None = None) -> None:
-        self._actions += [Tell(process, order) for process in self._present() if process != but]
+        self._actions += [Tell(process, order) for process in self._everybody() if process != but]

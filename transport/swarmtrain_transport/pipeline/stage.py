@@ -286,6 +286,7 @@ class StageMachine:
                     self._welcome(order)
                 case orders.Joined():
                     flight.members[order.peer] = order.member
+                    flight.gone.discard(Process(order.peer, order.member.boot))
                 case orders.Departed():
                     self._departed(order.process)
                 case orders.Begin():
