@@ -13,6 +13,7 @@ from swarmtrain_transport.actions import OpSkipped
 from swarmtrain_transport.pipeline.orders import Pace
 from swarmtrain_transport.pipeline.requests import Step
 from swarmtrain_transport.pipeline.route import Span
+from swarmtrain_transport.wire.messages import Waiting
 
 CONFIG = config_of(3, 1)
 PACE = Pace(begins=0, length=2, steps=2)
@@ -24,9 +25,20 @@ class Stage:
     def __init__(self, planned: set[int], delay: int) -> None:
         self.delay = self.left = delay
         self.driver = SimpleNamespace(op=4, is_waiting=False)
-        self.is_finished = False
+        self.is_finished = self.is_lonely = False
         self.told: list[Any] = []
         self._planned = planned
+        self.is_leaving = False
+
+    @property
+    def should_stop(self) -> bool:
+        return self.is_leaving and not self.driver.is_waiting
+
+    def request_stop(self) -> None:
+        self.is_leaving = True
+
+    def glance(self) -> None:
+        self.told.append("glance")
 
     @property
     def awaits_outcome(self) -> bool:
@@ -151,6 +163,41 @@ def test_an_outcome_waits_for_no_step_that_nobody_will_make(is_asked: bool):
     made.work()
     assert stage.told[-1] == "applied"
     assert made.should_stop == is_asked
+
+
+def test_who_is_asked_to_leave_waits_for_the_outcome_of_what_it_gives_last():
+    """Its op is planned only when the round is booked."""
+    made, stage, inbox, trainer = training(set())
+    made.request_stop()
+    assert not made.should_stop
+    settled(made, trainer, 0)
+    assert not made.should_stop
+    made.work()
+    assert stage.told == [("give", 5, 8), "glance"], "nobody waits for an op that does not come"
+    inbox.put(OpSkipped(5, "nobody", 1))
+    made.work()
+    assert made.should_stop
+
+
+def test_who_leaves_gives_nothing_in_the_next_round():
+    made, stage, _, trainer = training(set())
+    made.request_stop()
+    settled(made, trainer, 0)
+    settled(made, trainer, 1)
+    assert stage.told == [("give", 5, 8), "back"] and made.should_stop
+
+
+def test_who_is_asked_to_leave_while_no_round_can_end_goes_at_once():
+    made, _, inbox, _ = training(set())
+    made.request_stop()
+    inbox.put(Waiting("a peer in stage 0"))
+    made.work()
+    assert made.should_stop
+    made, stage, _, _ = training(set())
+    made.request_stop()
+    assert not made.should_stop
+    stage.is_lonely = True
+    assert made.should_stop
 
 
 def test_an_outcome_is_not_applied_in_the_midst_of_a_backward_pass():

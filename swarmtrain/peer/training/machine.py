@@ -196,6 +196,7 @@ class TrainingMachine:
 
     Attributes:
         is_finished: the run has made its rounds.
+        is_lonely: the coordinator was not there for a while.
         final_loss: after the last one, if somebody has said it.
         offered_root: of the state that this peer began with; who brought the run's evaluates it.
     """
@@ -211,7 +212,7 @@ class TrainingMachine:
         lonely_s: float = LONELY_S,
         ends_by_word: bool = False,
     ) -> None:
-        self.is_finished = False
+        self.is_finished = self.is_lonely = False
         self.final_loss: float | None = None
         self.offered_root = b""
         self._me = me
@@ -226,7 +227,6 @@ class TrainingMachine:
         self._extra_steps = 0
         self._round_ended = True
         self._is_leaving = self._is_finishing = self._hurries = False
-        self._is_lonely = False
         self._stands_still = False
         self._seen_s = self._given_s = float("-inf")
 
@@ -256,11 +256,11 @@ class TrainingMachine:
         part in is under way."""
         if is_connected:
             self._seen_s = now_s
-        self._is_lonely = not is_connected and now_s - self._seen_s >= self._lonely_s
+        self.is_lonely = not is_connected and now_s - self._seen_s >= self._lonely_s
         if self._is_leaving and self._waits:
             is_late = now_s - self._given_s > self._patience_s
             in_vain = not is_exchanging and (self._stands_still or is_late)
-            self._round_ended |= self._is_lonely or in_vain
+            self._round_ended |= self.is_lonely or in_vain
 
     def leave_soon(self) -> None:
         """Leave when the round under way has ended. Safe to call from a signal handler."""
@@ -320,7 +320,7 @@ class TrainingMachine:
     @property
     def is_alone(self) -> bool:
         """True if inner steps are made although an outcome is awaited."""
-        return self._waits and self._is_lonely and self._extra_steps < self._steps_per_round
+        return self._waits and self.is_lonely and self._extra_steps < self._steps_per_round
 
     # ---- parts
 

@@ -225,6 +225,11 @@ class Session:
         return self._machine.should_stop
 
     @property
+    def is_lonely(self) -> bool:
+        """True if the coordinator was not there for a while, when `glance` last looked."""
+        return self._machine.is_lonely
+
+    @property
     def num_others(self) -> int:
         """Number of other peers in the run now."""
         return self._thread.num_others
@@ -278,6 +283,10 @@ class Session:
             timeout_s = 0.0
             self._sort(item)
             self.advance()
+        self.glance()
+
+    def glance(self) -> None:
+        """See how the network side stands: whoever leaves waits for no op that does not come."""
         thread = self._thread
         self._machine.network(
             self._clock(), is_connected=thread.is_connected, is_exchanging=thread.is_exchanging

@@ -74,8 +74,7 @@ class StageTraining:
         self._pace = Pace()
         self._steps_before: Counter[int] = Counter()  # the round under way
         self._loss_before = (0.0, 0)  # the step under way
-        self._is_asked = self._is_open = False
-        self._rounds_since = 0
+        self._is_asked = self._is_leaving = self._is_open = self._stands_still = False
 
     # ---- life
 
@@ -96,6 +95,9 @@ class StageTraining:
         Raises:
             UserError: the network side ended, or the state directory cannot be written.
         """
+        if self._is_asked:
+            for session in self.sessions.values():
+                session.glance()
         try:
             item = self._thread.inbox.get(timeout=_GLANCE_S)
         except queue.Empty:
@@ -103,8 +105,11 @@ class StageTraining:
         self._heed(item)
 
     def request_stop(self) -> None:
-        """Leave when the round under way has ended. Safe to call from a signal handler."""
+        """Leave when the round under way has ended, or at once if it cannot. Safe to call from a
+        signal handler."""
         self._is_asked = True
+        for session in self.sessions.values():
+            session.request_stop()
 
     @property
     def is_finished(self) -> bool:
@@ -114,8 +119,10 @@ class StageTraining:
     @property
     def should_stop(self) -> bool:
         """True if the run is over, or the round after which the peer was asked to leave."""
-        is_between = not any(one.awaits_outcome for one in self.sessions.values())
-        return self.is_finished or (self._is_asked and is_between and self._rounds_since > 0)
+        sessions = self.sessions.values()
+        is_stuck = self._stands_still or all(one.is_lonely for one in sessions)
+        leaves = self._is_asked and (self._is_leaving or is_stuck)
+        return self.is_finished or (leaves and all(one.should_stop for one in sessions))
 
     def leave(self, reason: str, *, save: bool = True) -> None:
         """Keep the state of each stage, say goodbye, end the network thread.
@@ -137,6 +144,8 @@ class StageTraining:
             case UserError():
                 raise item
             case LeaseGrant() | Waiting() | Welcome():
+                if isinstance(item, Waiting):
+                    self._stands_still = bool(item.text)
                 self._on_other(item)
             case do.ApplyResult():
                 self._outcome(item.result.group, item)
@@ -217,16 +226,14 @@ class StageTraining:
         self.counted = {stage: count // self._micro_batch for stage, count in tokens.items()}
         for stage, session in self.sessions.items():
             session.take_back()
-            if tokens[stage] and not session.is_finished:
+            if tokens[stage] and not (session.is_finished or self._is_leaving):
                 session.give(tokens[stage])
         tokens.clear()
         total, count = self.trainer.loss
         if count:
             self.loss = total / count
         self.trainer.loss = self._loss_before = (0.0, 0)
-        if self._is_asked:
-            self._rounds_since += 1
-        self._is_open = False
+        self._is_leaving, self._is_open = self._is_asked, False
         self._tell("exchanging")
 
     def _rate(self, stage: int) -> float:

@@ -239,7 +239,8 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
 def _keepers_here(group: GroupCoordinator) -> list[PeerId]:
     """Keepers that are here and hold the newest state."""
     lines, holding = group.keepers.lines, group.keepers.holding
-    return sorted(peer for peer, line in lines.items() if line.connected and peer in holding)
+    here = [peer for peer, line in lines.items() if line.connected and peer in holding]
+    return sorted(here, key=lambda peer: (lines[peer].hello.name, peer))
 
 
 def _held_by_keepers(
