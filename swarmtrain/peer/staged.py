@@ -138,7 +138,8 @@ class StagedPeer:
         self._telling.tell(Serving(served[0], served[-1], why), words)
         span = Span(self._model, self._cut, served, seed=config.run.seed)
         if self._own is not None:
-            span.check(self._any_input(served[0]))
+            is_end = served[-1] == len(self._cut) - 1
+            span.check(self._any_input(served[0]), self._any_labels() if is_end else None)
         trainer = self._trainer(span)
         sessions = {stage: self._session(stage, span, trainer) for stage in served}
         self._training = StageTraining(thread, sessions, trainer, config, self._on_other)
@@ -219,6 +220,10 @@ class StagedPeer:
             return torch.zeros_like(self._example, device="cpu")
         shape = self._forms.boundaries[stage].shape if stage else self._example.shape
         return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+    def _any_labels(self) -> Tensor:
+        labels = self._forms.labels
+        return torch.zeros(labels.shape, dtype=torch.int64 if labels.classes else torch.float32)
 
     def _served(self) -> range | None:
         """The stages that the ledger gives us; None if we are asked to stop before that."""

@@ -136,11 +136,13 @@ class Span:
         found = Backward(loss, None, given if given.requires_grad else None, self._weights(entry))
         return float(loss.item()), found
 
-    def check(self, given: Tensor) -> None:
-        """Refuse blocks of somebody's own that cannot be computed again, or give no gradient.
+    def check(self, given: Tensor, labels: Tensor | None = None) -> None:
+        """Refuse blocks of somebody's own that cannot be computed again or give no gradient, and a
+        loss that is no sum.
 
         Args:
             given: input of the first stage here, on any device.
+            labels: of the micro-batch, where the last stage is here.
 
         Raises:
             UserError: SWT-E613.
@@ -172,6 +174,22 @@ class Span:
             raise cannot(
                 f"nothing flows back through block `{self._names[index]}`",
                 "Let it compute its output from its input with torch, under no torch.no_grad().",
+            )
+        if labels is not None:
+            self._check_loss(output.detach(), labels.to(self.device))
+
+    def _check_loss(self, output: Tensor, labels: Tensor) -> None:
+        with torch.no_grad(), self._own_chance():
+            once = self._loss(output, labels)
+            twice = self._loss(torch.cat([output, output]), torch.cat([labels, labels]))
+        if once.dim():
+            raise cannot(
+                f"the loss has the shape {tuple(once.shape)}", "Let it give one sum of all labels."
+            )
+        if once and torch.isclose(once, twice):
+            raise cannot(
+                "the loss of a micro-batch twice as large is the same, so it is a mean",
+                'Let it give the sum over all labels, as by reduction="sum".',
             )
 
     def loss(self, given: Tensor, labels: Tensor) -> float:

@@ -245,3 +245,19 @@ def test_blocks_that_cannot_be_computed_again_are_refused() -> None:
         with pytest.raises(UserError, match=words) as caught:
             make_span(*blocks).check(GIVEN)
         assert caught.value.code == "SWT-E613"
+
+
+def test_a_loss_that_is_a_mean_or_many_is_refused() -> None:
+    labels = torch.zeros(len(GIVEN), 2)
+    for reduction, words in (("mean", "so it is a mean"), ("none", "the loss has the shape")):
+
+        def loss(output: Tensor, labels: Tensor, reduction: str = reduction) -> Tensor:
+            return F.mse_loss(output, labels, reduction=reduction)
+
+        with torch.device("meta"):
+            model = of_modules([nn.Linear(WIDTH, 2)], loss)
+        span = Span(model, [range(1)], range(1), seed=3)
+        span.check(GIVEN)
+        with pytest.raises(UserError, match=words) as caught:
+            span.check(GIVEN, labels)
+        assert caught.value.code == "SWT-E613"

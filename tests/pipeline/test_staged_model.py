@@ -255,22 +255,39 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., list[Peer]]]:
 
 
 def test_peers_that_bring_a_model_train_its_stages_over_sockets(begin) -> None:
-    model = staged()
-    peers = begin(config_for(model, 3, 4), *[staged() for _ in range(4)])
+    # Without dropout: peers of one process share torch's generator, which each of them would set.
+    models = [staged(lambda: nn.Sequential(*[*layers()][:3], *[*layers()][4:])) for _ in range(4)]
+    peers = begin(config_for(models[0], 3, 4), *models)
     for one in peers:
         one.thread.join(60)
         assert not one.thread.is_alive() and one.error is None, one.error
     assert peers[0].roots() == peers[3].roots()
     losses = peers[2].losses
     assert losses[-1] < 0.9 * losses[0]
-    names = [list(one.peer._here.trainer.span.modules) for one in peers]
-    assert names == [[0], [1], [2], [0]]
+    spans = [one.peer._here.trainer.span for one in peers]
+    assert [list(span.modules) for span in spans] == [[0], [1], [2], [0]]
+    blocks = [block for one in peers for block in one.peer._model.blocks]
+    assert all(tensor.is_meta for block in blocks for _, tensor in block.tensors())
 
 
-def test_another_model_is_refused_at_the_door(begin) -> None:
-    config = config_for(staged(), 3, 3)
-    other = staged(Tower, ("second", "last"))
-    peer = begin(config, other)[0]
-    peer.thread.join(60)
-    assert peer.error is not None and peer.error.code == "SWT-E804"
-    assert other.digest in peer.error.what and config.model.digest in peer.error.what
+class Noise(nn.Module):
+    """Draws from a generator that nobody can set."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value * random.random()
+
+
+def noisy_layers() -> nn.Sequential:
+    first, second, *others = layers()
+    return nn.Sequential(first, second, Noise(), *others)
+
+
+def test_another_model_is_refused_at_the_door_and_chance_of_its_own_before_training(begin) -> None:
+    noisy, other = staged(noisy_layers), staged(Tower, ("second", "last"))
+    refused, left = begin(config_for(noisy, stages=("0", "2", "6")), other, staged(noisy_layers))
+    for one in (refused, left):
+        one.thread.join(60)
+    assert refused.error is not None and refused.error.code == "SWT-E804"
+    assert other.digest in refused.error.what and noisy.digest in refused.error.what
+    assert left.error is not None and left.error.code == "SWT-E613"
+    assert "block `2` gives another output each time" in left.error.what

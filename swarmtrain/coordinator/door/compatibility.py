@@ -90,9 +90,9 @@ def _other_model(
             return None
         return (
             "SWT-E804",
-            f"The run {config.run.name} has its model in {config.pipeline.num_stages} stages, and "
-            f"the model's digest is {config.model.digest}. This peer's is "
-            f"{brings.layout.hex() or 'unsaid'}.",
+            f"The run {config.run.name} has its model in {config.pipeline.num_stages} stages: the "
+            f"digest of its swarmtrain.StagedModel is {config.model.digest}, and that of this "
+            f"peer's model {brings.layout.hex() or 'unsaid'}.",
         )
     if built_in:
         layout, num_values = layout_digest(built_in), num_values_of(built_in)
