@@ -18,6 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -187,15 +188,21 @@ def save(
         CheckpointError: the folder cannot be written to; nothing changed.
         ValueError: there is no anchor, or its padding is not zero (a bug).
     """
-    files = _encode(facts, layout, arrays)
+    encoded = _encoded(layout, arrays)
     final = directory / folder_name(facts.op)
-    checkpoint = Checkpoint(final, facts, layout.digest, _sha256(files[MANIFEST_FILE]))
+    files: dict[str, _FileFacts] = {}
     aside: Path | None = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=_WRITING_PREFIX, dir=directory))
-        for name, data in files.items():
+        for name, encode in encoded.items():
+            data = encode()
+            files[name] = _FileFacts(len(data), hashlib.sha256(data).hexdigest())
             write(aside / name, data)
+            del data  # before the next one's: each is as large as the model
+        manifest = _manifest(facts, layout, arrays, files)
+        write(aside / MANIFEST_FILE, manifest)
+        checkpoint = Checkpoint(final, facts, layout.digest, _sha256(manifest))
         atomic_file.sync_folder(aside)
         if final.exists():
             _remove(final)
@@ -203,7 +210,8 @@ def save(
     except OSError as exc:
         if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
-        raise _write_error(exc, final, sum(map(len, files.values()))) from exc
+        num_bytes = sum(array.numel() * array.element_size() for _, array in arrays)
+        raise _write_error(exc, final, num_bytes) from exc
     return checkpoint
 
 
@@ -298,10 +306,10 @@ def folders(directory: Path) -> list[Path]:
     return sorted(found, key=op_of)
 
 
-def _encode(
-    facts: RunFacts, layout: Layout, arrays: Sequence[tuple[str, Tensor]]
-) -> dict[str, bytes]:
-    """The files' bytes by name, the manifest last."""
+def _encoded(
+    layout: Layout, arrays: Sequence[tuple[str, Tensor]]
+) -> dict[str, Callable[[], bytes]]:
+    """Functions that make the bytes of each file, but for the manifest."""
     state = dict(arrays)
     if ANCHOR not in state or len(state) != len(arrays):
         raise ValueError(f"the state needs one array named `{ANCHOR}` and no name twice")
@@ -310,11 +318,18 @@ def _encode(
         raise ValueError("the anchor's padding is not zero: the state would not load as it was")
     views = layout.named_views(anchor)
     # One metadata key at most: safetensors writes several in no fixed order.
-    files = {
-        MODEL_FILE: safetensors.torch.save(views, metadata={"format": "pt"}),
-        OUTER_FILE: safetensors.torch.save(state),
+    return {
+        MODEL_FILE: partial(safetensors.torch.save, views, metadata={"format": "pt"}),
+        OUTER_FILE: partial(safetensors.torch.save, state),
     }
-    manifest = _Manifest(
+
+
+def _manifest(
+    facts: RunFacts, layout: Layout, arrays: Sequence[tuple[str, Tensor]],
+    files: Mapping[str, _FileFacts],
+) -> bytes:  # fmt: skip
+    """The manifest's bytes."""
+    return _Manifest(
         format=1,
         run=facts.run,
         config_hash=facts.config_hash.hex(),
@@ -323,14 +338,9 @@ def _encode(
         layout=layout.digest.hex(),
         arrays=tuple(name for name, _ in arrays),
         parameters=layout.parameters,
-        files={
-            name: _FileFacts(len(data), hashlib.sha256(data).hexdigest())
-            for name, data in files.items()
-        },
+        files=dict(files),
         group=facts.group,
-    )
-    files[MANIFEST_FILE] = manifest.to_bytes()
-    return files
+    ).to_bytes()
 
 
 def _read_manifest(path: Path) -> tuple[_Manifest, Checkpoint]:

@@ -172,6 +172,13 @@ _ROWS = (
         "the same command goes on with the others. Fewer --processes need less memory.",
     ),
     ErrorKind(
+        "SWT-E407", "Memory ran out", EXIT_MUST_CHANGE,
+        "The system gave this process no more memory, or a limit (`ulimit -v`, `ulimit -d`) was\n"
+        "reached. What was complete on the disk is intact. In a run whose model is in stages,\n"
+        "join with fewer of them: --span 1, or --memory 4GB for what fits; `swarmtrain plan`\n"
+        "tells what each stage takes. Else end other programs, or allow more.",
+    ),
+    ErrorKind(
         "SWT-E501", "The other side broke the protocol", EXIT_PROTOCOL,
         "A message was refused because it could not be meant so. Usually the two sides run\n"
         "different builds; else somebody sends hostile data. Compare `swarmtrain --version`.",

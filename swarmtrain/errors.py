@@ -226,11 +226,29 @@ def _translate_one(fault: BaseException, *, at_coordinator: bool) -> UserError |
         return _translate_transport(fault)
     if isinstance(fault, OSError):
         return _translate_os(fault, at_coordinator=at_coordinator)
+    if _is_short_of_memory(fault):
+        return UserError(
+            "SWT-E407",
+            "Memory ran out: the system, or a limit on this process, gave no more.",
+            "What was complete on the disk is intact.",
+            "In a run whose model is in stages, join with fewer: --span 1, or --memory 4GB for "
+            "what fits. Else end other programs, or allow more.",
+        )
     for kind in type(fault).__mro__:
         code = NAMED.get(f"{kind.__module__}.{kind.__qualname__}")
         if code is not None:
             return _with_own_words(code, fault)
     return None
+
+
+def _is_short_of_memory(fault: BaseException) -> bool:
+    """Return True for Python's error, and for those of torch, which have no type of their own on a
+    CPU."""
+    words = str(fault)
+    is_torch = isinstance(fault, RuntimeError) and (
+        "can't allocate memory" in words or "out of memory" in words
+    )
+    return isinstance(fault, MemoryError) or is_torch
 
 
 def _with_own_words(code: str, fault: BaseException) -> UserError:

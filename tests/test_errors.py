@@ -135,3 +135,17 @@ def test_an_error_of_another_process_comes_whole():
     error = UserError("SWT-E610", "This is odd.", "It means nothing.", "Leave it.")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.code) == (str(error), "SWT-E610")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+)
+def test_memory_that_ran_out_is_no_bug(fault):
+    error = translate(fault)
+    assert error is not None and error.code == "SWT-E407" and "--span" in render(error)
+    assert translate(RuntimeError("something else")) is None

@@ -13,6 +13,7 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
 from swarmtrain.models.tensors import Layout
 from swarmtrain.options import Endpoint
+from swarmtrain.peer.disk.image_file import put_in
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain.peer.network.thread import PeerThread
@@ -144,6 +145,7 @@ class Membership:
             seed_of=(lambda op: rounding_seed(run, op, self.identity.peer_id))
             if is_stochastic
             else None,
+            put=put_in(self.storage.directory),
         )
         return Session(
             self.identity.peer_id, self.thread, self.storage.of(group), self.config, driver,

@@ -1,7 +1,8 @@
-"""The common part of strategies with one anchor: two sets of buffers and their checks.
+"""The common part of strategies with one anchor: their buffers, and the checks of these.
 
-The anchor and the outer optimizer's state are written into spare buffers, which take their place
-when nothing can fail any more: until then the old state is whole. Not here: the fate of a peer's
+The anchor and the outer optimizer's state are written into new buffers, which take their place
+when nothing can fail any more: until then the old state is whole, and after it that memory is
+free. Not here: the fate of a peer's
 own work, which every strategy decides for itself.
 """
 
@@ -37,9 +38,9 @@ class Anchored:
         self._inner_steps = inner_steps
         self._outer = outer
         self._dtype = dtype
-        self._anchor, self._spare_anchor = (torch.zeros(num_values, dtype=dtype) for _ in "ab")
+        self._anchor = torch.zeros(num_values, dtype=dtype)
         self._state = outer.init(self._anchor)
-        self._spare_state = outer.init(self._anchor)
+        self._drop_spares()
 
     @property
     def num_values(self) -> int:
@@ -120,8 +121,17 @@ class Anchored:
         """The outer optimizer as it is for this op; the state is the same for all of them."""
         return self._outer
 
+    def _make_spares(self) -> None:
+        """Make room for the next state."""
+        self._spare_anchor = torch.empty_like(self._anchor)
+        self._spare_state = tuple(torch.empty_like(array) for array in self._state)
+
+    def _drop_spares(self) -> None:
+        self._spare_anchor, self._spare_state = torch.empty(0, dtype=self._dtype), ()
+
     def _step(self, mean: Tensor, op: int) -> None:
         """The outer step, into the spare buffers."""
+        self._make_spares()
         outer_step(
             self._outer_of(op),
             mean,
@@ -133,8 +143,8 @@ class Anchored:
 
     def _swap(self) -> None:
         """Let the spare buffers be the state."""
-        self._anchor, self._spare_anchor = self._spare_anchor, self._anchor
-        self._state, self._spare_state = self._spare_state, self._state
+        self._anchor, self._state = self._spare_anchor, self._spare_state
+        self._drop_spares()
 
     def _carried(self, now: Tensor) -> Tensor:
         """theta of a peer that did not contribute: it moves along with the anchor.

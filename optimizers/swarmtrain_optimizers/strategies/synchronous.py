@@ -17,6 +17,9 @@ from swarmtrain_optimizers.outer import OuterTransform
 from swarmtrain_optimizers.strategies.anchored import Giving
 from swarmtrain_optimizers.strategies.checks import is_finite
 
+_PIECE_VALUES = 262_144
+"""Values per pass: the difference of all at once would be as large as the model."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
@@ -117,6 +120,7 @@ class Synchronous(Giving):
         now = weights_now.detach()
         residual = self._settled(included, decoded_own)
         self._step(mean, op)
+        del mean  # of the size of the model, as all that follows
         # Nothing below can fail: from here on the op counts.
         if self._pending is None:
             self._dropped = ()
@@ -168,7 +172,9 @@ class Synchronous(Giving):
         for start, stop in self._dropped:
             weights[start:stop] = self._spare_anchor[start:stop]
         if not torch.equal(now, pending.snapshot):
-            weights.add_(now - pending.snapshot)
+            for start in range(0, self._num_values, _PIECE_VALUES):
+                piece = slice(start, start + _PIECE_VALUES)
+                weights[piece].add_(now[piece] - pending.snapshot[piece])
         for start, stop in self._dropped:
             # NaN minus NaN is no step: without this, dropping would not heal what it is there for.
             part, anchor = weights[start:stop], self._spare_anchor[start:stop]

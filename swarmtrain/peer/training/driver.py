@@ -21,7 +21,7 @@ from swarmtrain.peer.training.own_work import (
     is_lost,
     without_broken,
 )
-from swarmtrain.peer.training.state_image import StateImage, arrays_of, image_of
+from swarmtrain.peer.training.state_image import Put, StateImage, arrays_of, image_of
 from swarmtrain_optimizers.strategies.base import (
     HearsOfSwarm,
     KeepsPace,
@@ -80,6 +80,7 @@ class Driver:
         read_gradient: (padded,) float32, of the step that was made last; only a strategy that
             takes gradients needs it, and then that step has left the weights alone.
         seed_of: seed of stochastic rounding in an op; None rounds to nearest.
+        put: where copies of the state go; None for memory.
 
     Attributes:
         op: newest op whose outcome is in the strategy, -1 before the first state.
@@ -109,6 +110,7 @@ class Driver:
         decode: Callable[[OpResult], Tensor] = decode_result,
         read_gradient: Callable[[], Tensor] | None = None,
         seed_of: Callable[[int], int] | None = None,
+        put: Put | None = None,
     ) -> None:
         if strategy.takes_gradients and read_gradient is None:
             raise ValueError("this strategy takes gradients, and its trainer gives weights only")
@@ -122,6 +124,7 @@ class Driver:
         self._layout = layout
         self._num_values = num_values
         self._snapshot_rounds = max(1, snapshot_rounds)
+        self._put = put
         self.root = b""
         self.samples_so_far = self.round_samples = 0
         self._contribution = contribution
@@ -313,7 +316,6 @@ class Driver:
         self.is_alone = self.is_paired and not result.slices and self.is_waiting
         if self.is_paired and not result.slices:
             return self._end_without_partner(result.op)
-        mean = self._without_padding(self._decode(result), result.op)
         self._drop_taken_back(result)
         # A replayed op had no part of this process: what bears our name there was given by an
         # earlier life of this peer, and our own difference still waits.
@@ -334,7 +336,8 @@ class Driver:
 
         contributors = max((len(named) for _, _, named in result.ranges), default=0)
         weights = self._strategy.apply(
-            mean,
+            # Not kept here: it is let go as soon as the step is made.
+            self._without_padding(self._decode(result), result.op),
             included,
             self._weights.read_weights(),
             decoded,
@@ -431,6 +434,8 @@ class Driver:
         self.op = op
 
     def _image(self, op: int, *, copy: bool) -> StateImage:
-        image = image_of(self._strategy, self._layout, self._num_values, op, copy=copy)
+        image = image_of(
+            self._strategy, self._layout, self._num_values, op, copy=copy, put=self._put
+        )
         self.root = image.manifest.root
         return image

@@ -20,8 +20,8 @@ from swarmtrain.peer.training.meter import Pace
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.peer.training.rounds import RoundReport, Standing, report_of
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blocks.manifest import StateManifest
+from swarmtrain_transport.blocks.retention import Piece
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.participant import Actions as PeerActions
 from swarmtrain_transport.peer.participant import Participant
@@ -50,7 +50,7 @@ class Image(Protocol):
         """Describes it; its root is the state root."""
 
     @property
-    def chunks(self) -> tuple[Buffer, ...] | None:
+    def chunks(self) -> tuple[Piece, ...] | None:
         """Bytes of the state, if others may have them."""
 
 

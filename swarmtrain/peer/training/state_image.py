@@ -4,6 +4,7 @@ The state is the strategy's arrays without padding, one after the other, float32
 the ledger attests.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_transport import limits
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.blocks.manifest import (
     ArraySpec,
@@ -18,7 +20,12 @@ from swarmtrain_transport.blocks.manifest import (
     describe_state,
     manifest_of,
 )
+from swarmtrain_transport.blocks.retention import Piece
 from swarmtrain_transport.errors import RemoteFault
+
+Put = Callable[[Sequence[memoryview], int], tuple[Piece, ...] | None]
+"""Puts bytes somewhere else than into memory and returns them in pieces of so many; None if there
+is no room for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +40,13 @@ class StateImage:
 
     op: int
     manifest: StateManifest
-    chunks: tuple[memoryview, ...] | None
+    chunks: tuple[Piece, ...] | None
 
 
 def image_of(
-    strategy: Strategy, layout: bytes, num_values: int, op: int, *, copy: bool
-) -> StateImage:
+    strategy: Strategy, layout: bytes, num_values: int, op: int, *, copy: bool,
+    put: Put | None = None,
+) -> StateImage:  # fmt: skip
     """Return the strategy's state after an op, as a manifest with its bytes.
 
     Args:
@@ -47,6 +55,7 @@ def image_of(
         num_values: values of the model without padding.
         op: after which.
         copy: True if the bytes are kept, and not only their hashes.
+        put: where; None for in memory.
     """
     arrays = strategy.state_arrays()
     specs = tuple(ArraySpec(name, num_values) for name, _ in arrays)
@@ -55,6 +64,9 @@ def image_of(
     ]
     if not copy:
         return StateImage(op, manifest_of(layout, specs, parts), None)
+    pieces = None if put is None else put(parts, limits.STATE_CHUNK_BYTES)
+    if pieces is not None:
+        return StateImage(op, manifest_of(layout, specs, parts), pieces)
     manifest, chunks = describe_state(layout, specs, b"".join(parts))
     return StateImage(op, manifest, tuple(memoryview(chunk) for chunk in chunks))
 
@@ -71,11 +83,13 @@ def arrays_of(strategy: Strategy, action: LoadState, num_values: int) -> dict[st
         spec.num_values != num_values for spec in specs
     ):
         raise RemoteFault("manifest", f"the state holds {specs}, this strategy {names}")
-    flat = torch.from_numpy(np.frombuffer(b"".join(action.chunks), dtype="<f4").copy())
-    arrays = {}
-    for index, name in enumerate(names):
-        padded = torch.zeros(strategy.num_values, dtype=torch.float32)
-        start = index * num_values
-        padded[:num_values] = flat[start : start + num_values]
-        arrays[name] = padded
+    arrays = {name: torch.zeros(strategy.num_values, dtype=torch.float32) for name in names}
+    position = 0
+    for chunk in action.chunks:  # one after the other: a copy of the whole would be as large
+        values = np.frombuffer(chunk, dtype="<f4").astype(np.float32, copy=False)
+        while len(values):
+            index, start = divmod(position, num_values)
+            here = values[: num_values - start]
+            arrays[names[index]].numpy()[start : start + len(here)] = here
+            position, values = position + len(here), values[len(here) :]
     return arrays

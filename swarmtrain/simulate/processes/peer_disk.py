@@ -13,6 +13,7 @@ from swarmtrain.peer.training.machine import Image
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
+from swarmtrain_transport.blocks.retention import bytes_of
 from swarmtrain_transport.blocks.shelf import MemoryShelf
 from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
 from swarmtrain_transport.result import OpResult
@@ -91,7 +92,9 @@ class PeerDisk:
         saved = self.image
         if saved is None or saved.chunks is None:
             return None
-        flat = torch.from_numpy(np.frombuffer(b"".join(saved.chunks), dtype="<f4").copy())
+        flat = torch.from_numpy(
+            np.frombuffer(b"".join(map(bytes_of, saved.chunks)), dtype="<f4").copy()
+        )
         parts = torch.split(flat, [spec.num_values for spec in saved.manifest.arrays])
         names = [spec.name for spec in saved.manifest.arrays]
         return driver.restored(saved.op, dict(zip(names, parts, strict=True)), self.own or None)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blocks.manifest import StateManifest
-from swarmtrain_transport.blocks.retention import Kept, Retention
+from swarmtrain_transport.blocks.retention import Kept, Piece, Retention
 from swarmtrain_transport.hashing import content_hash
 
 _SNAPSHOTS_KEPT = 2
@@ -129,7 +129,7 @@ class Blobs:
         self._reindex()
 
     def pin_snapshot(
-        self, op: int, manifest: StateManifest, chunks: Sequence[Buffer | Kept], now_s: float
+        self, op: int, manifest: StateManifest, chunks: Sequence[Piece], now_s: float
     ) -> None:
         """Pin the state after `op`. The buffers must not change as long as they are pinned."""
         blobs = {

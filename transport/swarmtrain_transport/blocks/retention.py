@@ -89,6 +89,15 @@ class Kept:
         return True
 
 
+Piece = Buffer | Kept
+"""A chunk of a state, in memory or elsewhere. It does not change."""
+
+
+def bytes_of(piece: Piece) -> bytes:
+    """The bytes of a piece, in memory. Raises OSError: they cannot be read."""
+    return bytes(piece.read() if isinstance(piece, Kept) else piece)
+
+
 class Retention:
     """One peer's kept bytes.
 

@@ -11,7 +11,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.manifest import StateManifest
-from swarmtrain_transport.blocks.retention import Retention
+from swarmtrain_transport.blocks.retention import Piece, Retention
 from swarmtrain_transport.blocks.serving import Serving
 from swarmtrain_transport.blocks.shelf import MemoryShelf, Shelf
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES
@@ -226,7 +226,7 @@ class Participant:
         self,
         op: int,
         manifest: StateManifest,
-        chunks: tuple[Buffer, ...],
+        chunks: tuple[Piece, ...],
         snapshot_rounds: int,
         now_s: float,
         fragments: tuple[int, ...] = (),
@@ -269,7 +269,7 @@ class Participant:
         self,
         op: int,
         manifest: StateManifest,
-        chunks: tuple[Buffer, ...] | None,
+        chunks: tuple[Piece, ...] | None,
         now_s: float,
         group: int = FIRST_GROUP,
     ) -> Actions:

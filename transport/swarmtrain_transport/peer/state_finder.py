@@ -19,6 +19,7 @@ from swarmtrain_transport.actions import (
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.manifest import StateManifest, StateSync
+from swarmtrain_transport.blocks.retention import Piece, bytes_of
 from swarmtrain_transport.blocks.state_download import Download
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView
@@ -54,7 +55,7 @@ class StateFinder:
         self._kept: MutableMapping[bytes, Buffer] = {}
         self._kept_root = b""
         self._sync: StateSync | None = None
-        self._own: tuple[int, StateManifest, tuple[Buffer, ...]] | None = None
+        self._own: tuple[int, StateManifest, tuple[Piece, ...]] | None = None
         self._fragments: tuple[int, ...] = ()
         self._snapshot_rounds = 1
         self._offered = False
@@ -65,7 +66,7 @@ class StateFinder:
         self,
         op: int,
         manifest: StateManifest,
-        chunks: tuple[Buffer, ...],
+        chunks: tuple[Piece, ...],
         snapshot_rounds: int,
         fragments: tuple[int, ...] = (),
     ) -> None:
@@ -177,7 +178,7 @@ class StateFinder:
             text = f"This model is exchanged in {len(self._fragments) or 1} parts"
             return [Halt("SWT-E804", f"{text}, the run's in {len(genesis.fragments) or 1}.")]
         if self._is_own_good(own_op, manifest.root):
-            own = tuple(bytes(chunk) for chunk in chunks)
+            own = tuple(map(bytes_of, chunks))
             return [LoadState(own_op, manifest, own, self._view.samples.after(own_op), group)]
         if self._sync is None:
             self._sync = StateSync(

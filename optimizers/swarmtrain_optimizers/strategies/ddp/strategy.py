@@ -170,6 +170,7 @@ class DDP(Anchored):
         lr = self._schedule(self._samples if self._by_samples else op - 1)
         transform = self._optimizer.transform(op, lr)
         kept = 1 - lr * self._optimizer.weight_decay
+        self._make_spares()
         for start in range(0, self._num_values, _PIECE_VALUES):
             piece = slice(start, start + _PIECE_VALUES)
             outer_step(

@@ -178,6 +178,7 @@ class NoLoCo(Anchored):
         size = self._num_values
         drift = torch.add(own[:size], partner[:size]).mul_(0.5).mul_(self._lr)
         pull = torch.sub(partner[size:], own[size:]).mul_(0.5).mul_(self._pull)
+        self._make_spares()
         (old,), (new,) = self._state, self._spare_state
         torch.mul(old, self._momentum, out=new)
         new.sub_(drift).add_(pull)
