@@ -214,6 +214,7 @@ class PipelineSection(_Section, frozen=True):
       and `outer.delay_steps` at most `outer.inner_steps / outer.fragments`.
     - A peer that reads text has as many micro-batches under way as make up one step, at most two
       per stage: the more are under way, the older are the weights that they were computed with.
+      That is the average; a fast peer has more, up to twice as many, and a slow one fewer.
       Where the file says nothing of `micro_batch`, it is the largest divisor of `inner.batch` with
       which two per stage fit into a step.
     - With `schedule = "flush"` a step waits for all its micro-batches, in all stages, and a round

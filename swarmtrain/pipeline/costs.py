@@ -12,6 +12,7 @@ from swarmtrain.config.built_in import num_values_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import built_in_costs, hop_bytes, stage_cut, stage_parameters
 from swarmtrain.console.units import human_bytes
+from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.assignment import StageNeed, memory_of
 
 PROCESS_BYTES = 400_000_000
@@ -41,8 +42,8 @@ def slots_of(config: RunConfig) -> int:
 
 
 def under_way_of(config: RunConfig) -> int:
-    """Own micro-batches that a source has on their way at a time: those of one step at most, since
-    each step in between makes the weights older that they were computed with."""
+    """Own micro-batches that a source has on their way at a time, on average of all: those of one
+    step at most, as each step in between makes the weights older that they were computed with."""
     step = config.inner.batch // max(1, config.pipeline.micro_batch)
     return min(slots_of(config), max(1, step))
 
@@ -62,7 +63,7 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
         layers = len(blocks) - (blocks.start == 0) - has_head
         values = tokens * (_LAYER_VALUES * model.width * layers + _HEAD_VALUES * has_head)
         input_bytes = hop if blocks.start else 0
-        held = slots_of(config) if blocks.start else under_way_of(config)
+        held = slots_of(config) if blocks.start else limits.OWN_SPREAD * under_way_of(config)
         needs.append(
             StageNeed(
                 flops=tokens * sum(costs[block].flops for block in blocks),

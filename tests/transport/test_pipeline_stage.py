@@ -256,6 +256,14 @@ def test_a_stage_makes_as_many_steps_of_a_round_whoever_serves_it(members, whole
     assert made._whole_steps == {1: whole}
 
 
+@pytest.mark.parametrize(("share", "own"), [(6, 2), (12, 4), (60, 8), (120, 8), (18, 6)])
+def test_a_source_has_as_many_under_way_as_its_part_of_the_round_says(share, own):
+    made = StageMachine(SOURCE, Span(0, 0), replace(RULES, under_way=4), SEED)
+    made.told(orders.Welcome(MEMBERS, 0, 0, 0, False), 0.0)
+    made.told(orders.Begin(0, share, MEMBERS, orders.Pace(share=12)), 0.0)
+    assert made.num_own == own
+
+
 def test_a_peer_of_several_stages_steps_each_by_what_comes_to_it():
     """Others serve its middle stage: less comes there, and the steps are as many."""
     members = {

@@ -90,6 +90,10 @@ HOP_SILENCE_S = 8.0
 """A receiver that has said nothing about a micro-batch for so long, more than two ticks, is taken
 for lost. Its age says nothing: a slow peer is not a dead one."""
 
+OWN_SPREAD = 2
+"""Own micro-batches of a source that makes more of a round than the average one, at a time, by that
+one's: as many more, up to so many times."""
+
 NORM_SQUARE_MAX = 2.0**40
 """Squared norm of a gradient that may be stepped with or sent: a norm of a million. A run that is
 well has one below a thousand, and float32 sums of such squares are far from infinity."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from swarmtrain.simulate.pipelines.process import Passed, SimProcess
+from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.books import Books
@@ -183,7 +184,8 @@ class Ledger:
 def check_memory(process: SimProcess) -> None:
     """A peer holds no more than it said that it would."""
     machine = process.machine
-    slots, own = machine.rules.slots, machine.rules.under_way or machine.rules.slots
+    slots = machine.rules.slots
+    own = limits.OWN_SPREAD * (machine.rules.under_way or slots)
     if machine.num_held > slots or machine.num_own > own:
         story = f"{process.me} holds {machine.num_held} of {slots}, {machine.num_own} of {own}"
         raise BrokenInvariant("P3", story)

@@ -39,6 +39,8 @@ class Pace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         begins: steps of the learning rate's schedule that are over before it.
         length: that it takes of the schedule.
         steps: inner steps that a peer makes of it.
+        share: micro-batches that a source makes on average where BEGIN says how many it makes; 0
+            if unknown.
         norm_shares: of each stage in the norm of the whole gradient, as it was lately; () where
             that is not known.
     """
@@ -46,6 +48,7 @@ class Pace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     begins: Count = 0
     length: Count = 1
     steps: Annotated[int, msgspec.Meta(ge=1, le=limits.COUNT_MAX)] = 1
+    share: Count = 0
     norm_shares: Annotated[tuple[Share, ...], msgspec.Meta(max_length=limits.STAGES_MAX)] = ()
 
     def step(self, made: int) -> int:

@@ -452,7 +452,9 @@ class Rounds:
             whole = whole_norm(norm * norm for _, norm in sorted(self._norms.items()))
             shares = tuple(min(1.0, norm / whole) for _, norm in sorted(self._norms.items()))
         length = self._length(self._asked)
-        return orders.Pace(self.ended + closing, length, self.round_steps, shares)
+        return orders.Pace(
+            self.ended + closing, length, self.round_steps, self.share, shares
+        )  # fmt: skip
 
     def _length(self, asked: Mapping[Process, int]) -> int:
         """Steps of the schedule that so many micro-batches take."""

@@ -13,7 +13,8 @@ class Rules:
         flushes: the coordinator says when to step; else a peer steps by itself.
         step_micro_batches: that a source makes for each step, where steps are free.
         max_stale_steps: inner steps between a forward pass and its gradient's return.
-        under_way: of a source's own micro-batches, at a time; 0 for as many as `slots`.
+        under_way: of a source's own micro-batches, at a time; 0 for as many as `slots`. A source
+            that makes more than the average one has as many more, and one that makes fewer fewer.
         tokens: of a micro-batch at most, as there is room for in its form.
     """
 

@@ -59,6 +59,7 @@ class StageMachine:
         self._receiver = Receiver(self._flight, self._permission)
         self._told: deque[orders.Order] = deque()
         self._whole_steps: dict[int, int] = {}
+        self._own_max = rules.under_way or rules.slots
         self._tick_s = 0.0
         self._busy_s = self._pass_s = 0.0  # in passes since the last round; when the last one began
 
@@ -257,7 +258,7 @@ class StageMachine:
     def _taken(self) -> tuple[Request, ...]:
         """Requests after an event; own micro-batches, invitations and the next pass among them."""
         flight = self._flight
-        while len(flight.own) < (self.rules.under_way or self.rules.slots):
+        while len(flight.own) < self._own_max:
             name = flight.source.make()
             if name is None:
                 break
@@ -326,6 +327,12 @@ class StageMachine:
         flight.gone.clear()  # all that they have made is over
         flight.members = dict(order.members)
         self._pace(order.pace)
+        # By its part of the round: else a fast source waits for its own to come back, while those
+        # of a slow one wait for it.
+        most = usual = self.rules.under_way or self.rules.slots
+        if order.share and order.pace.share:
+            most = round(usual * min(limits.OWN_SPREAD, order.share / order.pace.share))
+        self._own_max = max(1, most)
         self._guardian.begin_round()
         flight.source.begin(order.round, 0, 0, order.share)
 
