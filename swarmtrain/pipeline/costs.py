@@ -66,7 +66,8 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
         held = slots_of(config) if blocks.start else limits.OWN_SPREAD * under_way_of(config)
         needs.append(
             StageNeed(
-                flops=tokens * sum(costs[block].flops for block in blocks),
+                # Rows of an embedding are copied, which is no operation and takes time as well.
+                flops=tokens * max(model.width, sum(costs[block].flops for block in blocks)),
                 kept_bytes=_KEPT_BYTES * num_values_of(parameters),
                 pass_bytes=4 * (values + 2 * tokens * model.width),  # input and output beside
                 # Its input, which the gradient replaces, and the gradient of its output.

@@ -34,6 +34,15 @@ def config_of(stages: int, model: ModelSection = MODEL) -> RunConfig:
     )  # fmt: skip
 
 
+def test_an_embedding_that_is_a_stage_takes_some_time() -> None:
+    config = RunConfig(
+        run=RunSection(name="tests"), model=ModelSection(layers=1, width=16, heads=2, context=16),
+        pipeline=PipelineSection(stages=3, micro_batch=1),
+    )  # fmt: skip
+    first, *others = (need.flops for need in stage_needs(config))
+    assert 0 < first < min(others)
+
+
 @pytest.mark.parametrize("model", [MODEL, ModelSection(layers=6, width=256, heads=8, context=128)])
 def test_activations_are_what_waits_for_a_backward_pass(model: ModelSection) -> None:
     config = config_of(3, model)

@@ -93,13 +93,6 @@ def test_a_stage_that_nobody_serves_gets_whom_the_others_miss_least() -> None:
     assert stand_in(EVEN, [two, Server(FIRST)], 2, [0]) is None
 
 
-def test_a_stage_of_an_embedding_alone_has_no_operations_and_can_be_served() -> None:
-    needs = (replace(EVEN[0], flops=0.0), *EVEN[1:])
-    first, last = Server(FIRST, 800.0), Server(THIRD, 800.0)
-    assert choose(needs, [first, last], Server(flops_per_s=800.0)).span == SECOND
-    assert stand_in(needs, [first, first, last], 1, [0, 1, 2]) == 0
-
-
 def test_no_other_span_that_fits_makes_the_slowest_stage_faster() -> None:
     rng = random.Random(3)
     for _ in range(200):

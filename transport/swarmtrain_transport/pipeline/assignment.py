@@ -27,7 +27,7 @@ class StageNeed:
     """Demands of one stage on whoever serves it.
 
     Attributes:
-        flops: operations of a micro-batch's forward pass.
+        flops: operations of a micro-batch's forward pass; some, whatever the stage.
         kept_bytes: what stays in memory: weights, their optimizer's state, and the like.
         pass_bytes: of one micro-batch's activations, from its forward to its backward pass.
         entry_bytes: of a peer whose span begins here: its process, and all the micro-batches on
@@ -99,8 +99,7 @@ def hop_bytes_of(needs: Sequence[StageNeed], span: range) -> int:
 
 def rate_of(needs: Sequence[StageNeed], server: Server, span: range) -> float:
     """Micro-batches that a peer can make in a second, its speed being known."""
-    # Rows of an embedding are looked up, which is no operation and takes some time nevertheless.
-    seconds = max(1.0, flops_of(needs, span)) / server.flops_per_s
+    seconds = flops_of(needs, span) / server.flops_per_s
     if server.link_bytes_per_s:
         seconds = max(seconds, hop_bytes_of(needs, span) / server.link_bytes_per_s)
     return 1 / seconds
