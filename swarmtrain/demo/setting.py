@@ -180,7 +180,7 @@ def write_run_file(place: Place, options: DemoOptions) -> RunConfig:
         seed=options.seed,
         start_peers=options.peers,
         min_contributors=1 if options.pipeline else min(2, options.peers),
-        outer="\n".join(_outer(facts)),
+        outer="\n".join(_outer(facts, in_stages=options.pipeline)),
         exchange="\n".join(_exchange(facts)),
         pipeline=_PIPELINE.format(stages=STAGES) if options.pipeline else "",
     )
@@ -243,12 +243,16 @@ activations = "int8"          # of what travels between two stages
 """
 
 
-def _outer(facts: StrategyFacts) -> Iterator[str]:
+def _outer(facts: StrategyFacts, *, in_stages: bool) -> Iterator[str]:
     """Return the run file's part for the strategy: its section, and one of its own where it asks
-    for that."""
+    for that. A stage of so small a model is exchanged whole, in rounds of as many steps."""
     yield _line("strategy", facts.name, facts.about)
     said: type[msgspec.Struct] = OuterSection
-    for path, value in facts.demo.items():
+    told = dict(facts.demo)
+    if in_stages and "outer.fragments" in told:
+        told["outer.inner_steps"] = int(told["outer.inner_steps"]) // int(told["outer.fragments"])
+        told["outer.fragments"] = 1
+    for path, value in told.items():
         section, _, key = path.rpartition(".")
         if section.startswith("strategy.") and said is not facts.settings:
             said = facts.settings

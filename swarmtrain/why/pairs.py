@@ -26,7 +26,8 @@ def committed(op: OpView, commit: Commit, names: Names) -> Iterator[str]:
     """Tell which pairs have exchanged, and who stepped alone and why; `op` is as FREEZE left it."""
     plan, whole = op.plan, whole_pairs(op.plan, commit)
     told = "; ".join(f"{_name(one, names)} with {_name(two, names)}" for one, two in whole)
-    yield f"Committed: result {commit.result_root.hex()[:16]}. Exchanged: {told}."
+    exchanged = f" Exchanged: {told}." if told else ""
+    yield f"Committed: result {commit.result_root.hex()[:16]}.{exchanged}"
     for pair in pairs_in(contributors_of(plan)):
         if pair not in whole:
             one, two = (_name(peer, names) for peer in pair)

@@ -311,6 +311,9 @@ def _plan(plan: Plan, names: dict[bytes, str]) -> Iterator[str]:
     yield f"Round {plan.op} was planned with {_list(given, names)}."
     if only:
         yield f"{_list(only, names)} only listened."
+    if plan.kind == PAIR and len(given) == 1:
+        yield "There was nobody to exchange with."
+        return
     cut = f"Slices: {shares}."
     if plan.kind == GATHER:
         cut = "Everybody gets everybody's contribution."

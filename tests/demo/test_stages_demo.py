@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from swarmtrain.cli.demo import STRATEGIES
 from swarmtrain.demo.report import PeerRoot, make_report
 from swarmtrain.demo.setting import KILL_ROUND, PARTS, STAGES, Cast, Place, write_run_file
 from swarmtrain.demo.stages.report import StagesReport, in_words, shortcoming, stages_report
@@ -43,6 +44,13 @@ def test_the_run_file_has_stages_and_no_source_is_more_than_a_step_ahead(tmp_pat
     assert config.exchange.start_peers == DEMO_PIPELINE_PEERS
     assert config.exchange.min_contributors == 1
     assert under_way_of(config) * config.pipeline.micro_batch <= config.inner.batch
+
+
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "noloco"])
+def test_every_strategy_that_the_demo_shows_has_a_run_file_in_stages(tmp_path, strategy: str):
+    config = write_run_file(Place.make(tmp_path / "demo"), options(strategy=strategy))
+    assert config.outer.fragments == 1
+    assert config.steps_per_round == 20
 
 
 def test_each_stage_has_a_fast_and_a_slow_peer_and_one_peer_has_all_stages():

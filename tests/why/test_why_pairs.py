@@ -50,6 +50,18 @@ def test_a_round_of_two_whole_pairs_and_an_odd_one():
     assert "left out" not in story and "was not" not in story
 
 
+def test_a_round_of_one_peer_without_a_partner():
+    chain = run_of()
+    last = chain.view.first.last_outcome
+    chain.add(pair_plan((E,), op=1, previous_outcome=last, min_contributors=1))
+    view = chain.view.first.in_progress
+    chain.add(Freeze(1, (), {E: "alone"}, {E: TIMES}, {}))
+    chain.add(Commit(1, view.plan_hash, (), outcome_of(view.owners, {}, ()), b"r" * 32))
+    story = told(chain)
+    assert "There was nobody to exchange with." in story
+    assert "Committed: result 7272727272727272.\nvole stepped alone: it had no partner." in story
+
+
 def test_a_pair_of_which_one_is_silent_and_one_whose_halves_do_not_cross():
     chain = run_of()
     committed(chain, (A, B, C), (A, B), {D: "lost", E: "alone"})
