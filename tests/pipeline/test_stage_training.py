@@ -64,7 +64,7 @@ class Stage:
         self.left = 0
 
     def advance(self) -> None:
-        if self.told and self.told[-1] == "heard" and self.left <= 0:
+        if self.told and self.told[-1] == "heard" and (self.left <= 0 or self.is_leaving):
             self.told.append("applied")
             self.driver.op, self.driver.is_waiting = self.driver.op + 1, False
 

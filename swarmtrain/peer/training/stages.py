@@ -164,7 +164,7 @@ class StageTraining:
         session = self.sessions.get(group)
         if session is not None:  # else we were moved away
             session.hear(item)
-            if self._is_asked or not self._is_open:
+            if not self._is_open:
                 session.hurry()
             self._advance()
 
