@@ -20,7 +20,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.forecast import MACHINES, Forecast, Peer, forecast, parse_peers
 from swarmtrain.pipeline.costs import stage_needs
 
-MODEL = ModelSection(layers=10, width=512, heads=8, context=256)
+MODEL = ModelSection(layers=12, width=512, heads=8, context=256)
 
 
 def config_of(stages: int = 3, **pipeline: object) -> RunConfig:
@@ -118,7 +118,7 @@ def test_a_long_way_with_few_on_it_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_has_no_room_is_left_out_and_a_stage_without_a_peer_is_an_error() -> None:
     large = RunConfig(
-        run=RunSection(name="t"), model=ModelSection(layers=10, width=768, heads=8),
+        run=RunSection(name="t"), model=ModelSection(layers=12, width=768, heads=8),
         pipeline=PipelineSection(stages=3, micro_batch=2),
     )  # fmt: skip
     found = of("2*small@dsl,3*laptop@dsl", large)

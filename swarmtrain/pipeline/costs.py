@@ -18,10 +18,11 @@ from swarmtrain_transport.pipeline.assignment import StageNeed, memory_of
 PROCESS_BYTES = 400_000_000
 """Of a peer with next to no model: Python, torch and the network, measured (VmHWM, Linux)."""
 
-_KEPT_BYTES = 80
-"""Of each parameter, where a peer takes most, measured as above: 77 to 88, with 6 and 24 million.
-Weight, gradient, two moments of AdamW, anchor and outer momentum are 24 of them; the others are the
-exchange, the state as joiners may ask for it, and a checkpoint while it is written."""
+_KEPT_BYTES = 64
+"""Of each parameter, where a peer takes most, measured as above: 58 to 64 in a stage of 10 or 20
+million (benchmarks/pipelines/memory.py). Weight, gradient, two moments of AdamW, anchor and outer
+momentum are 24 of them, what was given to the exchange 8, and the mean, the weights of now and the
+outer step's new buffers 16; the others are the exchange's bytes and what the C library keeps."""
 
 _LAYER_VALUES = 19
 """Activations of a layer that wait for its backward pass, in widths: inputs of both norms, the

@@ -185,7 +185,7 @@ def test_the_run_says_which_stage_lacks_a_peer(tmp_path: Path) -> None:
         (Brings(span=(1, 3)), 3, "has stages 0 to 2, and this peer asks for the span 1-3"),
         (Brings(span=(0, 1)), 1, "has its model in one piece, and this peer asks for the span 0-1"),
         (Brings(span=(1, 2), memory_bytes=420_000_000), 3, "stages 1 to 2 takes about 4"),
-        (Brings(memory_bytes=1_000_000), 3, "stage 0, the smallest, takes about 42"),
+        (Brings(memory_bytes=1_000_000), 3, "stage 0, the smallest, takes about 41"),
         (Brings(memory_bytes=1_000_000), 1, "its model takes about 5"),
         (Brings(span=(0, 0), memory_bytes=1 << 30), 1, ""),
         (Brings(span=(1, 2), memory_bytes=1 << 30), 3, ""),
