@@ -1,15 +1,19 @@
-"""The pipelines' benchmark of links: nothing is left of its net, whatever ends it."""
+"""The pipelines' benchmarks: what they compare, and that nothing is left of them."""
 
 import importlib
+import itertools
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+
+from swarmtrain.events import RoundEnded
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 PREFIX = f"nt{os.getpid() % 1000}"
@@ -20,23 +24,43 @@ def namespaces() -> str:
 
 
 @pytest.fixture
-def links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    if os.geteuid() or not shutil.which("ip"):
-        pytest.skip("network namespaces need root and iproute2")
+def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
     monkeypatch.setenv("LAB_NET", PREFIX)
     monkeypatch.setenv("LAB_HOME", str(tmp_path / "lab"))
     path, known = list(sys.path), set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCHMARKS / "pipelines"))
-    yield importlib.import_module("links")
+    yield importlib.import_module
     sys.path[:] = path
     for name in set(sys.modules) - known:
         if BENCHMARKS in Path(getattr(sys.modules[name], "__file__", None) or "/").parents:
             del sys.modules[name]
 
 
-def test_a_run_that_fails_leaves_neither_process_nor_namespace(
-    links: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_states_are_compared_where_two_peers_tell_of_one(
+    load: Callable[[str], Any], tmp_path: Path
 ) -> None:
+    churn = load("churn")
+    for name, roots in (("p00", ("aa", "bb")), ("p01", ("aa", "cc")), ("p10-1", ("dd",))):
+        told = (
+            RoundEnded(round, "merged", 2, root, stage=int(name[1]))
+            for round, root in enumerate(roots, start=1)
+        )
+        lines = [msgspec.json.encode(event) for event in told]
+        (tmp_path / f"{name}.out").write_bytes(b"\n".join([*lines, b'{"event": "rou']))
+    assert churn.roots(tmp_path) == (2, 1)
+
+
+def test_everybody_is_killed_before_anybody_a_second_time(load: Callable[[str], Any]) -> None:
+    drawn = load("churn").victims(0)
+    assert len(set(itertools.islice(drawn, 6))) == len(set(itertools.islice(drawn, 6))) == 6
+
+
+def test_a_run_that_fails_leaves_neither_process_nor_namespace(
+    load: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("network namespaces need root and iproute2")
+    links = load("links")
     seen: dict[str, Any] = {}
 
     def fail(run: Any, name: str, program: Any, *words: str) -> None:
