@@ -25,17 +25,36 @@ def plan(
             help="Put beside it what a run in stages has made, from what it left there.",
         ),
     ] = None,
+    now: Annotated[
+        str,
+        typer.Option(
+            metavar="COUNTS",
+            help="How many of them serve each stage now: 5,1,1. Tells which moves follow.",
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Tell who would serve which stages, how much memory that takes, how fast the run would be and
-    what one more peer would bring. Nothing is started."""
+    what one more peer would bring; or how a run gets there that is spread otherwise. Nothing is
+    started."""
     from dataclasses import asdict
 
     from swarmtrain import forecast as plans
+    from swarmtrain import forecast_moves
     from swarmtrain.config import file as config_file
+    from swarmtrain.errors import misuse
 
     config = config_file.load(run_file)
     named = plans.parse_peers(peers)
+    if now and measured is not None:
+        raise misuse("--now tells of moves, and --measured of a run.", "Give one of them.")
+    if now:
+        spread = forecast_moves.spreading(
+            config, named, forecast_moves.parse_now(now, config, len(named))
+        )
+        lines = forecast_moves.in_words(spread)
+        print(json.dumps(asdict(spread)) if as_json else "\n".join(lines))
+        return
     found = plans.forecast(config, named)
     ran = None
     if measured is not None:
