@@ -68,11 +68,7 @@ class BookedRound:
 def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
     """Yield what was made of text in a round, and what became of it."""
     books = booked.books
-    some = counted(books.made, "micro-batch")
-    whole = "each" if books.whole == books.made else f"{books.whole} of them"
-    yield (
-        f"Round {number}, in {len(books.counted)} stages: {some}, {whole} counted in every stage."
-    )
+    yield f"Round {number}, in {len(books.counted)} stages: {_made(books)}."
     sources = {one.peer: one.made for one in books.members if one.made}
     if sources:
         yield f"Made by {_shares(sources, names)}."
@@ -109,6 +105,18 @@ def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
     for move in booked.moved:
         where = span_words(range(move.groups[0], move.groups[-1] + 1))
         yield f"{words.name_of(move.peer, names)} was sent to {where}: {move.why}."
+
+
+def _made(books: Books) -> str:
+    if not books.made and any(books.counted):
+        return (
+            "whoever made its micro-batches did not tell of them; none is known to be counted in "
+            "every stage"
+        )
+    if not books.made:
+        return "no micro-batch was made"
+    whole = "each" if books.whole == books.made else f"{books.whole} of them"
+    return f"{counted(books.made, 'micro-batch')}, {whole} counted in every stage"
 
 
 def _breaks(books: Books, names: Names) -> Iterator[str]:

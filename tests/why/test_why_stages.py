@@ -91,6 +91,14 @@ def test_a_move_is_told_with_its_reason_and_a_keeper_s_new_task_is_not() -> None
     assert told not in "".join(story_of([*chain.records][:-2], 1).lines)
 
 
+def test_a_round_whose_sources_tell_nothing_is_no_whole_one() -> None:
+    for counts, words in (((0, 9), "whoever made its micro-batches did not"), ((0, 0), "no ")):
+        chain = staged_chain()
+        members = (BooksOfMember(C, 1, (counts[1],), 0, 0, True),)
+        chain.add(Books(0, 0, 0, counts, members, 1, bytes(32)))
+        assert explain_round(chain.records, 1)[0].startswith(f"Round 1, in 2 stages: {words}")
+
+
 def test_what_was_made_again_for_a_void_step_is_counted() -> None:
     for count, words in ((1, "1 was made again:"), (2, "2 were made again:")):
         chain = staged_chain()
