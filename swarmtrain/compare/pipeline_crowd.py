@@ -121,6 +121,10 @@ class StageProcess:
         """Tell the coordinator."""
         self._crowd.reports(self.me, report)
 
+    def evaluated(self, evaluated: requests.Evaluated) -> None:
+        """The crowd judges by itself."""
+        raise AssertionError(evaluated)
+
     def expelled(self) -> None:
         """Nobody is given up here."""
         raise AssertionError(self.me)
@@ -164,6 +168,14 @@ class StageProcess:
         if not self._is_open:
             self.member.machine.hurry()
         self.train()
+
+    def anchors(self, ops: tuple[int, ...]) -> None:
+        """The crowd judges by itself."""
+        raise AssertionError(ops)
+
+    def is_behind(self, ops: tuple[int, ...]) -> bool:
+        """The crowd judges by itself."""
+        raise AssertionError(ops)
 
     # ---- time
 

@@ -322,6 +322,7 @@ def pipeline_terms(config: RunConfig) -> PipelineTerms | None:
             config.tokens_per_step // (pipeline.micro_batch * config.model.context)
             if inner.schedule == "tokens" else 0
         ),
+        evaluates=config.model.kind != "custom",
     )  # fmt: skip
 
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+VALIDATION_WINDOWS = 128
+"""Windows of one evaluation: 16 KiB at a context of 128, the cost of about five inner steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from swarmtrain.config.file import config_hash
 from swarmtrain.console.lines import counted
-from swarmtrain.data.batches import Batch, ByteStream, validation_batches
+from swarmtrain.data.batches import Batch, ByteStream
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.events import Evaluated, RoundEnded, Serving, StateInPlace
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
@@ -32,12 +32,11 @@ from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.peer.training.stages import StageTraining
 from swarmtrain.peer.training.text import TextFeed
-from swarmtrain.peer.training.trainer import VALIDATION_WINDOWS
 from swarmtrain.pipeline.activations import ActivationCodec
 from swarmtrain.pipeline.blocks import Block
 from swarmtrain.pipeline.costs import serving_words
 from swarmtrain.pipeline.cut import run_stages
-from swarmtrain.pipeline.evaluation import validation_loss
+from swarmtrain.pipeline.evaluation import validation_loss, validation_text
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.paced import PacedTrainer
 from swarmtrain.pipeline.span import Span
@@ -46,7 +45,7 @@ from swarmtrain.pipeline.staged_model import OwnWork
 from swarmtrain.pipeline.trainer import Forms, StageTrainer, boundaries_of
 from swarmtrain.status import waiting_words
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.pipeline import route
+from swarmtrain_transport.pipeline import requests, route
 from swarmtrain_transport.pipeline.stage import StageMachine
 from swarmtrain_transport.wire import messages
 from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Waiting, Welcome
@@ -121,7 +120,7 @@ class StagedPeer:
         self._peer: StagePeer
         self._is_asked = False
         self._judged_op = -1
-        self._validation: tuple[Batch, ...] = ()
+        self._batches: tuple[Batch, ...] = ()
 
     # ---- life
 
@@ -274,10 +273,13 @@ class StagedPeer:
     # ---- text
 
     def _read(self, name: route.MicroBatch) -> tuple[Tensor, Tensor]:
-        """The text of the next micro-batch of our own."""
+        """The text of the next micro-batch of our own, or of a judged one."""
         if self._own is not None:
             return self._own.read()
         while True:
+            if name.judged and (text := self._validation):
+                batch = text[name.number % len(text)]
+                return batch.x_BT, batch.y_BT
             pieces = self.feed.take_train()
             if pieces is not None and self._stream is not None:
                 self._stream.replace_pieces(pieces)
@@ -287,7 +289,7 @@ class StagedPeer:
                     pieces, batch=config.pipeline.micro_batch, context=config.model.context,
                     rng=self._rng,
                 )  # fmt: skip
-            if self._stream is not None:
+            if self._stream is not None and not name.judged:
                 batch = self._stream.next_batch()
                 return batch.x_BT, batch.y_BT
             self._here.work()
@@ -313,31 +315,33 @@ class StagedPeer:
         is_same = all(one.driver.op == op for one in sessions.values())
         is_whole = len(sessions) == self.membership.config.pipeline.num_stages
         is_new = op > self._judged_op and not self._here.trainer.is_midway
-        if not (is_whole and is_same and is_new) or self.feed.validation is None:
+        if not (is_whole and is_same and is_new and self._validation):
             return
         self._judged_op = op
-        config, span = self.membership.config, self._here.trainer.span
-        if not self._validation:
-            self._validation = validation_batches(
-                self.feed.validation, windows=VALIDATION_WINDOWS, batch=config.inner.batch,
-                context=config.model.context,
-            )  # fmt: skip
-        anchors = {
-            stage: (
-                Layout.of(span.modules[stage], config.exchange.block),
-                dict(one.driver.strategy.state_arrays())["anchor"],
-            )
-            for stage, one in sessions.items()
-        }
-        loss = validation_loss(span, anchors, self._validation)
+        anchors = self._here.anchors((op,) * len(sessions))
+        assert anchors is not None
+        self._evaluated(op, validation_loss(self._here.trainer.span, anchors, self._validation))
+
+    @property
+    def _validation(self) -> tuple[Batch, ...]:
+        """The text to judge by; nothing until it is here."""
+        if not self._batches and self.feed.validation is not None:
+            self._batches = validation_text(self.membership.config, self.feed.validation)
+        return self._batches
+
+    def _evaluated(self, op: int, loss: float) -> None:
         self.membership.thread.send(messages.Evaluated(op, loss))
         when = f"round {op}" if op else "before training"
         self._telling.tell(Evaluated(op, loss), f"{when}: validation loss {loss:.3f}")
 
     # ---- news
 
-    def _on_other(self, item: LeaseGrant | Waiting | Welcome) -> None:
+    def _on_other(self, item: LeaseGrant | Waiting | Welcome | requests.Evaluated) -> None:
         match item:
+            case requests.Evaluated(op, float(loss)):
+                self._evaluated(op, loss)
+            case requests.Evaluated():
+                logger.info("Round %d was not evaluated: its text did not get through.", item.op)
             case LeaseGrant():
                 self.membership.thread.run_coroutine(lambda shell: self._fill(shell, item))
             case Welcome() if 0 in self.sessions:

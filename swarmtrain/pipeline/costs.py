@@ -64,7 +64,8 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
         layers = len(blocks) - (blocks.start == 0) - has_head
         values = tokens * (_LAYER_VALUES * model.width * layers + _HEAD_VALUES * has_head)
         input_bytes = hop if blocks.start else 0
-        held = slots_of(config) if blocks.start else limits.OWN_SPREAD * under_way_of(config)
+        own = limits.OWN_SPREAD * under_way_of(config) + limits.JUDGED_UNDER_WAY
+        held = slots_of(config) if blocks.start else own
         needs.append(
             StageNeed(
                 # Rows of an embedding are copied, which is no operation and takes time as well.

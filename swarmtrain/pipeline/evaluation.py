@@ -1,30 +1,47 @@
-"""Validation loss of a model in stages, by somebody who serves them all."""
+"""The validation text of a run in stages, and its loss by somebody who serves them all.
+
+Micro-batch by micro-batch, in one order: so whoever has all stages gets, on the same values, the
+bits of an evaluation over routes whose activations are not compressed.
+"""
 
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from swarmtrain.data.batches import Batch
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.data.batches import VALIDATION_WINDOWS, Batch, validation_batches
 from swarmtrain.models.tensors import Layout
 from swarmtrain.pipeline.span import Span
 
+Anchors = Mapping[int, tuple[Layout, Tensor]]
+"""Values of stages, (padded,) float32 in their layouts: live buffers."""
 
-def validation_loss(
-    span: Span, anchors: Mapping[int, tuple[Layout, Tensor]], batches: Sequence[Batch]
-) -> float:
-    """The mean loss of all tokens, in nats per token. The weights are put back afterwards.
+
+def num_judged(config: RunConfig) -> int:
+    """Micro-batches of the validation text: whole ones, as no others fit the forms on the way. None
+    where peers bring their own text."""
+    if config.model.kind == "custom":
+        return 0
+    return -(-VALIDATION_WINDOWS // config.pipeline.micro_batch)
+
+
+def validation_text(config: RunConfig, pieces: Sequence[bytes]) -> tuple[Batch, ...]:
+    """The same micro-batches every time."""
+    examples = config.pipeline.micro_batch
+    return validation_batches(
+        pieces, windows=num_judged(config) * examples, batch=examples,
+        context=config.model.context,
+    )  # fmt: skip
+
+
+def validation_loss(span: Span, anchors: Anchors, batches: Sequence[Batch]) -> float:
+    """The mean loss of all tokens, in nats per token.
 
     Args:
         span: of all stages.
-        anchors: what is judged, by stage: (padded,) float32 in that layout.
+        anchors: what is judged, by stage.
         batches: of validation text, at least one.
     """
-    live = {stage: layout.read(span.modules[stage]) for stage, (layout, _) in anchors.items()}
-    try:
-        for stage, (layout, anchor) in anchors.items():
-            layout.write(span.modules[stage], anchor)
+    with span.judged(anchors):
         total = sum(span.loss(batch.x_BT, batch.y_BT) for batch in batches)
-    finally:
-        for stage, (layout, _) in anchors.items():
-            layout.write(span.modules[stage], live[stage])
     return total / sum(batch.y_BT.numel() for batch in batches)

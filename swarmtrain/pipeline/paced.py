@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from swarmtrain.pipeline.evaluation import Anchors
 from swarmtrain.pipeline.places import Parcel, Read
 from swarmtrain.pipeline.trainer import StageTrainer
-from swarmtrain_transport.pipeline.requests import RunBackward, RunForward
+from swarmtrain_transport.pipeline.requests import RunBackward, RunForward, RunJudged
 
 _JITTER = 0.3
 """Passes of a machine that others use as well differ by about so much."""
@@ -44,6 +45,16 @@ class PacedTrainer(StageTrainer):
         began_s = self._clock()
         try:
             return super().forward(request, given)
+        finally:
+            self._last(began_s, request.stage)
+
+    def judge(
+        self, request: RunJudged, given: Parcel | Read, labels: Parcel | None, anchors: Anchors
+    ) -> Parcel | float:
+        """See StageTrainer."""
+        began_s = self._clock()
+        try:
+            return super().judge(request, given, labels, anchors)
         finally:
             self._last(began_s, request.stage)
 

@@ -10,12 +10,13 @@ Not here: which micro-batch is next, whether it counts, and optimizer steps (`st
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from swarmtrain.models.tensors import Layout
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import BlockModel, build, cannot
 from swarmtrain_transport.pipeline.route import MicroBatch
@@ -192,22 +193,41 @@ class Span:
                 'Let it give the sum over all labels, as by reduction="sum".',
             )
 
-    def loss(self, given: Tensor, labels: Tensor) -> float:
-        """Sum of the losses of all tokens, without dropout; the span is of all stages.
+    @contextmanager
+    def judged(self, values: Mapping[int, tuple[Layout, Tensor]]) -> Iterator[None]:
+        """Compute with these values and without dropout; afterwards all is as it was, bit for bit.
 
         Args:
-            given: input of the first stage.
-            labels: of these tokens.
+            values: by stage, (padded,) float32 in that layout; only read. They take the weights'
+                place and are not copied, where they are on the same device.
         """
-        for module in self.modules.values():
-            module.eval()
+        live: list[tuple[Tensor, Tensor]] = []
         try:
-            with torch.no_grad():
-                output = self._run(given.to(self.device), min(self._stages), 0)
-                return float(self._loss(output, labels.to(self.device)).item())
+            for stage, (layout, vector) in values.items():
+                self.modules[stage].eval()
+                views = layout.named_views(vector)
+                for name, parameter in self.modules[stage].named_parameters():
+                    if name in views:
+                        live.append((parameter, parameter.data))
+                        parameter.data = views[name].to(parameter.device, parameter.dtype)
+            yield
         finally:
-            for module in self.modules.values():
-                module.train()
+            for changed, was in live:
+                changed.data = was
+            for stage in values:
+                self.modules[stage].train()
+
+    def loss(self, given: Tensor, labels: Tensor, *, entry: int = 0) -> float:
+        """Sum of the losses of all tokens; the span ends with the last stage.
+
+        Args:
+            given: input of the stage `entry`.
+            labels: of these tokens.
+            entry: as for `forward`.
+        """
+        with torch.no_grad():
+            output = self._run(given.to(self.device), entry, 0)
+            return float(self._loss(output, labels.to(self.device)).item())
 
     def _with_graph(self, given: Tensor, entry: int, seed: int) -> tuple[Tensor, Tensor]:
         """The input as a leaf, and the output with the way to it."""

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.pipeline.costs import slots_of, under_way_of
+from swarmtrain.pipeline.evaluation import Anchors, num_judged
 from swarmtrain.pipeline.places import Parcel, Place, Places, Read
 from swarmtrain.pipeline.trainer import BAD, Forms, StageTrainer
 from swarmtrain_transport.errors import LocalFault
@@ -39,6 +40,12 @@ class Training(Protocol):
     def begin(self, pace: orders.Pace) -> None:
         """A round begins, whose steps go by this."""
 
+    def anchors(self, ops: tuple[int, ...]) -> Anchors | None:
+        """The values of our stages after these ops of the run's; None if a stage has others."""
+
+    def is_behind(self, ops: tuple[int, ...]) -> bool:
+        """Return True if the outcome of one of these ops is still to come into place here."""
+
     def step(self, request: requests.Step) -> None:
         """Make an inner step."""
 
@@ -58,6 +65,9 @@ class Outside(Protocol):
 
     def report(self, report: orders.Report) -> None:
         """Tell the coordinator."""
+
+    def evaluated(self, evaluated: requests.Evaluated) -> None:
+        """An evaluation is over."""
 
     def expelled(self) -> None:
         """This process was given up: begin anew under another boot."""
@@ -151,6 +161,10 @@ class StagePeer:
                     self._training.append(partial(self._backward, request))
                 case requests.SetPace():
                     self._training.append(partial(self._begin, request.pace))
+                case requests.RunJudged():
+                    self._training.append(partial(self._judge, request))
+                case requests.Evaluated():
+                    self._outside.evaluated(request)
                 case requests.Count() | requests.Step() | requests.Discard():
                     self._training.append(partial(self._at_once, request))
                 case requests.Weigh():
@@ -185,6 +199,31 @@ class StagePeer:
             except BAD:
                 return partial(self._failed, request.job)
             return partial(self._forward_made, request.job, read, output)
+
+        return make
+
+    def _judge(self, request: requests.RunJudged) -> Part:
+        job = request.job
+        place = self.places.opened(job) or Place()
+        given, labels = place.first, place.second
+        if given is None and job.slot is not None:
+            return self._failing(job)
+
+        def make(training: Training) -> End:
+            trainer = training.trainer
+            read = trainer.read(job.micro_batch) if given is None else given
+            anchors = training.anchors(request.ops)
+            if anchors is None and training.is_behind(request.ops):
+                return lambda now_s: self._obey(self.machine.postponed(job, now_s))
+            if anchors is None:
+                return partial(self._failed, job)
+            try:
+                made = trainer.judge(request, read, labels, anchors)
+            except BAD:
+                return partial(self._failed, job)
+            if isinstance(made, Parcel):
+                return partial(self._forward_made, job, read, made)
+            return lambda now_s: self._obey(self.machine.loss_made(job, made, now_s))
 
         return make
 
@@ -293,4 +332,5 @@ def rules_of(config: RunConfig) -> Rules:
         max_stale_steps=pipeline.max_stale_steps,
         under_way=under_way_of(config),
         tokens=pipeline.micro_batch * config.model.context,
+        judged=num_judged(config),
     )

@@ -21,6 +21,7 @@ from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import BlockModel
 from swarmtrain.pipeline.clipping import clip_factor, norm_share
 from swarmtrain.pipeline.cut import outputs
+from swarmtrain.pipeline.evaluation import Anchors
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.places import Parcel, Read
 from swarmtrain.pipeline.span import Span, dropout_seed
@@ -31,7 +32,13 @@ from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.pipeline import route
 from swarmtrain_transport.pipeline.messages import AnyHopMessage, Forward, Go, Gradient, Payload
-from swarmtrain_transport.pipeline.requests import Count, RunBackward, RunForward, Step
+from swarmtrain_transport.pipeline.requests import (
+    Count,
+    RunBackward,
+    RunForward,
+    RunJudged,
+    Step,
+)
 
 ReadText = Callable[[route.MicroBatch], tuple[Tensor, Tensor]]
 """The input of the first stage and the labels of a micro-batch that this peer makes; asked for
@@ -167,6 +174,28 @@ class StageTrainer:
         )
         boundary = self._after
         return Parcel(boundary.form, boundary.encode(output))
+
+    def judge(
+        self, request: RunJudged, given: Parcel | Read, labels: Parcel | None, anchors: Anchors
+    ) -> Parcel | float:
+        """The output of the span as these values of its stages make it; at the end of a route the
+        sum of the losses. Nothing is left of it.
+
+        Raises:
+            IllegalPayload: the input is not what a stage takes, or the labels are not.
+            UnencodableValues: the output or the loss cannot be told.
+        """
+        values = self._input(request.stage, given)
+        with self.span.judged(anchors):
+            if not request.is_end:
+                output = self.span.forward(values, entry=request.stage, seed=0)
+                return Parcel(self._after.form, self._after.encode(output))
+            assert labels is not None
+            answer = self.forms.labels.decode(labels.data, labels.form)
+            loss = self.span.loss(values, answer, entry=request.stage)
+        if not abs(loss) <= limits.LOSS_MAX:
+            raise UnencodableValues("nonfinite", f"a loss of {loss}")
+        return loss
 
     def begin_backward(
         self, request: RunBackward, given: Parcel | Read, answer: Parcel

@@ -180,6 +180,7 @@ def _hops() -> tuple[bytes, ...]:
             hops.Refuse(slot, micro_batch, hops.Reason.TRIES),
             hops.Arrived(micro_batch, slot, bytes(16)),
             hops.Go(micro_batch, slot, form),
+            hops.Judged(micro_batch, bytes(16), 6, 1.5),
         )
     ]
     kinds = sorted(encoding.HOP_FRAMES)
@@ -217,6 +218,7 @@ def _words_on_pipelines() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         orders.Begin(3, 7, members),
         orders.MakeStep(3, 2, 1, 7, 1.5),
         orders.Void(3, 2, 1, 7),
+        orders.Evaluate((3, 2), me),
     )
     return (
         tuple(control.pack_report(one) for one in reports),

@@ -8,6 +8,8 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
+from swarmtrain.models.tensors import Layout
+from swarmtrain.pipeline.evaluation import Anchors
 from swarmtrain.pipeline.stage_peer import StagePeer
 from swarmtrain.pipeline.trainer import StageTrainer
 from swarmtrain_transport.pipeline import control, encoding, orders, requests
@@ -68,6 +70,7 @@ class Peer:
         self, world: "Pipeline", me: Process, span: Span, trainer: Trainer, rules: Rules
     ) -> None:
         self.world, self.me, self.trainer = world, me, trainer
+        self.op, self.anchors_of = 0, dict[int, Anchors]()
         machine = StageMachine(me, span, rules, seed=me.peer)
         self.peer = StagePeer(machine, me.boot, RUN_TAG, trainer.forms, self)
 
@@ -83,12 +86,24 @@ class Peer:
     def begin(self, pace: orders.Pace) -> None:
         self.pace = pace
 
+    def anchors(self, ops: tuple[int, ...]) -> Anchors | None:
+        first = self.peer.machine.span.first
+        return self.anchors_of[ops[first]] if self.op == ops[first] else None
+
+    def is_behind(self, ops: tuple[int, ...]) -> bool:
+        return self.op < ops[self.peer.machine.span.first]
+
     def step(self, request: requests.Step) -> None:
         self.trainer.rate = self.world.rate(len(self.trainer.stepped))
         self.trainer.step(request)
 
     def settle(self, round: int) -> None:
-        pass
+        self.op = round + 1
+        layouts = {stage: Layout.of(one, 4) for stage, one in self.trainer.span.modules.items()}
+        self.anchors_of[self.op] = {
+            stage: (layout, layout.read(self.trainer.span.modules[stage]))
+            for stage, layout in layouts.items()
+        }
 
     # ---- for the peer
 
@@ -100,6 +115,9 @@ class Peer:
 
     def report(self, report: orders.Report) -> None:
         self.world.report(self.me, report)
+
+    def evaluated(self, evaluated: requests.Evaluated) -> None:
+        self.world.evaluated.append(evaluated)
 
 
 class Pipeline:
@@ -114,6 +132,8 @@ class Pipeline:
         loss: part of the frames that get lost.
 
     Attributes:
+        evaluates: after each round, by its first source.
+        evaluated: what came of it.
         tamper: makes another message of one that is sent.
         books, settled: of the rounds that are over, and what they were made of.
         gone: peers that have left.
@@ -132,6 +152,8 @@ class Pipeline:
         self.rate = rate
         self.counts: Counter[str] = Counter()
         self.tamper: Callable[[Process, encoding.Heard], encoding.Heard] | None = None
+        self.evaluates = False
+        self.evaluated: list[requests.Evaluated] = []
         self.books: list[Books] = []
         self.settled: dict[int, dict[Process, orders.Settled]] = {}
         self.gone: list[Peer] = []
@@ -215,4 +237,9 @@ class Pipeline:
                     )  # fmt: skip
                 case Booked():
                     self.books.append(action.books)
+                    if self.rounds.wanted is not None:
+                        self.rounds.wanted -= 1
                     self._act(self.rounds.outcome(action.books.round, self.now_s))
+                    if self.evaluates:
+                        ops = (action.books.round + 1,) * self.rounds.num_stages
+                        self._act(self.rounds.evaluate(ops, None))

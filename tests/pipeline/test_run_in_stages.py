@@ -15,7 +15,10 @@ from swarmtrain.errors import UserError
 from swarmtrain.events import Evaluated, Serving
 from swarmtrain.peer.network import patience
 from swarmtrain.peer.network.shell import GIVEN_UP
+from swarmtrain.pipeline.cut import run_stages
+from swarmtrain.pipeline.evaluation import validation_loss
 from swarmtrain.pipeline.places import Places
+from swarmtrain.pipeline.span import Span
 from swarmtrain_transport import limits
 
 torch.set_num_threads(1)
@@ -100,6 +103,19 @@ def test_flushed_steps_are_made_by_all_stages_together(begin) -> None:
     assert_whole(coordinator, peers)
     steps = {one.peer._here.trainer.num_steps.total() for one in peers}
     assert len(steps) == 1
+    assert_evaluated_as_by_a_full_replica(coordinator, peers)
+
+
+def assert_evaluated_as_by_a_full_replica(coordinator: Coordinator, peers: list[Peer]) -> None:
+    """The end of the run at least is, as nothing overtakes that; by the only source."""
+    told = {one.round: one.loss for one in peers[0].events if isinstance(one, Evaluated)}
+    assert coordinator.machine.first.chronicle.losses == told and ROUNDS in told
+    config = peers[0].peer.membership.config
+    model, cut = run_stages(config)
+    whole = Span(model, cut, range(3), seed=config.run.seed)
+    here = [one.peer._here.anchors((ROUNDS,) * 3) for one in peers]
+    anchors = {stage: anchor for some in here for stage, anchor in some.items()}
+    assert told[ROUNDS] == validation_loss(whole, anchors, peers[0].peer._validation)
 
 
 def test_a_peer_dies_with_micro_batches_and_another_one_comes(

@@ -17,6 +17,7 @@ from unittest import mock
 
 from swarmtrain.simulate.pipelines.seeds import run_seed
 from swarmtrain_transport.pipeline import messages as msg
+from swarmtrain_transport.pipeline.evaluation import Evaluation
 from swarmtrain_transport.pipeline.guardian import Guardian
 from swarmtrain_transport.pipeline.held import Phase
 from swarmtrain_transport.pipeline.in_flight import InFlight
@@ -206,6 +207,16 @@ def released_before_its_part(self):
     return self.leaving if self._without_from is not None else None
 
 
+def forgets_lost_text(self, held):
+    if held.above is None:
+        self._flight.free(held)
+    else:
+        original_fail(self, held)
+
+
+original_fail = Evaluation.fail
+
+
 def permits_whoever_asks_first(self, micro_batch, secret, end):
     return original_permits(self, micro_batch, self.secret(micro_batch), end)
 
@@ -278,6 +289,7 @@ MUTANTS = {
     "name-counts-for-each-slot": Mutant(
         changed(InFlight, may_count=lambda self, held: True), ("P1",)
     ),
+    "lost-text-not-sent-again": Mutant(changed(Evaluation, fail=forgets_lost_text), ("P2",)),
     "receivers-believed": Mutant(changed(Source, has_permitted=lambda self, name: True), ("P8",)),
 }
 

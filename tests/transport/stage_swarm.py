@@ -130,7 +130,7 @@ class StageSwarm(GroupSwarm):
         order = member.lane.hear(message)
         if isinstance(order, orders.Welcome) and member.stage is None:
             me = Process(member.peer, member.machine.card.boot)
-            rules = Rules(2, 3, self.flushes, step_micro_batches=2, tokens=3)
+            rules = Rules(2, 3, self.flushes, step_micro_batches=2, tokens=3, judged=2)
             span = order.members[member.peer].span
             member.stage = StageMachine(me, span, rules, b"seed")
         if order is not None:
@@ -149,6 +149,10 @@ class StageSwarm(GroupSwarm):
                 case requests.RunForward():
                     text = _TEXT if request.job.slot is None else None
                     self._obey(member, stage.forward_made(request.job, _TENSOR, self.now_s, text))
+                case requests.RunJudged():
+                    self._judge(member, request)
+                case requests.Evaluated() if request.loss is not None and member.peer in self.up:
+                    self.up[member.peer].append(m.encode(m.Evaluated(request.op, request.loss)))
                 case requests.RunBackward():
                     if request.job.slot is not None:
                         self._obey(member, stage.gradient_made(request.job, _TENSOR, self.now_s))
@@ -173,6 +177,22 @@ class StageSwarm(GroupSwarm):
                         self.up[member.peer].append(m.encode(message))
                 case requests.Expelled():
                     member.is_expelled = True
+
+    def _judge(self, member: StageMember, request: requests.RunJudged) -> None:
+        """A pass with the state after these ops, if that is the one that is here."""
+        stage = member.stage
+        assert stage is not None
+        parts = member.machine.groups
+        if any(part.place.applied_op < request.ops[group] for group, part in parts.items()):
+            asked = stage.postponed(request.job, self.now_s)
+        elif any(part.place.applied_op != request.ops[group] for group, part in parts.items()):
+            asked = stage.failed(request.job, self.now_s)
+        elif request.is_end:
+            asked = stage.loss_made(request.job, 1.5, self.now_s)
+        else:
+            text = _TEXT if request.job.slot is None else None
+            asked = stage.forward_made(request.job, _TENSOR, self.now_s, text)
+        self._obey(member, asked)
 
     def _give(self, member: GroupMember, group: int, op: int) -> None:
         """READY of the next op, once the state before it is in place and a round has settled."""

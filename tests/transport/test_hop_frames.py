@@ -1,6 +1,7 @@
 """Messages between two peers of a pipeline as frames: they come back as themselves, every bound
 holds at both ends, and what is none of them is a RemoteFault."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
@@ -25,6 +26,7 @@ from swarmtrain_transport.pipeline.messages import (
     Gradient,
     HopMessage,
     Invite,
+    Judged,
     No,
     Payload,
     Reason,
@@ -51,8 +53,10 @@ STAGES = st.integers(0, limits.STAGES_MAX - 1)
 SIZES = st.integers(0, limits.HOP_PAYLOAD_BYTES_MAX)
 SLOTS = st.builds(Slot, BOOTS, COUNTS)
 MICRO_BATCHES = st.builds(
-    MicroBatch, st.binary(min_size=32, max_size=32), BOOTS, COUNTS, COUNTS, COUNTS, COUNTS
-)
+    MicroBatch, st.binary(min_size=32, max_size=32), BOOTS, COUNTS, COUNTS, COUNTS, COUNTS,
+    st.booleans(),
+)  # fmt: skip
+LOSSES = st.none() | st.floats(-limits.LOSS_MAX, limits.LOSS_MAX)
 SECRETS = st.binary(min_size=limits.SECRET_BYTES, max_size=limits.SECRET_BYTES)
 SHAPES = st.lists(SIZES, min_size=1, max_size=limits.SHAPE_DIMS_MAX).map(tuple)
 FORMS = st.builds(Payload, st.text(max_size=limits.CODEC_CHARS_MAX), SHAPES, st.integers(0, 100))
@@ -65,12 +69,13 @@ MESSAGES = st.one_of(
     st.builds(Arrived, MICRO_BATCHES, SLOTS, SECRETS),
     st.builds(No, MICRO_BATCHES, SLOTS),
     st.builds(Go, MICRO_BATCHES, SLOTS, FORMS),
+    st.builds(Judged, MICRO_BATCHES, SECRETS, SIZES, LOSSES),
 )
 EXAMPLES: tuple[AnyHopMessage, ...] = (
     Want(2, 3), Invite(SLOT), Return(SLOT), Forward(SLOT, MICRO_BATCH, SECRET, 1, 96, FORM),
     Gradient(SLOT, MICRO_BATCH, FORM), Refuse(SLOT, MICRO_BATCH, Reason.TRIES), Ack(SLOT),
     Alive(SLOT), Arrived(MICRO_BATCH, SLOT, SECRET), Go(MICRO_BATCH, SLOT, FORM),
-    No(MICRO_BATCH, SLOT), Drop(SLOT),
+    No(MICRO_BATCH, SLOT), Drop(SLOT), Judged(MICRO_BATCH, SECRET, 96, 1.5),
 )  # fmt: skip
 
 
@@ -172,6 +177,8 @@ def beyond() -> Iterator[AnyHopMessage]:
     size = limits.HOP_PAYLOAD_BYTES_MAX + 1
     for tokens in (-1, size):
         yield Forward(SLOT, MICRO_BATCH, SECRET, 0, tokens, changed(FORM, num_bytes=0))
+    for loss in (math.nan, math.inf, -math.inf, 2 * limits.LOSS_MAX):
+        yield Judged(MICRO_BATCH, SECRET, 1, loss)
     for shape in ((), (1,) * (limits.SHAPE_DIMS_MAX + 1), (-1,), (size,)):
         yield Gradient(SLOT, MICRO_BATCH, Payload("none", shape, 0))
     yield Go(MICRO_BATCH, SLOT, Payload("c" * (limits.CODEC_CHARS_MAX + 1), (1,), 0))

@@ -38,6 +38,7 @@ ORDERS: tuple[say.Order, ...] = (
     say.Welcome(MEMBERS, 3, 2, 1, True), say.Joined(ME.peer, MEMBER), say.Departed(ME),
     say.Begin(3, 7, MEMBERS), say.Weigh(3, 2, 1),
     say.MakeStep(3, 2, 1, 7, 1.5), say.MakeStep(3, 2, 1, 7), say.Void(3, 2, 1, 7), say.Close(3),
+    say.Evaluate((3, 3, 2), ME),
 )  # fmt: skip
 REPORTS: tuple[say.Report, ...] = (
     say.Drained(3, 2, 1, 7, 0), say.Weighed(3, 2, 1, (1.0, None, 0.0)), SETTLED,
@@ -131,6 +132,8 @@ def beyond() -> Iterator[say.Order | say.Report]:
     for boot in (b"", bytes(limits.BOOT_BYTES_MAX + 1)):
         yield say.Departed(Process(ME.peer, boot))
         yield say.Begin(0, 0, {ME.peer: say.Member(boot, Span(0, 0))})
+    for ops in ((), (0,) * (limits.STAGES_MAX + 1), (-1,), (LARGE,)):
+        yield say.Evaluate(ops, ME)
     for key in (b"", b"k" * 31, b"k" * 33):
         yield say.Joined(key, MEMBER)
         yield say.Departed(Process(key, BOOT))

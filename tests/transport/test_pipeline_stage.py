@@ -348,6 +348,9 @@ def test_strangers_and_earlier_lives_are_left_aside():
     assert made.strangers == 2 and made.num_held == 0
 
 
+PASSES = requests.RunForward | requests.RunBackward | requests.RunJudged
+
+
 def drawn_message(rng, names, slots):
     name, slot, stage = rng.choice(names), rng.choice(slots), rng.randrange(3)
     reason = rng.choice(tuple(Reason))
@@ -357,7 +360,7 @@ def drawn_message(rng, names, slots):
             msg.Forward(slot, name, SECRET, stage, 7, TENSOR), msg.Gradient(slot, name, TENSOR),
             msg.Refuse(slot, name, reason), msg.Ack(slot), msg.Alive(slot),
             msg.Arrived(name, slot, SECRET), msg.Go(name, slot, TENSOR), msg.No(name, slot),
-            msg.Drop(slot),
+            msg.Drop(slot), msg.Judged(name, SECRET, 7, rng.choice((None, 1.0))),
         )
     )  # fmt: skip
 
@@ -374,6 +377,7 @@ def drawn_order(rng, process, flushes):
             orders.Departed(rng.choice((SOURCE, END, OTHER))),
             orders.Joined(SOURCE.peer, MEMBERS[SOURCE.peer]),
             orders.Joined(END.peer, MEMBERS[END.peer]),
+            orders.Evaluate((rng.randrange(2), 0, 0), rng.choice((SOURCE, SOURCE, OTHER))),
         )
     )
 
@@ -383,29 +387,33 @@ def drawn_order(rng, process, flushes):
 def test_no_message_makes_it_raise_or_hold_more_than_it_may(process, flushes):
     slots = [Slot(BOOT, number) for number in range(1, 8)]
     names = [
-        MicroBatch(source.peer, BOOT, round, step, 0, number)
+        MicroBatch(source.peer, BOOT, round, step, 0, number, judged)
         for source in (SOURCE, END)
         for round in (0, 1)
         for step in (0, 1)
         for number in (1, 2, 3)
+        for judged in (False, False, True)
     ]
     for seed in range(150):
         rng = random.Random(seed)
         share = 3 if process == SOURCE else 0
-        made, asked = machine(process, Rules(3, 2, flushes, 2, 1, tokens=7), share)
+        made, asked = machine(process, Rules(3, 2, flushes, 2, 1, tokens=7, judged=2), share)
         running, now_s = None, 0.0
         for _ in range(150):
             for request in asked:
-                if isinstance(request, requests.RunForward | requests.RunBackward):
+                if isinstance(request, PASSES):
                     assert running is None, "two passes at once"
                     running = request
             now_s += rng.random()
             chance = rng.random()
             if running is not None and chance < 0.2:
-                job, is_forward = running.job, isinstance(running, requests.RunForward)
+                job, is_forward = running.job, not isinstance(running, requests.RunBackward)
+                is_loss = isinstance(running, requests.RunJudged) and running.is_end
                 running = None
                 if rng.random() < 0.1:
                     asked = made.failed(job, now_s)
+                elif is_loss:
+                    asked = made.loss_made(job, 1.0, now_s)
                 elif is_forward:
                     asked = made.forward_made(job, TENSOR, now_s, TEXT)
                 else:

@@ -53,6 +53,7 @@ class StagedHall(Hall):
         self.sent: dict[PeerId, list[Any]] = {}
         self.closed: list[PeerId] = []
         self.lanes: dict[PeerId, ReportLane] = {}
+        self.evaluations: list[orders.Evaluate] = []
         first = terms_of(start_peers=1)
         self.machine = Rendezvous(
             first, RUN_KEY, tuple(records), sign, verify, term, 0.0,
@@ -74,14 +75,18 @@ class StagedHall(Hall):
         self.ack(peer)
 
     def told(self, peer: PeerId) -> list[orders.Order]:
-        """Orders that a peer hears, and has not heard before."""
+        """Orders that a peer hears, and has not heard before; but for those to evaluate, which are
+        kept."""
         sent, self.sent[peer] = self.sent[peer], []
         heard = [
             self.lanes[peer].hear(message)
             for message in sent
             if isinstance(message, m.PipelineOrder)
         ]
-        return [order for order in heard if order is not None]
+        for one in heard:
+            if isinstance(one, orders.Evaluate) and one not in self.evaluations:
+                self.evaluations.append(one)
+        return [one for one in heard if one is not None and not isinstance(one, orders.Evaluate)]
 
     def report(self, peer: PeerId, report: orders.Report) -> None:
         self.told(peer)
@@ -147,9 +152,9 @@ def test_a_process_is_in_the_rounds_once_it_holds_the_states_of_all_its_stages()
     assert welcome.members == {
         A: orders.Member(BOOT, Span(0, 0)), C: orders.Member(BOOT, Span(1, 1))
     }  # fmt: skip
-    assert begin == orders.Begin(0, 0, welcome.members)
+    assert begin == orders.Begin(0, 0, welcome.members, begin.pace)
     assert hall.told(A) == [
-        orders.Joined(C, welcome.members[C]), orders.Begin(0, SHARE, welcome.members)
+        orders.Joined(C, welcome.members[C]), orders.Begin(0, SHARE, welcome.members, begin.pace)
     ]  # fmt: skip
 
 
@@ -253,6 +258,35 @@ def run_alone(hall: StagedHall, group: int, peer: PeerId) -> None:
         for index, _ in enumerate(view.owners):
             count = num_chunks(view.plan, index)
             hall.say(other, m.Have(plan_id, index, 0, set_id((peer,)), (True,) * count))
+
+
+def test_each_state_of_all_stages_is_evaluated_once_by_the_source_that_plan_has_named() -> None:
+    hall = booked()
+    hall.told(C)
+    any_source = Process(min(A, B), BOOT)
+    assert hall.evaluations == [orders.Evaluate((0, 0), any_source)]  # what nobody has trained yet
+    hall.drain(A, B, round=1)
+    hall.ready_in(0, 1, A)
+    hall.ready_in(1, 1, C)
+    for group, peer in ((0, A), (1, C)):
+        assert not hall.told(C) and len(hall.evaluations) == 1  # one stage's outcome is not all
+        run_alone(hall, group, peer)
+    hall.told(C)
+    (plan,) = hall.plans(0)
+    named = Process(plan.evaluate_by, BOOT)
+    assert hall.evaluations[1:] == [orders.Evaluate((1, 1), named)]
+    hall.say(A, m.Progress(1, 2, 3, "training"))
+    hall.told(C)
+    assert len(hall.evaluations) == 2
+    hall.say(named.peer, m.Evaluated(1, 2.5))
+    assert hall.machine.status(hall.now_s).losses == {"1": 2.5}
+
+
+def test_a_source_of_all_stages_evaluates_alone_and_unasked() -> None:
+    hall = StagedHall()
+    hall.begin(A, 0, 1)
+    hall.told(A)
+    assert not hall.evaluations
 
 
 def is_closed(hall: StagedHall, round: int) -> bool:

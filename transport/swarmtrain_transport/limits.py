@@ -175,6 +175,25 @@ ORDERS_UNHEARD_MAX = 1024
 """Orders about a pipeline that a process has not said that it has heard: it is then out. It says so
 with every report, once a round at least, and a round has about ten."""
 
+JUDGED_UNDER_WAY = 2
+"""Micro-batches of validation text that an evaluator has on their way, beside those of training:
+they take each stage about as many passes of its time as these do."""
+
+JUDGED_S = 60.0
+"""A micro-batch of validation text that nothing is heard of for so long is lost."""
+
+JUDGED_PAUSE_MAX_S = JUDGED_S / 2
+"""Longest pause before validation text is sent again; it doubles from HOP_TICK_S on. So a hop has a
+minute and a half to have the state in place."""
+
+JUDGED_TRIES = 6
+"""Micro-batches of validation text that may be lost, one after another, before an evaluation is
+given up."""
+
+LOSS_MAX = 2.0**40
+"""Sum of a micro-batch's losses, as the end of a route tells it: a micro-batch has fewer than 2^23
+tokens, and a model that learns loses less than 20 on each."""
+
 FRAME_BYTES_MAX = 8 << 20
 """Largest body on the data lane: a float32 chunk is 1 MiB, a result manifest of 200 000 hashes
 6.4 MiB."""
@@ -361,6 +380,9 @@ LINGER_S = 600.0
 
 LAST_LOSS_S = 3.0
 """So long the last loss is waited for, to be told with FINISHED: it is measured after APPLIED."""
+
+LAST_LOSS_OF_STAGES_S = 30.0
+"""The same where stages are evaluated over routes, which takes many passes."""
 
 WEIGHT_MAX = 255
 """Integer weights up to 8 bits leave 24 bits of scale spread at 64 peers."""

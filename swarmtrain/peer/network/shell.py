@@ -42,6 +42,7 @@ from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.pipeline.encoding import HOP_FRAMES
+from swarmtrain_transport.pipeline.requests import Evaluated
 from swarmtrain_transport.pipeline.route import Process, Span
 from swarmtrain_transport.wire.frames import Frame
 from swarmtrain_transport.wire.identity import Identity, verify
@@ -63,9 +64,10 @@ GIVEN_UP = "SWT-E710"
 
 ForTrainer = (
     Welcome | LeaseGrant | Waiting | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished
-    | do.Moved | Part | UserError
+    | do.Moved | Part | Evaluated | UserError
 )  # fmt: skip
-"""Events that the training thread hears of; `do.Moved` and parts are a pipeline's."""
+"""Events that the training thread hears of; `do.Moved`, parts and `Evaluated` are a
+pipeline's."""
 
 
 class PeerShell:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from swarmtrain.pipeline.stage_peer import End, Outside, Part, StagePeer
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import control, orders
+from swarmtrain_transport.pipeline.requests import Evaluated
 from swarmtrain_transport.pipeline.route import Process, Span
 from swarmtrain_transport.wire.frames import Frame
 from swarmtrain_transport.wire.messages import PeerMessage, PipelineOrder
@@ -27,7 +28,7 @@ class StageLane:
         run_tag: fence of the run.
         send: sends a frame on the data lane.
         tell: sends a message on the control lane.
-        to_trainer: takes a part of training; must not block.
+        to_trainer: takes a part of training, or the end of an evaluation; must not block.
         begin_anew: ends this life of the peer.
         clock: seconds.
     """
@@ -41,7 +42,7 @@ class StageLane:
         *,
         send: Callable[[PeerId, Frame], object],
         tell: Callable[[PeerMessage], object],
-        to_trainer: Callable[[Part], None],
+        to_trainer: Callable[[Part | Evaluated], None],
         begin_anew: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
@@ -114,6 +115,10 @@ class StageLane:
     def report(self, report: orders.Report) -> None:
         """Tell the coordinator."""
         self._tell(self._words.say(report))
+
+    def evaluated(self, evaluated: Evaluated) -> None:
+        """An evaluation is over."""
+        self._to_trainer(evaluated)
 
     def expelled(self) -> None:
         """This process was given up."""

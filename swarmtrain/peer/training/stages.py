@@ -14,21 +14,23 @@ Not here: which part comes when, which is the stage machine's decision.
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError
+from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.network.shell import ForTrainer
 from swarmtrain.peer.network.thread import PeerThread
 from swarmtrain.peer.training.meter import Meter
 from swarmtrain.peer.training.session import Session
 from swarmtrain.peer.view import TrainerNote
+from swarmtrain.pipeline.evaluation import Anchors
 from swarmtrain.pipeline.stage_peer import Part
 from swarmtrain.pipeline.trainer import StageTrainer
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.pipeline.orders import Pace
-from swarmtrain_transport.pipeline.requests import Step
+from swarmtrain_transport.pipeline.requests import Evaluated, Step
 from swarmtrain_transport.wire.messages import LeaseGrant, Waiting, Welcome
 
 _GLANCE_S = 0.25
@@ -59,7 +61,7 @@ class StageTraining:
         sessions: Mapping[int, Session],
         trainer: StageTrainer,
         config: RunConfig,
-        on_other: Callable[[LeaseGrant | Waiting | Welcome], None],
+        on_other: Callable[[LeaseGrant | Waiting | Welcome | Evaluated], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trainer = trainer
@@ -143,7 +145,7 @@ class StageTraining:
         match item:
             case UserError():
                 raise item
-            case LeaseGrant() | Waiting() | Welcome():
+            case LeaseGrant() | Waiting() | Welcome() | Evaluated():
                 if isinstance(item, Waiting):
                     self._stands_still = bool(item.text)
                 self._on_other(item)
@@ -197,6 +199,23 @@ class StageTraining:
         self._pace, self._is_open = pace, True
         self._steps_before = self.trainer.num_steps.copy()
         self.trainer.set_norm_shares(pace.norm_shares)
+
+    def anchors(self, ops: Sequence[int]) -> Anchors | None:
+        """The values of our stages after these ops of the run's; None if a stage has others."""
+        sessions, block = self.sessions, self._config.exchange.block
+        if any(one.driver.op != ops[stage] for stage, one in sessions.items()):
+            return None
+        return {
+            stage: (
+                Layout.of(self.trainer.span.modules[stage], block),
+                dict(one.driver.strategy.state_arrays())["anchor"],
+            )
+            for stage, one in sessions.items()
+        }
+
+    def is_behind(self, ops: Sequence[int]) -> bool:
+        """Return True if the outcome of one of these ops is still to come into place here."""
+        return any(one.driver.op < ops[stage] for stage, one in self.sessions.items())
 
     def step(self, request: Step) -> None:
         """Make an inner step."""

@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.data.batches import Batch, ByteStream, validation_batches
+from swarmtrain.data.batches import (
+    VALIDATION_WINDOWS,
+    Batch,
+    ByteStream,
+    validation_batches,
+)
 from swarmtrain.inner_optimizer import make_optimizer
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES, build_model, generate
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.moments import Moments
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
-
-VALIDATION_WINDOWS = 128
-"""Windows of one evaluation: 16 KiB at a context of 128, the cost of about five inner steps."""
 
 PieceSource = Callable[[], Sequence[bytes] | None]
 """Asked before every inner step: the pieces of a new lease, or None to go on with the old ones.

@@ -11,7 +11,7 @@ comes back, and rounds go on; beside a hostile member most of them do. P7 is of 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from swarmtrain.simulate.pipelines.process import Passed, SimProcess
+from swarmtrain.simulate.pipelines.process import JUDGED, Passed, SimProcess
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
@@ -32,6 +32,9 @@ def key_of(passed: Passed) -> Key:
 _ANSWERED_S = 15.0
 """An invitation is answered in two seconds; who does not know its sender yet hears it again."""
 
+
+_EVALUATED_S = limits.JUDGED_TRIES * (limits.JUDGED_S + limits.JUDGED_PAUSE_MAX_S)
+"""An evaluator that hears of no loss for so long has given up."""
 
 _MANY = 10
 """Micro-batches of which a share says something."""
@@ -189,8 +192,24 @@ def check_memory(process: SimProcess) -> None:
     if machine.num_held > slots or machine.num_own > own:
         story = f"{process.me} holds {machine.num_held} of {slots}, {machine.num_own} of {own}"
         raise BrokenInvariant("P3", story)
-    if process.payloads > 2 * (machine.num_held + machine.num_own) + 1:
+    if process.payloads > 2 * (machine.num_held + machine.num_own + limits.JUDGED_UNDER_WAY) + 1:
         raise BrokenInvariant("P3", f"{process.me} keeps {process.payloads} payloads")
+
+
+def check_evaluation(process: SimProcess, now_s: float) -> None:
+    """An evaluation loses no part of its text, and ends, one way or the other."""
+    parts = process.machine.evaluation.parts
+    if parts and parts != list(range(JUDGED)):
+        raise BrokenInvariant("P2", f"{process.me} evaluates {parts}")
+    silent_s = now_s - process.machine.evaluation.heard_s
+    if process.thaws_s == 0.0 and silent_s > _EVALUATED_S:
+        raise BrokenInvariant("P8", f"{process.me} evaluates, and hears nothing")
+
+
+def check_loss(process: SimProcess, loss: float | None) -> None:
+    """The mean is that of all of the text, each part once."""
+    if loss not in (None, (JUDGED - 1) / 2):
+        raise BrokenInvariant("P2", f"{process.me} has a loss of {loss}")
 
 
 def check_invitations(process: SimProcess, now_s: float) -> None:

@@ -22,6 +22,9 @@ _TENSOR = Payload("none", (1, 4), 16)
 TOKENS = 7
 """Of each micro-batch."""
 
+JUDGED = 5
+"""Micro-batches of validation text."""
+
 LABELS = Payload("labels", (1, 4), 32)
 _TEXT = requests.Text(TOKENS, LABELS)
 _RUN_TAG = 1
@@ -48,6 +51,9 @@ class Ground(Protocol):
 
     def expelled(self, process: "SimProcess") -> None:
         """The process was given up."""
+
+    def evaluated(self, process: "SimProcess", evaluated: requests.Evaluated) -> None:
+        """An evaluation of its is over."""
 
     def counted(self, process: "SimProcess", passed: list[Passed]) -> None:
         """Hear that its accumulator will hold these, too, if it lives on."""
@@ -89,6 +95,9 @@ class SimProcess:
         span: stages that it serves.
         rules: of the run.
         pass_s: seconds of a pass.
+
+    Attributes:
+        op: that its stages' states are of.
     """
 
     def __init__(
@@ -108,6 +117,7 @@ class SimProcess:
         self._training: deque[Request] = deque()
         self._is_training = False
         self._is_weighed = False
+        self.op = 0
 
     @property
     def is_training_at(self) -> list[Passed]:
@@ -151,6 +161,7 @@ class SimProcess:
                 case (
                     requests.RunForward()
                     | requests.RunBackward()
+                    | requests.RunJudged()
                     | requests.Weigh()
                     | requests.Step()
                     | requests.Discard()
@@ -163,6 +174,8 @@ class SimProcess:
                     if request.micro_batch in self.work.ended:
                         self.ground.broken("P2", f"{request.micro_batch} ended twice")
                     self.work.ended[request.micro_batch] = request.reason
+                case requests.Evaluated():
+                    self.ground.evaluated(self, request)
                 case requests.SendReport():
                     self.ground.report(self, request.report)
                 case requests.Expelled():
@@ -208,7 +221,7 @@ class SimProcess:
             request = self._training[0]
             self._is_training = True
             match request:
-                case requests.RunForward() | requests.RunBackward() if (
+                case requests.RunForward() | requests.RunBackward() | requests.RunJudged() if (
                     request.stage not in self.span
                 ):
                     self.ground.broken("P6", f"{self.me} serves {self.span}, not {request}")
@@ -217,6 +230,11 @@ class SimProcess:
                     self.work.made.add(request.job.micro_batch)
                     self._inputs.add(request.job)
                 self.ground.later(self, self._time(1), self._forward_made)
+                return
+            if isinstance(request, requests.RunJudged):
+                if request.job.slot is None:
+                    self._inputs.add(request.job)
+                self.ground.later(self, self._time(1), self._judged)
                 return
             if isinstance(request, requests.RunBackward):
                 if request.job.slot is None:
@@ -265,6 +283,22 @@ class SimProcess:
         text = _TEXT if request.job.slot is None else None
         self._obey(self.machine.forward_made(request.job, _TENSOR, now_s, text))
 
+    def _judged(self) -> None:
+        request = self._training.popleft()
+        assert isinstance(request, requests.RunJudged)
+        self._is_training = False
+        job, now_s = request.job, self.ground.now_s
+        if self.op < request.ops[request.stage]:
+            self._obey(self.machine.postponed(job, now_s))
+        elif self.op > request.ops[request.stage] or self._fails():
+            self._obey(self.machine.failed(job, now_s))
+        elif request.is_end:
+            self._obey(self.machine.loss_made(job, loss_of(job.micro_batch), now_s))
+        else:
+            self._outputs.add(job)
+            text = _TEXT if job.slot is None else None
+            self._obey(self.machine.forward_made(job, _TENSOR, now_s, text))
+
     def _input_done(self) -> None:
         request = self._training[0]
         assert isinstance(request, requests.RunBackward)
@@ -292,6 +326,11 @@ class SimProcess:
     def _fails(self) -> bool:
         """A payload was not what a stage takes."""
         return self.ground.is_harsh and self.ground.rng.random() < 0.01
+
+
+def loss_of(name: MicroBatch) -> float:
+    """The sum of the losses of some validation text: other text has another."""
+    return float(name.number % JUDGED) * TOKENS
 
 
 def _passed(request: requests.RunBackward, span: Span) -> list[Passed]:

@@ -6,21 +6,24 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from swarmtrain.simulate.pipelines.checks import (
     BrokenInvariant,
     Key,
     Ledger,
+    check_evaluation,
     check_invitations,
+    check_loss,
     check_memory,
     check_step,
     key_of,
 )
 from swarmtrain.simulate.pipelines.conditions import Conditions, Fault, drawn
 from swarmtrain.simulate.pipelines.hostile import Hostile
-from swarmtrain.simulate.pipelines.process import TOKENS, Passed, SimProcess
+from swarmtrain.simulate.pipelines.process import JUDGED, TOKENS, Passed, SimProcess
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import control, orders
+from swarmtrain_transport.pipeline import control, orders, requests
 from swarmtrain_transport.pipeline.assignment import Server, StageNeed, Transfer
 from swarmtrain_transport.pipeline.books import Books
 from swarmtrain_transport.pipeline.messages import AnyHopMessage
@@ -78,6 +81,7 @@ class World:
         self._cuts: list[Fault] = []
         self._mute_s: dict[int, float] = {}
         self._ever: dict[Key, set[Process]] = {}
+        self._left_s = 0.0
         self._began_s: dict[int, float] = {}
         self._calm_rounds = 0
         self._due_s = math.inf
@@ -89,7 +93,7 @@ class World:
             conditions.num_stages, conditions.slots, conditions.steps > 0, tokens=TOKENS,
             step_micro_batches=self.rng.randint(1, 4),
             max_stale_steps=self.rng.choice((2, 1 << 30)),
-            under_way=int(seed % 4 == 1),
+            under_way=int(seed % 4 == 1), judged=JUDGED,
         )  # fmt: skip
         self._lane_s = self.rng.choice((0.3, 6.0))
         self.coordinator = Rounds(
@@ -170,6 +174,12 @@ class World:
         """The process was given up: it begins anew."""
         self._restart(self._ids[process.me.peer], 0.0)
 
+    def evaluated(self, process: SimProcess, evaluated: requests.Evaluated) -> None:
+        """An evaluation is over."""
+        self.counts["evaluated" if evaluated.loss is not None else "not evaluated"] += 1
+        if self._hostile is None:
+            check_loss(process, evaluated.loss)
+
     def counted(self, process: SimProcess, passed: list[Passed]) -> None:
         """An accumulator will hold these, too."""
         for one in passed:
@@ -180,7 +190,12 @@ class World:
         if process.me.peer == self._hostile:
             return
         check_memory(process)
-        if self._hostile is None and self.now_s > self.conditions.calm_s + _CALM_S:
+        check_evaluation(process, self.now_s)
+        if self.coordinator.leaving is not None:
+            self._left_s = self.now_s
+        # Slots of a peer that leaves the rounds, and those kept for it, are free when all know it.
+        since_s = max(self.conditions.calm_s + _CALM_S, self._left_s + _GONE_S)
+        if self._hostile is None and self.now_s > since_s:
             check_invitations(process, self.now_s)
 
     def broken(self, invariant: str, story: str) -> None:
@@ -453,7 +468,29 @@ class World:
         if self._is_moving:
             self._look_for_moves(books)
         ended_s = self.now_s + self.rng.uniform(*_EXCHANGE_S)
-        self._at(ended_s, lambda: self._act(self.coordinator.outcome(books.round, self.now_s)))
+        self._at(ended_s, lambda: self._exchanged(books.round))
+
+    def _exchanged(self, round: int) -> None:
+        """All stages' ops have their outcome: each peer has it in place a little later."""
+        self._act(self.coordinator.outcome(round, self.now_s))
+        op = round + 1
+        for process in self.processes:
+            self.later(process, self.rng.uniform(0, 2), partial(self._in_place, process, op))
+        whole = Span(0, self.conditions.num_stages - 1)
+        sources = [
+            peer
+            for peer, member in self.coordinator.members.items()
+            if 0 in member.span and member.span != whole
+        ]
+        named = self.rng.choice(sources) if sources else None
+        asked = self.coordinator.evaluate((op,) * self.conditions.num_stages, named)
+        self.counts["evaluations"] += any(
+            isinstance(one, Tell) and isinstance(one.order, orders.Evaluate) for one in asked
+        )
+        self._act(asked)
+
+    def _in_place(self, process: SimProcess, op: int) -> None:
+        process.op = max(process.op, op)
 
     # ---- time and lanes
 

@@ -122,6 +122,7 @@ class Rendezvous:
                 self.writer,
                 self.live_roster,
             )
+            self.live_roster.last_loss_s = limits.LAST_LOSS_OF_STAGES_S
         self._begin_known_groups()
         self.holdings = Holdings(self.writer, self.lines, sign)
         self.recovery = LedgerRecovery(
@@ -476,7 +477,8 @@ class Rendezvous:
     def _dismiss(self) -> None:
         """The run is over: peers may go once nobody needs their results any more."""
         groups = self.groups.values()
-        awaits_loss = any(group.awaits_loss for group in groups)
+        is_asked = self.stage_rounds is not None and self.stage_rounds.awaits_loss
+        awaits_loss = is_asked or any(group.awaits_loss for group in groups)
         are_behind = any(group.group_peers.are_behind for group in groups)
         for peer in self.live_roster.dismissed(
             self._now_s, are_behind=are_behind, awaits_loss=awaits_loss

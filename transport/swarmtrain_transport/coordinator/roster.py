@@ -90,6 +90,7 @@ class LiveRoster:
         lines: a line per peer that said HELLO in this term and has not left.
         unseen: roster members that have not.
         closes_s: once the run is over, when peers are kept no longer for those who are behind.
+        last_loss_s: so long the last round's loss is waited for.
     """
 
     def __init__(self, view: LedgerView, now_s: float) -> None:
@@ -98,6 +99,7 @@ class LiveRoster:
         self._view = view
         self._silent_s = now_s
         self.closes_s = self._served_s = math.inf
+        self.last_loss_s = limits.LAST_LOSS_S
 
     def silent(self, now_s: float) -> list[PeerId]:
         """Return the peers that have been silent for so long that they leave the roster."""
@@ -164,7 +166,7 @@ class LiveRoster:
         times: list[float] = []
         for life in self.lives().values():
             times += [life.suspect_at_s, life.evict_at_s]
-        loss_s = self.closes_s - limits.FINISH_S + limits.LAST_LOSS_S
+        loss_s = self.closes_s - limits.FINISH_S + self.last_loss_s
         return [*times, loss_s, self.closes_s, self._ends_s]
 
     @property
@@ -195,7 +197,7 @@ class LiveRoster:
         """
         self.closes_s = min(self.closes_s, now_s + limits.FINISH_S)
         self._served_s = math.inf if are_behind else min(self._served_s, now_s)
-        if awaits_loss and now_s < self.closes_s - limits.FINISH_S + limits.LAST_LOSS_S:
+        if awaits_loss and now_s < self.closes_s - limits.FINISH_S + self.last_loss_s:
             return []
         # After a restart nobody knows yet what those who are to come back still need.
         if (are_behind or self.unseen) and now_s < self.closes_s:

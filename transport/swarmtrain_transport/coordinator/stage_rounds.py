@@ -53,6 +53,7 @@ class PipelineTerms:
         round_steps: inner steps that a peer makes of a round.
         step_micro_batches: of the run, that the learning rate's schedule takes for a step; 0 where
             it goes by rounds.
+        evaluates: the run has validation text.
     """
 
     share: int
@@ -62,6 +63,7 @@ class PipelineTerms:
     tokens: int = 0
     round_steps: int = 1
     step_micro_batches: int = 0
+    evaluates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class StageRounds:
         self._round: int | None = None
         self._awaited: dict[int, _Awaited] = {}
         self._now_s = 0.0
+        self._evaluated = -1
 
     # ---- events
 
@@ -198,6 +201,7 @@ class StageRounds:
         self._part()
         self._take_in()
         self._follow()
+        self._evaluate()
         return self._round != opened
 
     # ---- who is in
@@ -286,6 +290,32 @@ class StageRounds:
                 until_s = self._now_s + limits.ANSWER_S + group.terms.wait_ready_s
                 self._awaited[stage] = _Awaited(group.view.next_op, group.view.rewinds, until_s)
         self._stages.booked(books, self.rounds, self._now_s)
+
+    @property
+    def awaits_loss(self) -> bool:
+        """The newest state is being evaluated."""
+        first = self._groups[0]
+        op = first.view.last_op
+        return op == self._evaluated and op not in first.chronicle.losses
+
+    def _evaluate(self) -> None:
+        """Have the newest state of all stages evaluated, once: by whom PLAN has named, if that is a
+        source that lacks some of the stages. What nobody has trained yet any source evaluates."""
+        first = self._groups.get(0)
+        is_between = self._round is None and self.rounds.has_begun
+        if first is None or not is_between or not self._terms.evaluates:
+            return
+        op = first.view.last_op
+        commit = first.view.commits.get(op)
+        is_known = op in first.chronicle.losses or (commit is None and op != 0)
+        if op in (-1, self._evaluated) or is_known:
+            return
+        ops = tuple(group.view.last_op for _, group in sorted(self._groups.items()))
+        named = commit.plan.evaluate_by if commit is not None else None
+        asked = self.rounds.evaluate(ops, named)
+        if asked:
+            self._evaluated = op
+            self._act(asked)
 
     def _follow(self) -> None:
         """Ops have their outcome, or none is coming."""

@@ -49,14 +49,21 @@ class Guardian:
         flight = self._flight
         receivers = flight.serving(flight.span.last + 1)
         excluded = [process.peer for process in held.avoided if flight.is_member(process)]
-        ranked = self._balance.ranked(receivers, excluded) if receivers else []
+        is_judged = held.micro_batch.judged
+        if is_judged and receivers:  # whatever was learnt of routes: nothing is learnt of these
+            place = int.from_bytes(held.secret, "big") % len(receivers)
+            ranked = [*receivers[place:], *receivers[:place]]
+        else:
+            ranked = self._balance.ranked(receivers, excluded) if receivers else []
         held.asked = ranked if everybody else ranked[:1]
         if ranked and not everybody:
             held.meant = ranked[0]
-            self._balance.chosen(ranked[0])
+            if not is_judged:
+                self._balance.chosen(ranked[0])
         for peer in held.asked:
             count = sum(
-                other.phase is Phase.WAITING and peer in other.asked for other in flight.all()
+                other.phase is Phase.WAITING and peer in other.asked
+                for other in flight.all_to_send()
             )
             want = msg.Want(flight.span.last + 1, count)
             flight.requests.append(Send(peer, want))
@@ -64,13 +71,14 @@ class Guardian:
     def on_invite(self, receiver: Process, slot: Slot) -> None:
         """A receiver has a free slot."""
         flight = self._flight
-        held = next((held for held in flight.all() if held.was_at(receiver, slot)), None)
+        held = next((held for held in flight.all_to_send() if held.was_at(receiver, slot)), None)
         if held is None:
             held = self._next_for(receiver, slot)
             if held is None:
                 flight.send(receiver, msg.Return(slot))
                 return
-            if held.meant is not None and held.meant != receiver.peer:
+            is_judged = held.micro_batch.judged
+            if held.meant is not None and held.meant != receiver.peer and not is_judged:
                 self._balance.passed_on(held.meant, receiver.peer)
             held.tries.append(Try(receiver, slot, flight.now_s))
             held.sends_anew()
@@ -98,11 +106,11 @@ class Guardian:
         self._spent[receiver] = slot
 
         def place(held: Held) -> tuple[object, ...]:
-            return held.meant != receiver.peer, held.order
+            return held.meant != receiver.peer, not held.micro_batch.judged, held.order
 
         waiting = [
             held
-            for held in flight.all()
+            for held in flight.all_to_send()
             if held.phase is Phase.WAITING and receiver.peer in held.asked
         ]
         return min(waiting, key=place, default=None)
@@ -139,9 +147,11 @@ class Guardian:
     def on_alive(self, sender: Process, slot: Slot) -> None:
         """A receiver holds what was sent into the slot."""
         flight = self._flight
-        held = next((held for held in flight.all() if held.was_at(sender, slot)), None)
+        held = next((held for held in flight.all_to_send() if held.was_at(sender, slot)), None)
         if held is None:  # we have ended it, and what said so was lost
             flight.send(sender, msg.Drop(slot))
+        elif held.micro_batch.judged and held.above is not None:
+            flight.free(held)
         elif held.is_at(sender, slot):
             held.heard_s = flight.now_s
 

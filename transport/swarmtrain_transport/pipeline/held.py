@@ -25,6 +25,8 @@ class Phase(Enum):
     """Here is the end of its route; the source is asked."""
     OUTRUN = "outrun"
     """The receiver's route was not let go on; an earlier receiver's may have been."""
+    LABELLED = "labelled"
+    """Its labels are here: its loss is to be told, or is being made. Of judged ones."""
     BACKWARD = "backward"
     """Its backward pass is to be made, or is being made."""
     RETURNED = "returned"
@@ -39,7 +41,7 @@ PHASES: Table[Phase] = {
     Phase.FORWARD: frozenset({Phase.WAITING, Phase.REFUSED}),
     Phase.WAITING: frozenset({Phase.SENT, Phase.BACKWARD, Phase.REFUSED}),
     Phase.SENT: _ON | {Phase.OUTRUN},
-    Phase.ARRIVED: frozenset({Phase.BACKWARD, Phase.REFUSED}),
+    Phase.ARRIVED: frozenset({Phase.BACKWARD, Phase.REFUSED, Phase.LABELLED}),
     Phase.OUTRUN: frozenset({Phase.BACKWARD, Phase.REFUSED}),
     Phase.BACKWARD: frozenset({Phase.RETURNED, Phase.REFUSED}),
 }

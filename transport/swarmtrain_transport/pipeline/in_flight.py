@@ -33,9 +33,12 @@ class InFlight:
         gone: processes that have left it since the round began.
         now: round, step and attempt that is counted in.
         is_open: that round has begun here, and is not closed.
+        invites: there is something to come: a round is open, or a state is evaluated since.
+        evaluated: the state that was to be evaluated last; None if that is over for certain.
         now_s: time of the event that is being answered.
         own: own micro-batches under way.
         in_slots: micro-batches that others have sent.
+        judged: those of evaluations, by job: own ones and others', which no book knows of.
         running: the one whose pass is being made.
         requests: of the event that is being answered.
     """
@@ -49,19 +52,27 @@ class InFlight:
         self.members: dict[PeerId, orders.Member] = {}
         self.gone: set[Process] = set()
         self.now: Fence = (0, 0, 0)
-        self.is_open = False
+        self.is_open = self.invites = False
         self.now_s = 0.0
         self.own: dict[MicroBatch, Held] = {}
         self.in_slots: dict[Slot, Held] = {}
+        self.judged: dict[Job, Held] = {}
+        self.evaluated: orders.Evaluate | None = None
         self.running: Held | None = None
         self.requests: list[Request] = []
 
     def all(self) -> list[Held]:
-        """Own ones first."""
+        """All of training, own ones first."""
         return [*self.own.values(), *self.in_slots.values()]
+
+    def all_to_send(self) -> list[Held]:
+        """All that may need a slot of the next stage: those of training, and judged ones."""
+        return [*self.all(), *self.judged.values()]
 
     def find(self, job: Job) -> Held | None:
         """The micro-batch of a job; None if it has ended here."""
+        if job.micro_batch.judged:
+            return self.judged.get(job)
         held = self.own.get(job.micro_batch) if job.slot is None else self.in_slots.get(job.slot)
         return held if held is not None and held.job == job else None
 
@@ -155,7 +166,9 @@ class InFlight:
 
     def free(self, held: Held) -> None:
         """Its place is for another."""
-        if held.job.slot is None:
+        if held.micro_batch.judged:
+            self.judged.pop(held.job, None)
+        elif held.job.slot is None:
             self.own.pop(held.micro_batch, None)
         else:
             self.in_slots.pop(held.job.slot, None)

@@ -5,7 +5,8 @@ the message, bytes that this part never looks into; `Payload` tells their form. 
 small.
 
 Those from a sender of micro-batches to a receiver: WANT, RETURN, FORWARD, DROP, ACK. The other way:
-INVITE, ALIVE, GRADIENT, REFUSE. Between the end of a route and the source: ARRIVED, GO, NO.
+INVITE, ALIVE, GRADIENT, REFUSE. Between the end of a route and the source: ARRIVED, GO, NO; and
+JUDGED, of validation text.
 """
 
 from enum import StrEnum
@@ -170,9 +171,20 @@ class Drop(HopMessage, frozen=True, tag=12):
     slot: Slot
 
 
+class Judged(HopMessage, frozen=True, tag=13):
+    """To the source of validation text: the sum of its losses, from the end of its route. Any peer
+    that was sent it may say None: no loss will come of it, for it has not that state."""
+
+    micro_batch: MicroBatch
+    secret: Secret
+    tokens: Size
+    loss: Annotated[float, msgspec.Meta(ge=-limits.LOSS_MAX, le=limits.LOSS_MAX)] | None
+
+
 CARRIES = (Forward, Gradient, Go)
 """Messages whose frame has a payload beside them."""
 
 AnyHopMessage = (
     Want | Invite | Return | Forward | Gradient | Refuse | Ack | Alive | Arrived | Go | No | Drop
-)
+    | Judged
+)  # fmt: skip

@@ -136,7 +136,20 @@ class Close(OrderOrReport, frozen=True, tag=9):
     round: Count
 
 
-Order = Welcome | Joined | Departed | Begin | Weigh | MakeStep | Void | Close
+class Evaluate(OrderOrReport, frozen=True, tag=10):
+    """The evaluator sends the validation text through the stages, to be judged by the weights after
+    these ops.
+
+    Attributes:
+        ops: of each stage; the loss is told as of the first one's.
+        evaluator: a source.
+    """
+
+    ops: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=limits.STAGES_MAX)]
+    evaluator: Process
+
+
+Order = Welcome | Joined | Departed | Begin | Weigh | MakeStep | Void | Close | Evaluate
 
 
 class Tell(msgspec.Struct, frozen=True):

@@ -36,16 +36,18 @@ class Receiver:
     @property
     def num_held(self) -> int:
         """Slots that are filled or kept for somebody."""
-        return len(self._flight.in_slots) + len(self.invited)
+        judged = sum(job.slot is not None for job in self._flight.judged)
+        return len(self._flight.in_slots) + judged + len(self.invited)
 
     def invite(self) -> None:
         """Free slots go to those who want one. Where there are several who may, nobody has the
         last one beside all others: else one that never lets go keeps all of them from us."""
         flight = self._flight
-        if not flight.is_open:
+        if not flight.invites:
             return
         free = flight.rules.slots - self.num_held
-        filled = Counter(held.above for held in flight.in_slots.values() if held.above is not None)
+        held_here = (*flight.in_slots.values(), *flight.judged.values())
+        filled = Counter(held.above for held in held_here if held.above is not None)
         senders = [
             peer
             for peer, member in flight.members.items()

@@ -66,6 +66,18 @@ class RunBackward(msgspec.Struct, frozen=True):
     is_end: bool
 
 
+class RunJudged(msgspec.Struct, frozen=True):
+    """Training thread: the job's output, or at the end of its route the sum of its losses by the
+    labels, as the weights after these ops of all stages make it, without dropout. Then
+    `forward_made` or `loss_made`; `postponed` if a state is not in place here yet, `failed` if it
+    is gone. A job without a slot has no input yet: read its text, and tell of it."""
+
+    job: Job
+    stage: int
+    ops: tuple[int, ...]
+    is_end: bool
+
+
 class Count(msgspec.Struct, frozen=True):
     """The micro-batch's gradient is in that of these stages, the last one included."""
 
@@ -131,6 +143,14 @@ class Ended(msgspec.Struct, frozen=True):
     reason: Reason | None
 
 
+class Evaluated(msgspec.Struct, frozen=True):
+    """Evaluator: the mean loss of a token after this op of the first stage; None if the evaluation
+    was given up."""
+
+    op: int
+    loss: float | None
+
+
 class SendReport(msgspec.Struct, frozen=True):
     """Tell the coordinator."""
 
@@ -143,5 +163,5 @@ class Expelled(msgspec.Struct, frozen=True):
 
 Request = (
     Send | Keep | RunForward | RunBackward | Count | Weigh | SetPace | Step | Discard | Settle
-    | Free | Ended | SendReport | Expelled
+    | Free | Ended | SendReport | Expelled | RunJudged | Evaluated
 )  # fmt: skip

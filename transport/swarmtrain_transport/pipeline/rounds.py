@@ -299,6 +299,28 @@ class Rounds:
         is_over = first is not None and (self.closing is None or self.closing >= first)
         return self.leaving if is_over else None
 
+    def evaluate(self, ops: tuple[int, ...], named: PeerId | None) -> tuple[Action, ...]:
+        """Have the state after these ops of the stages evaluated by a source.
+
+        Args:
+            ops: of each stage.
+            named: who is to evaluate; None for any source.
+
+        Returns:
+            Nothing where the source is not here, or a stage has no member; nor where the source
+            serves all stages, for then it evaluates alone and unasked.
+        """
+        whole = Span(0, self.num_stages - 1)
+        chosen = {peer: one for peer, one in self.members.items() if 0 in one.span}
+        if named is not None:
+            chosen = {peer: one for peer, one in chosen.items() if peer == named}
+        is_done_alone = any(one.span == whole for one in chosen.values())
+        if not chosen or is_done_alone or not self._is_served(self.members):
+            return ()
+        evaluator = min(Process(peer, one.boot) for peer, one in chosen.items())
+        self._tell_all(orders.Evaluate(ops, evaluator))
+        return self._went_on()
+
     # ---- those who do not answer
 
     @property

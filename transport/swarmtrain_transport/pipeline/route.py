@@ -43,6 +43,8 @@ class MicroBatch(
         round: that it belongs to.
         step, attempt: of the round, where steps are flushed; both 0 where they are free.
         number: counts what this boot of the source has made, across rounds.
+        judged: it is validation text, which goes forward only and counts nowhere. Its round is the
+            first stage's op after which the model is evaluated, and numbers count apart.
     """
 
     source: Key
@@ -51,6 +53,7 @@ class MicroBatch(
     step: Count
     attempt: Count
     number: Count
+    judged: bool = False
 
     @property
     def fence(self) -> Fence:

@@ -16,6 +16,7 @@ class Rules:
         under_way: of a source's own micro-batches, at a time; 0 for as many as `slots`. A source
             that makes more than the average one has as many more, and one that makes fewer fewer.
         tokens: of a micro-batch at most, as there is room for in its form.
+        judged: micro-batches of an evaluation's text.
     """
 
     num_stages: int
@@ -25,3 +26,4 @@ class Rules:
     max_stale_steps: int = 1 << 30
     under_way: int = 0
     tokens: int = field(kw_only=True)
+    judged: int = 0

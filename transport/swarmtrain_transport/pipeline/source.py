@@ -76,7 +76,8 @@ class Source:
 
     def secret(self, micro_batch: MicroBatch) -> bytes:
         """The secret of one of ours."""
-        named = self.boot + micro_batch.number.to_bytes(8, "big")
+        which = (micro_batch.judged, micro_batch.round, micro_batch.number)
+        named = self.boot + b"".join(number.to_bytes(8, "big") for number in which)
         return hmac.digest(self.seed, named, "sha256")[: limits.SECRET_BYTES]
 
     def permits(self, micro_batch: MicroBatch, secret: bytes, end: End) -> bool:

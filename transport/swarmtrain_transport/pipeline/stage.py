@@ -16,7 +16,8 @@ All that may be lost is said again each tick. Passes are asked for one at a time
 forward, older before younger.
 
 Here are the machine's events, the coordinator's orders and the next pass. `guardian`, `receiver`
-and `permission` have a peer's parts towards other peers; what they share is in `in_flight`.
+and `permission` have a peer's parts towards other peers, `evaluation` those where validation text
+goes forward only; what they share is in `in_flight`.
 """
 
 from collections import deque
@@ -25,6 +26,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline import orders, requests
+from swarmtrain_transport.pipeline.evaluation import Evaluation
 from swarmtrain_transport.pipeline.guardian import Guardian
 from swarmtrain_transport.pipeline.held import OWED, PAST_GO, Held, Phase
 from swarmtrain_transport.pipeline.in_flight import InFlight
@@ -47,6 +49,7 @@ class StageMachine:
 
     Attributes:
         strangers: messages that were left aside because no member of the run sent them.
+        evaluation: its part in evaluations.
     """
 
     def __init__(self, me: Process, span: Span, rules: Rules, seed: bytes) -> None:
@@ -57,6 +60,7 @@ class StageMachine:
         self._guardian = Guardian(self._flight)
         self._permission = Permission(self._flight)
         self._receiver = Receiver(self._flight, self._permission)
+        self.evaluation = Evaluation(self._flight, self._guardian, self._receiver.invited)
         self._told: deque[orders.Order] = deque()
         self._whole_steps: dict[int, int] = {}
         self._own_max = rules.under_way or rules.slots
@@ -87,7 +91,7 @@ class StageMachine:
 
     @property
     def num_own(self) -> int:
-        """Own micro-batches under way."""
+        """Own micro-batches under way, without those of an evaluation."""
         return len(self._flight.own)
 
     def received(
@@ -122,6 +126,8 @@ class StageMachine:
                 self._guardian.on_invite(sender, message.slot)
             case msg.Return():
                 self._receiver.invited.returned(message.slot, sender, now_s)
+            case msg.Forward() if message.micro_batch.judged:
+                self.evaluation.on_forward(sender, message, is_sound=is_sound)
             case msg.Forward():
                 self._receiver.on_forward(sender, message, is_sound=is_sound)
             case msg.Gradient():
@@ -132,8 +138,15 @@ class StageMachine:
                 self._receiver.on_ack(sender, message.slot)
             case msg.Alive():
                 self._guardian.on_alive(sender, message.slot)
+            case msg.Arrived() if message.micro_batch.judged:
+                self.evaluation.on_arrived(sender, message)
             case msg.Arrived():
                 self._permission.on_arrived(sender, message)
+            case msg.Go() | msg.No() if message.micro_batch.judged:
+                goes = isinstance(message, msg.Go)
+                self.evaluation.on_answer(sender, message.slot, message.micro_batch, goes=goes)
+            case msg.Judged():
+                self.evaluation.on_judged(sender, message)
             case msg.Go():
                 self._permission.on_answer(sender, message.micro_batch, message.slot, goes=True)
             case msg.No():
@@ -158,6 +171,18 @@ class StageMachine:
             held.tokens, held.labels = text.tokens, text.labels
         flight.enter(held, Phase.WAITING)
         self._guardian.want(held)
+        return self._taken()
+
+    def loss_made(self, job: Job, loss: float, now_s: float) -> tuple[Request, ...]:
+        """The sum of the losses of validation text is made, at the end of its route."""
+        flight = self._flight
+        flight.now_s = now_s
+        self._pass_over()
+        held = flight.find(job)
+        if held is None:
+            flight.requests.append(requests.Free(job))
+        else:
+            self.evaluation.loss_made(held, loss)
         return self._taken()
 
     def gradient_made(self, job: Job, gradient: Payload, now_s: float) -> tuple[Request, ...]:
@@ -202,6 +227,8 @@ class StageMachine:
         held = flight.find(job)
         if held is None:
             flight.requests.append(requests.Free(job))
+        elif job.micro_batch.judged:
+            self.evaluation.fail(held)
         elif held.phase in (Phase.FORWARD, Phase.BACKWARD):
             flight.fail(held, Reason.BAD if held.phase is Phase.FORWARD else Reason.SPOILED)
         self._hear()
@@ -228,6 +255,18 @@ class StageMachine:
         self._flight.requests.append(requests.SendReport(report))
         return self._taken()
 
+    def postponed(self, job: Job, now_s: float) -> tuple[Request, ...]:
+        """A pass of validation text could not be made: the state is not in place here yet."""
+        flight = self._flight
+        flight.now_s = now_s
+        self._pass_over()
+        held = flight.find(job)
+        if held is None:
+            flight.requests.append(requests.Free(job))
+        else:
+            self.evaluation.postpone(held)
+        return self._taken()
+
     def told(self, order: orders.Order, now_s: float) -> tuple[Request, ...]:
         """The coordinator has said this. While a gradient is being accumulated its word waits: what
         is in the accumulator is in the books."""
@@ -243,6 +282,7 @@ class StageMachine:
         self._receiver.say_again()
         for held in self._flight.all():
             self._look_after(held)
+        self.evaluation.look_after()
         return self._taken()
 
     def _look_after(self, held: Held) -> None:
@@ -271,6 +311,7 @@ class StageMachine:
         report = flight.source.drained()
         if report is not None:
             flight.requests.append(requests.SendReport(report))
+        self.evaluation.go_on()
         self._receiver.invite()
         if flight.running is None:
             self._run_next()
@@ -301,6 +342,8 @@ class StageMachine:
                     self._void(order)
                 case orders.Close():
                     self._close(order.round)
+                case orders.Evaluate():
+                    self.evaluation.begin(order)
 
     def _welcome(self, order: orders.Welcome) -> None:
         """In the run; or in it again, where the coordinator has begun anew: it knows nothing of the
@@ -311,10 +354,11 @@ class StageMachine:
             flight.requests.append(requests.Discard())
         flight.requests += flight.tally.steps_due(self._whole_steps, rest=True)
         flight.source.stop()
+        self.evaluation.stop()
         flight.members = dict(order.members)
         self._pace(order.pace)
         flight.now = (order.round, order.step, order.attempt)
-        flight.is_open = order.is_open
+        flight.is_open = flight.invites = order.is_open
         for held in flight.all():
             if flight.is_over(held.micro_batch):
                 flight.forget(held)
@@ -323,7 +367,7 @@ class StageMachine:
     def _begin(self, order: orders.Begin) -> None:
         flight = self._flight
         flight.now = max(flight.now, (order.round, 0, 0))
-        flight.is_open = True
+        flight.is_open = flight.invites = True
         flight.gone.clear()  # all that they have made is over
         flight.members = dict(order.members)
         self._pace(order.pace)
@@ -376,7 +420,7 @@ class StageMachine:
         flight.source.stop()
         if round < flight.now[0]:
             return
-        flight.now, flight.is_open = (round + 1, 0, 0), False
+        flight.now, flight.is_open, flight.invites = (round + 1, 0, 0), False, False
         for held in flight.all():
             if held.micro_batch.round <= round:
                 flight.forget(held, Reason.CLOSED)
@@ -396,6 +440,7 @@ class StageMachine:
             if held.above == process and held.phase is not Phase.BACKWARD:
                 flight.drop(held)
         self._guardian.departed(process)
+        self.evaluation.departed(process)
 
     # ---- passes
 
@@ -403,7 +448,8 @@ class StageMachine:
         """The pass that was being made has come to an end; returns whose it was."""
         flight = self._flight
         held, flight.running = flight.running, None
-        self._busy_s += flight.now_s - self._pass_s
+        if held is not None and not held.micro_batch.judged:
+            self._busy_s += flight.now_s - self._pass_s
         return held
 
     @property
@@ -422,7 +468,8 @@ class StageMachine:
             flight.requests += flight.tally.steps_due(self._whole_steps)
 
     def _run_next(self) -> None:
-        """The next pass: backward first, for it frees memory; then the oldest."""
+        """The next pass: backward first, for it frees memory; then validation text, as there is
+        little at a time; then the oldest."""
         flight = self._flight
         ready = [
             held
@@ -431,11 +478,25 @@ class StageMachine:
             and self._may_run(held.micro_batch)
             and (held.phase is Phase.FORWARD or not self._waits_for_older(held))
         ]
-        if not ready:
+        judged = [
+            held for held in flight.judged.values() if held.phase in (Phase.FORWARD, Phase.LABELLED)
+        ]
+        if not ready and not judged:
             return
-        held = min(ready, key=lambda held: (held.phase is Phase.FORWARD, held.order))
+        held = min(
+            (*judged, *ready),
+            key=lambda held: (
+                held.phase is not Phase.BACKWARD,
+                not held.micro_batch.judged,
+                held.order,
+            ),
+        )
         flight.running, self._pass_s = held, flight.now_s
-        if held.phase is Phase.FORWARD:
+        if held.micro_batch.judged:
+            assert flight.evaluated is not None
+            is_end, ops = held.phase is Phase.LABELLED, flight.evaluated.ops
+            flight.requests.append(requests.RunJudged(held.job, held.stage, ops, is_end))
+        elif held.phase is Phase.FORWARD:
             held.steps = flight.tally.steps[held.stage]
             flight.requests.append(requests.RunForward(held.job, held.stage))
         else:
