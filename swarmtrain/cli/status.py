@@ -144,6 +144,9 @@ def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
         some = told["made"] - told["whole"] - told["lost"]
         part = f", {some} counted in some stages only" if some > 0 else ""
         yield fact("micro-batches", f"{text}{part}, {told['redone']} times sent or made again")
+    for source, suspect in told["suspects"].items():
+        text = f"{_names(view, [source])} compares routes and suspects {_names(view, [suspect])}"
+        yield fact("at odds", text)
 
 
 def _names(view: Mapping[str, Any], peers: Iterable[str]) -> str:

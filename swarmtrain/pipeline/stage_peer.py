@@ -11,17 +11,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from torch import Tensor
+
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.pipeline.costs import slots_of, under_way_of
 from swarmtrain.pipeline.evaluation import Anchors, num_judged
 from swarmtrain.pipeline.places import Parcel, Place, Places, Read
+from swarmtrain.pipeline.sketch import likeness, sketch
 from swarmtrain.pipeline.trainer import BAD, Forms, StageTrainer
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import encoding, orders, requests
+from swarmtrain_transport.pipeline.comparisons import Likeness
 from swarmtrain_transport.pipeline.messages import CARRIES, Reason
 from swarmtrain_transport.pipeline.requests import Job, Request, RunBackward, RunForward, Text
-from swarmtrain_transport.pipeline.route import Boot
+from swarmtrain_transport.pipeline.route import Boot, MicroBatch
 from swarmtrain_transport.pipeline.rules import Rules
 from swarmtrain_transport.pipeline.stage import StageMachine
 from swarmtrain_transport.wire.frames import Frame
@@ -96,6 +101,8 @@ class StagePeer:
         self.places = Places()
         self.ended: Counter[Reason | None] = Counter()
         self._boot, self._run_tag, self._forms, self._outside = boot, run_tag, forms, outside
+        self._text: Read | None = None  # newest of our own micro-batches
+        self._sketch: tuple[MicroBatch, Tensor] | None = None  # of one whose twin is under way
         self._training: deque[Callable[[], Part]] = deque()
         self._is_training = False
 
@@ -193,7 +200,7 @@ class StagePeer:
 
         def make(training: Training) -> End:
             trainer = training.trainer
-            read = trainer.read(request.job.micro_batch) if given is None else given
+            read = self._read(trainer, request) if given is None else given
             try:
                 output = trainer.forward(request, read)
             except BAD:
@@ -227,6 +234,12 @@ class StagePeer:
 
         return make
 
+    def _read(self, trainer: StageTrainer, request: RunForward) -> Read:
+        """The text of an own micro-batch."""
+        if self._text is None or not request.again:
+            self._text = trainer.read(request.job.micro_batch)
+        return self._text
+
     def _forward_made(self, job: Job, read: Parcel | Read, output: Parcel, now_s: float) -> None:
         self.places.made(job, first=read, second=output)
         self._obey(self.machine.forward_made(job, output.form, now_s, _text(read)))
@@ -247,26 +260,48 @@ class StagePeer:
                 gradient = trainer.begin_backward(request, read, labels)
             except BAD:
                 return partial(self._failed, request.job)
-            return partial(self._input_made, request.job, read, gradient)
+            alike = self._compared(trainer, request, labels)
+            return partial(self._input_made, request.job, read, gradient, alike)
 
         return make
 
+    def _compared(
+        self, trainer: StageTrainer, request: RunBackward, answer: Parcel
+    ) -> Likeness | None:
+        """The likeness of an answer and that to its twin; None if there is none, or not yet."""
+        twin = request.twin
+        if twin is None:
+            return None
+        mine = sketch(trainer.answered(answer), twin.seed)
+        other, self._sketch = self._sketch, (request.job.micro_batch, mine)
+        if other is None or other[0] != twin.micro_batch:
+            return None
+        self._sketch = None
+        return likeness(mine, other[1])
+
     def _input_made(
-        self, job: Job, read: Parcel | Read, gradient: Parcel | None, now_s: float
+        self,
+        job: Job,
+        read: Parcel | Read,
+        gradient: Parcel | None,
+        alike: Likeness | None,
+        now_s: float,
     ) -> None:
         """The peer before gets its gradient; the weights' come before all that is asked now."""
 
         def make(training: Training) -> End:
             training.trainer.end_backward()
-            return partial(self._backward_made, job, read)
+            return partial(self._backward_made, job, read, alike)
 
         self._training.appendleft(lambda: make)
         if gradient is not None:
             self.places.made(job, first=gradient)
             self._obey(self.machine.gradient_made(job, gradient.form, now_s))
 
-    def _backward_made(self, job: Job, read: Parcel | Read, now_s: float) -> None:
-        self._obey(self.machine.backward_made(job, now_s, _text(read)))
+    def _backward_made(
+        self, job: Job, read: Parcel | Read, alike: Likeness | None, now_s: float
+    ) -> None:
+        self._obey(self.machine.backward_made(job, now_s, _text(read), alike))
 
     def _failing(self, job: Job) -> Part:
         return lambda training: partial(self._failed, job)
@@ -331,6 +366,7 @@ def rules_of(config: RunConfig) -> Rules:
         step_micro_batches=config.inner.batch // pipeline.micro_batch,
         max_stale_steps=pipeline.max_stale_steps,
         under_way=under_way_of(config),
+        repeat_every=0 if pipeline.schedule == "flush" else limits.REPEAT_EVERY,
         tokens=pipeline.micro_batch * config.model.context,
         judged=num_judged(config),
     )

@@ -226,7 +226,7 @@ class StageTrainer:
                 raise UnencodableValues("nonfinite", f"a loss of {loss}")
             self._new_loss = (loss, labels.numel())
         else:
-            gradient = self.forms.gradient(max(self.steps), answer.data, answer.form)
+            gradient = self.answered(answer)
             begun = self.span.backward(
                 given_values, gradient.to(self.span.device), entry=entry, seed=seed
             )
@@ -239,6 +239,14 @@ class StageTrainer:
             parcel = Parcel(boundary.form, boundary.encode(begun.input_gradient, seed=rounding))
         self._begun = begun
         return parcel
+
+    def answered(self, answer: Parcel) -> Tensor:
+        """The gradient of the output that came for a pass.
+
+        Raises:
+            IllegalPayload: as of `Forms.gradient`.
+        """
+        return self.forms.gradient(max(self.steps), answer.data, answer.form)
 
     def end_backward(self) -> None:
         """Add the weights' gradients of the pass that was begun."""

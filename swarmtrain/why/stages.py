@@ -11,7 +11,7 @@ from swarmtrain.console.lines import counted
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain.why import words
 from swarmtrain_transport.ledger.fold import LedgerView
-from swarmtrain_transport.wire.records import Books, Gone, Move
+from swarmtrain_transport.wire.records import Books, BooksOfMember, Gone, Move
 
 Names = Mapping[bytes, str]
 
@@ -99,6 +99,8 @@ def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
             yield (
                 f"{name} claims {one.doubted} that others claim as well, or that nobody has made."
             )
+        if one.compared:
+            yield f"{name} {_compared(one, names)}."
     for gone in booked.left:
         why = f": {because}" if (because := words.gone_because(gone)) else ""
         yield f"{words.name_of(gone.peer, names)} was gone before the round was booked{why}."
@@ -135,6 +137,13 @@ def _breaks(books: Books, names: Names) -> Iterator[str]:
             )
 
 
+def _compared(one: BooksOfMember, names: Names) -> str:
+    """A source's own finding."""
+    times = counted(one.compared, "time")
+    suspects = f"; it suspects {words.name_of(one.suspect, names)}" if one.suspect else ""
+    return f"compared two routes of the same text {times}: {one.odd} at odds{suspects}"
+
+
 def _because(reasons: Mapping[str, int]) -> str:
     return ", ".join(
         f"{count} ({_REASONS.get(reason, reason)})" for reason, count in reasons.items()
@@ -164,6 +173,9 @@ def fields(booked: BookedRound, names: Names) -> dict[str, Any]:
                 "counted": list(one.counted),
                 "doubted": one.doubted,
                 "has_told": one.has_told,
+                "compared": one.compared,
+                "odd": one.odd,
+                "suspect": one.suspect.hex(),
             }
             for one in books.members
         ],

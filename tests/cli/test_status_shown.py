@@ -44,7 +44,7 @@ def test_a_model_in_stages_shows_who_serves_them_and_what_became_of_micro_batche
             {"peers": ["aa"], "counted": 7, "keepers": ["cc", "bb"]},
             {"peers": ["bb", "aa"], "counted": 6, "keepers": []},
         ],
-        "made": 20, "whole": 17, "lost": 2, "redone": 5,
+        "made": 20, "whole": 17, "lost": 2, "redone": 5, "suspects": {"aa": "bb"},
     }  # fmt: skip
     first = {"run": "t", "round": 3, "wanted_root": "ab" * 32, "num_values": 800}
     first["events"] = [
@@ -61,6 +61,7 @@ def test_a_model_in_stages_shows_who_serves_them_and_what_became_of_micro_batche
         "moved            lynx to stage 1: nobody served it (round 2)",
         "micro-batches    20 made, 17 counted in all stages, 2 lost, "
         "1 counted in some stages only, 5 times sent or made again",
+        "at odds          otter compares routes and suspects lynx",
         "",
         "peer   stages",
         "otter  0-1",

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from compare_text import TINY, run_one, small_corpus
 
 from swarmtrain.compare import request
+from swarmtrain.compare.pipeline_crowd import PipelineCrowd
 from swarmtrain.compare.plan import Pipelined
 from swarmtrain.compare.results import rows
 from swarmtrain.compare.seats import run_here
@@ -13,6 +15,9 @@ from swarmtrain.compare.table import text_table
 from swarmtrain.errors import UserError
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
+from swarmtrain_transport import limits
+
+torch.set_num_threads(1)  # cores that are shared wait for each other
 
 PAIRS = replace(TINY, peers=2, points=2)
 
@@ -109,3 +114,24 @@ def test_a_pipeline_that_cannot_be_is_refused_with_what_to_do(words, hint):
     with pytest.raises(UserError, match=hint) as caught:
         request.plans(words, replace(PAIRS, speeds=(1.0, 0.5)), [0], {})
     assert caught.value.code == "SWT-E610"
+
+
+def test_who_flips_gradients_is_suspected_by_the_sources_and_gets_little(corpus, monkeypatch):
+    """Real gradients: honest ones differ in a round, and what is flipped differs from all."""
+    monkeypatch.setattr(limits, "REPEAT_EVERY", 2)
+    plan = replace(PAIRS, peers=3, steps=40, inner_steps=20)
+    crowd = PipelineCrowd(plan, Pipelined(3), corpus)
+    flipper = crowd.stages[1][2]
+    honest, boundary = flipper.trainer.begin_backward, crowd.forms.boundaries[1]
+
+    def flipped(request, given, answer):
+        true = honest(request, given, answer)
+        wrong = -boundary.decode(true.data, true.form)
+        return true._replace(data=boundary.encode(wrong, seed=0))
+
+    monkeypatch.setattr(flipper.trainer, "begin_backward", flipped)
+    crowd.begin()
+    books = [crowd.run_round().books for _ in range(2)]
+    assert {one.suspect for one in books[-1].compared.values()} == {flipper.me.peer}
+    shares = [books[-1].told[one.me, 1] for one in crowd.stages[1]]
+    assert shares[2] < 0.5 * min(shares[:2])

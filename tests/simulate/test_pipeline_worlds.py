@@ -91,5 +91,5 @@ def test_the_command_tells_what_does_not_hold(capsys, monkeypatch):
     assert main(["simulate", "--pipelines", "--seed", "2", "--trace"]) == 0
     assert "coordinator" in capsys.readouterr().out
     monkeypatch.setattr(Guardian, "on_gradient", lambda *_: None)
-    assert main(["simulate", "--pipelines", "--seeds", "1"]) == 1
+    assert main(["simulate", "--pipelines", "--seed", "1"]) == 1
     assert "P8" in capsys.readouterr().err

@@ -3,6 +3,9 @@
 import pytest
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.blocks.shelf import MemoryShelf
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.peer.keeper import Pieces
 from swarmtrain_transport.wire.records import Commit, Plan, Rewind, bodies_of
 from tests.transport.keeper_swarm import KeeperSwarm
 from tests.transport.rig import A, B, C, D, E
@@ -86,7 +89,9 @@ def test_a_keeper_that_is_moved_into_the_group_goes_on_with_what_it_has_itself(s
     for other in others:
         swarm.kill(other)
     swarm.move(heir, 0, 1)
+    assert [name for name in swarm.shelves[heir].names() if name.startswith("1/")]
     assert swarm.until(lambda: swarm.hall.view.groups[1].last_op >= last + 2)
+    assert not [name for name in swarm.shelves[heir].names() if name.startswith("1/")]
     assert not any(isinstance(one, Rewind) for one in swarm.outcomes(1))
     assert not any(member.faults or member.halted for member in swarm.members.values())
 
@@ -102,6 +107,26 @@ def test_a_keeper_that_comes_back_has_kept_it_on_its_disk(seed: int) -> None:
     swarm.add_to(E, 1)
     assert swarm.until(lambda: swarm.hall.view.groups[1].last_op >= last + 2)
     assert not any(isinstance(one, Rewind) for one in swarm.outcomes(1))
+
+
+def test_what_an_earlier_life_has_kept_is_checked_some_at_a_time() -> None:
+    """Hashing all of it at once would keep the network thread from everything else."""
+    shelf, hashed = MemoryShelf(), []
+    blobs = {content_hash(data): data for data in (b"a" * 10, b"b" * 10, b"c" * 10)}
+    Pieces(shelf, 1).update(blobs)
+    Pieces(shelf, 2)[content_hash(b"other")] = b"other"
+    pieces = Pieces(shelf, 1)
+    shelf.kept[pieces.name(content_hash(b"c" * 10))] = b"x" * 10
+    shelf.get = lambda name, *_: hashed.append(name) or shelf.kept[name]
+    calls = [pieces.check_some(10) for _ in range(3)]
+    assert calls == [False, False, True] and len(hashed) == 3
+    assert set(pieces) == {content_hash(data) for data in (b"a" * 10, b"b" * 10)}
+    assert set(pieces) <= {digest for digest in blobs if digest in pieces} and len(hashed) == 3
+
+
+def test_a_keeper_that_checks_slowly_comes_back_all_the_same(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "KEPT_CHECK_BYTES", 1)
+    test_a_keeper_that_comes_back_has_kept_it_on_its_disk(0)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -504,6 +504,66 @@ def test_sources_have_the_time_that_all_their_micro_batches_may_take_while_nobod
     assert late(rounds.overdue(rounds.due_s)) == {(SECOND, "Drained")}
 
 
+THIRD = Process(b"d" * 32, BOOT)
+
+
+def three_sources():
+    rounds, _ = running()
+    rounds.joined(THIRD, Member(BOOT, Span(0, 0)), NOW_S)
+    for process in (FIRST, SECOND):
+        drained(rounds, process)  # the first round; it closes
+    settle(rounds)
+    rounds.settled(THIRD, orders.Settled(0, (), NOTHING), NOW_S)
+    rounds.outcome(0, NOW_S)
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "due_s"),
+    [
+        ((60, 60), 60 + 2 * limits.MICRO_BATCH_LEAST_S),
+        ((0, 60), 60 + 2 * limits.MICRO_BATCH_LEAST_S),
+        ((300, 300), 3 * 300),
+    ],
+    ids=["alike", "one says so at once", "long"],
+)
+def test_of_three_sources_one_is_not_waited_for_much_longer_than_the_others(seconds, due_s):
+    rounds = three_sources()
+    for process, took_s in zip((FIRST, SECOND), seconds, strict=True):
+        fence = rounds.round, 0, 0
+        rounds.drained(process, orders.Drained(*fence, 1, 0), NOW_S + took_s)
+    assert rounds.due_s == NOW_S + due_s
+    assert late(rounds.overdue(rounds.due_s)) == {(THIRD, "Drained")}
+
+
+def test_a_source_that_alone_voids_steps_makes_no_more_in_the_round():
+    rounds, _ = running(steps=2)
+    for _ in range(limits.VOIDS_ALONE):
+        drained(rounds, FIRST, lost=1)
+        void = told(orders.Void, drained(rounds, SECOND))
+    assert (void[FIRST].share, void[SECOND].share) == (0, 4)
+    assert told(orders.MakeStep, drained(rounds, SECOND))[FIRST].share == 0
+    actions = drained(rounds, SECOND)
+    settle(rounds)
+    begun = told(orders.Begin, rounds.outcome(0, NOW_S))
+    assert told(orders.Close, actions) and begun[FIRST].share > 0
+
+
+def test_a_round_whose_steps_are_void_again_and_again_ends_with_those_that_were_made():
+    rounds, _ = running(steps=3)
+    drained(rounds, FIRST)
+    assert told(orders.MakeStep, drained(rounds, SECOND))
+    for attempt in range(limits.VOIDS_MAX):
+        assert (rounds.step, rounds.attempt) == (1, attempt)
+        drained(rounds, FIRST, lost=1)
+        actions = drained(rounds, SECOND, lost=1)
+        assert set(told(orders.Void, actions)) == set(SPANS)
+    assert set(told(orders.Close, actions)) == set(SPANS)
+    assert {one.share for one in told(orders.Void, actions).values()} == {0}
+    (booked,) = (one for one in settle(rounds) if isinstance(one, Booked))
+    assert booked.books.voided == 8 * (limits.VOIDS_MAX - 1)
+
+
 def test_a_flushed_step_is_made_again_without_a_source_that_never_drains():
     rounds, _ = running(steps=2)
     drained(rounds, FIRST)

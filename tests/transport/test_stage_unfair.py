@@ -183,6 +183,35 @@ def test_a_slot_that_is_returned_at_once_is_no_reason_to_wait() -> None:
         hear(machine, A, msg.Return(invite.message.slot), now + 0.5)
 
 
+@pytest.mark.parametrize("how", ["mute", "deaf", "parked"])
+def test_two_senders_that_keep_all_slots_make_room_for_a_third(how: str) -> None:
+    """Their micro-batches wait for their source's answer, for their ACK, or for a later stage."""
+    span, stages = (Span(1, 1), 3) if how == "parked" else (Span(1, 1), 2)
+    others = {A: Span(0, 0), B: Span(0, 0), C: Span(0, 0)}
+    machine, _ = machine_of(span, others, stages)
+
+    def fill(one: Process, now: float) -> None:
+        for invite in sent(hear(machine, one, msg.Want(1, 1), now), msg.Invite):
+            slot, name = invite.message.slot, named(invite.message.slot.number, source=one)
+            done = list(hear(machine, one, msg.Forward(slot, name, SECRET, 1, 2, FORM), now))
+            if how == "deaf":
+                done += hear(machine, one, msg.Go(name, slot, FORM), now)
+            for run in [one for one in done if isinstance(one, RunForward)]:
+                machine.forward_made(run.job, FORM, now)
+            for run in [one for one in done if isinstance(one, RunBackward)]:
+                machine.gradient_made(run.job, FORM, now)
+                machine.backward_made(run.job, now)
+
+    invited = []
+    for now in range(0, 1000, 3):
+        for one in (A, B):
+            fill(one, now)
+        invited += [now] * len(sent(hear(machine, C, msg.Want(1, 1), now), msg.Invite))
+        asked = machine.tick(now)
+        invited += [now for one in sent(asked, msg.Invite) if one.peer == C.peer]
+    assert invited and invited[0] <= limits.INVITED_S + 3
+
+
 def test_who_asks_again_keeps_its_turn() -> None:
     others = {A: Span(0, 0), B: Span(0, 0), C: Span(0, 0)}
     machine, _ = machine_of(Span(1, 1), others)
@@ -461,21 +490,21 @@ def test_the_source_tells_the_form_of_its_labels() -> None:
 # ---- order
 
 
-def two_at(others: dict[Process, Span]) -> tuple[StageMachine, list[Job]]:
-    """A source whose two micro-batches of a flushed step are both at A."""
+def two_at(others: dict[Process, Span], last: Process = A) -> tuple[StageMachine, list[Job]]:
+    """A source whose two micro-batches of a flushed step are at A and at the last one."""
     machine, done = machine_of(Span(0, 0), others, share=2, flushes=True)
     jobs = []
-    for number in (1, 2):
+    for number, at in ((1, A), (2, last)):
         (run,) = [one for one in done if isinstance(one, RunForward)]
         jobs.append(run.job)
         done = list(machine.forward_made(run.job, FORM, 0.0, TEXT))
         machine.tick(0.0)  # everybody is asked
-        hear(machine, A, msg.Invite(Slot(A.boot, number)))
+        hear(machine, at, msg.Invite(Slot(at.boot, number)))
     return machine, jobs
 
 
-def gradient(job: Job, number: int) -> msg.Gradient:
-    return msg.Gradient(Slot(A.boot, number), job.micro_batch, FORM)
+def gradient(job: Job, number: int, at: Process = A) -> msg.Gradient:
+    return msg.Gradient(Slot(at.boot, number), job.micro_batch, FORM)
 
 
 def test_gradients_add_up_in_order_where_each_stage_has_one_member() -> None:
@@ -493,7 +522,86 @@ def test_gradients_add_up_in_order_where_each_stage_has_one_member() -> None:
 
 
 def test_gradients_wait_for_nobody_where_a_stage_has_two_members() -> None:
-    machine, (_, second) = two_at({A: Span(1, 1), B: Span(1, 1)})
-    assert sent(asks(machine, A, second.micro_batch, 2), msg.Go)
-    done = hear(machine, A, gradient(second, 2))
+    machine, (_, second) = two_at({A: Span(1, 1), B: Span(1, 1)}, B)
+    assert sent(asks(machine, B, second.micro_batch, 2), msg.Go)
+    done = hear(machine, B, gradient(second, 2, B))
     assert [one.job for one in done if isinstance(one, RunBackward)] == [second]
+
+
+# ---- who holds micro-batches and never works
+
+
+def given(machine: StageMachine, asked, one: Process, number: int, now_s: float):
+    """A micro-batch goes to `one`: what it was sent, and what was asked besides."""
+    done = hear(machine, one, msg.Invite(Slot(one.boot, number)), now_s)
+    return [send.message for send in sent(done, msg.Forward)], done
+
+
+def back(machine: StageMachine, one: Process, forward: msg.Forward, now_s: float) -> list[Request]:
+    """The gradient of a micro-batch comes back, and is counted."""
+    hear(machine, one, msg.Arrived(forward.micro_batch, forward.slot, forward.secret), now_s)
+    done = list(hear(machine, one, msg.Gradient(forward.slot, forward.micro_batch, FORM), now_s))
+    for run in [one for one in done if isinstance(one, RunBackward)]:
+        done += machine.backward_made(run.job, now_s)
+    return done
+
+
+class Hall:
+    """A source with a member that takes micro-batches and only says ALIVE, beside honest ones that
+    answer in a second.
+
+    Attributes:
+        machine: of the source.
+        kept: micro-batches that the idle one has, by the time at which they came.
+        served: how many the honest ones have sent back.
+    """
+
+    def __init__(self, *honest: Process, idle: Process, share: int) -> None:
+        others = dict.fromkeys((*honest, idle), Span(1, 1))
+        self.machine, self.asked = machine_of(Span(0, 0), others, share=share)
+        self.kept: dict[msg.Forward, float] = {}
+        self.served = self.number = 0
+        self._idle, self._by_peer = idle, {one.peer: one for one in others}
+
+    def run(self, seconds: int) -> None:
+        """Let the time pass."""
+        for now in range(1, seconds):
+            self.asked += self.machine.tick(now)
+            for forward in self.kept:
+                self.asked += hear(self.machine, self._idle, msg.Alive(forward.slot), now)
+            asked, self.asked = self.asked, []
+            self._obey(asked, now)
+
+    def _obey(self, asked: list[Request], now: int) -> None:
+        while asked:
+            match request := asked.pop(0):
+                case RunForward():
+                    asked += self.machine.forward_made(request.job, FORM, now, TEXT)
+                case Send(message=msg.Want()):
+                    one, self.number = self._by_peer[request.peer], self.number + 1
+                    asked += hear(self.machine, one, msg.Invite(Slot(one.boot, self.number)), now)
+                case Send(message=msg.Forward() as forward) if request.peer == self._idle.peer:
+                    self.kept.setdefault(forward, now)
+                case Send(message=msg.Forward() as forward):
+                    self.served += 1
+                    self.asked += back(self.machine, self._by_peer[request.peer], forward, now)
+
+
+def test_who_keeps_micro_batches_gets_no_others_while_there_are_others() -> None:
+    hall = Hall(A, idle=B, share=1000)
+    hall.run(300)
+    first = [since for since in hall.kept.values() if since < limits.HELD_LONG_S]
+    assert len(first) <= SLOTS - 1 and hall.served > 200
+    assert len(hall.kept) - len(first) <= 2
+
+
+def test_a_micro_batch_that_takes_far_longer_than_others_is_given_up_early() -> None:
+    hall = Hall(A, idle=B, share=20)
+    hall.run(int(limits.MICRO_BATCH_LEAST_S) + 10)
+    assert hall.machine.num_own == 0 and hall.served >= 18
+
+
+def test_a_micro_batch_is_not_given_up_early_by_a_source_that_knows_nothing_of_others() -> None:
+    hall = Hall(idle=B, share=2)
+    hall.run(int(limits.MICRO_BATCH_S) - 5)
+    assert hall.machine.num_own == 2

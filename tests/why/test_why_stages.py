@@ -1,5 +1,7 @@
 """A round of a run in stages is told from its books, and with it the exchange of each stage."""
 
+from msgspec.structs import replace
+
 from swarmtrain.why.story import explain_round, story_of
 from swarmtrain_transport.wire.records import (
     Attest,
@@ -106,6 +108,20 @@ def test_what_was_made_again_for_a_void_step_is_counted() -> None:
         assert any(line.startswith(words) for line in explain_round(chain.records, 1))
 
 
+def test_what_a_source_has_compared_is_told_as_its_own_word() -> None:
+    chain = staged_chain()
+    books = books_of(0)
+    source = replace(books.members[0], compared=3, odd=1)
+    chain.add(replace(books, members=(source, *books.members[1:])))
+    line = "otter compared two routes of the same text 3 times: 1 at odds."
+    assert line in explain_round(chain.records, 1)
+    chain = staged_chain()
+    source = replace(source, odd=2, suspect=C)
+    chain.add(replace(books, members=(source, *books.members[1:])))
+    line = "otter compared two routes of the same text 3 times: 2 at odds; it suspects crane."
+    assert line in explain_round(chain.records, 1)
+
+
 def test_a_stage_s_exchange_has_a_number_of_its_own() -> None:
     chain = staged_chain()
     chain.add(books_of(0, (12, 0)))
@@ -142,7 +158,7 @@ def test_a_round_after_a_way_back_is_told_with_both_its_bookings() -> None:
     assert [one["exchanges"] for one in story.booked] == [{"0": 1, "1": 1}] * 2
     assert story.booked[0]["members"][2] == {
         "peer": C.hex(), "name": "crane", "stages": [1, 1], "made": 0, "counted": [11],
-        "doubted": 0, "has_told": True,
+        "doubted": 0, "has_told": True, "compared": 0, "odd": 0, "suspect": "",
     }  # fmt: skip
 
 

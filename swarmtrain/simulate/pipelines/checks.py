@@ -4,8 +4,8 @@ P1 no micro-batch is counted twice in a stage; P2 each one ends, as counted in a
 reason, and what is in a peer's steps is in its books; P3 memory stays within its bound; P4 where
 steps are flushed, a step is of the same micro-batches in every stage; P6 one peer moves at a time,
 and none counts in a stage that it does not serve; P8 when the faults have stopped every micro-batch
-comes back, and rounds go on; beside a hostile member most of them do. P7 is of the stages' groups
-(`checks.keeping`).
+comes back, and rounds go on; beside a hostile member most of them do; P10 a source that compares
+routes suspects nobody who is honest. P7 is of the stages' groups (`checks.keeping`).
 """
 
 from collections import Counter

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 
-from swarmtrain.simulate.pipelines.hostile import HABITS
+from swarmtrain.simulate.pipelines.hostile import HABITS, LIES
 from swarmtrain_transport.pipeline.route import Span
 
 _LARGE_EVERY = 50
@@ -11,6 +11,9 @@ _LARGE_EVERY = 50
 
 _HOSTILE_EVERY = 4
 """Of so many worlds one has a hostile member, if its steps are free."""
+
+_TWINS_EVERY = 5
+"""Worlds of which one compares every second micro-batch, if its steps are free."""
 
 _STEPS = 2
 
@@ -52,6 +55,7 @@ class Conditions:
         calm_s: when the faults stop.
         loss, double, late: probability of each for one message.
         faults: the others.
+        repeat_every: of so many micro-batches one is repeated to compare.
         habits: of a hostile member, the last one; none is hostile if it has none.
         calm_rounds: rounds that are to go well after the faults.
         moves_by_need: peers move to slow stages; else in half of the worlds, to any stage.
@@ -68,6 +72,7 @@ class Conditions:
     double: float
     late: float
     faults: tuple[Fault, ...]
+    repeat_every: int = 0
     habits: frozenset[str] = frozenset()
     calm_rounds: int = 2
     moves_by_need: bool = False
@@ -103,9 +108,11 @@ def drawn(seed: int, rng: random.Random) -> Conditions:
     steps = _STEPS if flushes else 0
     faults += _mute(random.Random(f"mute {seed}"), len(spans), calm_s)
     faults += _unplugged(random.Random(f"unplugged {seed}"), len(spans), calm_s)
+    every = 2 if seed % _TWINS_EVERY == 3 and not flushes else 0
     world = Conditions(
-        num_stages, tuple(spans), slots, share, steps, pass_s, calm_s, loss, double, late, faults
-    )
+        num_stages, tuple(spans), slots, share, steps, pass_s, calm_s, loss, double, late, faults,
+        every,
+    )  # fmt: skip
     return with_hostile(seed, world) if seed % _HOSTILE_EVERY == 0 and not flushes else world
 
 
@@ -113,12 +120,13 @@ def with_hostile(seed: int, world: Conditions) -> Conditions:
     """One more member, which is hostile; where steps are flushed it could void all of them."""
     rng = random.Random(f"hostile {seed}")
     stage = rng.randrange(world.num_stages)
+    lies = (LIES,) if world.repeat_every else ()
     return replace(
         world,
         spans=(*world.spans, Span(stage, stage)),
         slots=max(2, world.slots),
         pass_s=(*world.pass_s, 0.2),
-        habits=frozenset(rng.sample(HABITS, rng.randint(1, 3))),
+        habits=frozenset((*rng.sample(HABITS, rng.randint(1, 3)), *lies)),
     )
 
 

@@ -23,6 +23,9 @@ HABITS = ("asks", "deaf", "doubles", "goes", "holds", "refuses")
 micro-batch into many slots; as a source, let everybody go; want slots and keep them empty; say of
 all that it is sent that another end has the permission."""
 
+LIES = "lies"
+"""A habit beside them: give wrong gradients, which a comparison alone can show."""
+
 _GUESSES = 4
 
 
@@ -35,7 +38,10 @@ class Hostile(SimProcess):
         span: stages that it serves.
         rules: of the run.
         pass_s: seconds of a pass.
-        habits: of `HABITS`.
+        habits: of `HABITS`, and `LIES`.
+
+    Attributes:
+        lied: micro-batches that it has given a wrong gradient for.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class Hostile(SimProcess):
     ) -> None:  # fmt: skip
         super().__init__(ground, me, span, rules, pass_s)
         self._habits = habits
+        self.lied: set[MicroBatch] = set()
         self._members: Mapping[PeerId, orders.Member] = {}
         self._seen: dict[PeerId, MicroBatch] = {}
         self._sent: dict[PeerId, msg.Forward] = {}
@@ -106,6 +113,8 @@ class Hostile(SimProcess):
     def _send(self, request: requests.Send) -> None:
         if isinstance(request.message, msg.Ack) and "deaf" in self._habits:
             return
+        if isinstance(request.message, msg.Gradient) and LIES in self._habits:
+            self.lied.add(request.message.micro_batch)
         if isinstance(request.message, msg.Forward):
             self._sent[request.peer] = request.message
         super()._send(request)

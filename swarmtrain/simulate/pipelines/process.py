@@ -12,6 +12,7 @@ from typing import Protocol
 
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import encoding, messages, orders, requests
+from swarmtrain_transport.pipeline.comparisons import Likeness
 from swarmtrain_transport.pipeline.messages import AnyHopMessage, Payload
 from swarmtrain_transport.pipeline.requests import Job, Request
 from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
@@ -64,6 +65,9 @@ class Ground(Protocol):
     def broken(self, invariant: str, story: str) -> None:
         """Something does not hold."""
 
+    def is_spoiled(self, micro_batch: MicroBatch) -> bool:
+        """Return True if a hostile member has given a wrong gradient for it."""
+
     @property
     def is_harsh(self) -> bool:
         """Faults may strike now."""
@@ -114,6 +118,7 @@ class SimProcess:
         self._pass_s = pass_s
         self._inputs: set[Job] = set()
         self._outputs: set[Job] = set()
+        self._answered: set[MicroBatch] = set()
         self._training: deque[Request] = deque()
         self._is_training = False
         self._is_weighed = False
@@ -321,7 +326,19 @@ class SimProcess:
             self.ground.broken("P4", f"{self.me} adds {request} to what is weighed")
         self.work.accumulated += _passed(request, self.span)
         text = _TEXT if request.job.slot is None else None
-        self._obey(self.machine.backward_made(request.job, self.ground.now_s, text))
+        alike = self._compared(request)
+        self._obey(self.machine.backward_made(request.job, self.ground.now_s, text, alike))
+
+    def _compared(self, request: requests.RunBackward) -> Likeness | None:
+        """The likeness of an answer and that to its twin, which came before."""
+        if request.twin is None:
+            return None
+        mine, its = request.job.micro_batch, request.twin.micro_batch
+        self._answered.add(mine)
+        if its not in self._answered:
+            return None
+        spoiled = self.ground.is_spoiled(mine), self.ground.is_spoiled(its)
+        return Likeness(1.0 - 2.0 * (spoiled[0] != spoiled[1]), 1.0)
 
     def _fails(self) -> bool:
         """A payload was not what a stage takes."""

@@ -48,6 +48,9 @@ _CALM_S = 80.0
 _EXCHANGE_S = (2.0, 12.0)
 """Of the stages' ops of a round; that none of their states is lost is tried in worlds of groups."""
 
+_KNOWN = 3
+"""Stages of which a source knows who has served: its own, the next one and the end."""
+
 _END_S = 5000.0
 """Rounds with a source that never ends them take 800 s each."""
 
@@ -93,7 +96,7 @@ class World:
             conditions.num_stages, conditions.slots, conditions.steps > 0, tokens=TOKENS,
             step_micro_batches=self.rng.randint(1, 4),
             max_stale_steps=self.rng.choice((2, 1 << 30)),
-            under_way=int(seed % 4 == 1), judged=JUDGED,
+            under_way=int(seed % 4 == 1), judged=JUDGED, repeat_every=conditions.repeat_every,
         )  # fmt: skip
         self._lane_s = self.rng.choice((0.3, 6.0))
         self.coordinator = Rounds(
@@ -197,6 +200,12 @@ class World:
         since_s = max(self.conditions.calm_s + _CALM_S, self._left_s + _GONE_S)
         if self._hostile is None and self.now_s > since_s:
             check_invitations(process, self.now_s)
+
+    def is_spoiled(self, micro_batch: MicroBatch) -> bool:
+        """Return True if a hostile member has given a wrong gradient for it."""
+        return any(
+            micro_batch in each.lied for each in self._lives_of_all if isinstance(each, Hostile)
+        )
 
     def broken(self, invariant: str, story: str) -> None:
         """Something does not hold."""
@@ -464,6 +473,7 @@ class World:
         self.ledger.booked(
             books, self._ever, is_harsh=is_harsh, is_calm=is_calm, has_hostile=has_hostile
         )
+        self._check_suspects(books)
         self._calm_rounds += is_calm
         if self._is_moving:
             self._look_for_moves(books)
@@ -491,6 +501,15 @@ class World:
 
     def _in_place(self, process: SimProcess, op: int) -> None:
         process.op = max(process.op, op)
+
+    def _check_suspects(self, books: Books) -> None:
+        """A source that knows whole routes finds who has given wrong gradients, and nobody else."""
+        for source, found in books.compared.items():
+            self.counts["compared"] += found.times
+            self.counts["at odds"] += found.odd
+            self.counts["suspects"] += found.suspect is not None
+            if found.suspect not in (None, self._hostile) and self.conditions.num_stages <= _KNOWN:
+                self.broken("P10", f"{source} suspects {found.suspect!r}")
 
     # ---- time and lanes
 

@@ -99,13 +99,15 @@ class StageStatus(msgspec.Struct, frozen=True):
 
 class PipelineStatus(msgspec.Struct, frozen=True):
     """A model in stages. Micro-batches are those of all rounds: made, `whole` are counted in all
-    stages, `redone` is how often one was sent or made again."""
+    stages, `redone` is how often one was sent or made again. `suspects` are whom sources suspect,
+    by source, as each of them has told in the newest round."""
 
     stages: tuple[StageStatus, ...]
     made: int = 0
     whole: int = 0
     lost: int = 0
     redone: int = 0
+    suspects: dict[str, str] = {}
 
 
 class CoordinatorStatus(msgspec.Struct, frozen=True):

@@ -103,6 +103,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
 def _pipeline(coordinator: Coordinator) -> PipelineStatus:
     view, groups = coordinator.view, coordinator.groups.values()
     counted = view.books.counted if view.books is not None else (0,) * len(groups)
+    members = view.books.members if view.books is not None else ()
     return PipelineStatus(
         stages=tuple(
             StageStatus(
@@ -112,6 +113,7 @@ def _pipeline(coordinator: Coordinator) -> PipelineStatus:
             )
             for group, count in zip(groups, counted, strict=True)
         ),
+        suspects={one.peer.hex(): one.suspect.hex() for one in members if one.suspect},
         **view.booked,
     )
 

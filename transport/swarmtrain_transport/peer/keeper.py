@@ -7,7 +7,7 @@ state may be of a model that this peer could not hold in memory.
 """
 
 import math
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 
 import msgpack
 
@@ -62,6 +62,17 @@ class Pieces(MutableMapping[bytes, Buffer]):
         self.pinned: frozenset[bytes] = frozenset()
         self._shelf, self._prefix = shelf, f"{group}/"
         self._verified: set[bytes] = set()
+        self._unchecked = list(self)
+
+    def check_some(self, num_bytes: int) -> bool:
+        """Check what an earlier life has left, about so many bytes of it: others wait meanwhile.
+        Return True if there is nothing left to check."""
+        while self._unchecked and num_bytes > 0:
+            digest = self._unchecked.pop()
+            num_bytes -= self._shelf.size(self.name(digest)) or 0
+            if digest not in self:
+                del self[digest]
+        return not self._unchecked
 
     def name(self, digest: bytes) -> str:
         """Name of a blob on the shelf."""
@@ -140,6 +151,7 @@ class Keeper(GroupPart):
         self._sync: StateSync | None = None
         self._pieces = Pieces(shelf, number)
         self._told: tuple[int, bool] = (-1, False)
+        self._checks_at_s = math.inf
         self._candidates_at = (-1, -1)
         self._load_results()
 
@@ -204,7 +216,9 @@ class Keeper(GroupPart):
 
     def advance(self, now_s: float, *, connected: bool) -> Actions:
         """Go on with the snapshot and the results after it; say what is here if that is news."""
-        if self.view.genesis is None or self._pieces.is_full:
+        is_checked = self._pieces.check_some(limits.KEPT_CHECK_BYTES)
+        self._checks_at_s = math.inf if is_checked else now_s
+        if self.view.genesis is None or self._pieces.is_full or not is_checked:
             return self._report(connected=connected)
         self._renew(now_s)
         self._collect()
@@ -260,7 +274,8 @@ class Keeper(GroupPart):
     @property
     def next_wakeup_s(self) -> float:
         """Time at which something falls due although nothing came."""
-        times = [exchange.next_wakeup_s for exchange in self.exchanges.values()]
+        times = [self._checks_at_s]
+        times += [exchange.next_wakeup_s for exchange in self.exchanges.values()]
         if not self.is_idle:
             times += [*self._fetcher.wakeups(), *self._download.wakeups()]
         return min(times, default=math.inf)
@@ -380,6 +395,19 @@ class Keeper(GroupPart):
         if self._sync is not None:
             self._sync.close()
             self._sync = None
+
+
+def forget_kept(shelf: Shelf, group: int, pinned: Collection[bytes]) -> None:
+    """Drop what was kept of a group for others, as this peer is in it now and has a newer state.
+
+    Args:
+        shelf: the disk.
+        group: whose.
+        pinned: blobs that are still being served.
+    """
+    served = {f"{group}/{digest.hex()}{_BLOB}" for digest in pinned}
+    names = [name for name in shelf.names() if name.startswith(f"{group}/")]
+    shelf.drop([name for name in names if name not in served])
 
 
 def _op_of(name: str) -> int:

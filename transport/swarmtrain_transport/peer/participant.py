@@ -24,7 +24,7 @@ from swarmtrain_transport.ledger.fold import OfGroup
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.early_frames import EarlyFrames
 from swarmtrain_transport.peer.group import GroupPeer
-from swarmtrain_transport.peer.keeper import Keeper
+from swarmtrain_transport.peer.keeper import Keeper, forget_kept
 from swarmtrain_transport.peer.ledger_copy import Beginning, LedgerCopy
 from swarmtrain_transport.peer.local_peer import Card, hello_of, progress_of
 from swarmtrain_transport.wire import messages as say
@@ -288,6 +288,7 @@ class Participant:
         part.place.applied(op, manifest.root)
         if chunks is not None and part.place.applied_op == op:  # neither void nor another's
             part.blobs.pin_snapshot(op, manifest, chunks, now_s)
+            forget_kept(self._shelf, group, part.blobs.pinned)
         return self._go_on(part.place.reports(connected=self._connected))
 
     def leave(self, reason: str, now_s: float) -> Actions:

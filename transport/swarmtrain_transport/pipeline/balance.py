@@ -70,9 +70,13 @@ class Balance:
 
     Args:
         draw: what names the sender in its run; another sender draws other ties.
+
+    Attributes:
+        suspect: a peer that gets the least share, however fast it is.
     """
 
     def __init__(self, draw: bytes) -> None:
+        self.suspect: PeerId | None = None
         self._draw = draw
         self._hops: dict[PeerId, _Hop] = {}
         self._head = 0.0
@@ -115,25 +119,43 @@ class Balance:
             hop.rounds_seen += 1
             hop.seen_in = self._round
 
+    def is_new(self, peer: PeerId) -> bool:
+        """Return True if its speed was not yet seen in enough rounds."""
+        hop = self._hops.get(peer)
+        return hop is None or hop.rounds_seen < limits.ROUTE_ROUNDS_NEW
+
+    def is_long(self, seconds: float) -> bool:
+        """Return True if that is far longer than a micro-batch takes at the middle peer."""
+        return seconds > max(limits.HELD_LONG_S, limits.HELD_LONG * self._middle)
+
+    @property
+    def _middle(self) -> float:
+        """Seconds of a micro-batch at the middle one of all peers, not of those who are free at the
+        moment; 0 until one was measured."""
+        known = [other.seconds for other in self._hops.values() if other.seconds is not None]
+        return median_low(known) if known else 0.0
+
     def ranked(self, peers: Collection[PeerId], excluded: Collection[PeerId] = ()) -> list[PeerId]:
         """The peers that the next micro-batch may go to, best first; the sender takes the first of
         them that has room, and waits if none has.
 
         New peers that have had their share of the round are left out while others are there, even
-        if these have no room now: somebody who swallows micro-batches always has.
+        if these have no room now: somebody who swallows micro-batches always has. So is a suspect.
 
         Args:
             peers: the living members of the next stage, each once.
             excluded: those that this micro-batch has failed at: left out too, unless it is all.
         """
         fresh = [peer for peer in peers if peer not in excluded] or peers
-        share = limits.ROUTE_SHARE_NEW * (self._choices + 1) / max(1, len(peers))
+        equal = (self._choices + 1) / max(1, len(peers))
         draw = self._draw + self._round.to_bytes(8, "big") + self._choices.to_bytes(8, "big")
         unknown = _Hop()
 
         def may_take_more(peer: PeerId) -> bool:
             hop = self._hops.get(peer, unknown)
-            return hop.rounds_seen >= limits.ROUTE_ROUNDS_NEW or hop.taken < math.ceil(share)
+            if peer == self.suspect:
+                return hop.taken < math.ceil(equal / limits.ROUTE_SPREAD)
+            return not self.is_new(peer) or hop.taken < math.ceil(limits.ROUTE_SHARE_NEW * equal)
 
         def place(peer: PeerId) -> tuple[float, bytes]:
             charged = max(self._hops.get(peer, unknown).charged, self._head)
@@ -160,9 +182,8 @@ class Balance:
 
     def _cost(self, hop: _Hop) -> float:
         """A micro-batch's time there, where it takes the middle peer 1. As the middle one's, until
-        it was measured; the middle is that of all, not of those who are free at the moment."""
-        known = [other.seconds for other in self._hops.values() if other.seconds is not None]
-        middle = median_low(known) if known else 0.0
+        it was measured."""
+        middle = self._middle
         if hop.seconds is None or not middle:
             return 1.0
         return min(max(hop.seconds / middle, 1 / limits.ROUTE_SPREAD), limits.ROUTE_SPREAD)

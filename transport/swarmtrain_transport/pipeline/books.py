@@ -46,6 +46,7 @@ class Books:
             not made; the latter are not in `counted`.
         doubted: how many each member has told of that are disputed, or of sources that were not
             asked for as many: nothing that it has told of such a source is believed.
+        compared: findings of each source that has made comparisons, as it tells them.
         whole: micro-batches that all stages have counted.
         spans: of who was there when the round was closed.
         processes: who has told.
@@ -65,6 +66,7 @@ class Books:
     breaks: Mapping[tuple[Process | None, int, str], int]
     disputed: Named
     doubted: Mapping[Process, int]
+    compared: Mapping[Process, orders.Compared]
     whole: int
     spans: Mapping[Process, Span]
     processes: frozenset[Process]
@@ -90,6 +92,8 @@ def check(report: orders.Settled, span: Span, asked: int) -> None:
         raise RemoteFault("books", f"{num_bytes} bytes of numbers")
     if (made := sum(map(orders.count, ended))) > asked:
         raise RemoteFault("books", f"{made} micro-batches made, of {asked}")
+    if not report.compared.odd <= report.compared.times <= made:
+        raise RemoteFault("books", f"{report.compared} of {made}")
     if sum(len(one.numbers.bits) for one in report.seen) > limits.SEEN_BYTES_MAX:
         raise RemoteFault("books", "too many bytes of numbers that it has seen")
     near = range(span.first - 1, span.last + 2)  # a route may enter a span in its midst
@@ -164,6 +168,7 @@ def books_of(
         _breaks(num_stages, partial, claims, ends),
         {key: tuple(sorted(some)) for key, some in sorted(disputed.items()) if some},
         +doubted,
+        {one: report.compared for one, report in settled.items() if report.compared.times},
         len(within) - len(partial),
         spans or {},
         frozenset(settled),
@@ -190,12 +195,19 @@ def record_of(books: Books) -> records.Books:
             continue
         room -= len(stages)
         told = tuple(books.told.get((process, stage), 0) for stage in stages)
-        made, doubted = books.made.get(process, 0), books.doubted.get(process, 0)
-        has_told = process in books.processes
-        busy_s = round(books.busy_s.get(process, 0.0), _DIGITS)
+        found = books.compared.get(process, orders.Compared())
         named.append(
             records.BooksOfMember(
-                process.peer, stages[0], told, made, doubted, has_told, busy_s=busy_s
+                process.peer,
+                stages[0],
+                told,
+                books.made.get(process, 0),
+                books.doubted.get(process, 0),
+                process in books.processes,
+                round(books.busy_s.get(process, 0.0), _DIGITS),
+                found.times,
+                found.odd,
+                found.suspect or b"",
             )
         )
     largest = sorted(books.breaks.items(), key=lambda one: (-one[1], one[0][1:]))

@@ -5,10 +5,14 @@ another receiver if the first one is silent, refuses or is gone. After `HOP_TRIE
 micro-batch back. An earlier receiver's gradient is as good as the newest one's.
 """
 
+from collections import Counter
+
 from swarmtrain_transport import limits
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline import requests
 from swarmtrain_transport.pipeline.balance import Balance
+from swarmtrain_transport.pipeline.comparisons import Comparisons, Likeness
 from swarmtrain_transport.pipeline.held import Held, Phase, Try
 from swarmtrain_transport.pipeline.in_flight import InFlight
 from swarmtrain_transport.pipeline.messages import FINAL, Reason
@@ -21,9 +25,13 @@ class Guardian:
 
     Args:
         flight: what is at the peer.
+
+    Attributes:
+        comparisons: of its own micro-batches.
     """
 
     def __init__(self, flight: InFlight) -> None:
+        self.comparisons = Comparisons(flight.rules, flight.source.seed)
         self._flight = flight
         self._balance = Balance(flight.me.peer)
         self._spent: dict[Process, Slot] = {}
@@ -32,6 +40,8 @@ class Guardian:
         """A round begins, with these members."""
         flight = self._flight
         self._balance.begin_round(flight.serving(flight.span.last + 1))
+        self.comparisons.begin_round(flight.now[0])
+        self._balance.suspect = self.comparisons.suspect
 
     def departed(self, process: Process) -> None:
         """The process is gone: another one takes what it had, if it was not the last hope."""
@@ -42,19 +52,38 @@ class Guardian:
             elif held.phase is Phase.OUTRUN and not self._may_come(held):
                 self._flight.fail(held, Reason.GRANTED)
 
+    # ---- comparisons
+
+    def made(self, held: Held) -> None:
+        """One of our own is made: of the text of the one before, if they are to be compared."""
+        flight = self._flight
+        if len(flight.serving(flight.span.last + 1)) > 1:
+            self.comparisons.made(held)
+
+    def compared(self, held: Held, likeness: Likeness) -> None:
+        """The gradients of one of our own and of its twin were held against each other."""
+        assert held.twin is not None
+        only_one = self._known_of(held) ^ self._known_of(held.twin)
+        self.comparisons.found(only_one, held.micro_batch.round, likeness)
+        self._balance.suspect = self.comparisons.suspect
+
+    def _known_of(self, held: Held) -> frozenset[PeerId]:
+        """Peers that have served one of our own, as far as we know: the next one and the end."""
+        ends = (held.below, self._flight.source.end_of(held.micro_batch))
+        return frozenset(process.peer for process in ends if process is not None)
+
     # ---- the next hop
 
     def want(self, held: Held, *, everybody: bool = False) -> None:
         """Ask the best receiver for a slot; if it has kept us waiting, ask all of them."""
         flight = self._flight
         receivers = flight.serving(flight.span.last + 1)
-        excluded = [process.peer for process in held.avoided if flight.is_member(process)]
         is_judged = held.micro_batch.judged
         if is_judged and receivers:  # whatever was learnt of routes: nothing is learnt of these
             place = int.from_bytes(held.secret, "big") % len(receivers)
             ranked = [*receivers[place:], *receivers[:place]]
         else:
-            ranked = self._balance.ranked(receivers, excluded) if receivers else []
+            ranked = self._balance.ranked(receivers, self._barred(held)) if receivers else []
         held.asked = ranked if everybody else ranked[:1]
         if ranked and not everybody:
             held.meant = ranked[0]
@@ -81,6 +110,7 @@ class Guardian:
             if held.meant is not None and held.meant != receiver.peer and not is_judged:
                 self._balance.passed_on(held.meant, receiver.peer)
             held.tries.append(Try(receiver, slot, flight.now_s))
+            self._ask_no_more(receiver.peer)
             held.sends_anew()
             flight.enter(held, Phase.SENT)
         elif held.phase is not Phase.SENT or not held.is_at(receiver, slot):
@@ -114,6 +144,36 @@ class Guardian:
             if held.phase is Phase.WAITING and receiver.peer in held.asked
         ]
         return min(waiting, key=place, default=None)
+
+    def _barred(self, held: Held) -> set[PeerId]:
+        """Peers that a micro-batch is not to go to while there are others: those that have failed
+        it, have its twin, have kept one for long, or are new and have all of ours but one."""
+        flight = self._flight
+        barred = {process.peer for process in held.avoided if flight.is_member(process)}
+        barred |= held.kept_apart
+        at = Counter[PeerId]()
+        for other in flight.all():
+            if other.phase is Phase.SENT:
+                at[other.tries[-1].receiver.peer] += 1
+                if other.tries[-1].is_long:
+                    barred.add(other.tries[-1].receiver.peer)
+            elif other.phase is Phase.WAITING and other is not held and other.meant is not None:
+                at[other.meant] += 1
+        most = max(1, (flight.rules.under_way or flight.rules.slots) - 1)
+        return barred | {
+            peer for peer, some in at.items() if some >= most and self._balance.is_new(peer)
+        }
+
+    def _ask_no_more(self, peer: PeerId) -> None:
+        """A peer was sent one: those that it is barred from now wait for others, if there are
+        any."""
+        flight = self._flight
+        serving = set(flight.serving(flight.span.last + 1))
+        for held in flight.all():
+            if held.phase is Phase.WAITING and peer in held.asked:
+                barred = self._barred(held)
+                if peer in barred and serving - barred:
+                    held.asked = [one for one in held.asked if one != peer]
 
     # ---- the receiver's word
 
@@ -162,8 +222,18 @@ class Guardian:
             self.want(held, everybody=True)
         elif held.phase is Phase.SENT and flight.now_s - held.heard_s > limits.HOP_SILENCE_S:
             self.redo(held, Reason.SILENT)
+        elif held.phase is Phase.SENT and not held.micro_batch.judged:
+            self._look_at_time(held.tries[-1])
         elif held.phase is Phase.OUTRUN and flight.now_s - held.since_s > limits.OUTRUN_S:
             flight.fail(held, Reason.GRANTED)
+
+    def _look_at_time(self, tried: Try) -> None:
+        """Measure a receiver that has not answered by the time that has passed."""
+        seconds = self._flight.now_s - tried.since_s
+        if not tried.is_long and self._balance.is_long(seconds):
+            tried.is_long = True
+            half_s = seconds / 2
+            self._balance.measured(tried.receiver.peer, forward_s=half_s, backward_s=half_s)
 
     def redo(self, held: Held, reason: Reason) -> None:
         """The receiver has failed: take another one, while there is hope. A source knows better

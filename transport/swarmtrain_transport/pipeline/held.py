@@ -63,11 +63,13 @@ class Try:
         receiver: the process.
         slot: its slot.
         since_s: when it was first sent there.
+        is_long: it has been there for far longer than others take.
     """
 
     receiver: Process
     slot: Slot
     since_s: float
+    is_long: bool = False
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Held:
         reason: for which it is refused.
         steps: inner steps that its first stage here had made before its forward pass.
         again_s, pause_s: when a payload may be sent again, and the pause after that.
+        twin: at its source, the one of the same text (`comparisons`); they are to go to two peers.
     """
 
     job: Job
@@ -119,6 +122,7 @@ class Held:
     steps: int = 0
     again_s: float = 0.0
     pause_s: float = limits.HOP_TICK_S
+    twin: "Held | None" = field(default=None, compare=False, repr=False)
 
     @property
     def micro_batch(self) -> MicroBatch:
@@ -130,6 +134,14 @@ class Held:
         """Place in a queue: the oldest goes first, and so gradients add up in one order."""
         name = self.micro_batch
         return name.round, name.step, name.attempt, name.number, name.source
+
+    @property
+    def kept_apart(self) -> set[PeerId]:
+        """Peers of the next stage that its twin has gone to, or is to go to."""
+        if self.twin is None:
+            return set()
+        tried = {one.receiver.peer for one in self.twin.tries}
+        return tried or ({self.twin.meant} if self.twin.meant is not None else set())
 
     def is_at(self, receiver: Process, slot: Slot) -> bool:
         """Return True if this is the newest receiver."""

@@ -4,6 +4,10 @@ The parts of a stage's machine share this: guardian, receiver and permission. Ea
 machine asks for something; the requests are gathered here.
 """
 
+from collections import deque
+from statistics import median_low
+
+from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.phases import entered
 from swarmtrain_transport.pipeline import messages as msg
@@ -41,6 +45,7 @@ class InFlight:
         judged: those of evaluations, by job: own ones and others', which no book knows of.
         running: the one whose pass is being made.
         requests: of the event that is being answered.
+        times_s: for which the newest own micro-batches that came back were with others.
     """
 
     def __init__(self, me: Process, span: Span, rules: Rules, seed: bytes) -> None:
@@ -60,6 +65,7 @@ class InFlight:
         self.evaluated: orders.Evaluate | None = None
         self.running: Held | None = None
         self.requests: list[Request] = []
+        self.times_s: deque[float] = deque(maxlen=4 * limits.MICRO_BATCHES_KNOWN)
 
     def all(self) -> list[Held]:
         """All of training, own ones first."""
@@ -144,9 +150,21 @@ class InFlight:
 
     def end(self, held: Held, reason: Reason | None) -> None:
         """One of ours came back, or is lost."""
+        if reason is None and held.tries:
+            self.times_s.append(self.now_s - held.tries[0].since_s)
         self.source.over(held.micro_batch, reason)
         self.requests.append(requests.Ended(held.micro_batch, reason))
         self.free(held)
+
+    def is_late(self, held: Held) -> bool:
+        """Return True if one of ours has been under way for too long."""
+        most_s = limits.MICRO_BATCH_S
+        if self.now_s - held.began_s > most_s:
+            return True
+        if not held.tries or len(self.times_s) < limits.MICRO_BATCHES_KNOWN:
+            return False
+        usual_s = limits.MICRO_BATCH_TIMES * median_low(self.times_s)
+        return self.now_s - held.tries[0].since_s > max(limits.MICRO_BATCH_LEAST_S, usual_s)
 
     def forget(self, held: Held, reason: Reason = Reason.CLOSED) -> None:
         """Its round or step is over, and all know it; a void step's were never made."""

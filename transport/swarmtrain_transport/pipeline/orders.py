@@ -227,12 +227,26 @@ class Made(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     lost: Mapping[Reason, Marks]
 
 
+class Compared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Comparisons of a source in a round: its own word, on which nobody else acts.
+
+    Attributes:
+        times: that it has compared what two routes made of the same text.
+        odd: how often they were at odds.
+        suspect: the peer to which its findings point, of this round and before.
+    """
+
+    times: Count = 0
+    odd: Count = 0
+    suspect: Key | None = None
+
+
 class Settled(OrderOrReport, frozen=True, tag=32):
     """Answer to CLOSE: the last step is made, nothing is left over, and this was counted.
     `redone` is how often it has sent micro-batches of the round to yet another receiver, and why;
     `seen` is who else has served what it has counted. `norms` has for each stage of its span the
     median norm of the round's gradients before they were clipped; None where it made no whole
-    step. `busy_s` is how long its passes took."""
+    step. `busy_s` is how long its passes took. `compared` is what a source has found."""
 
     round: Count
     counted: Annotated[tuple[Counted, ...], msgspec.Meta(max_length=limits.COUNTED_MAX)]
@@ -241,6 +255,7 @@ class Settled(OrderOrReport, frozen=True, tag=32):
     seen: Annotated[tuple[Seen, ...], msgspec.Meta(max_length=limits.SEEN_MAX)] = ()
     norms: Annotated[tuple[Norm | None, ...], msgspec.Meta(max_length=limits.STAGES_MAX)] = ()
     busy_s: Annotated[float, msgspec.Meta(ge=0, le=limits.BUSY_S_MAX)] = 0.0
+    compared: Compared = Compared()
 
 
 Report = Drained | Weighed | Settled

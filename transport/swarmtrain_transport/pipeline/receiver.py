@@ -3,6 +3,7 @@
 A slot holds the stage's input, then in its place the input's gradient until that is acknowledged.
 """
 
+import math
 from collections import Counter
 
 from swarmtrain_transport import limits
@@ -46,8 +47,7 @@ class Receiver:
         if not flight.invites:
             return
         free = flight.rules.slots - self.num_held
-        held_here = (*flight.in_slots.values(), *flight.judged.values())
-        filled = Counter(held.above for held in held_here if held.above is not None)
+        filled = self._filled
         senders = [
             peer
             for peer, member in flight.members.items()
@@ -57,22 +57,40 @@ class Receiver:
         for slot, sender in self.invited.give(free, flight.now_s, filled, most):
             flight.send(sender, msg.Invite(slot))
 
+    @property
+    def _filled(self) -> Counter[Process]:
+        """Slots that hold something, by sender."""
+        held_here = (*self._flight.in_slots.values(), *self._flight.judged.values())
+        return Counter(held.above for held in held_here if held.above is not None)
+
     def say_again(self) -> None:
         """Invitations, what is owed to senders, and that the rest is alive. A slot is nobody's for
-        ever."""
+        ever; not for long, where all are taken and a sender that has none wants one."""
         flight = self._flight
         self.invited.forget_old(flight.now_s)
         for slot, sender in self.invited:
             flight.send(sender, msg.Invite(slot))
+        is_full = self.num_held >= flight.rules.slots
+        most_s = limits.INVITED_S if is_full and self.invited.waits(self._filled) else math.inf
         for held in list(flight.in_slots.values()):
             assert held.above is not None and held.job.slot is not None
-            if flight.now_s - held.began_s > limits.PARKED_S and held is not flight.running:
-                flight.drop(held)
-                self.invited.doubted(held.above, held.began_s, flight.now_s)
+            here_s = flight.now_s - held.began_s
+            if here_s > most_s and held.phase is not Phase.BACKWARD and held is not flight.running:
+                flight.send(held.above, msg.Refuse(held.job.slot, held.micro_batch, Reason.FULL))
+                self._let_go(held)
+                most_s = math.inf  # one is enough for now
+            elif here_s > limits.PARKED_S and held is not flight.running:
+                self._let_go(held)
             elif held.phase in OWED:
                 flight.say_owed(held)
             else:
                 flight.send(held.above, msg.Alive(held.job.slot))
+
+    def _let_go(self, held: Held) -> None:
+        """Its sender has had the slot for too long."""
+        assert held.above is not None
+        self._flight.drop(held)
+        self.invited.doubted(held.above, held.began_s, self._flight.now_s)
 
     def on_want(self, sender: Process, want: msg.Want) -> None:
         """A sender has micro-batches, for the stage after its own."""

@@ -50,20 +50,36 @@ class Text(msgspec.Struct, frozen=True):
 
 class RunForward(msgspec.Struct, frozen=True):
     """Training thread: the job's output, from its input and this first stage on. Then
-    `forward_made`. A job without a slot has no input yet: read its text, and tell of it."""
+    `forward_made`. A job without a slot has no input yet: read its text, or that of the one before
+    `again`, and tell of it."""
 
     job: Job
     stage: int
+    again: bool = False
+
+
+class Twin(msgspec.Struct, frozen=True):
+    """Another own micro-batch of the same text.
+
+    Attributes:
+        micro_batch: its name.
+        seed: of both sketches; nobody else knows it, or could hide a difference from them.
+    """
+
+    micro_batch: MicroBatch
+    seed: int
 
 
 class RunBackward(msgspec.Struct, frozen=True):
     """Training thread: recompute, and `gradient_made` as soon as the input's gradient is there;
     then add the parameters' to what is accumulated, and `backward_made`. At the end of a route
-    begin with the labels; a source has no input's gradient."""
+    begin with the labels; a source has no input's gradient. Of one with a twin keep a sketch of
+    the answer, and tell their likeness with the second `backward_made`."""
 
     job: Job
     stage: int
     is_end: bool
+    twin: Twin | None = None
 
 
 class RunJudged(msgspec.Struct, frozen=True):

@@ -19,9 +19,10 @@ A coordinator that died is not this file's: the round that was under way is clos
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import median_high, median_low
 
 import msgspec
 
@@ -77,6 +78,7 @@ class _Step:
         began_s: when they were told of it.
         took_s: of those that have drained.
         lost: micro-batches that did not come back.
+        losers: sources that have lost some of theirs.
         left: whether a member left meanwhile.
         unweighed: members that have not told the size of its gradient; None before they are asked.
         asked_s: when they were asked for it.
@@ -87,6 +89,7 @@ class _Step:
     began_s: float
     took_s: list[float] = field(default_factory=list)
     lost: int = 0
+    losers: set[Process] = field(default_factory=set)
     left: bool = False
     unweighed: dict[Process, Span] | None = None
     asked_s: float = 0.0
@@ -150,6 +153,7 @@ class Rounds:
     _unsettled: dict[Process, Span] = field(default_factory=dict)
     _spans_of_closing: dict[Process, Span] = field(default_factory=dict)
     _voided: int = 0
+    _lost_alone: Counter[Process] = field(default_factory=Counter)
     _voided_of_closing: int = 0
     _settled: dict[Process, orders.Settled] = field(default_factory=dict)
     _is_booked: bool = False
@@ -240,6 +244,8 @@ class Rounds:
                 raise RemoteFault("books", f"{report.lost} lost of {report.made}, not of {share}")
             self._under_way.awaited.discard(process)
             self._under_way.lost += report.lost
+            if report.lost:
+                self._under_way.losers.add(process)
             took_s = now_s - self._under_way.began_s
             self._under_way.took_s.append(took_s)
             self._paces[process] = (share - report.lost) / took_s if took_s > 0 else math.inf
@@ -376,6 +382,10 @@ class Rounds:
         if len(step.took_s) >= len(step.awaited):
             others_s = limits.STRAGGLER * median_low(step.took_s)
             least_s = min(least_s, max(2 * limits.MICRO_BATCH_S, others_s))
+        if len(step.took_s) > len(step.awaited):  # of three, one that says so at once is no measure
+            middle_s = median_high(step.took_s)
+            more_s = max((limits.STRAGGLER - 1) * middle_s, 2 * limits.MICRO_BATCH_LEAST_S)
+            least_s = min(least_s, middle_s + more_s)
         return step.began_s + least_s
 
     def _is_late(self, process: Process, report: type[orders.Report]) -> None:
@@ -455,6 +465,7 @@ class Rounds:
         able = {Process(peer, member.boot) for peer, member in members.items() if 0 in member.span}
         sources = set(self._waits_for(able)) or able
         self.step = self.attempt = self._voided = 0
+        self._lost_alone.clear()
         self._is_running, self._began_s = True, self._now_s
         self._shares = self._shares_of(sources)
         self._asked = {one: share * max(1, self.steps) for one, share in self._shares.items()}
@@ -551,7 +562,8 @@ class Rounds:
             norm = self._norm()
         if is_whole:
             self.step, self.attempt = self.step + 1, 0
-        elif sources:
+        elif sources and self.attempt + 1 < limits.VOIDS_MAX:
+            sources -= self._void_by_themselves(sources)
             self.attempt += 1
             self._voided += sum(self._shares[source] for source in sources)
         else:
@@ -562,6 +574,17 @@ class Rounds:
             share = self._shares[process] if goes_on and process in sources else 0
             made = orders.MakeStep(*over, share, norm) if is_whole else orders.Void(*over, share)
             self._actions.append(Tell(process, made))
+
+    def _void_by_themselves(self, sources: set[Process]) -> set[Process]:
+        """Sources that have been the only ones to lose something in several attempts: they make
+        nothing for the rest of the round, unless nobody else does."""
+        step = self._under_way
+        if len(step.losers) == 1 and not step.left:
+            self._lost_alone.update(step.losers)
+        often = {one for one in sources if self._lost_alone[one] >= limits.VOIDS_ALONE}
+        for process in often if sources - often else ():
+            del self._shares[process]
+        return often if sources - often else set()
 
     def _norm(self) -> float:
         """The norm of the step's whole gradient. A stage has the low median of its members'

@@ -16,6 +16,8 @@ class Rules:
         under_way: of a source's own micro-batches, at a time; 0 for as many as `slots`. A source
             that makes more than the average one has as many more, and one that makes fewer fewer.
         tokens: of a micro-batch at most, as there is room for in its form.
+        repeat_every: of so many micro-batches a source makes one of the text of the one before, and
+            compares; 0 for none. Flushed steps have none: a text would count twice in a step.
         judged: micro-batches of an evaluation's text.
     """
 
@@ -25,5 +27,6 @@ class Rules:
     step_micro_batches: int = 1
     max_stale_steps: int = 1 << 30
     under_way: int = 0
+    repeat_every: int = 0
     tokens: int = field(kw_only=True)
     judged: int = 0

@@ -49,6 +49,11 @@ class Invitations:
         else:
             self._wanted[sender] = count
 
+    def waits(self, filled: Mapping[Process, int]) -> bool:
+        """Return True if somebody wants a slot and has none."""
+        kept = {sender for sender, _ in self._kept.values()}
+        return any(not filled.get(sender) and sender not in kept for sender in self._wanted)
+
     def give(
         self, free: int, now_s: float, filled: Mapping[Process, int], most: int
     ) -> list[tuple[Slot, Process]]:

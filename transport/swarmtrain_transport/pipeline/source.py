@@ -80,6 +80,11 @@ class Source:
         named = self.boot + b"".join(number.to_bytes(8, "big") for number in which)
         return hmac.digest(self.seed, named, "sha256")[: limits.SECRET_BYTES]
 
+    def end_of(self, micro_batch: MicroBatch) -> Process | None:
+        """The process that has the permission for one of ours."""
+        made = self._made.get(micro_batch)
+        return made.end[0] if made is not None and made.end is not None else None
+
     def permits(self, micro_batch: MicroBatch, secret: bytes, end: End) -> bool:
         """Return True if this end may begin the way back: it has the secret, and is the first that
         asks, or has asked before; and the micro-batch has not ended."""

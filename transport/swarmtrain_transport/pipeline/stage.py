@@ -22,10 +22,13 @@ goes forward only; what they share is in `in_flight`.
 
 from collections import deque
 
+import msgspec
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import messages as msg
 from swarmtrain_transport.pipeline import orders, requests
+from swarmtrain_transport.pipeline.comparisons import Likeness
 from swarmtrain_transport.pipeline.evaluation import Evaluation
 from swarmtrain_transport.pipeline.guardian import Guardian
 from swarmtrain_transport.pipeline.held import OWED, PAST_GO, Held, Phase
@@ -201,10 +204,14 @@ class StageMachine:
         return self._taken()
 
     def backward_made(
-        self, job: Job, now_s: float, text: Text | None = None
+        self,
+        job: Job,
+        now_s: float,
+        text: Text | None = None,
+        likeness: Likeness | None = None,
     ) -> tuple[Request, ...]:
         """The backward pass of a job is made, and its gradient is accumulated; at a source that is
-        the end as well, of this text."""
+        the end as well, of this text. With the second of two twins comes their likeness."""
         flight = self._flight
         flight.now_s = now_s
         held = self._pass_over()
@@ -212,6 +219,8 @@ class StageMachine:
         if text is not None:
             held.tokens = text.tokens
         self._count(held)
+        if likeness is not None:
+            self._guardian.compared(held, likeness)
         if flight.own.get(job.micro_batch) is held:
             flight.end(held, None)
         self._hear()
@@ -242,7 +251,9 @@ class StageMachine:
         made = self._flight.source.close(round)
         busy_s, self._busy_s = self._busy_s, 0.0
         self._pass_s = now_s  # of one that has been asked for, which was not begun before
-        return self._reports(self._flight.tally.settle(round, made, norms, busy_s), now_s)
+        report = self._flight.tally.settle(round, made, norms, busy_s)
+        compared = self._guardian.comparisons.told(round)
+        return self._reports(msgspec.structs.replace(report, compared=compared), now_s)
 
     def weighed(
         self, fence: Fence, squares: tuple[float | None, ...], now_s: float
@@ -288,8 +299,7 @@ class StageMachine:
     def _look_after(self, held: Held) -> None:
         """Say again, try another, or give up, as its phase wants it."""
         flight = self._flight
-        is_old = flight.now_s - held.began_s > limits.MICRO_BATCH_S
-        if is_old and held.above is None and held is not flight.running:
+        if held.above is None and held is not flight.running and flight.is_late(held):
             flight.fail(held, Reason.LATE)
         else:
             self._permission.look_after(held)
@@ -308,6 +318,8 @@ class StageMachine:
             flight.own[name] = held
             if flight.is_end:
                 self._permission.ask(held)
+            else:
+                self._guardian.made(held)
         report = flight.source.drained()
         if report is not None:
             flight.requests.append(requests.SendReport(report))
@@ -498,9 +510,11 @@ class StageMachine:
             flight.requests.append(requests.RunJudged(held.job, held.stage, ops, is_end))
         elif held.phase is Phase.FORWARD:
             held.steps = flight.tally.steps[held.stage]
-            flight.requests.append(requests.RunForward(held.job, held.stage))
+            is_second = held.twin is not None and held.twin.order < held.order
+            flight.requests.append(requests.RunForward(held.job, held.stage, is_second))
         else:
-            flight.requests.append(requests.RunBackward(held.job, held.stage, flight.is_end))
+            twin = self._guardian.comparisons.twin_of(held)
+            flight.requests.append(requests.RunBackward(held.job, held.stage, flight.is_end, twin))
 
     def _may_run(self, name: MicroBatch) -> bool:
         """Its round, or its step, has begun here: the weights are those that it is meant for, and

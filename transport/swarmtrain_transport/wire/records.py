@@ -320,6 +320,9 @@ class BooksOfMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
             of the stage has counted as well.
         has_told: False if it has said nothing in time: it is in no op of the round.
         busy_s: how long its passes took, by its own word.
+        compared: how often it has compared, as a source, what two routes made of the same text.
+        odd: how often they were at odds.
+        suspect: the peer that it finds where they are at odds; b"" if nobody. Its own word.
     """
 
     peer: bytes
@@ -329,6 +332,9 @@ class BooksOfMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     doubted: int
     has_told: bool
     busy_s: float = 0.0
+    compared: int = 0
+    odd: int = 0
+    suspect: bytes = b""
 
 
 class Break(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
