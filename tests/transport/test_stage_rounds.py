@@ -400,6 +400,15 @@ def test_a_process_that_begins_anew_is_in_again_when_it_holds_the_states() -> No
     assert hall.told(A) == [orders.Joined(C, orders.Member(ANEW, Span(1, 1)))]
 
 
+def test_two_processes_that_take_turns_under_one_key_hear_both_that_they_have_left() -> None:
+    hall = begun()
+    for boot in (ANEW, BOOT, ANEW, BOOT):
+        hall.sent[C], hall.lanes[C] = [], ReportLane()
+        hall.take(hall.machine.connected(C, hello_of(C, boot=boot), hall.now_s))
+        hall.say(C, m.Applied(0, root_of(0), group=1))
+    assert hall.told(C)[-1] == orders.Departed(Process(C, BOOT))
+
+
 def test_a_state_on_the_disk_is_none_in_place() -> None:
     hall = begun()
     hall.sent[C], hall.lanes[C] = [], ReportLane()
@@ -421,9 +430,9 @@ def test_who_is_given_other_stages_begins_anew() -> None:
     assert welcome.members[B].span == Span(1, 1)
 
 
-def come_anew(hall: StagedHall, peer: PeerId, group: int) -> None:
+def come_anew(hall: StagedHall, peer: PeerId, group: int, boot: bytes = ANEW) -> None:
     hall.lanes[peer] = ReportLane()
-    hall.take(hall.machine.connected(peer, hello_of(peer, boot=ANEW), hall.now_s))
+    hall.take(hall.machine.connected(peer, hello_of(peer, boot=boot), hall.now_s))
     hall.say(peer, m.Applied(0, root_of(0), group=group))
 
 
@@ -444,10 +453,8 @@ def test_a_process_that_hears_nothing_is_out_before_much_is_kept_for_it(
 ) -> None:
     monkeypatch.setattr(limits, "ORDERS_UNHEARD_MAX", 20)
     hall = begun()
-    for _ in range(15):
-        come_anew(hall, B, 0)
-        hall.take(hall.machine.connected(B, hello_of(B), hall.now_s))
-        hall.say(B, m.Applied(0, root_of(0)))
+    for number in range(30):
+        come_anew(hall, B, 0, bytes([number]) * len(ANEW))
         hall.report(A, orders.Drained(7, 0, 0, 1, 0))
         hall.ack(C)
     assert hall.machine.stage_rounds.rounds.members.keys() >= {A}

@@ -197,6 +197,10 @@ ORDERS_UNHEARD_MAX = 1024
 """Orders about a pipeline that a process has not said that it has heard: it is then out. It says so
 with every report, once a round at least, and a round has about ten."""
 
+BOOTS_LEFT_MAX = 4
+"""Processes of one peer, the newest ones, that are told that they have left when they come back.
+One that was forgotten would be taken for new and hear orders under numbers that it has had."""
+
 JUDGED_UNDER_WAY = 2
 """Micro-batches of validation text that an evaluator has on their way, beside those of training:
 they take each stage about as many passes of its time as these do."""

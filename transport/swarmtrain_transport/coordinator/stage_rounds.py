@@ -111,7 +111,7 @@ class StageRounds:
         self._writer = writer
         self._live_roster = live_roster
         self._lanes: dict[Process, OrderLane] = {}
-        self._left: dict[PeerId, tuple[bytes, OrderLane]] = {}
+        self._left: dict[PeerId, dict[bytes, OrderLane]] = {}  # by boot
         self._said: list[tuple[Process, PipelineOrder]] = []
         self._round: int | None = None
         self._awaited: dict[int, _Awaited] = {}
@@ -125,10 +125,9 @@ class StageRounds:
         known = self.rounds.known(peer)
         if known is not None and known.boot != hello.boot:
             self.gone(peer, now_s)
-        lane = self._lanes.get(Process(peer, hello.boot))
-        left_boot, left_lane = self._left.get(peer, (b"", None))
-        if left_boot == hello.boot:
-            lane = left_lane  # the last word on it is that it has left
+        # The last word to one that has left is that it has.
+        left = self._left.get(peer, {})
+        lane = left.get(hello.boot) or self._lanes.get(Process(peer, hello.boot))
         if lane is not None:
             for message in lane.again():
                 self._writer.send(peer, message)
@@ -143,8 +142,11 @@ class StageRounds:
         if known is not None:
             process = Process(peer, known.boot)
             self._act(self.rounds.departed(process, now_s))
-            self._left.pop(peer, None)
-            self._left[peer] = known.boot, self._lanes.pop(process)
+            left = self._left.pop(peer, {})
+            left[known.boot] = self._lanes.pop(process)
+            if len(left) > limits.BOOTS_LEFT_MAX:
+                del left[next(iter(left))]
+            self._left[peer] = left
             if len(self._left) > limits.PIPELINE_MEMBERS_MAX:
                 del self._left[next(iter(self._left))]
 
@@ -224,7 +226,7 @@ class StageRounds:
                 rounds.least_members = 1  # the run has begun, in an earlier life
         for peer, line in self._live_roster.lines.items():
             known, boot = rounds.known(peer), line.hello.boot
-            has_left = self._left.get(peer, (b"",))[0] == boot
+            has_left = boot in self._left.get(peer, {})
             is_in = known is not None and known.boot == boot
             if not line.connected or is_in or has_left:
                 continue
