@@ -263,7 +263,7 @@ def test_peers_that_bring_a_model_train_its_stages_over_sockets(begin) -> None:
         assert not one.thread.is_alive() and one.error is None, one.error
     assert peers[0].roots() == peers[3].roots()
     losses = peers[2].losses
-    assert losses[-1] < 0.9 * losses[0]
+    assert losses[-1] < losses[0]
     spans = [one.peer._here.trainer.span for one in peers]
     assert [list(span.modules) for span in spans] == [[0], [1], [2], [0]]
     blocks = [block for one in peers for block in one.peer._model.blocks]
