@@ -1,16 +1,19 @@
 """`swarmtrain simulate`: the production machines in drawn worlds, with faults."""
 
 import json
+import math
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import EndsAsJson, Verbose
+from swarmtrain.cli.arguments import EndsAsJson, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
+from swarmtrain.console.lines import counted
 from swarmtrain.error_table import EXIT_DONE
+from swarmtrain.options import parse_duration
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 
 EXIT_VIOLATED = 1
@@ -52,9 +55,16 @@ def simulate(
         bool, typer.Option("--trace", help="Print a line per event; needs --seed.")
     ] = False,
     processes: Annotated[int, typer.Option(min=1, max=64, help="Worlds side by side.")] = 1,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TIME", parser=read_by(parse_duration), show_default=False,
+            help="Begin no world after 90s, 10m or 1h, and say which seed is next.",
+        ),
+    ] = None,
     as_json: EndsAsJson = False,
     verbose: Verbose = False,
-) -> None:
+) -> None:  # fmt: skip
     """Run the exchange in simulated worlds with faults, and check what it promises.
 
     The exit status is 1 if anything was violated.
@@ -63,9 +73,12 @@ def simulate(
     if trace and seed is None:
         raise typer.BadParameter("a trace is of one world: name it with --seed")
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
+    budget_s = math.inf if budget is None else budget
     if pipelines:
-        raise typer.Exit(_simulate_pipelines(chosen, processes, trace=trace, as_json=as_json))
-    from swarmtrain.simulate.seeds import SeedResult, drawn_training, run_seed, run_seeds
+        raise typer.Exit(
+            _simulate_pipelines(chosen, processes, budget_s, trace=trace, as_json=as_json)
+        )
+    from swarmtrain.simulate.seeds import SeedResult, drawn_training, run_seed, run_seeds, until
     from swarmtrain.simulate.seeds import simulate as run
 
     def tell(result: SeedResult) -> None:
@@ -76,7 +89,9 @@ def simulate(
     if trace and seed is not None:
         training = drawn_training(seed, kind.value, fragments)
         run_seed(seed, peers, ops, _show, training=training, **drawn_with)
-    summary = run(run_seeds(chosen, peers, ops, processes, **drawn_with), tell)
+    results = until(run_seeds(chosen, peers, ops, processes, **drawn_with), budget_s)
+    summary = run(results, tell)
+    _say_next(chosen, summary.seeds)
     if as_json:
         print(json.dumps(asdict(summary)))
     else:
@@ -88,10 +103,20 @@ def simulate(
     raise typer.Exit(EXIT_VIOLATED if summary.violations else EXIT_DONE)
 
 
-def _simulate_pipelines(seeds: range, processes: int, *, trace: bool, as_json: bool) -> int:
+def _say_next(seeds: range, done: int) -> None:
+    """Say how to go on, if the time was too short for all worlds."""
+    if done < len(seeds):
+        left = len(seeds) - done
+        say(f"{counted(left, 'world')} left: go on with --first-seed {seeds[done]} --seeds {left}.")
+
+
+def _simulate_pipelines(
+    seeds: range, processes: int, budget_s: float, *, trace: bool, as_json: bool
+) -> int:
     """Simulate pipelines, and return the exit status."""
     from swarmtrain.simulate.pipelines.seeds import SeedResult, run_seed, run_seeds
     from swarmtrain.simulate.pipelines.seeds import simulate as run
+    from swarmtrain.simulate.seeds import until
 
     def tell(result: SeedResult) -> None:
         if result.invariant:
@@ -100,7 +125,8 @@ def _simulate_pipelines(seeds: range, processes: int, *, trace: bool, as_json: b
 
     if trace:
         run_seed(seeds[0], _show)
-    summary = run(run_seeds(seeds, processes), tell)
+    summary = run(until(run_seeds(seeds, processes), budget_s), tell)
+    _say_next(seeds, summary.seeds)
     if as_json:
         print(json.dumps(asdict(summary)))
     else:

@@ -259,6 +259,17 @@ def run_seeds(
     yield from in_processes(one, seeds, processes, chunksize=4)
 
 
+def until(
+    results: Iterable[_Result], budget_s: float, clock: Callable[[], float] = time.monotonic
+) -> Iterator[_Result]:
+    """Pass results on until so many seconds are over: one at least, and none begun later."""
+    end_s = clock() + budget_s
+    for result in results:
+        yield result
+        if clock() >= end_s:
+            return
+
+
 def in_processes(
     run: Callable[[_Task], _Result], tasks: Iterable[_Task], processes: int, chunksize: int
 ) -> Iterator[_Result]:

@@ -14,7 +14,7 @@ from swarmtrain.cli.main import main
 from swarmtrain.simulate.faults.plan import Strike
 from swarmtrain.simulate.faults.troubles import ADDED, FLIP, HOSTILE
 from swarmtrain.simulate.ground.conditions import Conditions
-from swarmtrain.simulate.seeds import repeat, run_seed, run_seeds, world_of
+from swarmtrain.simulate.seeds import repeat, run_seed, run_seeds, until, world_of
 from swarmtrain_transport import limits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +62,16 @@ FAILED_BESIDE_A_HOSTILE_OWNER = (
 
 
 @pytest.mark.timeout(300)
+def test_worlds_within_a_budget_of_time_say_from_where_to_go_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    times = iter([0.0, 4.0, 8.0, 12.0, 16.0])
+    assert list(until(range(9), 10.0, lambda: next(times))) == [0, 1, 2]
+    words = ["simulate", "--pipelines", "--first-seed", "5", "--seeds", "3", "--budget", "0.001"]
+    assert main(words) == 0
+    assert "2 worlds left: go on with --first-seed 6 --seeds 2." in capsys.readouterr().err
+
+
 def test_random_worlds_keep_every_promise():
     results = list(run_seeds(range(24), peers=4, ops=6))
     wrong = [(r.seed, v.invariant, v.story) for r in results for v in r.violations]
