@@ -17,12 +17,22 @@ Anchors = Mapping[int, tuple[Layout, Tensor]]
 """Values of stages, (padded,) float32 in their layouts: live buffers."""
 
 
+_TRAINING = 10
+"""Windows that a source trains on in a round for each one of validation text. This one takes a
+forward pass alone, a third of the other's time: about a thirtieth of the stages' time at most,
+however short a round is."""
+
+_LEAST_WINDOWS = 8
+
+
 def num_judged(config: RunConfig) -> int:
     """Micro-batches of the validation text: whole ones, as no others fit the forms on the way. None
     where peers bring their own text."""
     if config.model.kind == "custom":
         return 0
-    return -(-VALIDATION_WINDOWS // config.pipeline.micro_batch)
+    affordable = config.outer.inner_steps * config.inner.batch // _TRAINING
+    windows = min(max(affordable, _LEAST_WINDOWS), VALIDATION_WINDOWS)
+    return -(-windows // config.pipeline.micro_batch)
 
 
 def validation_text(config: RunConfig, pieces: Sequence[bytes]) -> tuple[Batch, ...]:
