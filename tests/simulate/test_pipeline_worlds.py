@@ -31,6 +31,11 @@ def test_worlds_of_all_kinds_are_clean():
     assert summary.counts["whole beside a hostile member"] > 0.85 * beside > 0
 
 
+def test_nobody_answers_the_invitations_of_a_member_that_is_away_for_rounds():
+    result = run_seed(20171)
+    assert not result.invariant, result.story
+
+
 def test_a_seed_gives_the_same_routes_in_every_process():
     program = (
         "from swarmtrain.simulate.pipelines.seeds import run_seed\n"

@@ -213,8 +213,10 @@ def check_loss(process: SimProcess, loss: float | None) -> None:
 
 
 def check_invitations(process: SimProcess, now_s: float) -> None:
-    """A slot is filled or returned at once where nothing goes wrong: else its place is wasted."""
-    if now_s - process.machine.invited_s > _ANSWERED_S:
+    """A slot is filled or returned at once where nothing goes wrong: else its place is wasted.
+    While a member is away nobody answers it, and nobody could use the place."""
+    since_s = max(process.machine.invited_s, process.away_s)
+    if now_s - since_s > _ANSWERED_S:
         raise BrokenInvariant("P8", f"a slot of {process.me} is neither filled nor returned")
 
 

@@ -102,6 +102,7 @@ class SimProcess:
 
     Attributes:
         op: that its stages' states are of.
+        away_s: when the rounds last went on without it.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class SimProcess:
         self.is_alive = True
         self.thaws_s = 0.0
         self.plugged_s = 0.0
+        self.away_s = 0.0
         self.work = Work()
         self._pass_s = pass_s
         self._inputs: set[Job] = set()

@@ -349,6 +349,7 @@ class World:
 
         def come() -> None:
             if process.is_alive:
+                process.away_s = self.now_s
                 self._act(self.coordinator.back(process.me, self.now_s))
                 if process.me.peer in self.coordinator.absent:
                     self._take_back(process)
