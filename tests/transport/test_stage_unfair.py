@@ -131,6 +131,18 @@ def test_a_sender_that_let_a_slot_expire_is_not_asked_again_at_once() -> None:
     assert sent(hear(machine, A, msg.Want(1, 1), 2 * late_s), msg.Invite)
 
 
+@pytest.mark.parametrize("away_s", [limits.INVITED_S - 10, limits.INVITED_S + 10])
+def test_a_sender_is_not_to_blame_for_invitations_of_a_receiver_that_was_away(
+    away_s: float,
+) -> None:
+    machine, _ = machine_of(Span(1, 1), {A: Span(0, 0)})
+    (invite,) = sent(hear(machine, A, msg.Want(1, 1)), msg.Invite)
+    machine.tick(away_s)
+    machine.told(orders.Joined(ME.peer, orders.Member(ME.boot, Span(1, 1))), away_s)
+    hear(machine, A, msg.Return(invite.message.slot), away_s)
+    assert sent(hear(machine, A, msg.Want(1, 1), away_s + 1), msg.Invite)
+
+
 @pytest.mark.parametrize("flushes", [False, True])
 def test_a_sender_that_never_says_ack_leaves_a_slot_to_others(flushes: bool) -> None:
     """GO is A's own, so A can have its micro-batches come to any phase."""

@@ -109,6 +109,11 @@ class Invitations:
         until_s = now_s + (now_s - since_s)
         self._doubted_until_s[sender] = max(self._doubted_until_s.get(sender, 0.0), until_s)
 
+    def unheard(self, now_s: float) -> None:
+        """Nobody has heard us until now: who has left a slot empty meanwhile is not to blame."""
+        self._kept = {slot: (sender, now_s) for slot, (sender, _) in self._kept.items()}
+        self._doubted_until_s.clear()
+
     def departed(self, sender: Process) -> None:
         """Nothing is kept for the sender any more."""
         self._wanted.pop(sender, None)

@@ -341,6 +341,8 @@ class StageMachine:
                 case orders.Joined():
                     flight.members[order.peer] = order.member
                     flight.gone.discard(Process(order.peer, order.member.boot))
+                    if order.peer == self.me.peer:  # to the others we had left
+                        self._receiver.invited.unheard(flight.now_s)
                 case orders.Departed():
                     self._departed(order.process)
                 case orders.Begin():
