@@ -242,6 +242,30 @@ def test_a_move_that_the_rounds_could_not_make_is_forgotten() -> None:
     assert swarm.go_on() is None
 
 
+def test_a_peer_on_its_way_that_nobody_hears_holds_up_the_others_until_it_is_gone() -> None:
+    swarm = Swarm()
+    moving = swarm.go_on(limits.MOVE_ROUNDS)
+    assert moving is not None
+    swarm.arrive()
+    swarm.away.add(moving.peer)
+    swarm.rounds.away(Process(moving.peer, BOOT), swarm.now_s)
+    assert moving.peer not in swarm.rounds.members
+    assert swarm.go_on(2 * limits.MOVE_ROUNDS) is moving
+    del swarm.stages[moving.peer]
+    swarm.rounds.departed(Process(moving.peer, BOOT), swarm.now_s)
+    assert swarm.go_on() is None
+
+
+def test_a_peer_that_an_empty_stage_has_got_meanwhile_makes_no_second_move() -> None:
+    swarm = Swarm()
+    moving = swarm.go_on(limits.MOVE_ROUNDS)
+    assert moving is not None and swarm.rounds.leaving is not None
+    swarm.stages[moving.peer] = 3 - moving.stage
+    swarm.rounds.departed(Process(moving.peer, BOOT), swarm.now_s)
+    assert swarm.rounds.leaving is None and swarm.moves.released(swarm.rounds) is None
+    assert swarm.go_on() is None
+
+
 def test_only_who_may_moves() -> None:
     swarm = Swarm()
     moving = swarm.go_on(limits.MOVE_ROUNDS, movable=NAMES[3:])

@@ -315,6 +315,26 @@ def test_a_member_that_has_left_is_in_the_rounds_again_if_it_is_needed_before_it
     assert rounds.released is None
 
 
+def test_a_member_that_has_left_stays_if_its_stage_loses_the_others_before_the_last_outcome():
+    rounds, _ = running()
+    rounds.joined(GONE, Member(BOOT, Span(1, 1)), NOW_S)
+    for _ in range(2):
+        drained(rounds, FIRST)
+        drained(rounds, SECOND)
+        rounds.settled(GONE, orders.Settled(rounds.round - 1, (), NOTHING), NOW_S)
+        settle(rounds, rounds.round - 1)
+        rounds.release(GONE)
+        rounds.outcome(0, NOW_S)
+    assert rounds.closing == 1 and rounds.leaving == GONE
+    rounds.departed(LAST, NOW_S)
+    rounds.outcome(1, NOW_S)
+    assert rounds.released is None
+    drained(rounds, FIRST)
+    begun = told(orders.Begin, drained(rounds, SECOND))
+    assert begun[GONE].members.keys() == {FIRST.peer, SECOND.peer, GONE.peer}
+    assert rounds.leaving is None
+
+
 def test_books_have_the_time_that_a_round_took_and_that_its_members_were_busy():
     rounds, _ = running()
     rounds.pardon(1.0)

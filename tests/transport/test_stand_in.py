@@ -6,6 +6,8 @@ from typing import Any
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.stages import Stages
 from swarmtrain_transport.pipeline.assignment import StageNeed
+from swarmtrain_transport.pipeline.orders import Member
+from swarmtrain_transport.pipeline.route import Span
 from swarmtrain_transport.wire.messages import Brings
 from tests.transport.hall import hello_of
 from tests.transport.rig import A, B, C, D
@@ -37,10 +39,21 @@ def stages_of(
     return Stages(NEEDS, view, lines)
 
 
-def sent(stages: Stages) -> tuple[bytes, int] | None:
-    assert stages.stand_in(1.0) is None  # somebody may come back
+def members_of(stages: Stages, fetching: tuple[bytes, ...] = ()) -> dict[bytes, Member]:
+    """The rounds' members: all but those that still fetch the state of their stages."""
+    groups = {peer: stages.view.groups_of(peer) for peer in stages.view.roster}
+    return {
+        peer: Member(b"boot", Span(own[0], own[-1]))
+        for peer, own in groups.items()
+        if peer not in fetching
+    }
+
+
+def sent(stages: Stages, fetching: tuple[bytes, ...] = ()) -> tuple[bytes, int] | None:
+    members = members_of(stages, fetching)
+    assert stages.stand_in(members, 1.0) is None  # somebody may come back
     assert stages.wakeups() == [1.0 + LATER_S]
-    return stages.stand_in(1.0 + LATER_S)
+    return stages.stand_in(members, 1.0 + LATER_S)
 
 
 TWO_EACH = {A: (0,), B: (0,), C: (1,), D: (1,)}
@@ -58,11 +71,18 @@ def test_not_who_asked_for_its_span_or_is_away_or_has_no_room_or_is_alone() -> N
     assert sent(stages_of({A: (0,), B: (1,)}, keepers=(A,))) is None
 
 
+def test_whoever_alone_has_its_stage_s_state_stays_and_who_moves_there_may_go() -> None:
+    assert sent(stages_of(TWO_EACH), fetching=(A, C)) == (A, 2)
+    assert sent(stages_of(TWO_EACH), fetching=(B, D)) == (B, 2)
+    assert sent(stages_of({A: (0,), B: (0,), C: (1,)}), fetching=(A, B)) is None
+
+
 def test_a_stage_that_is_served_again_waits_anew_when_it_loses_all() -> None:
     stages = stages_of(TWO_EACH)
-    assert stages.stand_in(1.0) is None
+    members = members_of(stages)
+    assert stages.stand_in(members, 1.0) is None
     group: Any = stages.view.groups[2]
     group.members[A] = b"boot"
-    assert stages.stand_in(5.0) is None and stages.wakeups() == []
+    assert stages.stand_in(members, 5.0) is None and stages.wakeups() == []
     del group.members[A]
-    assert stages.stand_in(1.0 + LATER_S) is None
+    assert stages.stand_in(members, 1.0 + LATER_S) is None

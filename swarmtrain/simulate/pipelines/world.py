@@ -113,6 +113,7 @@ class World:
         self.processes: list[SimProcess] = []
         self.processes = [self._process(index) for index in range(len(conditions.spans))]
         self._ids = {process.me.peer: index for index, process in enumerate(self.processes)}
+        self._roster = set(self._ids)
 
     @property
     def _hostile(self) -> PeerId | None:
@@ -250,6 +251,7 @@ class World:
 
     def _joined(self, process: SimProcess) -> None:
         if process.span == self.spans[self._ids[process.me.peer]]:
+            self._roster.add(process.me.peer)
             member = Member(process.me.boot, process.span)
             self._act(self.coordinator.joined(process.me, member, self.now_s))
         elif self._lives(process):  # the ledger has another span for it meanwhile
@@ -336,12 +338,18 @@ class World:
 
         def give_up() -> None:
             if is_missed():
-                if process.me.peer == self._arriving:
-                    self._arriving = None
+                if self.processes[self._ids[process.me.peer]] is process:
+                    self._gone(process.me.peer)
                 self._act(self.coordinator.departed(process.me, self.now_s))
 
         self._at(self.now_s + _AWAY_S, part)
         self._at(self.now_s + _GONE_S, give_up)
+
+    def _gone(self, peer: PeerId) -> None:
+        """The ledger's GONE: until it comes anew, nobody waits for it."""
+        self._roster.discard(peer)
+        if peer == self._arriving:
+            self._arriving = None
 
     def _take_back(self, process: SimProcess) -> None:
         """The process is back as soon as it can be heard and is welcome."""
@@ -401,7 +409,7 @@ class World:
     def _look_for_moves(self, books: Books) -> None:
         servers, movable = {}, []
         for index, process in enumerate(self.processes):
-            if process.is_alive or process.me.peer in self.coordinator.members:
+            if process.me.peer in self._roster:
                 span = self.spans[index]
                 servers[process.me.peer] = Server(range(span.first, span.last + 1))
             is_free = index != self.conditions.hostile and self._can_do_without(index)

@@ -453,11 +453,11 @@ class Rendezvous:
         """MOVE for a stage that is slow, or that nobody serves any more; True if there was one."""
         if self.stage_rounds is None or self.is_finished:
             return False
-        head = self.writer.head
-        while (found := self._stages.stand_in(self._now_s)) is not None:
+        head, rounds = self.writer.head, self.stage_rounds.rounds
+        while (found := self._stages.stand_in(rounds.members, self._now_s)) is not None:
             peer, stage = found
             self._send_to(peer, stage, "nobody served it")
-        moving = self._stages.moves.released(self.stage_rounds.rounds)
+        moving = self._stages.moves.released(rounds)
         if moving is not None:
             self._send_to(moving.peer, moving.stage, moving.why)
         return self.writer.head != head

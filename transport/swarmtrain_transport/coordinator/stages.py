@@ -19,6 +19,7 @@ from swarmtrain_transport.pipeline.assignment import (
 )
 from swarmtrain_transport.pipeline.books import Books
 from swarmtrain_transport.pipeline.moves import Moves
+from swarmtrain_transport.pipeline.orders import Member
 from swarmtrain_transport.pipeline.rounds import Rounds
 from swarmtrain_transport.wire.messages import Hello
 
@@ -49,9 +50,10 @@ class Stages:
             servers = {peer: self._server(peer) for peer in self.view.roster}
             self.moves.booked(books, rounds, servers, self._movable(now_s), now_s)
 
-    def stand_in(self, now_s: float) -> tuple[PeerId, int] | None:
+    def stand_in(self, members: Mapping[PeerId, Member], now_s: float) -> tuple[PeerId, int] | None:
         """A peer, and the stage that it is to serve from now on, which nobody has served for a
-        while. A peer that asked for its own span stays; so does one that is alone in a stage."""
+        while. A peer that asked for its own span stays; so does one that is the only member of the
+        rounds in a stage. Whoever still fetches the state of a stage is no other one there."""
         groups = self.view.groups
         known = (stage for stage in range(len(self.needs)) if stage in groups)
         empty = [stage for stage in known if not groups[stage].members]
@@ -61,7 +63,11 @@ class Stages:
             if now_s < self._empty_since.setdefault(stage, now_s) + limits.STAGE_EMPTY_S:
                 continue
             peers = sorted(self.view.roster)
-            movable = [peers.index(peer) for peer in self._movable(now_s)]
+            movable = [
+                peers.index(peer)
+                for peer in self._movable(now_s)
+                if self._has_others(peer, members)
+            ]
             servers = [self._server(peer) for peer in peers]
             keeping = [index for index in movable if peers[index] in groups[stage].keepers]
             found = stand_in(self.needs, servers, stage, keeping)
@@ -87,6 +93,11 @@ class Stages:
             if all(rates):
                 return Choice(span, "as before")
         return choose(self.needs, others, joiner)
+
+    def _has_others(self, peer: PeerId, members: Mapping[PeerId, Member]) -> bool:
+        """Return True if every stage of a peer has another member of the rounds."""
+        spans = [member.span for other, member in members.items() if other != peer]
+        return all(any(at in span for span in spans) for at in self.view.groups_of(peer))
 
     def _movable(self, now_s: float) -> list[PeerId]:
         """Living peers that did not ask for their stages."""

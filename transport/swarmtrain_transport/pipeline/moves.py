@@ -6,7 +6,8 @@ for no longer than the round took, and for no less than half the time of the sec
 So one peer that says that it is idle draws nobody away whom its stage needs.
 
 One peer moves at a time. The next one does when the last has counted in its new stage, or is gone,
-or was given time enough; and when a move was due for some rounds in a row since then.
+or was given time enough; and when a move was due for some rounds in a row since then. A stage that
+has lost all its peers does not wait for that (`coordinator.stages`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -300,10 +300,11 @@ class Rounds:
 
     @property
     def released(self) -> Process | None:
-        """The member that leaves, once its last round has its outcome: now it may be gone."""
+        """The member that leaves, once its last round has its outcome: now it may be gone. None
+        while a stage has nobody else: it is in the next round if its own stage lacks it then."""
         first = self._without_from
         is_over = first is not None and (self.closing is None or self.closing >= first)
-        return self.leaving if is_over else None
+        return self.leaving if is_over and self._is_served(self._in_round) else None
 
     def evaluate(self, ops: tuple[int, ...], named: PeerId | None) -> tuple[Action, ...]:
         """Have the state after these ops of the stages evaluated by a source.
