@@ -206,7 +206,7 @@ class Diary:
 
 
 def machine() -> dict[str, Any]:
-    """What else may have shared it."""
+    """Cores and load of the machine, which others may use as well."""
     return {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
 
 

@@ -338,7 +338,7 @@ def test_a_step_is_clipped_by_its_own_gradient_where_that_is_larger_than_what_wa
 def test_a_free_step_is_clipped_to_its_stages_share_of_the_limit(
     told: tuple[float, ...], share: float
 ) -> None:
-    """What others tell of the norm is believed within a bound."""
+    """A norm that others tell is believed within a bound."""
     _, trainer, span = peer(1, 1, clip=0.5)
     trainer.set_norm_shares(told)
     weight = next(span.modules[1].parameters())
