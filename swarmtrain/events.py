@@ -77,7 +77,7 @@ class RoundEnded(_Event, frozen=True, tag="round"):
 
 
 class Evaluated(_Event, frozen=True, tag="evaluated"):
-    """The peer measured the validation loss of the shared weights, in nats per byte."""
+    """The peer measured the validation loss of the shared weights, in nats per token."""
 
     round: int
     loss: float

@@ -11,7 +11,6 @@ from torch.func import functional_call
 
 from swarmtrain.data.batches import validation_batches
 from swarmtrain.data.corpus import Corpus
-from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
 from swarmtrain.models.tensors import Layout
 
 BATCH = 32
@@ -43,7 +42,7 @@ class Judge:
         with torch.no_grad():
             for batch in self._batches:
                 logits_BTV = functional_call(self._model, views, (batch.x_BT,))
-                flat = logits_BTV.reshape(-1, NUM_BYTE_VALUES)
+                flat = logits_BTV.reshape(-1, logits_BTV.shape[-1])
                 total += F.cross_entropy(flat, batch.y_BT.reshape(-1), reduction="sum").item()
                 count += batch.y_BT.numel()
         return total / count

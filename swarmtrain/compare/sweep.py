@@ -14,7 +14,7 @@ from swarmtrain.compare.shards import PIECE_BYTES
 from swarmtrain.compare.sources import code_digest, code_of, key_of
 from swarmtrain.data.corpus import Corpus, build_corpus
 from swarmtrain.errors import cleaned, misuse
-from swarmtrain.models.byte_transformer import build_model
+from swarmtrain.models.build import build_model
 from swarmtrain.models.tensors import Layout
 from swarmtrain.strategies import make_strategy
 from swarmtrain_optimizers.strategies.base import KeepsPace, OpKind, Strategy
@@ -32,7 +32,7 @@ def check(plans: Sequence[Plan]) -> None:
         UserError: SWT-E610.
     """
     for plan in plans:
-        model = build_model(plan.run_config().model, plan.seed)
+        model = build_model(plan.run_config(), plan.seed)
         try:
             strategy = make_strategy(settings_of(plan), Layout.of(model, plan.block))
         except ValueError as error:

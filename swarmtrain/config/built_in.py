@@ -9,13 +9,18 @@ import json
 import math
 from collections.abc import Iterable
 
-from swarmtrain.config.settings import ModelSection
+from swarmtrain.config.settings import ModelSection, RunConfig
 
 _BYTES = 256
 _MLP_RATIO = 4
 
 ParameterFacts = tuple[str, tuple[int, ...], str]
 """A parameter's name, sizes of its axes, and dtype without torch's prefix."""
+
+
+def vocabulary_of(config: RunConfig) -> int:
+    """Tokens that the run's model knows: labels are whole numbers from 0 to below it."""
+    return config.model.vocabulary or _BYTES
 
 
 def layout_digest(parameters: Iterable[ParameterFacts]) -> bytes:

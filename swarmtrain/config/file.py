@@ -41,6 +41,7 @@ _LATER_KEYS = (
     ("inner", "schedule", "steps"),
     ("inner", "schedule_tokens", 0),
     ("model", "digest", ""),
+    ("model", "vocabulary", 0),
 )
 
 _STRATEGY = "strategy"

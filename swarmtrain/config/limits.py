@@ -117,6 +117,12 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
             f"must be a multiple of 2 x model.heads ({2 * model.heads}), it is {model.width}",
             "Every head gets an equal share of the width, and turns its values in pairs.",
         )
+    if model.kind == "byte-transformer" and model.vocabulary not in (0, 256):
+        yield Problem(
+            "model.vocabulary",
+            f"must be 256 with model.kind byte-transformer, it is {model.vocabulary}",
+            "Its tokens are bytes.",
+        )
     if exchange.chunk_values % exchange.block:
         yield Problem(
             "exchange.chunk_values",

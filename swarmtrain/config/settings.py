@@ -94,7 +94,10 @@ class ModelSection(_Section, frozen=True):
         int, _between(1, 16_384, "values in each place of a layer, a multiple of 2 x `heads`")
     ] = 128
     heads: Annotated[int, _between(1, 1_024, "attention heads")] = 4
-    context: Annotated[int, _between(1, 65_536, "bytes of one training example")] = 128
+    context: Annotated[int, _between(1, 65_536, "tokens of one training example")] = 128
+    vocabulary: Annotated[
+        int, _between(0, 1_048_576, "tokens that the model knows; 0: those of the tokenizer")
+    ] = 0
     digest: Annotated[
         str,
         _said("names a custom model in stages: all peers bring the same", "64 hex digits"),

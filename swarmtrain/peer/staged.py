@@ -21,7 +21,7 @@ from swarmtrain.console.lines import counted
 from swarmtrain.data.batches import Batch, ByteStream
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.events import Evaluated, RoundEnded, Serving, StateInPlace
-from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
+from swarmtrain.models.build import vocabulary_of
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.control import CoordinatorUnreachable
@@ -105,7 +105,7 @@ class StagedPeer:
             shape = config.pipeline.micro_batch, config.model.context
             self._example, labels = (
                 torch.zeros(shape, dtype=torch.int64),
-                Labels(shape, NUM_BYTE_VALUES),
+                Labels(shape, vocabulary_of(config)),
             )
         else:
             self._model, self._cut = own.model.blocks, own.model.stages(config)

@@ -8,7 +8,7 @@ take besides is measured.
 Not here: models that peers bring, of which nothing is known, so their stages are taken to be alike.
 """
 
-from swarmtrain.config.built_in import num_values_of
+from swarmtrain.config.built_in import num_values_of, vocabulary_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import built_in_costs, hop_bytes, stage_cut, stage_parameters
 from swarmtrain.console.units import human_bytes
@@ -28,8 +28,8 @@ _LAYER_VALUES = 19
 """Activations of a layer that wait for its backward pass, in widths: inputs of both norms, the
 query, key and value, these turned, and the inner part of the feed-forward layer twice."""
 
-_HEAD_VALUES = 3 * 256
-"""Of the head: logits, their softmax, and the gradient."""
+_HEAD_VALUES = 3
+"""Of the head, for each token that there is: its logit, that one's softmax, and the gradient."""
 
 _SLOTS_PER_STAGE = 2
 """A micro-batch is under way there and back, and meanwhile each stage works on another one."""
@@ -62,7 +62,8 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     for blocks, parameters in zip(stage_cut(config), stage_parameters(config), strict=True):
         has_head = blocks.stop == len(costs)
         layers = len(blocks) - (blocks.start == 0) - has_head
-        values = tokens * (_LAYER_VALUES * model.width * layers + _HEAD_VALUES * has_head)
+        head_values = _HEAD_VALUES * vocabulary_of(config) * has_head
+        values = tokens * (_LAYER_VALUES * model.width * layers + head_values)
         input_bytes = hop if blocks.start else 0
         own = limits.OWN_SPREAD * under_way_of(config) + limits.JUDGED_UNDER_WAY
         held = slots_of(config) if blocks.start else own

@@ -23,7 +23,8 @@ from swarmtrain.data.batches import (
     validation_batches,
 )
 from swarmtrain.inner_optimizer import make_optimizer
-from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES, build_model, generate
+from swarmtrain.models.build import build_model
+from swarmtrain.models.byte_transformer import generate
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.moments import Moments
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
@@ -72,7 +73,7 @@ class BuiltinTrainer:
         self._rng = random.Random(seed)
         self._stream: ByteStream | None = None
         self._validation = self._make_validation(validation)
-        self.model = build_model(config.model, seed)
+        self.model = build_model(config, seed)
         self._parameters = dict(self.model.named_parameters())
         self.layout = Layout.of(self.model, config.exchange.block)
         self.step = 0
@@ -117,7 +118,7 @@ class BuiltinTrainer:
         """One optimizer step on one batch.
 
         Returns:
-            The batch's loss before the step, in nats per byte. It may be NaN: the codec refuses
+            The batch's loss before the step, in nats per token. It may be NaN: the codec refuses
             such a difference later, and says so.
 
         Raises:
@@ -133,7 +134,7 @@ class BuiltinTrainer:
         """The gradient of one batch, clipped, for a strategy that takes gradients; weights stay.
 
         Returns:
-            The batch's loss, in nats per byte.
+            The batch's loss, in nats per token.
 
         Raises:
             NoTrainingText: as `inner_step`.
@@ -174,7 +175,7 @@ class BuiltinTrainer:
         return rate * fresh_optimizer_ramp(self._steps_since_fresh, ramp_steps=inner.warmup_steps)
 
     def evaluate(self, vector: Tensor | None = None) -> float:
-        """Validation loss in nats per byte, of `vector`, (padded,) float32, or of the live model.
+        """Validation loss in nats per token, of `vector`, (padded,) float32, or of the live model.
 
         The anchor is what a run is judged by: pass it. The live model is not touched.
 
@@ -257,5 +258,5 @@ class BuiltinTrainer:
 
 
 def _loss(logits_BTV: Tensor, batch: Batch) -> Tensor:
-    """Mean cross-entropy in nats per byte, ()."""
-    return F.cross_entropy(logits_BTV.reshape(-1, NUM_BYTE_VALUES), batch.y_BT.reshape(-1))
+    """Mean cross-entropy in nats per token, ()."""
+    return F.cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), batch.y_BT.reshape(-1))
