@@ -21,6 +21,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,12 +32,20 @@ from torch import Tensor, nn
 from swarmtrain import dirs
 from swarmtrain.caps import Caps, parse_caps
 from swarmtrain.config.pipeline import refuse_stages
+from swarmtrain.environment import INVITE, Surroundings
 from swarmtrain.errors import UserError, misuse, render, translate
+from swarmtrain.events import Event, In, Left, RoundEnded, StateInPlace
 from swarmtrain.models.tensors import Layout
-from swarmtrain.options import check_name, default_endpoint, parse_endpoint
+from swarmtrain.options import (
+    check_name,
+    default_endpoint,
+    parse_advertised,
+    parse_endpoint,
+)
 from swarmtrain.peer.hook_log import HookLog, logger, speak_up
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.training.model_weights import ModelWeights
+from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import OWN, Brings
@@ -46,8 +55,6 @@ _HOOKS = "_optimizer_step_post_hooks"
 
 _WRAPPERS_MAX = 8
 """Optimizers within optimizers; real chains have two or three."""
-
-INVITE_VARIABLE = "SWARMTRAIN_INVITE"
 
 
 class Swarm:
@@ -151,22 +158,29 @@ def join(
         samples_per_step: weight of a step in the mean, relative to that of other peers.
         strict: raise what goes wrong later instead of training on alone.
 
+    What is left out of name, state_dir, up and down is read from the environment, see
+    `swarmtrain.environment`.
+
     Raises:
         UserError: the invite, key, model, machine, directory or a cap does not do, or the
             coordinator does not answer. `swarmtrain.errors.render` words it, `exit_status` is its
             status.
     """
-    text = invite if invite is not None else os.environ.get(INVITE_VARIABLE, "")
+    text = invite if invite is not None else os.environ.get(INVITE, "")
     if not text.strip():
         return Swarm()
     if samples_per_step < 1:
         raise misuse(f"samples_per_step must be at least 1, not {samples_per_step}.")
     speak_up()
-    member = _Member(hookable(optimizer), samples_per_step, strict=strict)
+    here = Surroundings.read()
+    member = _Member(hookable(optimizer), samples_per_step, strict=strict, emit=here.emit())
     with in_words():
-        caps = parse_caps(up, down, daily)
+        caps = parse_caps(up or here.up, down or here.down, daily)
         layout = Layout.of(model, block=1)
-        member.enter(_come_in(text, name, listen, state_dir, caps, layout), model)
+        told = replace(
+            here, name=name or here.name, state_dir=str(state_dir or here.state_dir)
+        )  # fmt: skip
+        member.enter(_come_in(text, told, listen, caps, layout), model)
     return member
 
 
@@ -203,27 +217,33 @@ def in_words() -> Iterator[None]:
         raise told from error
 
 
-def _come_in(
-    text: str, name: str, listen: str, state_dir: str | Path | None, caps: Caps, layout: Layout
-) -> Membership:
+def _come_in(text: str, told: Surroundings, listen: str, caps: Caps, layout: Layout) -> Membership:
     parsed = Invite.parse(text)
     address = parse_endpoint(listen) if listen else default_endpoint(parsed)
-    check_name(name)
-    chosen = () if state_dir is None else (Path(state_dir),)
-    places = chosen or dirs.peer_dirs(parsed.run, name, "hook")
+    check_name(told.name)
+    chosen = (Path(told.state_dir),) if told.state_dir else ()
+    places = chosen or dirs.peer_dirs(parsed.run, told.name, "hook")
+    advertise = parse_advertised(told.advertise) if told.advertise else None
     brings = Brings(model=OWN, layout=layout.digest, num_values=layout.num_values, data=OWN)
     return Membership.enter(
-        parsed, places, name, address.host, address.port, caps=caps, brings=brings
-    )
+        parsed, places, told.name, address.host, address.port, advertise=advertise, caps=caps,
+        brings=brings,
+    )  # fmt: skip
 
 
 class _Member(Swarm):
     """A swarm with a run behind it."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, samples_per_step: int, *, strict: bool
+        self,
+        optimizer: torch.optim.Optimizer,
+        samples_per_step: int,
+        *,
+        strict: bool,
+        emit: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self.error = None
+        self._emit = emit
         self._optimizer = optimizer
         self._samples = samples_per_step
         self._strict = strict
@@ -242,14 +262,16 @@ class _Member(Swarm):
         log = self._log = HookLog(
             membership.config.run.name, membership.name, lambda: membership.thread.bytes_moved
         )
+        key, port = membership.identity.peer_id.hex(), membership.thread.listening_port
         try:
+            self._emit(In(key, membership.name, port))
             refuse_stages(membership.config)
             layout = Layout.of(model, membership.config.exchange.block)
             self._session = membership.session(
                 ModelWeights(model, layout, self._optimizer),
                 layout,
                 Hooks(
-                    on_round=lambda report: log.round_ended(report, self._shown_loss()),
+                    on_round=self._round_ended,
                     on_waiting=log.waiting,
                 ),
             )
@@ -259,6 +281,7 @@ class _Member(Swarm):
             raise
         self._hook = self._optimizer.register_step_post_hook(self._stepped)
         log.joined(self.peers, max(0, self._session.driver.op))
+        self._emit(StateInPlace(max(0, self._session.driver.op)))
         self._look_round()
 
     # ---- what the loop sees
@@ -333,6 +356,18 @@ class _Member(Swarm):
         loss = float(self._loss)
         return loss if math.isfinite(loss) else None
 
+    def _round_ended(self, report: RoundReport) -> None:
+        session, loss = self._session, self._shown_loss()
+        if self._log is not None:
+            self._log.round_ended(report, loss)
+        root = session.driver.root.hex() if session is not None else ""
+        self._emit(
+            RoundEnded(
+                report.round, report.outcome, report.contributors, root, report.partner.hex(),
+                report.chain.hex(), loss=loss,
+            )
+        )  # fmt: skip
+
     def _look_round(self) -> None:
         """Note where the run is, for when it is left; leave it when it is over."""
         session = self._session
@@ -364,7 +399,13 @@ class _Member(Swarm):
             self._guarded(lambda: session.leave(reason))
             if self._log is not None and self._session is session:
                 self._log.left(reason, self._round, session.result)
+                self._tell_left(session.result)
             self._drop(reason)
+
+    def _tell_left(self, result: str) -> None:
+        if self._membership is not None:
+            up, down = self._membership.thread.bytes_moved
+            self._emit(Left(self._round, self._state_root, up, down, result))
 
     def _drop(self, reason: str) -> None:
         """End all that `enter` began. The weights stay as they are."""

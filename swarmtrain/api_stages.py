@@ -15,20 +15,22 @@ from pathlib import Path
 import torch
 
 from swarmtrain import dirs
-from swarmtrain.api import INVITE_VARIABLE, in_words
+from swarmtrain.api import in_words
 from swarmtrain.caps import parse_caps
+from swarmtrain.environment import INVITE, Surroundings
 from swarmtrain.errors import UserError, misuse
 from swarmtrain.events import Event, Left
 from swarmtrain.options import (
     JoinOptions,
     check_name,
     default_endpoint,
+    parse_advertised,
     parse_endpoint,
     parse_span,
 )
 from swarmtrain.peer.hook_log import logger, speak_up
 from swarmtrain.peer.run import live
-from swarmtrain.peer.telling import Telling
+from swarmtrain.peer.telling import Emit, Telling
 from swarmtrain.pipeline.staged_model import MicroBatch, OwnWork, StagedModel
 from swarmtrain_transport.wire.invite import Invite
 
@@ -76,7 +78,7 @@ def join_stages(
         UserError: as of `swarmtrain.join`; SWT-E804, the run is for another model; E613, the model
             cannot be cut as the run file says.
     """
-    text = invite if invite is not None else os.environ.get(INVITE_VARIABLE, "")
+    text = invite if invite is not None else os.environ.get(INVITE, "")
     speak_up()
     with in_words():
         if not text.strip():
@@ -84,7 +86,7 @@ def join_stages(
                 "SWT-E310",
                 "No invite was given.",
                 "An invite says where the run is and lets you in.",
-                f"Give join_stages an invite, or set {INVITE_VARIABLE}.",
+                f"Give join_stages an invite, or set {INVITE}.",
             )
         parsed = Invite.parse(text)
         asked = parse_span(span) if span else None
@@ -93,28 +95,32 @@ def join_stages(
                 "The first stage is for peers with data, and this one brings no batches.",
                 'Give join_stages batches, or ask for later stages: span="1-2".',
             )
-        chosen = () if state_dir is None else (Path(state_dir),)
+        here = Surroundings.read()
+        name = name or here.name
+        place = str(state_dir or here.state_dir)
         options = JoinOptions(
             invite=parsed,
             name=check_name(name),
             listen=parse_endpoint(listen) if listen else default_endpoint(parsed),
-            advertise=None,
-            state_dirs=chosen or dirs.peer_dirs(parsed.run, name, "stages"),
+            advertise=parse_advertised(here.advertise) if here.advertise else None,
+            state_dirs=(Path(place),) if place else dirs.peer_dirs(parsed.run, name, "stages"),
             threads=torch.get_num_threads(),
-            caps=parse_caps(up, down, daily),
+            caps=parse_caps(up or here.up, down or here.down, daily),
             freeze_in_round=0,
             json_events=False,
             span=asked,
         )
-        return live(options, _Logged(), own=OwnWork(model, batches or ()))
+        return live(options, _Logged(here.emit()), own=OwnWork(model, batches or ()))
 
 
 class _Logged(Telling):
-    """Tells the news as lines of the logger."""
+    """Tells the news as lines of the logger, and to a program that has started this one."""
 
-    def __init__(self) -> None:
-        super().__init__(logger.info, None)
+    def __init__(self, emit: Emit) -> None:
+        super().__init__(logger.info, emit)
+        self._put_out = emit
 
     def tell(self, event: Event, text: str) -> None:
         """As Telling.tell."""
+        self._put_out(event)
         self.say(text)

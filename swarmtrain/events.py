@@ -65,7 +65,7 @@ class RoundEnded(_Event, frozen=True, tag="round"):
     """A round ended for the peer: merged, left-out, replayed, followed or skipped; where rounds go
     by pairs merged, alone, followed or skipped. `root` is its state root after it, `partner` its
     partner's key and `chain` the chain that both have then, in hex; where the model is in stages it
-    is `stage`'s round."""
+    is `stage`'s round. `loss` is the peer's own training loss then, None if nobody knows it."""
 
     round: int
     outcome: str
@@ -74,6 +74,7 @@ class RoundEnded(_Event, frozen=True, tag="round"):
     partner: str = ""
     chain: str = ""
     stage: int = 0
+    loss: float | None = None
 
 
 class Evaluated(_Event, frozen=True, tag="evaluated"):

@@ -83,7 +83,9 @@ class Run:
         path.write_text(RUN_FILE.format(**{"activations": "int8", "stages": STAGES} | settings))
         self.config: RunConfig = config_file.load(path)
         self.guard = subprocess.Popen(
-            [sys.executable, "-m", "swarmtrain.demo.guard"], stdin=subprocess.PIPE, process_group=0
+            [sys.executable, "-m", "swarmtrain.local_run.guard"],
+            stdin=subprocess.PIPE,
+            process_group=0,
         )
 
     def __enter__(self) -> "Run":

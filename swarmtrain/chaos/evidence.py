@@ -12,8 +12,8 @@ from swarmtrain.chaos.invariants import (
     check_roots,
     read_chain,
 )
-from swarmtrain.demo.setting import Place
 from swarmtrain.errors import UserError
+from swarmtrain.local_run.place import Place
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.verify.coordinator_state import prove_coordinator, read_records
 from swarmtrain.verify.peer_state import prove_peer

@@ -15,17 +15,17 @@ import msgspec
 
 from swarmtrain.chaos.invariants import Violation, common_state
 from swarmtrain.chaos.plan import COORDINATORS, Deed, Step, calm_from_s, draw_plan
-from swarmtrain.chaos.relays import Relays
 from swarmtrain.chaos.report import Outcome, PeerRoot, Report
 from swarmtrain.chaos.setting import MIN_CONTRIBUTORS, names, write_run_file
 from swarmtrain.chaos.troupe import Actor, Troupe
 from swarmtrain.console.lines import timed
-from swarmtrain.demo.processes import Ended, Heard, Processes, tail
-from swarmtrain.demo.setting import COORDINATOR, Place
-from swarmtrain.demo.signals import noted
 from swarmtrain.error_table import EXIT_UNREACHABLE
 from swarmtrain.errors import Interrupted
 from swarmtrain.events import In, Left, Ready, RoundEnded, StateInPlace
+from swarmtrain.local_run.place import COORDINATOR, Place
+from swarmtrain.local_run.processes import Ended, Heard, Processes, tail
+from swarmtrain.local_run.relays import Relays
+from swarmtrain.local_run.signals import noted
 from swarmtrain.options import ChaosOptions
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.demo.setting import FOUNDERS, Place
+from swarmtrain.local_run.place import FOUNDERS, Place
 
 MIN_CONTRIBUTORS = 2
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from swarmtrain.chaos.invariants import Life
 from swarmtrain.chaos.plan import Deed, Step
-from swarmtrain.chaos.relays import Relay, Relays, Way
-from swarmtrain.demo.processes import Processes
-from swarmtrain.demo.setting import COORDINATOR
+from swarmtrain.local_run.place import COORDINATOR
+from swarmtrain.local_run.processes import Processes
+from swarmtrain.local_run.relays import Relay, Relays, Way
 from swarmtrain_transport.wire.invite import Invite
 
 _HOST = "127.0.0.1"

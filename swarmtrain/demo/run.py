@@ -21,23 +21,17 @@ from swarmtrain.console.lines import timed
 from swarmtrain.console.view import Picture, View, open_view
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.demo import story
-from swarmtrain.demo.processes import Processes, tail
 from swarmtrain.demo.report import Report, disagreement, in_words, make_report
-from swarmtrain.demo.setting import (
-    COORDINATOR,
-    KILL_ROUND,
-    STAGES,
-    Cast,
-    Place,
-    write_run_file,
-)
-from swarmtrain.demo.signals import noted
+from swarmtrain.demo.setting import KILL_ROUND, STAGES, Cast, write_run_file
 from swarmtrain.demo.stages import report as stages_report
 from swarmtrain.demo.stages import view as stages_view
 from swarmtrain.demo.stages.story import StagesStory
 from swarmtrain.demo.view import Scene, make_scene, picture_of, stream_for
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.local_run.place import COORDINATOR, Place
+from swarmtrain.local_run.processes import Processes, tail
+from swarmtrain.local_run.signals import noted
 from swarmtrain.options import DemoOptions
 from swarmtrain.status import ask_coordinator
 from swarmtrain.verify.coordinator_state import read_records

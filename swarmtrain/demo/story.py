@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from swarmtrain.console.lines import counted
-from swarmtrain.demo.processes import Ended, Heard
-from swarmtrain.demo.setting import COORDINATOR, KILL_ROUND, Cast
+from swarmtrain.demo.setting import KILL_ROUND, Cast
 from swarmtrain.events import (
     Evaluated,
     Finished,
@@ -25,6 +24,8 @@ from swarmtrain.events import (
     StateInPlace,
     Waiting,
 )
+from swarmtrain.local_run.place import COORDINATOR
+from swarmtrain.local_run.processes import Ended, Heard
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 

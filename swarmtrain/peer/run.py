@@ -266,7 +266,7 @@ class _Peer:
     def _on_round(self, report: RoundReport) -> None:
         ended = RoundEnded(
             report.round, report.outcome, report.contributors, self.session.driver.root.hex(),
-            report.partner.hex(), report.chain.hex(),
+            report.partner.hex(), report.chain.hex(), loss=self._loss or None,
         )  # fmt: skip
         self._events.tell(ended, in_words(report) + self._training_loss())
         if self.session.driver.keeps_pace:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from swarmtrain.demo.setting import FOUNDERS, KILL_ROUND, NEWCOMER, Cast, Place, write_run_file
+from swarmtrain.demo.setting import KILL_ROUND, NEWCOMER, Cast, write_run_file
 from swarmtrain.errors import UserError
+from swarmtrain.local_run.place import FOUNDERS, Place
 from swarmtrain.options import DEMO_CHURN_ROUNDS_MIN, DemoOptions
 from swarmtrain_transport.coordinator.slicing import best_shares
 

@@ -8,7 +8,7 @@ import pytest
 
 from swarmtrain.cli.demo import STRATEGIES
 from swarmtrain.demo.report import PeerRoot, make_report
-from swarmtrain.demo.setting import KILL_ROUND, PARTS, STAGES, Cast, Place, write_run_file
+from swarmtrain.demo.setting import KILL_ROUND, PARTS, STAGES, Cast, write_run_file
 from swarmtrain.demo.stages.report import StagesReport, in_words, shortcoming, stages_report
 from swarmtrain.demo.stages.story import StagesStory
 from swarmtrain.demo.stages.view import picture_of
@@ -16,6 +16,7 @@ from swarmtrain.demo.story import Facts, Invite, Kill, Say, StartPeer, Wish
 from swarmtrain.demo.view import Row, Scene
 from swarmtrain.errors import UserError
 from swarmtrain.events import Evaluated, Frozen, In, Left, RoundEnded, Serving, StateInPlace
+from swarmtrain.local_run.place import Place
 from swarmtrain.options import DEMO_PIPELINE_PEERS, DemoOptions, parse_span
 from swarmtrain.pipeline.costs import under_way_of
 from swarmtrain_transport.coordinator.status import (

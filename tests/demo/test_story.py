@@ -1,7 +1,6 @@
 """The story hears events and wishes; no process is needed to know what it will do."""
 
-from swarmtrain.demo.processes import Ended
-from swarmtrain.demo.setting import COORDINATOR, Cast
+from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import (
     STALL_S,
     Fail,
@@ -16,6 +15,8 @@ from swarmtrain.demo.story import (
     lost,
 )
 from swarmtrain.events import Evaluated, Frozen, In, Left, Ready, RoundEnded, StateInPlace
+from swarmtrain.local_run.place import COORDINATOR
+from swarmtrain.local_run.processes import Ended
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, RoundEvent
 
 CAST = Cast(("badger", "crane", "otter"), "otter", "newt")

@@ -32,7 +32,7 @@ OPTIMIZERS = (
 SWARMTRAIN = (
     "error_table control_lane signals atomic_file events",
     "errors",
-    "caps config console",
+    "caps config console environment",
     "options models data dirs file_descriptors checkpoint numerics inner_optimizer",
     "pipeline",
     "strategies why",
@@ -43,7 +43,8 @@ SWARMTRAIN = (
     "compare",
     "api api_stages forecast forecast_moves export",
     "measured",
-    "demo",
+    "local_run",
+    "demo emulate",
     "chaos",
     "cli",
     "__main__",

@@ -1,9 +1,11 @@
-"""The processes of a demo or of chaos: started by commands, heard, and ended for certain.
+"""The processes of a run on this machine: started by commands, heard, and ended for certain.
 
-Every process is `python -m swarmtrain up` or `join` with `--json-events`; what it prints comes as
-events through one queue, and stands in its log beside its messages. Invites are handed over on
-standard input, where no other user of the machine sees them. All processes are in one group that a
-guard leads, so that nothing outlives whoever started them, whatever ends it.
+Most are `python -m swarmtrain up` or `join` with `--json-events`; what they print comes as events
+through one queue, and stands in their logs beside their messages. Invites are handed over on
+standard input, where no other user of the machine sees them. A program that somebody brings has its
+invite in the environment and writes its events to a file; they come through the same queue. All
+processes are in one group that a guard leads, so that nothing outlives whoever started them,
+whatever ends it.
 """
 
 import contextlib
@@ -15,12 +17,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from swarmtrain.demo.setting import COORDINATOR, Place
 from swarmtrain.events import Event, parse
+from swarmtrain.local_run import marks
+from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 
@@ -35,6 +39,8 @@ Heard = Event | Ended | CoordinatorStatus
 News = tuple[str, Heard]
 """A process by its name, and its news."""
 
+LOOPBACK = "127.0.0.1"
+
 _LOOK_S = 0.05
 """Pause between two looks at a process that shall end."""
 
@@ -45,37 +51,54 @@ _TAIL_LINES = 12
 
 
 class Processes:
-    """Everything that one demo or one chaos starts. A name may be started again once it has ended.
+    """Everything that one demo, chaos or emulation starts. A name may be started again once it has
+    ended.
 
     Args:
         place: where logs and state directories are.
+        mark: in the environment of all, so that what they start themselves is ended too wherever it
+            goes; "" trusts them to start nothing.
+        where: words of a command that runs another one somewhere, by the name of the process.
 
     Attributes:
         news: what the processes say, each with its name.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(
+        self,
+        place: Place,
+        *,
+        mark: str = "",
+        where: Callable[[str], Sequence[str]] = lambda name: (),
+    ) -> None:
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._place = place
+        self._mark = mark
+        self._where = where
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._listeners: dict[str, threading.Thread] = {}
         self._guard = subprocess.Popen(
-            [sys.executable, "-m", "swarmtrain.demo.guard"],
+            [sys.executable, "-m", "swarmtrain.local_run.guard", mark],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0,
         )  # fmt: skip
 
     # ---- starting
 
-    def start_coordinator(self) -> None:
-        """`swarmtrain up` on a free port of this machine."""
+    def start_coordinator(self, host: str = LOOPBACK) -> None:
+        """`swarmtrain up` on a free port."""
         self._start(
             COORDINATOR,
-            "up", str(self._place.run_file), "--listen", "127.0.0.1:0",
+            "up", str(self._place.run_file), "--listen", f"{host}:0",
             "--state-dir", str(self._place.coordinator),
         )  # fmt: skip
 
     def start_peer(
-        self, name: str, *words: str, freeze_in_round: int = 0, advertise: str = ""
+        self,
+        name: str,
+        *words: str,
+        freeze_in_round: int = 0,
+        advertise: str = "",
+        host: str = LOOPBACK,
     ) -> None:
         """`swarmtrain join`; it waits for its invite.
 
@@ -84,6 +107,7 @@ class Processes:
             words: more options.
             freeze_in_round: stop in the middle of this round's exchange, 0 for never.
             advertise: HOST:PORT that the other peers dial, "" for where it listens.
+            host: at which it listens.
         """
         more = words
         if freeze_in_round:
@@ -92,27 +116,63 @@ class Processes:
             more += ("--advertise", advertise)
         self._start(
             name,
-            "join", "--invite-file", "-", "--name", name, "--listen", "127.0.0.1:0",
+            "join", "--invite-file", "-", "--name", name, "--listen", f"{host}:0",
             "--state-dir", str(self._place.peer(name)), "--threads", "1", "--yes", *more,
         )  # fmt: skip
 
     def start_module(self, name: str, module: str, *words: str) -> None:
         """`python -m MODULE WORDS`, for what is no command of swarmtrain."""
-        self._bury(name)
         command = [sys.executable, "-m", module, *words]
-        path = self._place.log(name)
-        with path.open("ab", buffering=0) as log:
-            log.write(f"$ {' '.join(command[2:])}\n".encode())
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+        process = self._spawn(name, command, {}, is_heard=True)
+        self._hear(name, process, partial(_listen, path=self._place.log(name)))
+
+    def start_program(
+        self, name: str, command: Sequence[str], variables: Mapping[str, str], events: Path
+    ) -> None:
+        """A program that somebody brings.
+
+        Args:
+            name: of the peer.
+            command: as a shell would run it, here.
+            variables: of its environment, besides those that are there.
+            events: file that it appends its events to, as JSON lines.
+
+        Raises:
+            OSError: it cannot be run.
+        """
+        events.touch()
+        process = self._spawn(name, [*command], variables, is_heard=False)
+        self._hear(name, process, partial(_follow, path=events, offset=events.stat().st_size))
+
+    def _spawn(
+        self, name: str, command: list[str], variables: Mapping[str, str], *, is_heard: bool
+    ) -> "subprocess.Popen[bytes]":
+        self._bury(name)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        if self._mark:
+            environment[marks.VARIABLE] = f"{self._mark}/{name}"
+        with self._place.log(name).open("ab", buffering=0) as log:
+            shown = command[2:] if is_heard else command
+            log.write(f"$ {' '.join(shown)}\n".encode())
+            return subprocess.Popen(
+                [*self._where(name), *command],
+                stdin=subprocess.PIPE if is_heard else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if is_heard else log,
+                stderr=log,
+                env=environment,
                 process_group=self._guard.pid,
-            )  # fmt: skip
+            )
+
+    def _hear(
+        self,
+        name: str,
+        process: "subprocess.Popen[bytes]",
+        listen: Callable[["subprocess.Popen[bytes]", Callable[[Heard], None]], None],
+    ) -> None:
         self._running[name] = process
         listener = threading.Thread(
-            target=_listen, args=(name, process, path, self.news.put), name=f"hear-{name}",
-            daemon=True,
+            target=listen, args=(process, lambda heard: self.news.put((name, heard))),
+            name=f"hear-{name}", daemon=True,
         )  # fmt: skip
         self._listeners[name] = listener
         listener.start()
@@ -140,8 +200,15 @@ class Processes:
     # ---- ending
 
     def kill(self, name: str) -> None:
-        """End a process as a power cut would: SIGKILL."""
+        """End a process, and all that it has started, as a power cut would: SIGKILL."""
         self._running[name].kill()
+        if self._mark:
+            marks.end_marked(f"{self._mark}/{name}")
+
+    def is_running(self, name: str) -> bool:
+        """Return True if the process of that name has not ended."""
+        process = self._running.get(name)
+        return process is not None and process.poll() is None
 
     def send_signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal; nothing happens if the process has just ended."""
@@ -165,8 +232,11 @@ class Processes:
         self.stop(patience_s=0.0, hurry=lambda: True)
         for name in list(self._running):
             self._bury(name)
-        # The guard ignores gentle signals, and nobody else is left in its group.
-        self._guard.kill()
+        if self._mark:
+            marks.end_marked(self._mark)
+        # The guard ignores gentle signals; with it goes what others have left in its group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._guard.pid, signal.SIGKILL)
         self._guard.wait()
         assert self._guard.stdin is not None
         self._guard.stdin.close()
@@ -192,17 +262,36 @@ def tail(path: Path) -> list[str]:
 
 
 def _listen(
-    name: str, process: subprocess.Popen[bytes], path: Path, tell: Callable[[News], None]
+    process: "subprocess.Popen[bytes]", tell: Callable[[Heard], None], *, path: Path
 ) -> None:
-    """Runs on its own thread until the process is gone."""
+    """Runs on its own thread until the process is gone; what it prints goes to its log as well."""
     assert process.stdout is not None
     with path.open("ab", buffering=0) as log:
         for line in process.stdout:
             log.write(line)
             event = parse(line)
             if event is not None:
-                tell((name, event))
-    tell((name, Ended(process.wait())))
+                tell(event)
+    tell(Ended(process.wait()))
+
+
+def _follow(
+    process: "subprocess.Popen[bytes]", tell: Callable[[Heard], None], *, path: Path, offset: int
+) -> None:
+    """The same for a program that appends its events to a file."""
+    with path.open("rb") as events:
+        events.seek(offset)
+        rest, is_running = b"", True
+        while is_running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK_S)
+                is_running = False
+            *lines, rest = (rest + events.read()).split(b"\n")
+            for line in lines:
+                event = parse(line)
+                if event is not None:
+                    tell(event)
+    tell(Ended(process.wait()))
 
 
 def _end(

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from swarmtrain.demo.processes import Ended, News, Processes, tail
-from swarmtrain.demo.setting import Place
 from swarmtrain.events import In, Ready
+from swarmtrain.local_run.place import Place
+from swarmtrain.local_run.processes import Ended, News, Processes, tail
 
 DEADLINE_S = 30.0
 
@@ -110,7 +110,7 @@ def test_closing_ends_whoever_is_left_also_when_stopped(processes):
 
 def test_when_the_demo_is_gone_its_guard_ends_the_whole_group():
     guard = subprocess.Popen(
-        [sys.executable, "-m", "swarmtrain.demo.guard"],
+        [sys.executable, "-m", "swarmtrain.local_run.guard"],
         stdin=subprocess.PIPE, process_group=0,
     )  # fmt: skip
     child = subprocess.Popen(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swarmtrain.chaos.relays import Relay, Relays, Way
+from swarmtrain.local_run.relays import Relay, Relays, Way
 
 DEADLINE_S = 20.0
 
